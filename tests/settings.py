@@ -1,0 +1,36 @@
+"""Settings for the tests: the example project's, with only the apps that the library's own tests need."""
+
+from example_project.settings import (
+    DATABASES,
+    DEFAULT_AUTO_FIELD,
+    MIDDLEWARE,
+    ROOT_URLCONF,
+    STATIC_URL,
+    TEMPLATES,
+    TIME_ZONE,
+    USE_TZ,
+)
+
+__all__ = [
+    "DATABASES",
+    "DEFAULT_AUTO_FIELD",
+    "MIDDLEWARE",
+    "ROOT_URLCONF",
+    "STATIC_URL",
+    "TEMPLATES",
+    "TIME_ZONE",
+    "USE_TZ",
+]
+
+SECRET_KEY = "tests"
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django_pgqueue",
+    "tests.app",
+]
