@@ -1,0 +1,162 @@
+"""What a job may carry: arguments and results as JSON, normalised as Django's Tasks framework does it.
+
+Mappings become dicts, sequences lists, subclasses of str and the numbers what they are made of, keys strings. Whatever
+PostgreSQL would refuse, or give back changed, is refused here first, with the place it was found at.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+from .conf import get_settings
+
+MAX_DEPTH: Final = 100
+"""Nesting that is still read back: Python's decoder gives up at about a thousand, PostgreSQL later."""
+MAX_INTEGER_BITS: Final = 14_000
+"""Python itself refuses to write or read a decimal of more than 4,300 digits."""
+
+INSTEAD: Final[tuple[tuple[Any, str], ...]] = (
+    (datetime, "pass value.isoformat(), and datetime.fromisoformat() it in the task"),
+    (date, "pass value.isoformat(), and date.fromisoformat() it in the task"),
+    (time, "pass value.isoformat(), and time.fromisoformat() it in the task"),
+    (timedelta, "pass value.total_seconds()"),
+    (Decimal, "pass str(value), and Decimal() it in the task"),
+    (UUID, "pass str(value), and UUID() it in the task"),
+    (bytes | bytearray | memoryview, "pass base64.b64encode(value).decode(), or where the bytes are stored"),
+    (set | frozenset, "pass sorted(value)"),
+    (BaseException, "pass str(value)"),
+)
+
+
+def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return the JSON text of a call's arguments.
+
+    Raises `TypeError` for a value that JSON has no form for, `ValueError` for one that cannot be stored (not finite,
+    NUL, lone surrogate, too deep, too large); both name the argument and what to pass instead.
+    """
+    positional = [_normalise(value, f"argument {place}", 1) for place, value in enumerate(args, 1)]
+    named = {
+        _text(name, "an argument's name"): _normalise(value, f"argument {name!r}", 1) for name, value in kwargs.items()
+    }
+    text = json.dumps({"args": positional, "kwargs": named}, separators=(",", ":"), ensure_ascii=False)
+    limit = get_settings().MAX_ARGUMENTS_BYTES
+    if (size := _size(text)) > limit:
+        raise ValueError(
+            f"the arguments are {size:,} bytes of JSON, more than PGQUEUE['MAX_ARGUMENTS_BYTES'] = {limit:,}: "
+            "store the data and pass its id"
+        )
+    return text
+
+
+def encode_result(value: Any) -> str:
+    """Return the JSON text of a task's return value; raises as `encode_arguments`."""
+    text = json.dumps(_normalise(value, "the return value", 0), separators=(",", ":"), ensure_ascii=False)
+    limit = get_settings().MAX_RESULT_BYTES
+    if (size := _size(text)) > limit:
+        raise ValueError(
+            f"the return value is {size:,} bytes of JSON, more than PGQUEUE['MAX_RESULT_BYTES'] = {limit:,}: "
+            "store it and return its id, or say store_result=False"
+        )
+    return text
+
+
+def decode_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return (args, kwargs) from a job's JSON text; raises `ValueError` if it does not have their shape."""
+    try:
+        decoded = json.loads(text)
+        args, kwargs = decoded["args"], decoded["kwargs"]
+    except (ValueError, RecursionError, LookupError, TypeError) as error:
+        raise ValueError(f"the job's arguments cannot be read: {error!r}") from error
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise ValueError("the job's arguments cannot be read: args must be a list and kwargs an object")
+    return args, kwargs
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _normalise(value: Any, place: str, depth: int) -> Any:
+    """Return `value` as plain JSON types, equal to what a task will be given."""
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return _text(value, place)
+    if isinstance(value, int):
+        return _integer(value, place)
+    if isinstance(value, float):
+        return _number(value, place)
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{place} is nested more than {MAX_DEPTH} deep: store the data and pass its id")
+    if isinstance(value, Mapping):
+        return _object(value, place, depth)
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        return [_normalise(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(value)]
+    raise TypeError(f"{place} is of type {type(value).__name__}, which JSON has no form for: {_instead(value)}")
+
+
+def _text(value: str, place: str) -> str:
+    text = str.__str__(value)
+    if "\x00" in text:
+        raise ValueError(f"{place} contains a NUL character, which PostgreSQL cannot store: remove it")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{place} contains a lone surrogate at {error.start}, which is no character: "
+                "decode it with errors='replace'"
+            ) from None
+    return text
+
+
+def _integer(value: int, place: str) -> int:
+    number = int(value)
+    if number.bit_length() > MAX_INTEGER_BITS:
+        raise ValueError(f"{place} is an integer of more than 4,200 digits, which cannot be read back: pass hex(value)")
+    return number
+
+
+def _number(value: float, place: str) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{place} is {number}, which JSON has no form for: pass None or a string")
+    return number
+
+
+def _object(value: Mapping[Any, Any], place: str, depth: int) -> dict[str, Any]:
+    normalised: dict[str, Any] = {}
+    for key, item in value.items():
+        name = _key(key, place)
+        if name in normalised:
+            raise ValueError(f"{place} has two keys that are {name!r} in JSON: make them differ as strings")
+        normalised[name] = _normalise(item, f"{place}[{key!r}]", depth + 1)
+    return normalised
+
+
+def _key(key: Any, place: str) -> str:
+    if isinstance(key, str):
+        return _text(key, f"a key of {place}")
+    if key is None or isinstance(key, bool | int | float):
+        return str(json.loads(json.dumps({_plain_key(key, place): 0}), object_pairs_hook=lambda pairs: pairs[0][0]))
+    raise TypeError(f"{place} has a key of type {type(key).__name__}: JSON keys are strings")
+
+
+def _plain_key(key: Any, place: str) -> Any:
+    if key is None or isinstance(key, bool):
+        return key
+    where = f"a key of {place}"
+    return _integer(key, where) if isinstance(key, int) else _number(key, where)
+
+
+def _instead(value: Any) -> str:
+    for kind, advice in INSTEAD:
+        if isinstance(value, kind):
+            return advice
+    if hasattr(value, "pk") and hasattr(value, "_meta"):
+        return "pass value.pk, and fetch it in the task"
+    return "pass plain strings, numbers, lists and dicts"

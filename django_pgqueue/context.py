@@ -1,0 +1,30 @@
+"""What a task with `takes_context=True` is given as its first argument."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskContext:
+    """The attempt a task is running in.
+
+    A task that is called as a plain function gets one that belongs to no job: `job_id` is None, `attempt` 1.
+    """
+
+    job_id: int | None = None
+    execution_id: int | None = None
+    attempt: int = 1
+    """1 for the first; attempts that were given back uncounted do not raise it."""
+    max_attempts: int = 1
+    queue_name: str = "default"
+    database: str = "default"
+    """Alias of the database the job is in."""
+    lost: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+    """Set when the execution's lease is lost: what the task still does will not count."""
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether a failure now would leave the job dead."""
+        return self.attempt >= self.max_attempts

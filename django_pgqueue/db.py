@@ -1,0 +1,203 @@
+"""How statements reach PostgreSQL: on a Django connection, or on an engine connection of the worker's own.
+
+Both kinds are given to `execute`, which adds the time shift. An engine connection is psycopg's, made from
+Django's settings: autocommit, prepared statements, a client-side time limit on every wait, and no session
+state, so that it also works through a transaction pooler.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import psycopg
+from django.db import connections, transaction
+from django.db.migrations.executor import MigrationExecutor
+from psycopg import errors
+
+from .conf import get_settings
+from .exceptions import StatementTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from psycopg.abc import RV, PQGen
+
+logger = logging.getLogger("django_pgqueue.db")
+
+CHANNEL: Final = "pgqueue"
+STATEMENT_TIMEOUT_SECONDS: Final = 30.0
+"""How long an engine connection waits for an answer, unless told otherwise, before it is given up."""
+
+KEEPALIVE: Final = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""A black hole is noticed in 10 to 11 s; by the system's defaults it takes two hours."""
+
+PLANNER: Final = "-c jit=off -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+"""Compiling a plan costs more than any statement here; a pooler that refuses the option goes without."""
+
+TRANSIENT: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
+
+Row = tuple[Any, ...]
+
+
+class Cursor(Protocol):
+    """What Django's cursors and psycopg's have in common."""
+
+    def execute(self, query: Any, params: Any = None, /) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+
+
+class Connection(Protocol):
+    """A Django connection, or an engine connection."""
+
+    def cursor(self) -> AbstractContextManager[Any]: ...
+
+
+class _Clock:
+    """The testing kit's time travel: seconds added to the database's clock in every statement of this process."""
+
+    shift_seconds = 0.0
+
+
+clock = _Clock()
+
+
+def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -> list[Row]:
+    """Run one statement and return its rows, in the transaction that is open on `connection`, if any.
+
+    Errors pass through: Django's on a Django connection, psycopg's on an engine connection.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(statement, {**params, "time_shift_seconds": clock.shift_seconds})
+        return cursor.fetchall() if _has_rows(cursor) else []
+
+
+def _has_rows(cursor: Any) -> bool:
+    return cursor.description is not None
+
+
+class EngineConnection(psycopg.Connection[Row]):
+    """A psycopg connection that gives up waiting for an answer after `statement_timeout_seconds`.
+
+    `statement_timeout` on the server does not help against a server that is stopped, or a network that swallows.
+    """
+
+    statement_timeout_seconds = STATEMENT_TIMEOUT_SECONDS
+
+    def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        """Wait for a statement as psycopg does; raises `StatementTimeout`, and closes, if it takes too long."""
+        deadline = time.monotonic() + self.statement_timeout_seconds
+        return super().wait(self._until(deadline, gen), *args, **kwargs)
+
+    def _until(self, deadline: float, gen: PQGen[RV]) -> PQGen[RV]:
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > deadline:
+                    self.pgconn.finish()
+                    raise StatementTimeout(f"no answer from PostgreSQL in {self.statement_timeout_seconds:g} s")
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # a generator's value is Any to mypy
+
+
+def connect(alias: str, role: str) -> EngineConnection:
+    """Open an engine connection to the database of a Django alias; `role` goes into its `application_name`.
+
+    Raises `psycopg.OperationalError` if the server cannot be reached.
+    """
+    params = connections[alias].get_connection_params()
+    for django_only in ("cursor_factory", "context", "prepare_threshold", "application_name"):
+        params.pop(django_only, None)
+    params = {**KEEPALIVE, **params, "application_name": f"pgqueue:{role}"}
+    user_options = params.pop("options", "")
+    try:
+        return EngineConnection.connect(
+            **params, options=f"{user_options} {PLANNER}".strip(), autocommit=True, prepare_threshold=1
+        )
+    except psycopg.OperationalError as error:
+        if "startup parameter" not in str(error):
+            raise
+    # A transaction pooler: each statement may run on another server connection, where nothing is prepared.
+    return EngineConnection.connect(**params, autocommit=True, prepare_threshold=None)
+
+
+def is_lost(connection: EngineConnection) -> bool:
+    """Say whether the connection can no longer be used."""
+    return connection.closed or connection.broken
+
+
+def open_transaction_elsewhere(alias: str) -> str | None:
+    """Return another alias that has a transaction open in this thread while `alias` has none, if there is one."""
+    if connections[alias].in_atomic_block:
+        return None
+    return next((c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block), None)
+
+
+_last_wake_at: dict[str, float] = {}
+WAKE_INTERVAL_SECONDS: Final = 0.005
+"""At most one notification per process in this time. What it leaves out needs no other: a worker that was woken
+looks again after 5, 20, 80 and 320 ms, and what was left out was committed before that."""
+
+
+def wake_workers_after_commit(connection: BaseDatabaseWrapper) -> None:
+    """Hint to idle workers that there are jobs, once the transaction open on `connection` has committed.
+
+    Its own statement after the commit: inside the transaction NOTIFY holds a lock of the whole database until
+    the commit is on disk, and 8 clients fell from 21,484 inserts a second to 7,255. A hint that is lost costs a
+    poll interval, and no failure of it reaches the caller.
+    """
+    if not get_settings().NOTIFY:
+        return
+    if not connection.in_atomic_block:
+        if connection.get_autocommit():
+            _wake_workers(connection)
+        return
+    transaction.on_commit(lambda: _wake_workers(connection), using=connection.alias, robust=True)
+
+
+def _wake_workers(connection: BaseDatabaseWrapper) -> None:
+    now = time.monotonic()
+    if now - _last_wake_at.get(connection.alias, 0.0) < WAKE_INTERVAL_SECONDS:
+        return
+    _last_wake_at[connection.alias] = now
+    raw = connection.connection
+    if raw is None or raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        return
+    try:
+        raw.execute(f"NOTIFY {CHANNEL}")  # psycopg's own: a hint is no query of the application's
+    except psycopg.Error:
+        logger.debug("no notification sent", exc_info=True)
+
+
+@contextmanager
+def read_committed(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Open a transaction at READ COMMITTED, whatever the database's default is.
+
+    At REPEATABLE READ an atomic finish fails whenever a beat has touched its execution, which is always.
+    """
+    outermost = not connection.in_atomic_block
+    with transaction.atomic(using=connection.alias):
+        if outermost:  # inside another transaction, as in a test, it is too late to choose
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        yield
+
+
+def missing_migrations(alias: str) -> list[str]:
+    """Return the names of this package's migrations that the database lacks; raises what the database raises."""
+    executor = MigrationExecutor(connections[alias])
+    targets = executor.loader.graph.leaf_nodes("pgqueue")
+    return [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(targets)]

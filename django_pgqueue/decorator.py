@@ -1,0 +1,81 @@
+"""`@task`: makes a task of a function, and makes it known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
+from . import registry
+from .conf import Retention
+from .context import TaskContext
+from .exceptions import Duration, InvalidTask
+from .retry import Backoff
+from .task import Errors, Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def task(function: Callable[P, R], /) -> Task[P, R]: ...
+@overload
+def task(
+    *,
+    takes_context: Literal[True],
+    name: str = ...,
+    aliases: Iterable[str] = ...,
+    queue_name: str = ...,
+    priority: int = ...,
+    max_attempts: int | None = ...,
+    backoff: Backoff | Duration | None = ...,
+    retry_for: type[BaseException] | Errors = ...,
+    no_retry_for: type[BaseException] | Errors = ...,
+    atomic: bool = ...,
+    retention: Retention | Mapping[str, Retention] | None = ...,
+    store_result: bool = ...,
+    database: str | None = ...,
+) -> Callable[[Callable[Concatenate[TaskContext, P], R]], Task[P, R]]: ...
+@overload
+def task(
+    *,
+    takes_context: Literal[False] = ...,
+    name: str = ...,
+    aliases: Iterable[str] = ...,
+    queue_name: str = ...,
+    priority: int = ...,
+    max_attempts: int | None = ...,
+    backoff: Backoff | Duration | None = ...,
+    retry_for: type[BaseException] | Errors = ...,
+    no_retry_for: type[BaseException] | Errors = ...,
+    atomic: bool = ...,
+    retention: Retention | Mapping[str, Retention] | None = ...,
+    store_result: bool = ...,
+    database: str | None = ...,
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a task of a module-level function; with or without options.
+
+    * `name`: its key in the rows, instead of the function's dotted path; `aliases`: earlier names still accepted.
+    * `queue_name`, `priority` (-100 … 100, higher first), `database` (alias): defaults of its jobs.
+    * `takes_context`: the first argument, which must be named `context`, is a `TaskContext`.
+    * `max_attempts` (1 … 1000): attempts in all; None for PGQUEUE["MAX_ATTEMPTS"].
+    * `backoff`: before the next attempt, seconds or timedelta, or a function of (attempt, exception) that returns
+      them, or None for "no more"; see `retry.exponential` and `retry.fixed`.
+    * `retry_for`, `no_retry_for`: exceptions that are tried again, or not; the latter wins.
+    * `atomic`: body and finish are one transaction on the job's database, so its effects there happen once.
+    * `retention`: how long finished jobs are kept, seconds, timedelta or "forever"; or a dict of these by state.
+      With 0 a job that succeeded is gone with its finish.
+    * `store_result`: whether the return value is kept; it must be JSON then, or the attempt fails.
+
+    Raises `InvalidTask` if the function or an option is wrong.
+    """
+
+    def decorate(func: Callable[..., Any]) -> Task[Any, Any]:
+        try:
+            made: Task[Any, Any] = Task(func=func, **options)
+        except TypeError as error:
+            raise InvalidTask(f"@task: {error}") from None
+        registry.register(made)
+        return made
+
+    return decorate if function is None else decorate(function)

@@ -1,0 +1,95 @@
+"""Every exception of the package.
+
+    QueueError
+    ├── InvalidTask              a function that cannot be a task, or a task that no worker would know
+    ├── StatementTimeout         a statement of the engine got no answer in time
+    ├── JobLocked                an operator's act on one job did not get its row
+    └── LeaseLost                raised in a task whose lease is over: another worker may run its job
+
+What a task may raise to say how its attempt ends; none of them is an error of the queue:
+
+    Directive
+    ├── Retry(after=…)           counted as a failed attempt, next one at the given time
+    ├── Snooze(after)            given back until later, not counted
+    ├── Cancel(reason)           the job ends cancelled
+    └── Dead(reason)             the job ends dead, whatever attempts are left
+"""
+
+from datetime import timedelta
+
+Duration = float | timedelta
+"""Seconds, or a timedelta: wherever the package takes a duration."""
+
+MAX_SECONDS = 100 * 365 * 24 * 3600
+"""Longer is a mistake, and beyond what a timestamp can hold in the end."""
+
+
+class QueueError(Exception):
+    """Base of the errors of this package."""
+
+
+class InvalidTask(QueueError, ValueError):
+    """The function cannot be a task, or no worker would find it; the message says what to change."""
+
+
+class StatementTimeout(QueueError, OSError):
+    """A statement on an engine connection got no answer within its time; the connection is closed."""
+
+
+class JobLocked(QueueError):
+    """Another session holds the job's row locked, and did not let go in time; nothing was changed."""
+
+
+class LeaseLost(QueueError):
+    """The execution is no longer current: what it does from now on would not count."""
+
+
+class Directive(Exception):
+    """Base of what a task raises to decide the end of its own attempt."""
+
+
+def seconds(duration: Duration) -> float:
+    """Return a duration in seconds; numbers are seconds already.
+
+    Raises `TypeError` for anything but a number or a `timedelta`, `ValueError` if negative or not finite.
+    """
+    if isinstance(duration, timedelta):
+        duration = duration.total_seconds()
+    if isinstance(duration, bool) or not isinstance(duration, int | float):
+        raise TypeError(f"a duration is a number of seconds or a timedelta, not {type(duration).__name__}")
+    if not 0 <= duration <= MAX_SECONDS:
+        raise ValueError(f"a duration must be between 0 and 100 years, not {duration!r}")
+    return float(duration)
+
+
+class Retry(Directive):
+    """Fail this attempt and try again `after` seconds (or timedelta); by default after the task's backoff.
+
+    Counts as an attempt: on the last one the job ends dead, with this exception as its reason.
+    """
+
+    def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
+        super().__init__(reason)
+        self.after_seconds = None if after is None else seconds(after)
+
+
+class Snooze(Directive):
+    """Give the job back until `after` seconds (or timedelta) from now, without counting the attempt."""
+
+    def __init__(self, after: Duration, reason: str = "") -> None:
+        super().__init__(reason)
+        self.after_seconds = seconds(after)
+
+
+class Cancel(Directive):
+    """End the job as cancelled, for the reason given."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+
+
+class Dead(Directive):
+    """End the job as a dead letter at once, for the reason given, whatever attempts are left."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)

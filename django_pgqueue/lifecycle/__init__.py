@@ -1,0 +1,115 @@
+"""The state machine: one function per act, and the only code that writes state.
+
+Each function runs one statement (rescue: two) on the connection it is given, in that connection's transaction, and
+tells for each id what happened. To lose a race is a value, not an exception:
+
+* `Fate.DONE`: this call did it;
+* `Fate.DONE_BEFORE`: an earlier call of the same worker had done it, its reply was lost;
+* `Fate.LOST`: the execution was closed by somebody else, or its job is gone: nothing this worker did counts;
+* `Fate.LOCKED`: another session holds the rows; the execution is open still, ask again.
+
+Deadlocks, serialization failures and lock time-outs are retried on engine connections; inside a caller's
+transaction they pass through, for only the caller can retry that.
+"""
+
+from .application import (
+    LOCK_WAIT_SECONDS,
+    cancel,
+    enqueue,
+    enqueue_many,
+    retry,
+    run_now,
+)
+from .claims import (
+    cancel_requests,
+    claim,
+    extend,
+    lanes,
+    next_in_line,
+    seconds_until_due,
+    set_aside,
+)
+from .finishes import (
+    end_cancelled,
+    fail,
+    release,
+    remove_orphans,
+    snooze,
+    succeed,
+    succeed_and_discard,
+)
+from .maintenance import (
+    PRUNE_LIMIT,
+    open_executions,
+    prunable,
+    prune,
+    rescue,
+)
+from .values import (
+    EPOCH,
+    Beat,
+    Cancelled,
+    Claimed,
+    Cursor,
+    Enqueued,
+    Failed,
+    Fate,
+    Held,
+    Lane,
+    Moved,
+    Pruned,
+    Released,
+    Succeeded,
+)
+from .workers import (
+    beat_workers,
+    prune_workers,
+    register_worker,
+    unregister_worker,
+)
+
+__all__ = [
+    "EPOCH",
+    "LOCK_WAIT_SECONDS",
+    "PRUNE_LIMIT",
+    "Beat",
+    "Cancelled",
+    "Claimed",
+    "Cursor",
+    "Enqueued",
+    "Failed",
+    "Fate",
+    "Held",
+    "Lane",
+    "Moved",
+    "Pruned",
+    "Released",
+    "Succeeded",
+    "beat_workers",
+    "cancel",
+    "cancel_requests",
+    "claim",
+    "end_cancelled",
+    "enqueue",
+    "enqueue_many",
+    "extend",
+    "fail",
+    "lanes",
+    "next_in_line",
+    "open_executions",
+    "prunable",
+    "prune",
+    "prune_workers",
+    "register_worker",
+    "release",
+    "remove_orphans",
+    "rescue",
+    "retry",
+    "run_now",
+    "seconds_until_due",
+    "set_aside",
+    "snooze",
+    "succeed",
+    "succeed_and_discard",
+    "unregister_worker",
+]

@@ -1,0 +1,121 @@
+"""The acts of the application and of an operator: on the caller's connection, in the caller's transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from django_pgqueue import sql
+from django_pgqueue.db import Connection, execute
+from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.states import State
+
+from .persistence import persistently
+from .values import Enqueued
+
+LOCK_WAIT_SECONDS: Final = 5.0
+"""How long an act on a single job waits for its row."""
+
+
+def enqueue(
+    connection: Connection,
+    *,
+    task_name: str,
+    queue_name: str,
+    priority: int,
+    arguments: str,
+    max_attempts: int,
+    run_after: datetime | None,
+    delay_seconds: float,
+) -> Enqueued:
+    """Add one ready job, in the transaction open on `connection`; `run_after` overrules `delay_seconds`."""
+    [row] = execute(
+        connection,
+        sql.ENQUEUE,
+        {
+            "task_name": task_name,
+            "queue_name": queue_name,
+            "priority": priority,
+            "arguments": arguments,
+            "max_attempts": max_attempts,
+            "run_after": run_after,
+            "delay_seconds": delay_seconds,
+        },
+    )
+    return Enqueued._make(row)
+
+
+def enqueue_many(
+    connection: Connection,
+    *,
+    task_name: str,
+    queue_name: str,
+    priority: int,
+    arguments: Sequence[str],
+    max_attempts: int,
+    run_after: datetime | None,
+    delay_seconds: float,
+) -> list[int]:
+    """Add a ready job for each of `arguments`, in one statement; return their ids in that order."""
+    rows = execute(
+        connection,
+        sql.ENQUEUE_MANY,
+        {
+            "task_name": task_name,
+            "queue_name": queue_name,
+            "priority": priority,
+            "arguments": list(arguments),
+            "max_attempts": max_attempts,
+            "run_after": run_after,
+            "delay_seconds": delay_seconds,
+        },
+    )
+    return [row[0] for row in rows]
+
+
+def cancel(connection: Connection, job_ids: Sequence[int], *, alone: bool = False) -> dict[int, State]:
+    """Cancel ready jobs, and ask running ones to stop; return the state of each job that changed.
+
+    A running job stays `running` until its worker obeys, or its attempt ends without success.
+    For rows that others hold locked, see `_insist`.
+    """
+    return _insist(connection, sql.CANCEL, job_ids, alone=alone)
+
+
+def retry(connection: Connection, job_ids: Sequence[int], *, alone: bool = False) -> dict[int, State]:
+    """Make finished jobs ready, now, with all their attempts; return the state of each job that changed."""
+    return _insist(connection, sql.RETRY, job_ids, alone=alone)
+
+
+def run_now(connection: Connection, job_ids: Sequence[int], *, alone: bool = False) -> dict[int, State]:
+    """Make ready jobs that are due later due at once; return the state of each job that changed."""
+    return _insist(connection, sql.RUN_NOW, job_ids, alone=alone)
+
+
+def _insist(connection: Connection, statement: str, job_ids: Sequence[int], *, alone: bool) -> dict[int, State]:
+    """Run an operator's act, again for what others held locked, until nothing is or the wait is over.
+
+    What stays locked for `LOCK_WAIT_SECONDS` is left out of the answer; if the act is on a job `alone`, that raises
+    `JobLocked`. It asks again and again: to wait under a `lock_timeout` would change the caller's session.
+    """
+    changed: dict[int, State] = {}
+    waiting = sorted(set(job_ids))
+    deadline, pause = time.monotonic() + LOCK_WAIT_SECONDS, 0.005
+    while waiting:
+        seen = persistently(connection, statement, {"job_ids": waiting})
+        changed |= {job_id: State(state) for job_id, state in seen if state}
+        waiting = _still_there(connection, sorted(set(waiting) - {row[0] for row in seen}))
+        if waiting and time.monotonic() > deadline:
+            if alone:
+                raise JobLocked(f"job {waiting[0]} is locked by another session; nothing was changed")
+            break
+        if waiting:
+            time.sleep(pause)
+            pause = min(2 * pause, 0.25)
+    return changed
+
+
+def _still_there(connection: Connection, job_ids: Sequence[int]) -> list[int]:
+    return sorted(row[0] for row in execute(connection, sql.EXISTING, {"job_ids": job_ids})) if job_ids else []

@@ -1,0 +1,108 @@
+"""Claiming jobs, and keeping the leases on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from django_pgqueue import sql
+from django_pgqueue.db import Connection, execute
+
+from .persistence import persistently
+from .values import Beat, Claimed, Cursor, Lane
+
+
+def claim(
+    connection: Connection,
+    cursors: Mapping[Lane, Cursor],
+    *,
+    limit: int,
+    free_slots: int,
+    worker_id: int,
+    lease_seconds: float,
+    skipped_ids: Iterable[int] = (),
+) -> list[Claimed]:
+    """Take up to `limit` due jobs of the lanes, in the order of `cursors`, opening an execution for each.
+
+    Of what goes beyond `free_slots` no job is on its last attempt. Raises `psycopg.DataError` or
+    `psycopg.IntegrityError` if a row cannot be claimed: then nothing was, and `next_in_line` tells which.
+    """
+    rows = persistently(
+        connection,
+        sql.CLAIM,
+        {
+            **_lane_params(cursors),
+            "limit": limit,
+            "free_slots": free_slots,
+            "worker_id": worker_id,
+            "lease_seconds": lease_seconds,
+            "skipped_ids": list(skipped_ids),
+        },
+    )
+    return list(map(Claimed._make, rows))
+
+
+def next_in_line(connection: Connection, cursors: Mapping[Lane, Cursor], skipped_ids: Iterable[int] = ()) -> int | None:
+    """Return the id of the job that a claim would take first, or None."""
+    rows = execute(connection, sql.NEXT_IN_LINE, {**_lane_params(cursors), "skipped_ids": list(skipped_ids)})
+    return rows[0][0] if rows else None
+
+
+def set_aside(connection: Connection, job_id: int, *, worker_id: int, exception_class: str, error: str) -> bool:
+    """End a ready job that no claim can take as dead, with the reason; say whether it was there to end."""
+    params = {"job_id": job_id, "worker_id": worker_id, "exception_class": exception_class, "error": error}
+    return bool(persistently(connection, sql.SET_ASIDE, params))
+
+
+def lanes(connection: Connection) -> list[Lane]:
+    """Return the lanes that hold ready jobs, due or not, by queue name, highest priority first."""
+    return list(map(Lane._make, execute(connection, sql.LANES, {})))
+
+
+def seconds_until_due(connection: Connection, wanted: Iterable[Lane]) -> float | None:
+    """Return the seconds until the next job of these lanes is due, or None if none waits."""
+    return execute(connection, sql.SECONDS_UNTIL_DUE, _queue_params(wanted))[0][0]  # type: ignore[no-any-return]
+
+
+def _queue_params(wanted: Iterable[Lane]) -> dict[str, Any]:
+    names_and_priorities = list(wanted)
+    return {
+        "queue_names": [lane.queue_name for lane in names_and_priorities],
+        "priorities": [lane.priority for lane in names_and_priorities],
+    }
+
+
+def _lane_params(cursors: Mapping[Lane, Cursor]) -> dict[str, Any]:
+    return {
+        **_queue_params(cursors),
+        "after_ats": [cursor.run_after for cursor in cursors.values()],
+        "after_ids": [cursor.job_id for cursor in cursors.values()],
+    }
+
+
+def extend(
+    connection: Connection,
+    worker_ids: Sequence[int],
+    *,
+    lease_seconds: float,
+    started_ids: Sequence[int] = (),
+    first_id: int = 0,
+) -> list[Beat]:
+    """Extend the leases of these workers' open executions from `first_id` on; return all that are open."""
+    rows = persistently(
+        connection,
+        sql.EXTEND,
+        {
+            "worker_ids": list(worker_ids),
+            "first_id": first_id,
+            "started_ids": list(started_ids),
+            "lease_seconds": lease_seconds,
+        },
+    )
+    return list(map(Beat._make, rows))
+
+
+def cancel_requests(connection: Connection, worker_ids: Sequence[int], *, first_id: int = 0) -> list[tuple[int, int]]:
+    """Return (worker id, execution id) of open executions whose jobs somebody asked to cancel."""
+    rows = execute(connection, sql.CANCEL_REQUESTS, {"worker_ids": list(worker_ids), "first_id": first_id})
+    return [(row[0], row[1]) for row in rows]

@@ -1,0 +1,21 @@
+"""How an act is run: again after a deadlock and the like, which no act can be harmed by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django_pgqueue.db import TRANSIENT, Connection, EngineConnection, Row, execute
+
+TRIES: Final = 5
+
+
+def persistently(connection: Connection, statement: str, params: Mapping[str, Any]) -> list[Row]:
+    """Run an act, again after a deadlock or the like: every act is fenced, so a repeated one finds what is left."""
+    for _ in range(TRIES - 1):
+        try:
+            return execute(connection, statement, params)
+        except TRANSIENT:
+            if not isinstance(connection, EngineConnection):
+                raise
+    return execute(connection, statement, params)

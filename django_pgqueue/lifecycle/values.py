@@ -1,0 +1,133 @@
+"""What goes into the acts and comes out of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Final, NamedTuple
+
+from django_pgqueue.states import Outcome, State
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Fate(Enum):
+    """What an act did to an execution; see the package's first lines."""
+
+    DONE = "done"
+    DONE_BEFORE = "done before"
+    LOST = "lost"
+    LOCKED = "locked"
+
+
+class Enqueued(NamedTuple):
+    """What the database decided of a new job."""
+
+    job_id: int
+    run_after: datetime
+    enqueued_at: datetime
+
+
+class Lane(NamedTuple):
+    """One queue at one priority: a range of the ready index."""
+
+    queue_name: str
+    priority: int
+
+
+class Cursor(NamedTuple):
+    """Where a lane's last claim ended; the next one looks behind it."""
+
+    run_after: datetime = EPOCH
+    job_id: int = 0
+
+
+class Claimed(NamedTuple):
+    """A job in this worker's hands: one open execution. `arguments` is JSON text, not decoded yet."""
+
+    job_id: int
+    execution_id: int
+    task_name: str
+    queue_name: str
+    priority: int
+    run_after: datetime
+    arguments: str
+    attempt: int
+    max_attempts: int
+    crashes: int
+    unknown_seconds: float | None
+
+
+class Succeeded(NamedTuple):
+    """An execution that returned: its result as JSON text (None: not kept), its times as seconds before now."""
+
+    execution_id: int
+    result: str | None
+    started_seconds_ago: float
+    finished_seconds_ago: float
+
+
+class Failed(NamedTuple):
+    """An execution that failed: `delay_seconds` until the next attempt, or None for no more (dead)."""
+
+    execution_id: int
+    outcome: Outcome
+    delay_seconds: float | None
+    started_seconds_ago: float | None
+    finished_seconds_ago: float
+    exception_class: str = ""
+    error: str = ""
+    traceback: str = ""
+
+
+class Released(NamedTuple):
+    """An execution given back: `delay_seconds` from now, or None for the time its job was due at."""
+
+    execution_id: int
+    delay_seconds: float | None = None
+    error: str = ""
+
+
+class Cancelled(NamedTuple):
+    """An execution that ended cancelled, with the reason."""
+
+    execution_id: int
+    started_seconds_ago: float | None
+    finished_seconds_ago: float
+    error: str = ""
+
+
+class Held(NamedTuple):
+    """An open execution, with what the retry policy asks. `task_name` is None if its job was deleted."""
+
+    execution_id: int
+    job_id: int
+    task_name: str | None
+    queue_name: str
+    attempt: int
+    max_attempts: int
+    crashes: int
+    started: bool
+
+
+class Moved(NamedTuple):
+    """What an act that may end differently did to one execution: its fate, and the job's state if done."""
+
+    fate: Fate
+    state: State | None = None
+
+
+class Beat(NamedTuple):
+    """One open execution in the answer to a beat. Not extended: somebody is finishing it just now."""
+
+    worker_id: int
+    execution_id: int
+    extended: bool
+
+
+class Pruned(NamedTuple):
+    """One batch of a prune: jobs looked at, jobs removed, and where it ended (the mark for the next)."""
+
+    found: int
+    removed: int
+    mark: datetime | None

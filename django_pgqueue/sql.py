@@ -1,0 +1,904 @@
+"""Every statement of the package, as static text: what to read to know what runs.
+
+Rules, each held by a test:
+
+* One plain literal a statement, named parameters only, units in their names. Two shapes are two statements.
+* Each begins with `/* pgqueue:<name> */`, to be found in `pg_stat_activity` and in the server's log.
+* Time is `statement_timestamp()` plus `time_shift_seconds` (0 but in tests), never `now()`, which is the
+  start of the transaction: it put an atomic finish before its own claim.
+* No act waits for a row lock: rows are picked FOR NO KEY UPDATE SKIP LOCKED, in id order, execution and job
+  together, and written afterwards. One row locked in a forgotten shell would else hold up a whole worker,
+  and a user's bulk UPDATE makes deadlocks. What was skipped stays for the next try.
+* The fence of every act of a worker is `outcome IS NULL` on its own execution: rescue closes the execution,
+  so a worker that was only slow matches nothing. Neither `attempt` (given back by a release) nor the state
+  (running again, elsewhere) is a fence.
+* Rows are found from the parameters by LATERAL look-ups, and CTEs meet tables by primary key only: a queue is
+  analysed while it is idle, so the planner expects one row everywhere, and a join it may choose goes wrong.
+
+The comment above a statement: Moves, Caller, Fence, Locks, Index, Cost, where they say something.
+"""
+
+from typing import Final
+
+# Add one job.
+#
+# Moves:  → ready
+# Caller: Task.enqueue(), on the application's own connection, in whatever transaction is open
+# Cost:   one insert into three indexes (a ready job is in two of them)
+ENQUEUE: Final = """
+/* pgqueue:enqueue */
+INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after)
+VALUES (
+    %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
+    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+    )
+)
+RETURNING id, run_after, enqueued_at
+"""
+
+# Add many jobs of one task; ids come back in the order given.
+#
+# Moves:  → ready
+# Caller: Task.enqueue_many(), a chunk at a time
+ENQUEUE_MANY: Final = """
+/* pgqueue:enqueue_many */
+INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after)
+SELECT
+    %(task_name)s, %(queue_name)s, %(priority)s, given.arguments::json, %(max_attempts)s,
+    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+    )
+FROM unnest(%(arguments)s::text[]) WITH ORDINALITY AS given (arguments, place)
+ORDER BY given.place
+RETURNING id
+"""
+
+# Take up to `limit` due jobs of the lanes given, in their order, and open an execution for each.
+#
+# Moves:  ready → running
+# Caller: lifecycle.claim(), from the fetcher
+# Locks:  exactly the job rows it returns, and those a `free_slots` cut gives back at once
+# Index:  pgqueue_job_ready: each lane is a range of it, from its cursor on
+# Cost:   0.4 ms idle, 1.5 ms for 100 jobs
+#
+# The limit binds in the CTE, before the UPDATE: as `IN (SELECT … LIMIT 10 …)`, 501 rows came for a limit of 10. Every
+# column is taken from the locking CTE: a second look at the table would see the row as it was before the lock. Ids are
+# drawn here by nextval, so that no two CTEs are joined.
+# `ranked` and `due`: behind the free slots the batch ends before the first job that is on its last attempt.
+# A claim counts as an attempt, and a host lost before such a job had started would end it unrun.
+CLAIM: Final = """
+/* pgqueue:claim */
+WITH lane AS (
+    SELECT given.queue_name, given.priority, given.after_at, given.after_id
+    FROM unnest(
+        %(queue_names)s::varchar[], %(priorities)s::smallint[], %(after_ats)s::timestamptz[], %(after_ids)s::bigint[]
+    ) AS given (queue_name, priority, after_at, after_id)
+),
+picked AS MATERIALIZED (
+    SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments,
+           job.attempt, job.max_attempts, job.crashes, job.unknown_since
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM pgqueue_job
+        WHERE state = 'ready'
+          AND limit_key IS NULL
+          AND queue_name = lane.queue_name
+          AND priority = lane.priority
+          AND run_after <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+          AND (run_after, id) > (lane.after_at, lane.after_id)
+          AND id <> ALL (%(skipped_ids)s::bigint[])
+        ORDER BY run_after, id
+        LIMIT %(limit)s
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+    LIMIT %(limit)s
+),
+ranked AS MATERIALIZED (
+    SELECT picked.*, row_number() OVER () AS place FROM picked
+),
+due AS MATERIALIZED (
+    SELECT ranked.*, nextval('pgqueue_execution_id_seq') AS execution_id
+    FROM ranked
+    WHERE place <= %(free_slots)s
+       OR place < coalesce(
+           (SELECT min(place) FROM ranked WHERE place > %(free_slots)s AND attempt + 1 >= max_attempts), 1000000000
+       )
+),
+claimed AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'running', attempt = due.attempt + 1
+    FROM due
+    WHERE job.id = due.id
+),
+opened AS (
+    INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at)
+    SELECT execution_id, id, attempt + 1, %(worker_id)s,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           CASE WHEN place <= %(free_slots)s
+                THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(lease_seconds)s::float8)
+    FROM due
+)
+SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
+       attempt + 1, max_attempts, crashes,
+       extract(epoch FROM statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+               - unknown_since)::float8
+FROM due
+"""
+
+# The first job that a claim of the lanes given would take: found where a claim fails on its data.
+#
+# Caller: lifecycle.claim_one_by_one()
+NEXT_IN_LINE: Final = """
+/* pgqueue:next_in_line */
+SELECT job.id
+FROM unnest(
+    %(queue_names)s::varchar[], %(priorities)s::smallint[], %(after_ats)s::timestamptz[], %(after_ids)s::bigint[]
+) AS lane (queue_name, priority, after_at, after_id)
+CROSS JOIN LATERAL (
+    SELECT id
+    FROM pgqueue_job
+    WHERE state = 'ready'
+      AND limit_key IS NULL
+      AND queue_name = lane.queue_name
+      AND priority = lane.priority
+      AND run_after <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+      AND (run_after, id) > (lane.after_at, lane.after_id)
+      AND id <> ALL (%(skipped_ids)s::bigint[])
+    ORDER BY run_after, id
+    LIMIT 1
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS job
+LIMIT 1
+"""
+
+# End a job that no claim can take, because its row makes the claim itself fail, and say why.
+#
+# Moves:  ready → dead
+# Caller: lifecycle.set_aside()
+# The execution that carries the reason opens and closes here: nothing ran, so no attempt is counted.
+SET_ASIDE: Final = """
+/* pgqueue:set_aside */
+WITH culprit AS MATERIALIZED (
+    SELECT id, attempt FROM pgqueue_job WHERE id = %(job_id)s AND state = 'ready' FOR NO KEY UPDATE SKIP LOCKED
+),
+ended AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'dead', finished_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    FROM culprit
+    WHERE job.id = culprit.id
+),
+recorded AS (
+    INSERT INTO pgqueue_execution
+        (job_id, attempt, worker_id, outcome, claimed_at, finished_at, lease_expires_at, exception_class, error)
+    SELECT id, attempt, %(worker_id)s, 'released',
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           %(exception_class)s, %(error)s
+    FROM culprit
+)
+SELECT id FROM culprit
+"""
+
+# The lanes that hold ready jobs, due or not, by a loose index scan.
+#
+# Caller: lifecycle.lanes(), at most once a second
+# Index:  pgqueue_job_ready: one look-up a lane
+# Cost:   0.3 ms; 1.1 ms for 250 lanes
+LANES: Final = """
+/* pgqueue:lanes */
+WITH RECURSIVE lane AS (
+    (
+        SELECT queue_name, priority FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NULL
+        ORDER BY queue_name, priority DESC
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.queue_name, next.priority
+    FROM lane
+    CROSS JOIN LATERAL (
+        (
+            SELECT queue_name, priority FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NULL
+              AND queue_name = lane.queue_name AND priority < lane.priority
+            ORDER BY queue_name, priority DESC
+            LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT queue_name, priority FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NULL AND queue_name > lane.queue_name
+            ORDER BY queue_name, priority DESC
+            LIMIT 1
+        )
+        LIMIT 1
+    ) AS next
+)
+SELECT queue_name, priority FROM lane
+"""
+
+# Seconds until the next job of the lanes given is due; NULL if none waits.
+#
+# Caller: lifecycle.seconds_until_due(), when a claim came back empty
+# Index:  pgqueue_job_ready: the first entry of each lane that is later than now
+SECONDS_UNTIL_DUE: Final = """
+/* pgqueue:seconds_until_due */
+SELECT min(extract(epoch FROM job.run_after - statement_timestamp())::float8 - %(time_shift_seconds)s::float8)
+FROM unnest(%(queue_names)s::varchar[], %(priorities)s::smallint[]) AS lane (queue_name, priority)
+CROSS JOIN LATERAL (
+    SELECT run_after
+    FROM pgqueue_job
+    WHERE state = 'ready'
+      AND limit_key IS NULL
+      AND queue_name = lane.queue_name
+      AND priority = lane.priority
+      AND run_after > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    ORDER BY run_after, id
+    LIMIT 1
+) AS job
+"""
+
+# Extend the leases of the open executions of these workers, and tell which are open at all.
+#
+# Moves:  running, stays
+# Caller: lifecycle.extend(), from the supervisor's beat
+# Fence:  outcome IS NULL
+# Locks:  what is locked is being finished: it is skipped, and answered as "open, not extended"
+# Index:  pgqueue_execution_open, from the oldest id that was open at the last beat
+# `started_ids` have started by now: a lost worker is charged a crash for those only. The finish writes the exact time.
+EXTEND: Final = """
+/* pgqueue:extend */
+WITH mine AS MATERIALIZED (
+    SELECT held.id
+    FROM unnest(%(worker_ids)s::bigint[]) AS worker (id)
+    CROSS JOIN LATERAL (
+        SELECT id
+        FROM pgqueue_execution
+        WHERE worker_id = worker.id
+          AND id >= %(first_id)s
+          AND finished_at IS NULL
+          AND outcome IS NULL
+        ORDER BY worker_id, id
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS held
+),
+beat AS (
+    UPDATE pgqueue_execution AS execution
+    SET lease_expires_at =
+            statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(lease_seconds)s::float8),
+        started_at = CASE
+            WHEN execution.started_at IS NULL AND execution.id = ANY (%(started_ids)s::bigint[])
+            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            ELSE execution.started_at
+        END
+    FROM mine
+    WHERE execution.id = mine.id
+    RETURNING execution.id
+)
+SELECT held.worker_id, held.id, held.id IN (SELECT id FROM beat)
+FROM unnest(%(worker_ids)s::bigint[]) AS worker (id)
+CROSS JOIN LATERAL (
+    SELECT worker_id, id
+    FROM pgqueue_execution
+    WHERE worker_id = worker.id
+      AND id >= %(first_id)s
+      AND finished_at IS NULL
+    ORDER BY worker_id, id
+    OFFSET 0
+) AS held
+"""
+
+# The open executions of these workers whose jobs somebody asked to cancel.
+#
+# Caller: lifecycle.cancel_requests(), after a look that found any open execution
+# OFFSET 0 keeps the look-ups apart: joined freely, an analysed table of jobs, none asked to stop, is walked whole.
+CANCEL_REQUESTS: Final = """
+/* pgqueue:cancel_requests */
+SELECT mine.worker_id, mine.id
+FROM unnest(%(worker_ids)s::bigint[]) AS worker (id)
+CROSS JOIN LATERAL (
+    SELECT worker_id, id, job_id
+    FROM pgqueue_execution
+    WHERE worker_id = worker.id AND id >= %(first_id)s AND finished_at IS NULL
+    ORDER BY worker_id, id
+    OFFSET 0
+) AS mine
+CROSS JOIN LATERAL (
+    SELECT FROM pgqueue_job WHERE id = mine.job_id AND cancel_requested_at IS NOT NULL OFFSET 0
+) AS asked
+"""
+
+# Close executions as succeeded, and their jobs with them.
+#
+# Moves:  running → succeeded
+# Caller: lifecycle.succeed(), from the completer, or from an atomic task's own transaction
+# Fence:  outcome IS NULL
+# Locks:  execution and job, SKIP LOCKED, in the order of `execution_ids`, which is ascending
+# Index:  primary keys
+# Ages are seconds before now, so that a worker's clock does not matter.
+SUCCEED: Final = """
+/* pgqueue:succeed */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.job_id, given.result, given.started_seconds_ago, given.finished_seconds_ago
+    FROM unnest(
+        %(execution_ids)s::bigint[], %(results)s::text[],
+        %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[]
+    ) AS given (id, result, started_seconds_ago, finished_seconds_ago)
+    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id
+        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id AND execution.outcome IS NULL
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS held
+),
+closed AS (
+    UPDATE pgqueue_execution AS execution
+    SET outcome = 'succeeded',
+        started_at = statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.started_seconds_ago),
+        finished_at = statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+    FROM mine
+    WHERE execution.id = mine.id
+),
+done AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'succeeded',
+        result = mine.result::json,
+        finished_at = statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+    FROM mine
+    WHERE job.id = mine.job_id
+)
+SELECT id FROM mine
+"""
+
+# The same for jobs whose task keeps nothing: they are gone with the finish.
+#
+# Moves:  running → gone
+# Caller: lifecycle.succeed_and_discard()
+# Fence, Locks, Index: as SUCCEED
+SUCCEED_AND_DISCARD: Final = """
+/* pgqueue:succeed_and_discard */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.job_id
+    FROM unnest(%(execution_ids)s::bigint[]) AS given (id)
+    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id
+        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id AND execution.outcome IS NULL
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS held
+),
+gone AS (
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT job_id FROM mine))
+),
+forgotten AS (
+    DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT job_id FROM mine))
+)
+SELECT id FROM mine
+"""
+
+# Close executions as failed or crashed; their jobs wait for the next attempt, or are dead.
+#
+# Moves:  running → ready later (a delay given), dead (none), cancelled (asked for meanwhile)
+# Caller: lifecycle.fail(), from the completer, and from the supervisor for a child it saw die
+# Fence, Locks, Index: as SUCCEED
+FAIL: Final = """
+/* pgqueue:fail */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.job_id, held.cancelled, given.outcome, given.delay_seconds,
+           given.started_seconds_ago, given.finished_seconds_ago,
+           given.exception_class, given.error, given.traceback
+    FROM unnest(
+        %(execution_ids)s::bigint[], %(outcomes)s::text[], %(delays_seconds)s::float8[],
+        %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[],
+        %(exception_classes)s::text[], %(errors)s::text[], %(tracebacks)s::text[]
+    ) AS given (
+        id, outcome, delay_seconds, started_seconds_ago, finished_seconds_ago, exception_class, error, traceback
+    )
+    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id, job.cancel_requested_at IS NOT NULL AS cancelled
+        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id AND execution.outcome IS NULL
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS held
+),
+closed AS (
+    UPDATE pgqueue_execution AS execution
+    SET outcome = mine.outcome,
+        started_at = coalesce(
+            statement_timestamp()
+                + make_interval(secs => %(time_shift_seconds)s::float8 - mine.started_seconds_ago),
+            execution.started_at
+        ),
+        finished_at = statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago),
+        exception_class = mine.exception_class,
+        error = mine.error,
+        traceback = mine.traceback
+    FROM mine
+    WHERE execution.id = mine.id
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = CASE WHEN mine.cancelled THEN 'cancelled' WHEN mine.delay_seconds IS NULL THEN 'dead' ELSE 'ready' END,
+        crashes = job.crashes + (mine.outcome = 'crashed')::int,
+        unknown_since = NULL,
+        run_after = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
+            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+        END,
+        finished_at = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL
+            THEN statement_timestamp()
+                + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+        END
+    FROM mine
+    WHERE job.id = mine.job_id
+)
+SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 'dead' ELSE 'ready' END FROM mine
+"""
+
+# Give executions back without counting an attempt.
+#
+# Moves:  running → ready (at its old time, or a delay from now), cancelled (asked for meanwhile)
+# Caller: lifecycle.release() and snooze()
+# Fence, Locks, Index: as SUCCEED
+# `unknown`: the worker does not know the task; since when is kept until an attempt really runs.
+RELEASE: Final = """
+/* pgqueue:release */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.job_id, held.cancelled, given.delay_seconds, given.error
+    FROM unnest(%(execution_ids)s::bigint[], %(delays_seconds)s::float8[], %(errors)s::text[])
+        AS given (id, delay_seconds, error)
+    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id, job.cancel_requested_at IS NOT NULL AS cancelled
+        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id AND execution.outcome IS NULL
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS held
+),
+closed AS (
+    UPDATE pgqueue_execution AS execution
+    SET outcome = %(outcome)s,
+        error = mine.error,
+        finished_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    FROM mine
+    WHERE execution.id = mine.id
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = CASE WHEN mine.cancelled THEN 'cancelled' ELSE 'ready' END,
+        attempt = greatest(job.attempt - 1, 0),
+        unknown_since = CASE
+            WHEN %(unknown)s THEN
+                coalesce(
+                    job.unknown_since, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+                )
+            ELSE job.unknown_since
+        END,
+        run_after = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
+            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+        END,
+        finished_at = CASE
+            WHEN mine.cancelled THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        END
+    FROM mine
+    WHERE job.id = mine.job_id
+)
+SELECT id, CASE WHEN cancelled THEN 'cancelled' ELSE 'ready' END FROM mine
+"""
+
+# Close executions whose task said "cancel", or obeyed a request to.
+#
+# Moves:  running → cancelled
+# Caller: lifecycle.end_cancelled()
+# Fence, Locks, Index: as SUCCEED
+END_CANCELLED: Final = """
+/* pgqueue:end_cancelled */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.job_id, given.started_seconds_ago, given.finished_seconds_ago, given.error
+    FROM unnest(
+        %(execution_ids)s::bigint[], %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[],
+        %(errors)s::text[]
+    ) AS given (id, started_seconds_ago, finished_seconds_ago, error)
+    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id
+        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id AND execution.outcome IS NULL
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS held
+),
+closed AS (
+    UPDATE pgqueue_execution AS execution
+    SET outcome = 'cancelled',
+        error = mine.error,
+        started_at = coalesce(
+            statement_timestamp()
+                + make_interval(secs => %(time_shift_seconds)s::float8 - mine.started_seconds_ago),
+            execution.started_at
+        ),
+        finished_at = statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+    FROM mine
+    WHERE execution.id = mine.id
+),
+done AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'cancelled',
+        finished_at = statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+    FROM mine
+    WHERE job.id = mine.job_id
+)
+SELECT id FROM mine
+"""
+
+# What became of executions that an act did not find open.
+#
+# Caller: lifecycle, after an act that answered for fewer executions than were asked
+SETTLE: Final = """
+/* pgqueue:settle */
+SELECT execution.id, execution.outcome, job.id IS NOT NULL
+FROM pgqueue_execution AS execution
+LEFT JOIN pgqueue_job AS job ON job.id = execution.job_id
+WHERE execution.id = ANY (%(execution_ids)s::bigint[])
+"""
+
+# Remove open executions whose job was deleted by hand.
+#
+# Caller: lifecycle, where SETTLE or RESCUABLE found one
+REMOVE_ORPHANS: Final = """
+/* pgqueue:remove_orphans */
+WITH orphan AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_execution AS execution
+    WHERE id = ANY (%(execution_ids)s::bigint[])
+      AND NOT EXISTS (SELECT 1 FROM pgqueue_job AS job WHERE job.id = execution.job_id)
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+)
+DELETE FROM pgqueue_execution WHERE id = ANY (ARRAY (SELECT id FROM orphan))
+"""
+
+# The open executions of one worker, with what the retry policy asks.
+#
+# Caller: lifecycle.open_executions(), from the supervisor for a child that died
+OPEN_EXECUTIONS: Final = """
+/* pgqueue:open_executions */
+SELECT execution.id, execution.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
+       execution.started_at IS NOT NULL
+FROM pgqueue_execution AS execution
+LEFT JOIN pgqueue_job AS job ON job.id = execution.job_id
+WHERE execution.worker_id = %(worker_id)s AND execution.finished_at IS NULL
+ORDER BY execution.id
+"""
+
+# The open executions whose lease is over, oldest first, with what the retry policy asks.
+#
+# Caller: lifecycle.rescue()
+# Index:  pgqueue_execution_open, whole: as many entries as jobs are running
+# The limit, 100 or a fifth of what is open, keeps an outage of the database from looking like the end of every worker.
+# `open` is materialized: in one step with the ordering, the planner walks the primary key through all of history.
+RESCUABLE: Final = """
+/* pgqueue:rescuable */
+WITH open AS MATERIALIZED (
+    SELECT id, job_id, started_at,
+           lease_expires_at < statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS is_over
+    FROM pgqueue_execution
+    WHERE finished_at IS NULL
+),
+stale AS MATERIALIZED (
+    SELECT id, job_id, started_at
+    FROM open
+    WHERE is_over
+    ORDER BY id
+    LIMIT greatest(100, (SELECT count(*) / 5 FROM open))
+)
+SELECT stale.id, stale.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
+       stale.started_at IS NOT NULL
+FROM stale
+LEFT JOIN pgqueue_job AS job ON job.id = stale.job_id
+ORDER BY stale.id
+"""
+
+# Close executions whose lease is over; their jobs wait for the next attempt, or are dead.
+#
+# Moves:  running → ready later (a delay given), dead (none), cancelled (asked for meanwhile)
+# Caller: lifecycle.rescue()
+# Fence:  outcome IS NULL, and the lease still over: a beat may have come since RESCUABLE looked
+# Locks, Index: as SUCCEED
+RESCUE: Final = """
+/* pgqueue:rescue */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.job_id, held.started, held.cancelled, given.delay_seconds
+    FROM unnest(%(execution_ids)s::bigint[], %(delays_seconds)s::float8[]) AS given (id, delay_seconds)
+    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id, execution.started_at IS NOT NULL AS started,
+               job.cancel_requested_at IS NOT NULL AS cancelled
+        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id
+          AND execution.outcome IS NULL
+          AND execution.lease_expires_at < statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS held
+),
+closed AS (
+    UPDATE pgqueue_execution AS execution
+    SET outcome = 'crashed',
+        finished_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+        error = %(error)s
+    FROM mine
+    WHERE execution.id = mine.id
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = CASE WHEN mine.cancelled THEN 'cancelled' WHEN mine.delay_seconds IS NULL THEN 'dead' ELSE 'ready' END,
+        crashes = job.crashes + mine.started::int,
+        run_after = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
+            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+        END,
+        finished_at = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL
+            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        END
+    FROM mine
+    WHERE job.id = mine.job_id
+)
+SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 'dead' ELSE 'ready' END FROM mine
+"""
+
+# Cancel jobs that wait, ask those that run.
+#
+# Moves:  ready → cancelled; running: cancel_requested_at on the job
+# Caller: lifecycle.cancel()
+# The rows are found by id alone and judged after the lock: with the state in the predicate that finds them, a
+# claim committing just then made this answer "nothing to cancel".
+CANCEL: Final = """
+/* pgqueue:cancel */
+WITH asked AS MATERIALIZED (
+    SELECT id, state, cancel_requested_at
+    FROM pgqueue_job
+    WHERE id = ANY (%(job_ids)s::bigint[])
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = CASE WHEN asked.state IN ('ready', 'waiting') THEN 'cancelled' ELSE asked.state END,
+        cancel_requested_at = coalesce(
+            asked.cancel_requested_at, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        ),
+        finished_at = CASE
+            WHEN asked.state IN ('ready', 'waiting')
+            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        END
+    FROM asked
+    WHERE job.id = asked.id
+      AND (asked.state IN ('ready', 'waiting') OR (asked.state = 'running' AND asked.cancel_requested_at IS NULL))
+)
+SELECT id, CASE
+    WHEN state IN ('ready', 'waiting') THEN 'cancelled'
+    WHEN state = 'running' AND cancel_requested_at IS NULL THEN 'running'
+END
+FROM asked
+"""
+
+# Make finished jobs ready again, as if new; their executions stay.
+#
+# Moves:  finished → ready
+# Caller: lifecycle.retry(), for an operator
+RETRY: Final = """
+/* pgqueue:retry */
+WITH asked AS MATERIALIZED (
+    SELECT id, state
+    FROM pgqueue_job
+    WHERE id = ANY (%(job_ids)s::bigint[])
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'ready', attempt = 0, crashes = 0, result = NULL,
+        finished_at = NULL, cancel_requested_at = NULL, unknown_since = NULL,
+        run_after = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    FROM asked
+    WHERE job.id = asked.id AND asked.state IN ('succeeded', 'dead', 'cancelled')
+)
+SELECT id, CASE WHEN state IN ('succeeded', 'dead', 'cancelled') THEN 'ready' END FROM asked
+"""
+
+# Make jobs that are due later due at once.
+#
+# Moves:  ready, stays
+# Caller: lifecycle.run_now(), for an operator
+RUN_NOW: Final = """
+/* pgqueue:run_now */
+WITH asked AS MATERIALIZED (
+    SELECT id, state = 'ready'
+            AND run_after > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS waits
+    FROM pgqueue_job
+    WHERE id = ANY (%(job_ids)s::bigint[])
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET run_after = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    FROM asked
+    WHERE job.id = asked.id AND asked.waits
+)
+SELECT id, CASE WHEN waits THEN 'ready' END FROM asked
+"""
+
+# Which of these jobs exist: the ones an operator's act did not see are locked.
+#
+# Caller: lifecycle
+EXISTING: Final = """
+/* pgqueue:existing */
+SELECT id FROM pgqueue_job WHERE id = ANY (%(job_ids)s::bigint[])
+"""
+
+# Remove a batch of finished jobs of one state that are past its retention, with their executions.
+#
+# Moves:  finished → gone
+# Caller: lifecycle.prune()
+# Locks:  a job whose executions somebody holds locked is left for later: deleting waits for nobody
+# Index:  pgqueue_job_finished, from the mark where the last batch ended
+PRUNE: Final = """
+/* pgqueue:prune */
+WITH old AS MATERIALIZED (
+    SELECT id, finished_at
+    FROM pgqueue_job
+    WHERE state = %(state)s
+      AND finished_at IS NOT NULL
+      AND finished_at >= %(mark)s::timestamptz
+      AND finished_at < statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+      AND task_name <> ALL (%(other_task_names)s::varchar[])
+    ORDER BY finished_at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+),
+held AS MATERIALIZED (
+    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
+),
+free AS MATERIALIZED (
+    SELECT old.id
+    FROM old
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM pgqueue_execution AS execution
+        WHERE execution.job_id = old.id AND execution.id NOT IN (SELECT id FROM held)
+    )
+),
+forgotten AS (
+    DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+gone AS (
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free))
+)
+SELECT count(*), (SELECT count(*) FROM free), max(finished_at) FROM old
+"""
+
+# The same for one task that has a retention of its own.
+#
+# Index:  pgqueue_job_task
+PRUNE_TASK: Final = """
+/* pgqueue:prune_task */
+WITH old AS MATERIALIZED (
+    SELECT id, finished_at
+    FROM pgqueue_job
+    WHERE task_name = %(task_name)s
+      AND state = %(state)s
+      AND finished_at IS NOT NULL
+      AND finished_at >= %(mark)s::timestamptz
+      AND finished_at < statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+    ORDER BY finished_at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+),
+held AS MATERIALIZED (
+    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
+),
+free AS MATERIALIZED (
+    SELECT old.id
+    FROM old
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM pgqueue_execution AS execution
+        WHERE execution.job_id = old.id AND execution.id NOT IN (SELECT id FROM held)
+    )
+),
+forgotten AS (
+    DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+gone AS (
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free))
+)
+SELECT count(*), (SELECT count(*) FROM free), max(finished_at) FROM old
+"""
+
+# How many jobs of one state are past its retention: what PRUNE would remove in the end.
+#
+# Caller: lifecycle.prune() when asked for a dry run
+PRUNABLE: Final = """
+/* pgqueue:prunable */
+SELECT count(*)
+FROM pgqueue_job
+WHERE state = %(state)s
+  AND finished_at IS NOT NULL
+  AND finished_at < statement_timestamp()
+        + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+  AND task_name <> ALL (%(other_task_names)s::varchar[])
+"""
+
+# The same for one task.
+PRUNABLE_TASK: Final = """
+/* pgqueue:prunable_task */
+SELECT count(*)
+FROM pgqueue_job
+WHERE task_name = %(task_name)s
+  AND state = %(state)s
+  AND finished_at IS NOT NULL
+  AND finished_at < statement_timestamp()
+        + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+"""
+
+# The register of workers: for people to look at.
+#
+# Caller: lifecycle.register_worker(), beat_workers(), unregister_worker()
+REGISTER_WORKER: Final = """
+/* pgqueue:register_worker */
+INSERT INTO pgqueue_worker (hostname, pid, version, queue_names, concurrency, started_at, last_beat_at)
+VALUES (%(hostname)s, %(pid)s, %(version)s, %(queue_names)s, %(concurrency)s,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8))
+RETURNING id
+"""
+
+BEAT_WORKERS: Final = """
+/* pgqueue:beat_workers */
+UPDATE pgqueue_worker
+SET last_beat_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+WHERE id = ANY (%(worker_ids)s::bigint[])
+"""
+
+UNREGISTER_WORKER: Final = """
+/* pgqueue:unregister_worker */
+UPDATE pgqueue_worker
+SET stopped_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+WHERE id = %(worker_id)s
+"""
+
+# Remove the records of workers that stopped, or fell silent, a week ago.
+PRUNE_WORKERS: Final = """
+/* pgqueue:prune_workers */
+WITH old AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_worker
+    WHERE last_beat_at < statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+)
+DELETE FROM pgqueue_worker WHERE id = ANY (ARRAY (SELECT id FROM old))
+"""

@@ -1,0 +1,287 @@
+"""Tasks: a function with options, and how a call of it becomes a job.
+
+This module loads before Django's apps are ready, so models are imported only inside functions.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, overload
+
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import connections, router, transaction
+
+from . import lifecycle, registry, signals
+from .arguments import encode_arguments
+from .conf import Retention, get_settings, retention_seconds
+from .context import TaskContext
+from .db import open_transaction_elsewhere, wake_workers_after_commit
+from .exceptions import Duration, InvalidTask
+from .retry import Backoff, as_backoff, delay_after
+from .validation import RunAfter, due, validate
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from .models import Job
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+CHUNK: Final = 2000
+"""Jobs that one statement of `enqueue_many` inserts."""
+
+Errors = tuple[type[BaseException], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class Task(Generic[P, R]):
+    """A function whose calls can be made jobs. Immutable: `using()` returns a changed copy.
+
+    Called itself, it is still the plain function. The options are those of `task()`.
+    """
+
+    func: Callable[..., R]
+    name: str = ""
+    """Its key in the registry and in the rows: the dotted path of the function, unless `name=` was given."""
+    aliases: tuple[str, ...] = ()
+    queue_name: str = "default"
+    priority: int = 0
+    run_after: RunAfter | None = None
+    takes_context: bool = False
+    max_attempts: int | None = None
+    backoff: Backoff | Duration | None = None
+    retry_for: Errors = (BaseException,)
+    no_retry_for: Errors = ()
+    atomic: bool = False
+    retention: Retention | Mapping[str, Retention] | None = None
+    store_result: bool = True
+    database: str | None = None
+    signature: inspect.Signature = field(init=False, repr=False, compare=False)
+    is_async: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not inspect.isfunction(self.func):
+            raise InvalidTask(f"{self.func!r} is no function: a task is made of one at module level, that workers find")
+        object.__setattr__(self, "signature", inspect.signature(self.func))
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
+        object.__setattr__(self, "name", self.name or self.module_path)
+        object.__setattr__(self, "aliases", tuple(self.aliases))
+        object.__setattr__(self, "retry_for", _as_tuple(self.retry_for))
+        object.__setattr__(self, "no_retry_for", _as_tuple(self.no_retry_for))
+        validate(self)
+
+    @property
+    def module_path(self) -> str:
+        """The dotted path of the function."""
+        return f"{self.func.__module__}.{self.func.__qualname__}"
+
+    # ---------------------------------------------------------------- calling it
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now, as if it were no task; a context is supplied where it takes one."""
+        return self.func(*self._with_context(args), **kwargs)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the function and return its result, also if it is a coroutine function."""
+        if self.is_async:
+            return async_to_sync(self.func)(*self._with_context(args), **kwargs)  # type: ignore[arg-type]  # is_async
+        return self(*args, **kwargs)
+
+    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the function from asynchronous code; one that is not a coroutine function runs in a thread."""
+        if self.is_async:
+            return await self(*args, **kwargs)  # type: ignore[misc]  # is_async
+        return await sync_to_async(self.func)(*self._with_context(args), **kwargs)
+
+    def _with_context(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (TaskContext(), *args) if self.takes_context else args
+
+    # ---------------------------------------------------------------- enqueueing it
+
+    def using(
+        self,
+        *,
+        run_after: RunAfter | None = None,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        max_attempts: int | None = None,
+        database: str | None = None,
+    ) -> Task[P, R]:
+        """Return a copy of this task with other options; what is None stays as it is.
+
+        `run_after` is seconds or a timedelta from the enqueue, or an aware datetime; `database` an alias.
+        Raises `InvalidTask` for a value out of its range.
+        """
+        given: dict[str, Any] = {
+            "run_after": run_after,
+            "priority": priority,
+            "queue_name": queue_name,
+            "max_attempts": max_attempts,
+            "database": database,
+        }
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Add a job for this call and return it, after one INSERT in the transaction the caller has open.
+
+        Workers see the job when that transaction commits, and never if it rolls back; `transaction.on_commit()` is
+        not wanted here. Without a transaction it is there at once.
+
+        Raises `TypeError` if the arguments do not fit the function, or have no form in JSON, `ValueError` if they
+        cannot be stored, `InvalidTask` if no worker would find the task: all before anything is written. Errors of
+        the database pass through.
+        """
+        arguments = self._encode(args, kwargs)
+        connection = self._connection()
+        enqueued = lifecycle.enqueue(connection, arguments=arguments, **self._row(connection))
+        job = self._job(connection.alias, enqueued, args, kwargs)
+        self._tell(connection, [enqueued.job_id])
+        return job
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Add a job from asynchronous code, in a thread: Django has no asynchronous transactions.
+
+        Each `aenqueue` is committed on its own. To share a transaction with other writes, put both into one
+        function with `transaction.atomic()` and `enqueue()`, and call that by `sync_to_async`.
+        """
+        return await sync_to_async(self.enqueue)(*args, **kwargs)
+
+    @overload
+    def enqueue_many(self, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]) -> list[int]: ...
+    @overload
+    def enqueue_many(
+        self, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]], *, returning: Literal[True]
+    ) -> list[int]: ...
+    @overload
+    def enqueue_many(
+        self, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]], *, returning: Literal[False]
+    ) -> int: ...
+    def enqueue_many(
+        self, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]], *, returning: bool = True
+    ) -> list[int] | int:
+        """Add a job for each `(args, kwargs)` of `calls`, all or none; return their ids in order, or their number.
+
+        `calls` is read in chunks, so memory stays flat however many there are (ids apart); each chunk is one INSERT.
+        All of them are in the caller's transaction, or in one of their own. Raises as `enqueue()`, and then none
+        of the jobs exist.
+        """
+        connection = self._connection()
+        row = self._row(connection)
+        ids: list[int] = []
+        count = 0
+        with transaction.atomic(using=connection.alias):
+            for chunk in _chunks(calls):
+                arguments = [self._encode(args, kwargs) for args, kwargs in chunk]
+                added = lifecycle.enqueue_many(connection, arguments=arguments, **row)
+                count += len(added)
+                if returning:
+                    ids += added
+                self._tell(connection, added)
+        return ids if returning else count
+
+    def _encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        try:
+            self.signature.bind(*self._with_context(tuple(args)), **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}() cannot be called like this: {error}") from None
+        return encode_arguments(args, kwargs)
+
+    def _connection(self) -> BaseDatabaseWrapper:
+        from .models import Job  # tasks load before the apps are ready
+
+        if not registry.is_found_by_workers(self.func.__module__):
+            raise InvalidTask(not_found(self))
+        alias = self.database or router.db_for_write(Job)
+        if connections[alias].vendor != "postgresql":
+            raise InvalidTask(
+                f"{self.name} would be enqueued on database {alias!r}, which is not PostgreSQL: "
+                "name another with using(database=…), or route pgqueue's models to one"
+            )
+        if elsewhere := open_transaction_elsewhere(alias):
+            warnings.warn(
+                f"{self.name} is enqueued on database {alias!r} while a transaction is open on {elsewhere!r}: "
+                "the job does not commit or roll back with it",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return connections[alias]
+
+    def _row(self, connection: BaseDatabaseWrapper) -> dict[str, Any]:
+        run_at, delay_seconds = due(self.run_after)
+        return {
+            "task_name": self.name,
+            "queue_name": self.queue_name,
+            "priority": self.priority,
+            "max_attempts": self.max_attempts or get_settings().MAX_ATTEMPTS,
+            "run_after": run_at,
+            "delay_seconds": delay_seconds,
+        }
+
+    def _job(self, alias: str, enqueued: lifecycle.Enqueued, args: Any, kwargs: Any) -> Job:
+        from .models import Job  # as above
+
+        job = Job(
+            id=enqueued.job_id,
+            task_name=self.name,
+            queue_name=self.queue_name,
+            priority=self.priority,
+            arguments={"args": list(args), "kwargs": dict(kwargs)},
+            state="ready",
+            run_after=enqueued.run_after,
+            attempt=0,
+            max_attempts=self.max_attempts or get_settings().MAX_ATTEMPTS,
+            crashes=0,
+            enqueued_at=enqueued.enqueued_at,
+        )
+        job._state.db = alias
+        job._state.adding = False
+        return job
+
+    def _tell(self, connection: BaseDatabaseWrapper, job_ids: Sequence[int]) -> None:
+        wake_workers_after_commit(connection)
+        if signals.job_enqueued.receivers:
+            for job_id in job_ids:
+                signals.job_enqueued.send_robust(sender=self.name, job_id=job_id, queue_name=self.queue_name)
+
+    # ---------------------------------------------------------------- policy, asked by the worker
+
+    def delay_after(self, attempt: int, exception: BaseException | None) -> float | None:
+        """Return the seconds before the next attempt, or None if this failure is not to be tried again.
+
+        Raises whatever the task's own backoff raises.
+        """
+        if exception is not None and not self._is_retried(exception):
+            return None
+        return delay_after(as_backoff(self.backoff), attempt, exception)
+
+    def _is_retried(self, exception: BaseException) -> bool:
+        return isinstance(exception, self.retry_for) and not isinstance(exception, self.no_retry_for)
+
+    def retention_for(self, state: str) -> tuple[bool, float | None]:
+        """Return whether this task says how long jobs that end in `state` are kept, and the seconds (None: ever)."""
+        own = self.retention.get(state) if isinstance(self.retention, Mapping) else self.retention
+        return (False, None) if own is None else (True, retention_seconds(own))
+
+
+def not_found(task: Task[Any, Any]) -> str:
+    """Return the sentence for a task that no worker would find."""
+    return (
+        f"no worker would find {task.name}: workers import <app>.tasks of each installed app, and what is below it. "
+        f"Move the task there, or add {task.func.__module__!r} to PGQUEUE['TASK_MODULES']."
+    )
+
+
+def _chunks(calls: Iterable[T]) -> Iterator[list[T]]:
+    iterator = iter(calls)
+    while chunk := list(islice(iterator, CHUNK)):
+        yield chunk
+
+
+def _as_tuple(errors: type[BaseException] | Iterable[type[BaseException]]) -> Errors:
+    return (errors,) if isinstance(errors, type) else tuple(errors)

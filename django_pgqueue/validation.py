@@ -1,0 +1,83 @@
+"""What can be a task: checks of the function and its options, made when a task is made, also by `using()`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from .conf import DEFAULT_RETENTION, retention_seconds
+from .exceptions import InvalidTask, seconds
+from .retry import as_backoff
+
+if TYPE_CHECKING:
+    from .task import Task
+
+NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+PRIORITIES: Final = range(-100, 101)
+MAX_ATTEMPTS: Final = 1000
+
+RunAfter = float | timedelta | datetime
+"""When a job is due: seconds or timedelta from its enqueue, or an aware datetime."""
+
+
+def due(run_after: RunAfter | None) -> tuple[datetime | None, float]:
+    """Return (instant, seconds from the enqueue), one of which says when a job is due; raises as `seconds`."""
+    if isinstance(run_after, datetime):
+        return run_after, 0.0
+    return None, 0.0 if run_after is None else seconds(run_after)
+
+
+def validate(task: Task[Any, Any]) -> None:
+    """Raise `InvalidTask` if the function cannot be a task, or an option is out of its range."""
+    for wrong in (*_wrong_function(task), *_wrong_options(task)):
+        raise InvalidTask(f"{task.name}: {wrong}")
+
+
+def _wrong_function(task: Task[Any, Any]) -> Iterator[str]:
+    func = task.func
+    if not inspect.isfunction(func) or func.__qualname__ != func.__name__ or func.__name__ == "<lambda>":
+        yield "a task must be a function at module level, so that workers find it by its name"
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        yield "a generator function cannot be a task: calling it runs nothing"
+    if task.atomic and task.is_async:
+        yield "an async task cannot be atomic: Django has no asynchronous transactions"
+    if task.takes_context and next(iter(task.signature.parameters), "") != "context":
+        yield "takes_context needs a first argument that is named context"
+
+
+def _wrong_options(task: Any) -> Iterator[str]:
+    # `Any`: types are promises, and these are the checks of what was really given.
+    for what, name in (("name", task.name), ("queue_name", task.queue_name), *(("alias", a) for a in task.aliases)):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            yield f"{what} {name!r} must be 1 to 100 of the characters A-Z a-z 0-9 _ . : -"
+    if not isinstance(task.priority, int) or task.priority not in PRIORITIES:
+        yield f"priority {task.priority!r} must be a whole number from -100 to 100"
+    most = task.max_attempts
+    if most is not None and (not isinstance(most, int) or not 1 <= most <= MAX_ATTEMPTS):
+        yield f"max_attempts {most!r} must be a whole number from 1 to {MAX_ATTEMPTS}"
+    yield from _wrong_times(task)
+    for what, errors in (("retry_for", task.retry_for), ("no_retry_for", task.no_retry_for)):
+        if not all(isinstance(error, type) and issubclass(error, BaseException) for error in errors):
+            yield f"{what} must be exception classes"
+
+
+def _wrong_times(task: Task[Any, Any]) -> Iterator[str]:
+    if isinstance(task.run_after, datetime):
+        if task.run_after.tzinfo is None:
+            yield "run_after must be an aware datetime: give it a time zone"
+        elif not 2000 <= task.run_after.year < 9000:
+            yield f"run_after {task.run_after} must lie between the years 2000 and 9000"
+    try:
+        due(task.run_after)
+        as_backoff(task.backoff)
+        by_state = task.retention if isinstance(task.retention, Mapping) else {"dead": task.retention}
+        for value in by_state.values():
+            retention_seconds(0 if value is None else value)
+    except (TypeError, ValueError) as error:
+        yield f"run_after, backoff and retention are durations: {error}"
+    else:
+        if unknown := set(by_state) - set(DEFAULT_RETENTION):
+            yield f"retention has no state {sorted(unknown)}: the states are {sorted(DEFAULT_RETENTION)}"

@@ -1,0 +1,1 @@
+"""Races between two or more connections to one real database."""

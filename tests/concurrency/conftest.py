@@ -1,0 +1,48 @@
+"""A gate that a statement waits at after it took its snapshot: what commits meanwhile, its locks find changed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from django_pgqueue import sql
+from tests import helpers
+
+GATE = 4711
+
+
+class Gates:
+    """`with gates("CLAIM", connection, call) as waiting:` runs `call()` up to its gate, and on when the block ends."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, watcher) -> None:
+        self.monkeypatch = monkeypatch
+        self.watcher = watcher
+
+    @contextmanager
+    def __call__(self, statement: str, connection, call: Callable[[], object]) -> Iterator[helpers.Background]:
+        text = getattr(sql, statement)
+        target = "FROM pgqueue_job\n" if statement in {"CANCEL", "RETRY", "RUN_NOW"} else "FROM unnest("
+        assert target in text
+        gated = text.replace(target, f"FROM (SELECT pg_advisory_xact_lock_shared({GATE})) AS gate, {target[5:]}", 1)
+        self.monkeypatch.setattr(sql, statement, gated)
+        self.watcher.execute("SELECT pg_advisory_lock(%s)", [GATE])
+        waiting = helpers.Background(call)
+        try:
+            helpers.wait_for_lock(self.watcher, connection.info.backend_pid)
+            self.monkeypatch.setattr(sql, statement, text)
+            yield waiting
+        finally:
+            self.watcher.execute("SELECT pg_advisory_unlock(%s)", [GATE])
+            waiting.thread.join(30)
+
+
+@pytest.fixture
+def gates(monkeypatch, watcher) -> Gates:
+    return Gates(monkeypatch, watcher)
+
+
+@pytest.fixture
+def impatient(engine):
+    """The engine connection, with an error for any wait for a lock."""
+    engine.execute("SET lock_timeout = '1s'")
+    return engine

@@ -1,0 +1,121 @@
+"""Fixtures that more than one file of tests uses."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import pytest
+from django.db import connection as django_connection
+from hypothesis import HealthCheck, settings
+
+from django_pgqueue import db, lifecycle
+from tests import helpers
+
+COMMON: dict[str, Any] = {
+    "deadline": None,
+    "print_blob": True,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+}
+settings.register_profile("pgqueue", max_examples=400, **COMMON)
+settings.register_profile("quick", max_examples=100, **COMMON)
+settings.register_profile("thorough", max_examples=10_000, **COMMON)
+settings.load_profile("pgqueue")
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A TCP port on 127.0.0.1 that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests that commit the test database, of which pytest-django then empties our tables only."""
+    for item in items:
+        if "committing" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("django_db"):
+            item.add_marker(pytest.mark.django_db(transaction=True, available_apps=["django_pgqueue", "tests.app"]))
+
+
+@pytest.fixture
+def committing() -> Iterator[None]:
+    """The test database with empty tables, for tests that commit: by several connections, or by none of Django's."""
+    with closing(helpers.connect()) as cleaner:
+        helpers.empty_tables(cleaner)
+    db._last_wake_at.clear()
+    yield
+    db.clock.shift_seconds = 0.0
+
+
+@pytest.fixture
+def new_connection(committing: None) -> Iterator[Callable[[], db.EngineConnection]]:
+    """Opens engine connections to the test database; all are closed at the end."""
+    opened: list[db.EngineConnection] = []
+
+    def connect() -> db.EngineConnection:
+        opened.append(helpers.connect())
+        return opened[-1]
+
+    yield connect
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def engine(new_connection: Callable[[], db.EngineConnection]) -> db.EngineConnection:
+    """An engine connection, as a worker has it."""
+    connection = new_connection()
+    assert connection.info.dbname == django_connection.settings_dict["NAME"]
+    assert connection.info.dbname.startswith("test_")
+    return connection
+
+
+@pytest.fixture
+def second(new_connection: Callable[[], db.EngineConnection]) -> db.EngineConnection:
+    """The other one of a race."""
+    return new_connection()
+
+
+@pytest.fixture
+def watcher(new_connection: Callable[[], db.EngineConnection]) -> db.EngineConnection:
+    """One that takes no part, and looks."""
+    return new_connection()
+
+
+class Specimen(NamedTuple):
+    """A job in a known state, and its last execution: open if it runs, else closed (0: it never had one)."""
+
+    job_id: int
+    execution_id: int
+
+
+@pytest.fixture
+def job_in(engine: db.EngineConnection) -> Callable[[str], Specimen]:
+    """Makes a job in the state named, by the acts that lead there."""
+    ends: dict[str, Callable[[lifecycle.Claimed], object]] = {
+        "ready": lambda one: lifecycle.release(engine, [lifecycle.Released(one.execution_id)]),
+        "ready later": lambda one: lifecycle.fail(engine, helpers.failed(one.execution_id, 3600.0)),
+        "running": lambda one: None,
+        "succeeded": lambda one: lifecycle.succeed(engine, helpers.succeeded(one.execution_id, result="7")),
+        "dead": lambda one: lifecycle.fail(engine, helpers.failed(one.execution_id, None)),
+        "cancelled": lambda one: lifecycle.end_cancelled(
+            engine, [lifecycle.Cancelled(one.execution_id, 0.002, 0.001, "as asked")]
+        ),
+        "gone": lambda one: engine.execute(
+            "WITH job AS (DELETE FROM pgqueue_job WHERE id = %(job_id)s) "
+            "DELETE FROM pgqueue_execution WHERE job_id = %(job_id)s",
+            {"job_id": one.job_id},
+        ),
+    }
+
+    def make(state: str) -> Specimen:
+        job_id = helpers.make_job(engine)
+        if state == "new":
+            return Specimen(job_id, 0)
+        claimed = helpers.claim_one(engine)
+        assert claimed.job_id == job_id, "another job was in the way"
+        ends[state](claimed)
+        return Specimen(job_id, claimed.execution_id)
+
+    return make

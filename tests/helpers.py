@@ -1,0 +1,180 @@
+"""What tests of several files share: making jobs, looking at whole rows, waiting on conditions with a deadline."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from django_pgqueue import db, lifecycle
+from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.states import Outcome
+
+NOOP = "tests.app.tasks.noop"
+NO_ARGUMENTS = '{"args":[],"kwargs":{}}'
+DEFAULT_LANE = Lane("default", 0)
+TABLES = ("pgqueue_job", "pgqueue_execution", "pgqueue_worker")
+Rows = dict[int, dict[str, Any]]
+
+
+def connect(role: str = "test", *, durable: bool = False) -> db.EngineConnection:
+    """An engine connection to the test database; unless `durable`, its commits do not wait for the disk."""
+    connection = db.connect("default", role)
+    if not durable:
+        connection.execute("SET synchronous_commit = off")
+    return connection
+
+
+def empty_tables(connection: psycopg.Connection[Any]) -> None:
+    connection.execute(f"TRUNCATE {', '.join(TABLES)} RESTART IDENTITY")
+
+
+def make_jobs(connection, count: int = 1, **changes: Any) -> list[int]:
+    """Enqueue jobs that are due, of a known task, but for `changes`; return their ids."""
+    options = {
+        "task_name": NOOP,
+        "queue_name": "default",
+        "priority": 0,
+        "arguments": [NO_ARGUMENTS] * count,
+        "max_attempts": 10,
+        "run_after": None,
+        "delay_seconds": 0.0,
+        **changes,
+    }
+    return lifecycle.enqueue_many(connection, **options)
+
+
+def make_job(connection, **changes: Any) -> int:
+    [job_id] = make_jobs(connection, **changes)
+    return job_id
+
+
+def lanes_from_start(*lanes: Lane) -> dict[Lane, Cursor]:
+    return dict.fromkeys(lanes or (DEFAULT_LANE,), Cursor())
+
+
+def claim_all(connection, *lanes: Lane, limit: int = 500, worker_id: int = 1, **changes: Any) -> list[Claimed]:
+    """Claim what is due in these lanes, from their start, as many as `limit` and all into free slots."""
+    options = {"limit": limit, "free_slots": limit, "worker_id": worker_id, "lease_seconds": 60.0, **changes}
+    return lifecycle.claim(connection, lanes_from_start(*lanes), **options)
+
+
+def claim_one(connection, **changes: Any) -> Claimed:
+    [claimed] = claim_all(connection, limit=1, **changes)
+    return claimed
+
+
+def succeeded(*execution_ids: int, result: str | None = None) -> list[lifecycle.Succeeded]:
+    return [lifecycle.Succeeded(execution_id, result, 0.002, 0.001) for execution_id in execution_ids]
+
+
+def failed(execution_id: int, delay_seconds: float | None = 0.0, outcome: str = "failed") -> list[lifecycle.Failed]:
+    return [
+        lifecycle.Failed(execution_id, Outcome(outcome), delay_seconds, 0.002, 0.001, "RuntimeError", "as asked", "...")
+    ]
+
+
+def end_lease(connection, *execution_ids: int) -> None:
+    """Let the leases of these executions be over, of all that are open if none is named."""
+    connection.execute(
+        "UPDATE pgqueue_execution SET lease_expires_at = statement_timestamp() - interval '1 s' "
+        "WHERE outcome IS NULL AND (id = ANY(%(ids)s) OR %(ids)s = '{}')",
+        {"ids": list(execution_ids)},
+    )
+
+
+def rescue(connection, delay_seconds: float | None = 0.0) -> dict[int, lifecycle.Moved]:
+    done = lifecycle.rescue(connection, lambda held: delay_seconds, error="its worker was lost")
+    return {held.execution_id: moved for held, moved in done}
+
+
+def rows_of(connection, table: str) -> Rows:
+    """Every row of a table, whole, by id."""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return {row["id"]: row for row in cursor.execute(f"SELECT * FROM {table} ORDER BY id").fetchall()}
+
+
+def everything(connection) -> dict[str, Rows]:
+    return {table: rows_of(connection, table) for table in TABLES}
+
+
+def job_row(connection, job_id: int) -> Any:
+    return rows_of(connection, "pgqueue_job").get(job_id)
+
+
+def execution_row(connection, execution_id: int) -> Any:
+    return rows_of(connection, "pgqueue_execution").get(execution_id)
+
+
+def state_of(connection, job_id: int) -> Any:
+    row = connection.execute("SELECT state FROM pgqueue_job WHERE id = %s", [job_id]).fetchone()
+    return row and row[0]
+
+
+def scalar(connection, query: str, params: Any = None) -> Any:
+    [value] = connection.execute(query, params).fetchone()
+    return value
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """Wait until `condition()` is true, and return what it returned; fail after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain for {condition}"
+        time.sleep(0.005)
+    return answer
+
+
+def waits_for_lock(watcher, pid: int) -> bool:
+    row = watcher.execute("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone()
+    return row is not None and row[0] == "Lock"
+
+
+def wait_for_lock(watcher, pid: int, seconds: float = 10.0) -> None:
+    """Wait until the session of that process id waits for a lock."""
+    wait_until(lambda: waits_for_lock(watcher, pid), seconds)
+
+
+class Background:
+    """A call in a thread of its own: `result()` waits for it, and raises what it raised."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._answer: Any = None
+        self._error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._call()
+        except BaseException as error:  # noqa: BLE001 -- raised again by result()
+            self._error = error
+
+    def result(self, seconds: float = 30.0) -> Any:
+        self.thread.join(seconds)
+        assert not self.thread.is_alive(), "still running"
+        if self._error is not None:
+            raise self._error
+        return self._answer
+
+
+@contextmanager
+def transaction(connection, *before: str) -> Iterator[Any]:
+    """An open transaction, rolled back at the end unless it was committed inside."""
+    connection.execute("BEGIN")
+    for statement in before:
+        connection.execute(statement)
+    try:
+        yield connection
+    finally:
+        if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            connection.execute("ROLLBACK")
+
+
+def cursor_after(claimed: Iterable[Claimed]) -> Cursor:
+    last = list(claimed)[-1]
+    return Cursor(last.run_after, last.job_id)

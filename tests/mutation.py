@@ -1,0 +1,328 @@
+"""Whether the tests would notice: `python -m tests.mutation [name ...]` breaks the package, one place at a time.
+
+Copies the checkout to a temporary directory, applies one textual mutant to the copy, runs a quick choice of tests there
+and says which test killed it. A mutant whose `old` text is not found exactly as often as stated is refused: the code
+has moved on, and the mutant must follow. Not part of CI; a green suite without killed mutants proves little.
+
+Prints one line a mutant, and ends with status 1 if one survived.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+COPIED = ("django_pgqueue", "example_project", "tests", "pyproject.toml")
+QUICK = (
+    *("tests/concurrency/test_races.py", "tests/concurrency/test_claims.py", "tests/test_states.py"),
+    *("tests/test_sql.py", "tests/concurrency/test_cursor.py", "tests/concurrency/test_crowd.py"),
+    "tests/test_stateful.py",
+)
+KILLED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - |$)", re.M)
+SQL = "django_pgqueue/sql.py"
+FENCE = "        WHERE execution.id = given.id AND execution.outcome IS NULL\n"
+UNFENCED = "        WHERE execution.id = given.id\n"
+BY_STATE = "        WHERE execution.id = given.id AND job.state = 'running'\n"
+LATERAL_LOCK = "        FOR NO KEY UPDATE OF execution, job SKIP LOCKED\n"
+
+
+class Mutant(NamedTuple):
+    """`old` becomes `new` in one file: inside one statement of sql.py, if that is named, or anywhere."""
+
+    name: str
+    old: str
+    new: str
+    statement: str = ""
+    path: str = SQL
+    times: int = 1
+
+
+MUTANTS = [
+    Mutant("fence removed in SUCCEED", FENCE, UNFENCED, "SUCCEED"),
+    Mutant("fence removed in SUCCEED_AND_DISCARD", FENCE, UNFENCED, "SUCCEED_AND_DISCARD"),
+    Mutant("fence removed in FAIL", FENCE, UNFENCED, "FAIL"),
+    Mutant("fence removed in RELEASE", FENCE, UNFENCED, "RELEASE"),
+    Mutant("fence removed in END_CANCELLED", FENCE, UNFENCED, "END_CANCELLED"),
+    Mutant("fence by state only in SUCCEED", FENCE, BY_STATE, "SUCCEED"),
+    Mutant("fence by state only in FAIL", FENCE, BY_STATE, "FAIL"),
+    Mutant("SKIP LOCKED removed in CLAIM", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE", "CLAIM"),
+    Mutant("no lock in CLAIM", "        FOR NO KEY UPDATE SKIP LOCKED\n", "", "CLAIM"),
+    Mutant("MATERIALIZED removed in CLAIM", "AS MATERIALIZED (", "AS NOT MATERIALIZED (", "CLAIM", times=3),
+    Mutant("only the inner LIMIT in CLAIM", "    ) AS job\n    LIMIT %(limit)s\n", "    ) AS job\n", "CLAIM"),
+    Mutant("only the outer LIMIT in CLAIM", "        LIMIT %(limit)s\n        FOR NO", "        FOR NO", "CLAIM"),
+    Mutant(
+        "columns from a second look at the table in CLAIM",
+        "SELECT picked.*, row_number() OVER () AS place FROM picked",
+        "SELECT again.id, again.task_name, again.queue_name, again.priority, again.run_after, again.arguments, "
+        "again.attempt, again.max_attempts, again.crashes, again.unknown_since, row_number() OVER () AS place "
+        "FROM picked JOIN pgqueue_job AS again ON again.id = picked.id",
+        "CLAIM",
+    ),
+    Mutant("order inside a lane dropped", "        ORDER BY run_after, id\n", "", "CLAIM"),
+    Mutant(
+        "due time dropped in CLAIM",
+        "          AND run_after <= statement_timestamp()",
+        "          AND true OR false AND run_after <= statement_timestamp()",
+        "CLAIM",
+    ),
+    Mutant(
+        "cursor comparison dropped in CLAIM",
+        "          AND (run_after, id) > (lane.after_at, lane.after_id)\n",
+        "",
+        "CLAIM",
+    ),
+    Mutant(
+        "cut before a last attempt dropped", "place > %(free_slots)s AND attempt + 1 >= max_attempts", "false", "CLAIM"
+    ),
+    Mutant("limited jobs seen by plain claims", "          AND limit_key IS NULL\n", "", "CLAIM"),
+    Mutant(
+        "unstarted executions marked as started", "CASE WHEN place <= %(free_slots)s\n", "CASE WHEN true\n", "CLAIM"
+    ),
+    Mutant(
+        "lease condition removed in RESCUE",
+        "          AND execution.lease_expires_at < statement_timestamp()"
+        " + make_interval(secs => %(time_shift_seconds)s::float8)\n",
+        "",
+        "RESCUE",
+    ),
+    Mutant("fence removed in RESCUE", "          AND execution.outcome IS NULL\n", "", "RESCUE"),
+    Mutant("rescue charges the unstarted", "mine.started::int", "1", "RESCUE"),
+    Mutant("rescue charges nobody", "mine.started::int", "0", "RESCUE"),
+    Mutant(
+        "rescue ignores a request to cancel",
+        "job.cancel_requested_at IS NOT NULL AS cancelled",
+        "false AS cancelled",
+        "RESCUE",
+    ),
+    Mutant(
+        "rescue does not close the execution",
+        "    WHERE execution.id = mine.id\n",
+        "    WHERE execution.id = -mine.id\n",
+        "RESCUE",
+    ),
+    Mutant(
+        "rescue waits for locked rows",
+        "FOR NO KEY UPDATE OF execution, job SKIP LOCKED",
+        "FOR NO KEY UPDATE OF execution, job",
+        "RESCUE",
+    ),
+    Mutant(
+        "attempt not given back in RELEASE",
+        "attempt = greatest(job.attempt - 1, 0)",
+        "attempt = job.attempt",
+        "RELEASE",
+    ),
+    Mutant(
+        "request to cancel ignored in RELEASE",
+        "job.cancel_requested_at IS NOT NULL AS cancelled",
+        "false AS cancelled",
+        "RELEASE",
+    ),
+    Mutant(
+        "request to cancel ignored in FAIL",
+        "job.cancel_requested_at IS NOT NULL AS cancelled",
+        "false AS cancelled",
+        "FAIL",
+    ),
+    Mutant("crash not charged in FAIL", "(mine.outcome = 'crashed')::int", "0", "FAIL"),
+    Mutant("SUCCEED waits for locked rows", LATERAL_LOCK, LATERAL_LOCK.replace(" SKIP LOCKED", ""), "SUCCEED"),
+    Mutant(
+        "SUCCEED locks the execution only", LATERAL_LOCK, LATERAL_LOCK.replace("execution, job", "execution"), "SUCCEED"
+    ),
+    Mutant("FAIL locks the execution only", LATERAL_LOCK, LATERAL_LOCK.replace("execution, job", "execution"), "FAIL"),
+    Mutant("SUCCEED does not lock", LATERAL_LOCK, "", "SUCCEED"),
+    Mutant("EXTEND waits for locked rows", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE", "EXTEND"),
+    Mutant(
+        "EXTEND says everything was extended", "(SELECT id FROM beat)", "(SELECT id FROM pgqueue_execution)", "EXTEND"
+    ),
+    Mutant(
+        "EXTEND beats for others", "    WHERE execution.id = mine.id\n", "    WHERE execution.id >= mine.id\n", "EXTEND"
+    ),
+    Mutant(
+        "cancel judged by state in the predicate",
+        "WHERE id = ANY (%(job_ids)s::bigint[])\n",
+        "WHERE id = ANY (%(job_ids)s::bigint[]) AND state = 'ready'\n",
+        "CANCEL",
+    ),
+    Mutant("cancel waits for locked rows", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE", "CANCEL"),
+    Mutant(
+        "cancel of a running job ends it",
+        "asked.state IN ('ready', 'waiting') THEN 'cancelled'",
+        "true THEN 'cancelled'",
+        "CANCEL",
+    ),
+    Mutant("retry keeps the attempts", "attempt = 0, crashes = 0,", "crashes = 0,", "RETRY"),
+    Mutant("retry keeps a request to cancel", "cancel_requested_at = NULL, ", "", "RETRY"),
+    Mutant(
+        "prune ignores the state",
+        "    WHERE state = %(state)s\n      AND finished_at",
+        "    WHERE %(state)s <> '' AND finished_at",
+        "PRUNE",
+    ),
+    Mutant(
+        "prune ignores the retention",
+        " - %(retention_seconds)s::float8",
+        " + 0 * %(retention_seconds)s::float8",
+        "PRUNE",
+    ),
+    Mutant("prune leaves the executions", "WHERE job_id = ANY (ARRAY (SELECT id FROM free))", "WHERE false", "PRUNE"),
+    Mutant(
+        "prune waits for locked executions", "ORDER BY id FOR UPDATE SKIP LOCKED", "ORDER BY id FOR UPDATE", "PRUNE"
+    ),
+    Mutant(
+        "prune takes jobs with locked executions", "AND execution.id NOT IN (SELECT id FROM held)", "AND false", "PRUNE"
+    ),
+    Mutant("time of the transaction in SUCCEED", "statement_timestamp()", "now()", "SUCCEED", times=3),
+    Mutant("time of the transaction in ENQUEUE_MANY", "statement_timestamp()", "now()", "ENQUEUE_MANY", times=2),
+    Mutant(
+        "orphans of living jobs removed",
+        "AND NOT EXISTS (SELECT 1 FROM pgqueue_job AS job WHERE job.id = execution.job_id)",
+        "",
+        "REMOVE_ORPHANS",
+    ),
+    Mutant(
+        "a lost reply is told as a loss",
+        "Fate.DONE_BEFORE if outcome == wanted[execution_id] else Fate.LOST",
+        "Fate.LOST",
+        path="django_pgqueue/lifecycle/finishes.py",
+    ),
+    Mutant(
+        "a locked execution is told as lost",
+        "fates[execution_id] = Fate.LOCKED",
+        "fates[execution_id] = Fate.LOST",
+        path="django_pgqueue/lifecycle/finishes.py",
+    ),
+    Mutant(
+        "finishes are not sorted",
+        "rows = sorted(finished)",
+        "rows = list(finished)",
+        path="django_pgqueue/lifecycle/finishes.py",
+    ),
+    Mutant(
+        "no second try after a deadlock",
+        "for _ in range(TRIES - 1):",
+        "for _ in range(0):",
+        path="django_pgqueue/lifecycle/persistence.py",
+    ),
+    Mutant(
+        "one job's act does not insist",
+        "if waiting and time.monotonic() > deadline:",
+        "if waiting:",
+        path="django_pgqueue/lifecycle/application.py",
+    ),
+    Mutant(
+        "isolation left to the database",
+        'cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")',
+        "pass",
+        path="django_pgqueue/db.py",
+    ),
+]
+EQUIVALENT = {
+    "finishes are not sorted": "where every lock skips, no order of locking can deadlock",
+    "MATERIALIZED removed in CLAIM": "PostgreSQL inlines no CTE that locks rows or draws from a sequence",
+}
+
+
+def mutated(text: str, mutant: Mutant) -> str:
+    """Return `text` with the mutant in it; raises `LookupError` if its place is not there as stated."""
+    start, end = 0, len(text)
+    if mutant.statement:
+        start = text.index(f"\n{mutant.statement}: Final = ")
+        end = text.index('\n"""\n', start)
+    part = text[start:end]
+    if (found := part.count(mutant.old)) != mutant.times:
+        raise LookupError(f"{mutant.name}: found {found} times instead of {mutant.times}: {mutant.old!r}")
+    return text[:start] + part.replace(mutant.old, mutant.new) + text[end:]
+
+
+def run_tests(place: Path, tests: Sequence[str]) -> tuple[bool, str]:
+    """Run tests in the copy up to the first that fails; return whether all passed, and which failed."""
+    done = pytest(place, "-x", *tests)
+    found = KILLED.search(done.stdout)
+    return done.returncode == 0, found[1] if found else done.stdout[-300:] + done.stderr[-300:]
+
+
+def failing_anyway(place: Path, tests: Sequence[str]) -> list[str]:
+    """Return the tests that fail without any mutant: they would seem to kill every one."""
+    done = pytest(place, *tests)
+    failing = KILLED.findall(done.stdout)
+    if done.returncode and not failing:
+        raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
+    return failing
+
+
+def pytest(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest in the copy."""
+    options = ("-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "--reuse-db", "--hypothesis-profile=pgqueue")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *arguments],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(place), "TMPDIR": str(place.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+
+
+def main(names: Sequence[str], tests: Sequence[str]) -> int:
+    """Try the mutants named, or all; return the number of survivors."""
+    survivors = 0
+    for mutant in MUTANTS:  # refuse before the long run
+        mutated((CHECKOUT / mutant.path).read_text(), mutant)
+    with tempfile.TemporaryDirectory(prefix="pgq-", dir="/tmp") as top:
+        Path(top).chmod(0o711)
+        place = Path(top, "copy")
+        place.mkdir()
+        for name in COPIED:
+            source = CHECKOUT / name
+            if source.is_dir():
+                shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, place / name)
+        failing = failing_anyway(place, tests)
+        print(f"left out, for they fail without a mutant: {failing}", flush=True)  # noqa: T201
+        tests = [*tests, *(f"--deselect={test}" for test in failing)]
+        for mutant in chosen(names):
+            survivors += not is_killed(place, mutant, tests)
+    return survivors
+
+
+def chosen(names: Sequence[str]) -> list[Mutant]:
+    """Return the mutants whose name contains one of `names`, or whose number is in its range `from:to`."""
+    found = [mutant for mutant in MUTANTS if not names or any(name in mutant.name for name in names)]
+    for first, last in (name.split(":") for name in names if re.fullmatch(r"\d*:\d*", name)):
+        found += MUTANTS[int(first or 0) : int(last or len(MUTANTS))]
+    return found
+
+
+def is_killed(place: Path, mutant: Mutant, tests: Sequence[str]) -> bool:
+    """Try one mutant in the copy, and undo it."""
+    path = place / mutant.path
+    original = path.read_text()
+    began = time.monotonic()
+    try:
+        path.write_text(mutated(original, mutant))
+        passed, word = run_tests(place, tests)
+    finally:
+        path.write_text(original)
+    equivalent = EQUIVALENT.get(mutant.name) if passed else None
+    verdict = "equivalent" if equivalent else "SURVIVED" if passed else "killed"
+    print(f"{verdict:10} {mutant.name} ({time.monotonic() - began:.0f} s): {equivalent or word}", flush=True)  # noqa: T201
+    return not passed or equivalent is not None
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of the names of mutants, or from:to by number; all without")
+    parser.add_argument("--tests", nargs="+", default=QUICK)
+    options = parser.parse_args()
+    sys.exit(1 if main(options.names, options.tests) else 0)

@@ -1,0 +1,132 @@
+"""The house: who may write, who knows SQL, what is never used, and how large a room may be.
+
+Read from the source by `ast`, so that it holds for code no test runs. Import order is import-linter's.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import django_pgqueue
+
+PACKAGE = Path(django_pgqueue.__file__).parent
+FILES = {
+    str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py")) if "migrations" not in path.parts
+}
+TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
+WRITES = re.compile(r"\b(insert\s+into|update|delete\s+from|truncate|merge\s+into)\s+\"?pgqueue_", re.I)
+DANGEROUS = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "jsonpickle"}
+FILE_LINES, FUNCTION_LINES = 300, 50
+
+
+def imported(tree):
+    """Every dotted name that a module imports, relative ones by what follows the dots."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+            yield from (f"{node.module or ''}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def calls(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def functions(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def test_there_is_something_to_read():
+    assert {"sql.py", "states.py", "lifecycle/__init__.py"} <= set(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_only_lifecycle_and_stats_know_sql(name):
+    if name.startswith("lifecycle/") or name in {"stats.py", "sql.py"}:
+        return
+    ours = {module.removeprefix("django_pgqueue.") for module in imported(TREES[name])}
+    assert "sql" not in ours
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_statement_writes_our_tables_outside_of_sql(name):
+    if name == "sql.py":
+        return
+    texts = [n.value for n in ast.walk(TREES[name]) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    assert [text for text in texts if WRITES.search(text)] == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_model_is_written_through_the_orm(name):
+    """`update` and `delete` of dicts and the like have a receiver that is no queryset: none is called so far."""
+    wrong = {"save", "bulk_create", "bulk_update", "update_or_create", "get_or_create", "create", "asave", "adelete"}
+    for call in calls(TREES[name]):
+        if (
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr in wrong
+            and "LogEntry" not in ast.unparse(call.func)
+        ):
+            raise AssertionError(f"{name}:{call.lineno}: {ast.unparse(call)}")
+        if isinstance(call.func, ast.Attribute) and call.func.attr in {"update", "delete"}:
+            receiver = ast.unparse(call.func.value)
+            assert not re.search(r"objects|queryset|\bfilter\(|\bjobs?\b|executions?\b|Job|Execution", receiver), (
+                f"{name}:{call.lineno}: {ast.unparse(call)}"
+            )
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_is_unpickled_or_evaluated(name):
+    used = {module.split(".")[0] for module in imported(TREES[name])}
+    assert not used & DANGEROUS
+    for call in calls(TREES[name]):
+        called = ast.unparse(call.func)
+        assert called not in {"eval", "exec", "compile", "__import__", "import_string"}, f"{name}:{call.lineno}"
+
+
+def test_only_the_registry_imports_by_name():
+    importers = {name for name, tree in TREES.items() for call in calls(tree) if "import_module" in ast.unparse(call)}
+    assert importers <= {"registry.py"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_statements_are_not_made_of_pieces(name):
+    """What is executed is a name, an attribute or a plain literal; an f-string may hold upper-case constants only."""
+    for call in calls(TREES[name]):
+        if not (isinstance(call.func, ast.Attribute) and call.func.attr in {"execute", "executemany"}) or not call.args:
+            continue
+        statement = call.args[0]
+        if isinstance(statement, ast.JoinedStr):
+            pieces = [part.value for part in statement.values if isinstance(part, ast.FormattedValue)]
+            assert all(ast.unparse(piece).rpartition(".")[2].isupper() for piece in pieces), f"{name}:{call.lineno}"
+        else:
+            assert not isinstance(statement, ast.BinOp | ast.Call), f"{name}:{call.lineno}: {ast.unparse(statement)}"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_module_and_its_functions_are_rooms_not_halls(name):
+    if name == "sql.py":
+        return
+    limit = FILE_LINES
+    assert len(FILES[name].read_text().splitlines()) <= limit
+    for function in functions(TREES[name]):
+        lines = (function.end_lineno or 0) - function.lineno + 1
+        lines -= len((ast.get_docstring(function) or "").splitlines())
+        assert lines <= FUNCTION_LINES, f"{name}: {function.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_module_says_what_it_is_for(name):
+    empty = not FILES[name].read_text().strip()
+    assert empty or ast.get_docstring(TREES[name]), name
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_loads_before_the_apps_leaves_the_models_alone(name):
+    if not (name in {"task.py", "context.py", "db.py", "__init__.py"} or name.startswith(("lifecycle/", "worker/"))):
+        return
+    for node in TREES[name].body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            assert "models" not in ast.unparse(node).replace("django.db.models", ""), f"{name}:{node.lineno}"

@@ -1,0 +1,62 @@
+"""System checks: what `manage.py check` says of a wrong set-up, with an id for each."""
+
+import types
+from unittest import mock
+
+import pytest
+from django.core.checks import run_checks
+from django.db import connections
+from django.test import override_settings
+
+from django_pgqueue import checks, registry
+from django_pgqueue.task import Task
+from tests.app import tasks
+
+
+def ids(messages):
+    return [message.id for message in messages]
+
+
+def test_a_sound_set_up_has_nothing_to_say():
+    assert [message for message in run_checks() if str(message.id).startswith("pgqueue.")] == []
+
+
+@override_settings(PGQUEUE={"LEASE": 0, "MAX_ATTEMTPS": 3})
+def test_each_wrong_setting_is_an_error():
+    found = checks.check_settings(None)
+    assert ids(found) == ["pgqueue.E001", "pgqueue.E001"]
+    assert "Did you mean 'MAX_ATTEMPTS'?" in found[1].msg
+    assert {"pgqueue.E001"} <= set(ids(run_checks()))
+
+
+def test_a_task_where_no_worker_looks_is_an_error(monkeypatch):
+    elsewhere = types.FunctionType(tasks.add.func.__code__, {"__name__": "tests.views"}, "lost")
+    elsewhere.__qualname__ = "lost"
+    monkeypatch.setattr(registry, "_tasks", {**registry._tasks})
+    registry.register(Task(func=elsewhere))
+    [error] = checks.check_tasks(None)
+    assert error.id == "pgqueue.E002"
+    assert "tests.views.lost" in error.msg
+    assert "PGQUEUE['TASK_MODULES']" in error.msg
+    with override_settings(PGQUEUE={"TASK_MODULES": ["tests.views"]}):
+        assert checks.check_tasks(None) == []
+
+
+def test_another_database_than_postgresql_is_an_error():
+    with mock.patch.object(type(connections["default"]), "vendor", "sqlite"):
+        [error] = checks.check_database(None)
+    assert error.id == "pgqueue.E003"
+    assert "'default'" in error.msg
+    assert "router" in str(error.hint)
+
+
+@pytest.mark.parametrize(("first", "winner"), [("django_pgqueue", "django_pgqueue"), ("channels", "channels")])
+def test_a_second_runworker_is_a_warning_that_names_the_winner(monkeypatch, first, winner):
+    second = {"django_pgqueue": "channels", "channels": "django_pgqueue"}[first]
+    apps = mock.Mock()
+    apps.is_installed.return_value = True
+    apps.get_app_configs.return_value = [types.SimpleNamespace(name=name) for name in (first, second)]
+    monkeypatch.setattr(checks, "apps", apps)
+    [warning] = checks.check_command(None)
+    assert warning.id == "pgqueue.W001"
+    assert f"is {winner}'s" in warning.msg

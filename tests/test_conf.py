@@ -1,0 +1,96 @@
+"""`PGQUEUE`: defaults, units, and sentences for what is wrong, read lazily and again after `override_settings`."""
+
+from datetime import timedelta
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+
+from django_pgqueue.conf import OPTIONS, get_settings, problems, retention_seconds
+
+DAY = 24 * 3600
+
+
+def test_without_any_setting_there_are_defaults():
+    with override_settings():
+        options = get_settings()
+    assert (options.MAX_ATTEMPTS, options.LEASE, options.beat_seconds) == (10, 60.0, 15.0)
+    assert options.retention_seconds("succeeded") == 7 * DAY
+    assert options.retention_seconds("dead") == 90 * DAY
+
+
+def test_durations_are_seconds_or_timedelta():
+    with override_settings(PGQUEUE={"LEASE": timedelta(minutes=2), "GRACE": 5}):
+        assert (get_settings().LEASE, get_settings().beat_seconds, get_settings().GRACE) == (120.0, 30.0, 5.0)
+
+
+def test_it_is_read_lazily_and_again_after_a_change():
+    before = get_settings()
+    assert get_settings() is before
+    with override_settings(PGQUEUE={"MAX_ATTEMPTS": 3}):
+        assert get_settings().MAX_ATTEMPTS == 3
+    assert get_settings().MAX_ATTEMPTS == before.MAX_ATTEMPTS
+
+
+def test_a_retention_by_state_leaves_the_others_at_their_defaults():
+    with override_settings(PGQUEUE={"RETENTION": {"dead": "forever", "cancelled": timedelta(days=1)}}):
+        options = get_settings()
+    assert options.retention_seconds("dead") is None
+    assert options.retention_seconds("cancelled") == DAY
+    assert options.retention_seconds("succeeded") == 7 * DAY
+    assert retention_seconds(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "close"), [("MAX_ATTEMTPS", "MAX_ATTEMPTS"), ("lease", "LEASE"), ("POLL_INTERVALL", "POLL_INTERVAL")]
+)
+def test_a_misspelt_option_is_told_which_was_meant(key, close):
+    [problem] = problems({key: 1})
+    assert repr(key) in problem
+    assert f"Did you mean {close!r}?" in problem
+
+
+def test_an_option_like_no_other_is_told_which_there_are():
+    [problem] = problems({"XYZ": 1})
+    assert all(name in problem for name in OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("MAX_ATTEMPTS", 0, "whole number"),
+        ("MAX_ATTEMPTS", "10", "whole number"),
+        ("CONCURRENCY", True, "whole number"),
+        ("CONCURRENCY", 2.5, "whole number"),
+        ("LEASE", 0, "positive"),
+        ("LEASE", -5, "positive"),
+        ("LEASE", "60", "positive"),
+        ("LEASE", float("nan"), "positive"),
+        ("LEASE", float("inf"), "positive"),
+        ("LEASE", True, "positive"),
+        ("NOTIFY", 1, "True or False"),
+        ("LISTEN_DATABASE", "nowhere", "alias"),
+        ("TASK_MODULES", "app.jobs", "list"),
+        ("TASK_MODULES", [1], "list"),
+        ("RETENTION", {"ready": 5}, "succeeded"),
+        ("RETENTION", {"dead": "never"}, "forever"),
+        ("RETENTION", 5, "dict"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_it_must_be(key, value, wanted):
+    [problem] = problems({key: value})
+    assert problem.startswith(f"PGQUEUE[{key!r}] must be")
+    assert wanted in problem
+    assert repr(value) in problem
+    with override_settings(PGQUEUE={key: value}), pytest.raises(ImproperlyConfigured) as raised:
+        get_settings()
+    assert str(raised.value) == problem
+
+
+def test_every_problem_is_told_at_once():
+    assert len(problems({"LEASE": 0, "GRACE": 0, "what": 1})) == 3
+
+
+@pytest.mark.parametrize("given", [None, [], "LEASE=5", 5])
+def test_anything_but_a_dict_is_refused(given):
+    assert problems(given) == ["PGQUEUE must be a dict."]

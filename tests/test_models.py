@@ -1,0 +1,180 @@
+"""The models: operators' acts on one job and on querysets, the admin's permissions, what the rows allow."""
+
+import psycopg
+import pytest
+from django.contrib.auth.models import Permission
+from django.core.management import call_command
+from django.db import IntegrityError, connection, transaction
+
+from django_pgqueue import JobLocked, lifecycle, models
+from django_pgqueue.lifecycle import application
+from django_pgqueue.models import DeadJob, Execution, Job, Worker
+from django_pgqueue.states import State
+from tests import helpers
+from tests.app import tasks
+
+
+def test_a_job_cancels_retries_and_runs_now_once_each(committing):
+    job = tasks.noop.using(run_after=3600).enqueue()
+    assert job.run_now()
+    assert not job.run_now()
+    assert not job.retry()
+    assert job.cancel()
+    assert not job.cancel()
+    job.refresh_from_db()
+    assert job.state == State.CANCELLED
+    assert job.retry()
+    job.refresh_from_db()
+    assert (job.state, job.finished_at) == (State.READY, None)
+
+
+def test_an_act_is_part_of_the_callers_transaction(committing, second):
+    job = tasks.noop.enqueue()
+    with transaction.atomic():
+        assert job.cancel()
+        assert helpers.state_of(second, job.pk) == "ready"
+        transaction.set_rollback(True)
+    assert helpers.state_of(second, job.pk) == "ready"
+
+
+def test_a_job_that_was_never_enqueued_cannot_be_changed():
+    for act in (Job().retry, Job().cancel, Job().run_now):
+        with pytest.raises(ValueError, match="enqueue"):
+            act()
+
+
+def test_one_locked_job_says_so(committing, second, monkeypatch):
+    monkeypatch.setattr(application, "LOCK_WAIT_SECONDS", 0.02)
+    job = tasks.noop.enqueue()
+    with helpers.transaction(second, "SELECT FROM pgqueue_job FOR UPDATE"), pytest.raises(JobLocked):
+        job.cancel()
+
+
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_a_queryset_leaves_locked_jobs_and_does_not_count_them(committing, second, monkeypatch, batch):
+    """Also where a batch is a single job."""
+    monkeypatch.setattr(application, "LOCK_WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(models, "BATCH_SIZE", batch)
+    ids = tasks.noop.enqueue_many([((), {})] * 5)
+    with helpers.transaction(second):
+        second.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [ids[2]])
+        assert Job.objects.all().cancel() == 4
+    assert Job.objects.get(state="ready").pk == ids[2]
+
+
+@pytest.mark.parametrize("batch", [1, 3, 100])
+def test_a_queryset_changes_its_own_jobs_in_batches_and_counts_them(committing, monkeypatch, batch):
+    monkeypatch.setattr(models, "BATCH_SIZE", batch)
+    mine = tasks.noop.using(queue_name="mail", run_after=3600).enqueue_many([((), {})] * 7)
+    others = tasks.noop.enqueue_many([((), {})] * 3)
+    mail = Job.objects.filter(queue_name="mail")
+    assert mail.run_now() == 7
+    assert mail.run_now() == 0
+    assert mail.filter(pk__in=mine[:4]).cancel() == 4
+    assert mail.cancel() == 3
+    assert mail.order_by("-priority").retry() == 7
+    assert set(Job.objects.filter(state="ready").values_list("pk", flat=True)) == {*mine, *others}
+
+
+def test_a_filter_that_its_own_act_empties_is_still_worked_off(committing, monkeypatch):
+    monkeypatch.setattr(models, "BATCH_SIZE", 2)
+    tasks.noop.enqueue_many([((), {})] * 5)
+    assert Job.objects.filter(state="ready").cancel() == 5
+    assert Job.objects.filter(state="cancelled").retry() == 5
+
+
+def test_a_sliced_queryset_is_refused_as_django_does_it(committing):
+    tasks.noop.enqueue_many([((), {})] * 5)
+    with pytest.raises(TypeError, match="slice"):
+        Job.objects.order_by("pk")[:2].cancel()
+    assert Job.objects.filter(state="ready").count() == 5
+
+
+def test_the_acts_are_not_offered_to_templates_or_on_the_manager():
+    for name in ("retry", "cancel", "run_now"):
+        assert getattr(models.JobQuerySet, name).alters_data
+        assert not hasattr(Job.objects, name)
+
+
+@pytest.mark.django_db
+def test_permissions_are_to_view_to_retry_to_cancel_and_to_run():
+    found = set(Permission.objects.filter(content_type__app_label="pgqueue").values_list("codename", flat=True))
+    assert found == {"view_job", "retry_job", "cancel_job", "run_job", "view_execution", "view_worker"}
+
+
+@pytest.mark.django_db
+def test_the_migrations_are_complete():
+    call_command("makemigrations", "--check", "--dry-run", verbosity=0)
+
+
+@pytest.mark.django_db
+def test_deleting_a_job_takes_its_executions_along(engine):
+    worker = Worker.objects.create(hostname="here", pid=1, version="1", concurrency=1)
+    job = Job.objects.create(task_name="x", arguments={})
+    Execution.objects.create(job=job, worker=worker, attempt=1, lease_expires_at="2030-01-01T00:00Z")
+    job.delete()
+    assert not Execution.objects.exists()
+    assert (str(worker), str(job)) == ("here:1", "x #None")
+
+
+@pytest.mark.django_db
+def test_a_dead_letter_is_the_same_row():
+    assert DeadJob._meta.proxy
+    assert DeadJob._meta.db_table == Job._meta.db_table
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"state": "succeeded"},
+        {"state": "ready", "finished_at": "2030-01-01T00:00Z"},
+        {"run_after": "9500-01-01T00:00Z"},
+        {"run_after": "1999-01-01T00:00Z"},
+    ],
+)
+def test_rows_that_no_act_would_write_are_refused(columns):
+    with pytest.raises(IntegrityError):
+        Job.objects.create(task_name="x", arguments={}, **columns)
+
+
+@pytest.mark.parametrize(
+    "columns", ["outcome = 'failed'", "finished_at = now()", "finished_at = NULL, outcome = 'succeeded'"]
+)
+def test_an_execution_is_closed_with_its_time_or_not_at_all(engine, job_in, columns):
+    job_in("running")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        engine.execute(f"UPDATE pgqueue_execution SET {columns}")
+
+
+def test_a_job_has_one_open_execution_whatever_else_goes_wrong(engine, job_in):
+    one = job_in("running")
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        engine.execute(
+            "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, lease_expires_at) VALUES (%s, 1, 1, now())",
+            [one.job_id],
+        )
+
+
+def test_arguments_and_results_keep_what_was_written(committing, engine):
+    job = tasks.noop.enqueue(1e16, -0.0, {"b": 1, "a": 2})
+    one = helpers.claim_one(engine)
+    lifecycle.succeed(engine, helpers.succeeded(one.execution_id, result='{"z": 1e16, "a": -0.0}'))
+    job.refresh_from_db()
+    assert list(job.result) == ["z", "a"]
+    assert isinstance(job.result["z"], float)
+    with connection.cursor() as cursor:
+        assert cursor.execute("SELECT result::text FROM pgqueue_job").fetchone()[0] == '{"z": 1e16, "a": -0.0}'
+
+
+def test_indexes_are_those_the_design_names(engine):
+    rows = engine.execute(
+        "SELECT indexname FROM pg_indexes WHERE tablename IN ('pgqueue_job', 'pgqueue_execution')"
+    ).fetchall()
+    names = {name for (name,) in rows}
+    by_django = {name for name in names if name.startswith("pgqueue_execution_job_id_")}
+    assert len(by_django) == 1
+    assert names - by_django == {
+        "pgqueue_job_pkey", "pgqueue_job_ready", "pgqueue_job_finished", "pgqueue_job_task",
+        "pgqueue_execution_pkey", "pgqueue_execution_open", "pgqueue_execution_one_open",
+    }  # fmt: skip

@@ -1,0 +1,360 @@
+"""The statements as text, and the plans PostgreSQL makes of them.
+
+Text: each is one plain literal that says its name, reads no transaction time, and gets exactly its named parameters
+from `lifecycle`.
+
+Plans: luck must not spoil them. Claim, finish, beat and rescue are explained over 50,000 ready and 10,000 running jobs
+in three states of the statistics (never analysed; analysed while idle, before the jobs came; analysed full), each with
+a custom and a generic plan, on connections as the worker has them. No plan may loop over two CTEs, scan a table of ours
+whole, or read more than three times the rows that were asked for.
+"""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from django_pgqueue import db, lifecycle, sql
+from django_pgqueue.states import State
+from tests import helpers
+
+STATEMENTS = {name: text for name, text in vars(sql).items() if name.isupper() and isinstance(text, str)}
+PARAMETER = re.compile(r"%\((\w+)\)s")
+
+
+# ------------------------------------------------------------------ text
+
+
+def test_each_constant_is_one_plain_literal():
+    tree = ast.parse(Path(inspect.getfile(sql)).read_text())
+    assigned = [node for node in tree.body if isinstance(node, ast.AnnAssign)]
+    assert {ast.unparse(node.target) for node in assigned} == set(STATEMENTS)
+    assert all(isinstance(node.value, ast.Constant) for node in assigned)
+    rest = [node for node in tree.body if not isinstance(node, ast.AnnAssign | ast.ImportFrom)]
+    assert len(rest) == 1  # the docstring
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_each_begins_with_its_name(name):
+    assert STATEMENTS[name].lstrip("\n").startswith(f"/* pgqueue:{name.lower()} */\n")
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_none_reads_the_time_of_the_transaction(name):
+    assert not re.search(r"\b(now|transaction_timestamp|clock_timestamp|current_timestamp)\b", STATEMENTS[name], re.I)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_parameters_are_named_and_nothing_else_is_a_percent_sign(name):
+    assert "%" not in PARAMETER.sub("", STATEMENTS[name])
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_each_is_one_statement(name):
+    assert ";" not in STATEMENTS[name]
+
+
+@pytest.mark.parametrize("name", [name for name in STATEMENTS if "FOR NO KEY UPDATE" in STATEMENTS[name]])
+def test_every_row_lock_skips_what_is_locked(name):
+    text = STATEMENTS[name]
+    assert len(re.findall(r"FOR (NO KEY )?UPDATE", text)) == text.count("SKIP LOCKED")
+
+
+def test_lifecycle_gives_each_statement_exactly_its_parameters(engine, job_in, monkeypatch):
+    given: dict[str, set[str]] = {}
+    original = db.execute
+
+    def execute(connection, statement, params):
+        name = statement[statement.index("pgqueue:") + 8 : statement.index(" */")].upper()
+        given.setdefault(name, set()).update(params, {"time_shift_seconds"})
+        return original(connection, statement, params)
+
+    for module in ("application", "claims", "finishes", "maintenance", "persistence", "workers"):
+        monkeypatch.setattr(f"django_pgqueue.lifecycle.{module}.execute", execute)
+    call_everything(engine, job_in)
+    assert set(given) == set(STATEMENTS)
+    for name, params in given.items():
+        assert params - {"time_shift_seconds"} == set(PARAMETER.findall(STATEMENTS[name])) - {"time_shift_seconds"}
+
+
+def call_everything(engine, job_in):
+    """Every function of lifecycle, so that every statement runs."""
+    worker_id = lifecycle.register_worker(
+        engine, hostname="here", pid=1, version="1", queue_names="default", concurrency=1
+    )
+    lifecycle.beat_workers(engine, [worker_id])
+    lifecycle.unregister_worker(engine, worker_id)
+    lifecycle.prune_workers(engine, 0.0)
+    one_call: dict[str, Any] = {
+        "queue_name": "default",
+        "priority": 0,
+        "max_attempts": 1,
+        "run_after": None,
+        "delay_seconds": 0,
+    }
+    lifecycle.enqueue(engine, task_name=helpers.NOOP, arguments=helpers.NO_ARGUMENTS, **one_call)
+    lifecycle.enqueue_many(engine, task_name=helpers.NOOP, arguments=[helpers.NO_ARGUMENTS], **one_call)
+    lanes = lifecycle.lanes(engine)
+    lifecycle.seconds_until_due(engine, lanes)
+    lifecycle.next_in_line(engine, helpers.lanes_from_start(*lanes))
+    helpers.claim_all(engine)
+    lifecycle.extend(engine, [1], lease_seconds=60.0)
+    lifecycle.cancel_requests(engine, [1])
+    lifecycle.open_executions(engine, 1)
+    lifecycle.succeed(engine, helpers.succeeded(1, 1_000_000))
+    lifecycle.succeed_and_discard(engine, [2])
+    lifecycle.fail(engine, helpers.failed(job_in("running").execution_id))
+    helpers.claim_all(engine)
+    lifecycle.release(engine, [lifecycle.Released(4)])
+    lifecycle.end_cancelled(engine, [lifecycle.Cancelled(4, None, 0.0)])
+    lifecycle.set_aside(engine, 3, worker_id=1, exception_class="", error="")
+    lifecycle.remove_orphans(engine, [5])
+    job_in("running")
+    helpers.end_lease(engine)
+    helpers.rescue(engine)
+    for act in (lifecycle.cancel, lifecycle.retry, lifecycle.run_now):
+        act(engine, [1, 1_000_000])
+    for task_name in (None, "other"):
+        lifecycle.prune(engine, State.DEAD, 0.0, task_name=task_name)
+        lifecycle.prunable(engine, State.DEAD, 0.0, task_name=task_name)
+
+
+# ------------------------------------------------------------------ plans
+
+READY, OPEN, HISTORY, BATCH = 50_000, 10_000, 100_000, 100
+LANES = 3
+JOB = "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, attempt, run_after, finished_at) SELECT "
+EXECUTION = "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, lease_expires_at"
+NOW = "statement_timestamp()"
+PAST = f"{NOW} - interval '1 h' + n * interval '1 ms'"
+FILL = {
+    "due jobs": f"{JOB} 'noop', 'queue' || n % {LANES}, '{{}}', 'ready', 0, {PAST}, NULL "
+    f"FROM generate_series(1, {READY}) AS n",
+    "later jobs": f"{JOB} 'noop', 'queue0', '{{}}', 'ready', 0, {PAST} + interval '9 h', NULL "
+    "FROM generate_series(1, 9999) AS n",
+    "running jobs": f"WITH job AS ({JOB} 'noop', 'queue0', '{{}}', 'running', 1, {PAST}, NULL "
+    f"FROM generate_series(1, {OPEN}) AS n RETURNING id) "
+    f"{EXECUTION}) SELECT id, 1, id % 10, {NOW}, {NOW} + interval '60 s' FROM job",
+    "finished jobs": f"WITH job AS ({JOB} 'task' || n % 20, 'queue0', '{{}}', 'succeeded', 1, {PAST}, {NOW} "
+    "FROM generate_series(1, 9999) AS n RETURNING id) "
+    f"{EXECUTION}, outcome, finished_at) SELECT id, 1, 3, {NOW}, {NOW}, 'succeeded', {NOW} FROM job",
+    "history": f"{EXECUTION}, outcome, finished_at) SELECT -n, 1, n % 10, {NOW}, {NOW}, 'succeeded', {NOW} "
+    f"FROM generate_series(1, {HISTORY}) AS n",
+}
+
+
+@pytest.fixture(scope="module")
+def filled(django_db_setup: Any, django_db_blocker: Any, request: Any) -> Iterator[Any]:
+    """A connection to tables that are filled in the state of statistics wanted, once for all tests of that state."""
+    with django_db_blocker.unblock():
+        connection = helpers.connect()
+        connection.execute("ALTER TABLE pgqueue_job SET (autovacuum_enabled = off)")
+        connection.execute("ALTER TABLE pgqueue_execution SET (autovacuum_enabled = off)")
+        yield fill(connection, request.param)
+        helpers.empty_tables(connection)
+        connection.execute("ALTER TABLE pgqueue_job RESET (autovacuum_enabled)")
+        connection.execute("ALTER TABLE pgqueue_execution RESET (autovacuum_enabled)")
+        connection.close()
+
+
+def fill(connection, statistics):
+    helpers.empty_tables(connection)
+    connection.execute(
+        "DELETE FROM pg_statistic WHERE starelid IN ('pgqueue_job'::regclass, 'pgqueue_execution'::regclass)"
+    )
+    if statistics == "analysed idle":
+        [job_id] = helpers.make_jobs(connection, 1)
+        connection.execute("INSERT INTO pgqueue_execution (job_id, attempt, worker_id, lease_expires_at) "
+                           "VALUES (%s, 1, 1, now())", [job_id])  # fmt: skip
+        connection.execute("ANALYZE pgqueue_job, pgqueue_execution")
+        connection.execute("DELETE FROM pgqueue_job")
+        connection.execute("DELETE FROM pgqueue_execution")
+    for statement in FILL.values():
+        connection.execute(statement)
+    if statistics == "analysed full":
+        connection.execute("ANALYZE pgqueue_job, pgqueue_execution")
+    return connection
+
+
+def running(connection):
+    rows = connection.execute("SELECT id FROM pgqueue_execution WHERE outcome IS NULL ORDER BY random() LIMIT 100")
+    return sorted(row[0] for row in rows)
+
+
+def lane_params(connection):
+    return {
+        "queue_names": [f"queue{n}" for n in range(LANES)],
+        "priorities": [0] * LANES,
+        "after_ats": [lifecycle.EPOCH] * LANES,
+        "after_ids": [0] * LANES,
+        "skipped_ids": [],
+    }
+
+
+def claim(connection):
+    return {**lane_params(connection), "limit": BATCH, "free_slots": BATCH, "worker_id": 1, "lease_seconds": 60.0}
+
+
+def ends(connection, **columns):
+    ids = running(connection)
+    return {"execution_ids": ids, **{name: [value] * len(ids) for name, value in columns.items()}}
+
+
+TIMES = {"started_seconds_ago": 0.002, "finished_seconds_ago": 0.001}
+TEXTS = {"exception_classes": "E", "errors": "e", "tracebacks": "t"}
+CASES: dict[str, tuple[Any, int, set[str]]] = {
+    "CLAIM": (claim, BATCH, {"pgqueue_job_ready", "pgqueue_job_pkey"}),
+    "NEXT_IN_LINE": (lane_params, LANES, {"pgqueue_job_ready"}),
+    "SECONDS_UNTIL_DUE": (
+        lambda connection: {k: v for k, v in lane_params(connection).items() if k in {"queue_names", "priorities"}},
+        LANES,
+        {"pgqueue_job_ready"},
+    ),
+    "LANES": (lambda connection: {}, LANES, {"pgqueue_job_ready"}),
+    "SUCCEED": (
+        lambda connection: ends(connection, results=None, **TIMES),
+        BATCH,
+        {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
+    ),
+    "SUCCEED_AND_DISCARD": (ends, BATCH, {"pgqueue_execution_pkey", "pgqueue_job_pkey"}),
+    "FAIL": (
+        lambda connection: ends(connection, outcomes="failed", delays_seconds=1.0, **TIMES, **TEXTS),
+        BATCH,
+        {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
+    ),
+    "RELEASE": (
+        lambda connection: {
+            **ends(connection, delays_seconds=None, errors=""),
+            "outcome": "released",
+            "unknown": False,
+        },
+        BATCH,
+        {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
+    ),
+    "END_CANCELLED": (
+        lambda connection: ends(connection, errors="", **TIMES),
+        BATCH,
+        {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
+    ),
+    "RESCUE": (
+        lambda connection: {**ends(connection, delays_seconds=1.0), "error": "lost"},
+        BATCH,
+        {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
+    ),
+    "EXTEND": (
+        lambda connection: {"worker_ids": [3, 4], "first_id": 0, "started_ids": [], "lease_seconds": 60.0},
+        OPEN // 5,
+        {"pgqueue_execution_open"},
+    ),
+    "CANCEL_REQUESTS": (
+        lambda connection: {"worker_ids": [3, 4], "first_id": 0},
+        OPEN // 5,
+        {"pgqueue_execution_open", "pgqueue_job_pkey"},
+    ),
+    "OPEN_EXECUTIONS": (
+        lambda connection: {"worker_id": 3},
+        OPEN // 10,
+        {"pgqueue_execution_open", "pgqueue_job_pkey"},
+    ),
+    "RESCUABLE": (lambda connection: {}, OPEN, set()),
+    "PRUNE": (
+        lambda connection: {
+            "state": "succeeded",
+            "mark": lifecycle.EPOCH,
+            "limit": BATCH,
+            "retention_seconds": -3600.0,
+            "other_task_names": [],
+        },
+        BATCH,
+        {"pgqueue_job_finished"},
+    ),
+    "PRUNE_TASK": (
+        lambda connection: {
+            "state": "succeeded",
+            "mark": lifecycle.EPOCH,
+            "limit": BATCH,
+            "retention_seconds": -3600.0,
+            "task_name": "task7",
+        },
+        BATCH,
+        {"pgqueue_job_task"},
+    ),
+}
+
+
+def explain(connection, name, params, plan):
+    """The plan of a prepared statement, with what it did; all of it is rolled back."""
+    names = list(dict.fromkeys(PARAMETER.findall(STATEMENTS[name])))
+    params = {**params, "time_shift_seconds": 0.0}
+    types = [type_of(connection, params[parameter], parameter) for parameter in names]
+    text = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", STATEMENTS[name])
+    connection.execute(f"PREPARE explained ({', '.join(types)}) AS {text}" if names else f"PREPARE explained AS {text}")
+    try:
+        with helpers.transaction(connection, f"SET LOCAL plan_cache_mode = force_{plan}_plan"):
+            values = ", ".join(f"%({parameter})s::{kind}" for parameter, kind in zip(names, types, strict=True))
+            call = f"EXECUTE explained ({values})" if names else "EXECUTE explained"
+            query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {call}"
+            cursor = psycopg.ClientCursor(connection)
+            [[answer]] = cursor.execute(query, params).fetchall()
+            return answer[0]["Plan"]
+    finally:
+        connection.execute("DEALLOCATE explained")
+
+
+def type_of(connection, value, name):
+    kinds = {
+        "queue_names": "varchar[]", "priorities": "smallint[]", "after_ats": "timestamptz[]", "mark": "timestamptz",
+        "delays_seconds": "float8[]", "results": "text[]", "other_task_names": "varchar[]", "limit": "bigint",
+    }  # fmt: skip
+    if name in kinds:
+        return kinds[name]
+    if isinstance(value, list):
+        return {int: "bigint[]", float: "float8[]", str: "text[]"}[type(value[0])] if value else "bigint[]"
+    return {bool: "boolean", int: "bigint", float: "float8", str: "text"}[type(value)]
+
+
+def nodes(plan):
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from nodes(below)
+
+
+def rows_read(node):
+    removed = sum(value for key, value in node.items() if key.startswith("Rows Removed by"))
+    return (node["Actual Rows"] + removed) * node["Actual Loops"]
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("plan", ["custom", "generic"])
+@pytest.mark.parametrize("filled", ["never analysed", "analysed idle", "analysed full"], indirect=True)
+@pytest.mark.django_db(transaction=True, available_apps=[])
+def test_no_plan_reads_more_than_three_times_what_was_asked(filled, plan, name):
+    make_params, asked, indexes = CASES[name]
+    if name == "RESCUE":
+        filled.execute("UPDATE pgqueue_execution SET lease_expires_at = '2020-01-01' WHERE worker_id = 3")
+    found = list(nodes(explain(filled, name, make_params(filled), plan)))
+    for node in found:
+        kinds = [below["Node Type"] for below in node.get("Plans", ())]
+        assert not (node["Node Type"] == "Nested Loop" and kinds[:2] == ["CTE Scan", "CTE Scan"])
+        assert not (node["Node Type"] == "Seq Scan" and node["Relation Name"].startswith("pgqueue_"))
+        assert rows_read(node) <= 3 * asked, node
+    used = {node.get("Index Name") for node in found}
+    assert indexes <= used
+    assert name != "RESCUABLE" or used & {"pgqueue_execution_open", "pgqueue_execution_one_open"}
+
+
+# ------------------------------------------------------------------ the connection they run on
+
+
+def test_an_engine_connection_has_nothing_to_commit_and_may_do_so(engine):
+    engine.commit()
+    engine.rollback()
+    engine.autocommit = True
+    with helpers.connect() as connection:
+        assert helpers.scalar(connection, "SHOW jit") == "off"
+    assert connection.closed

@@ -1,0 +1,434 @@
+"""The real statements against a model that fits on a page: random acts, and after each the whole tables must agree.
+
+A Hypothesis state machine does the acts of `lifecycle` in random order, by any worker, on any execution that was ever
+handed out, so also by a worker that was thought lost, or twice. A dict of jobs and a dict of executions say what must
+have happened. After every step all rows of both tables are compared with them, and the invariants are asked of the
+tables alone. Nothing here waits: one tick of time is 1000 seconds, and the database's clock moves by `time_shift`.
+
+400 examples in CI; `--hypothesis-profile=thorough` for 10,000.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from django_pgqueue import db, lifecycle
+from django_pgqueue.lifecycle import Cancelled, Cursor, Fate, Lane, Moved, Released
+from django_pgqueue.states import FINISHED, Outcome, State
+from tests import helpers
+
+TICK = 1000.0
+LANES = [Lane("mail", 5), Lane("mail", 0), Lane("default", 0)]
+WORKERS = st.integers(1, 3)
+COUNTED = {*Outcome, None} - {Outcome.RELEASED, Outcome.SNOOZED}
+
+# Every row as the model has it; all times are ticks.
+JOBS = """
+SELECT id, queue_name, priority, state, floor(extract(epoch FROM run_after - %(start)s) / 1000)::int, attempt,
+       max_attempts, crashes, floor(extract(epoch FROM finished_at - %(start)s) / 1000)::int,
+       cancel_requested_at IS NOT NULL, floor(extract(epoch FROM unknown_since - %(start)s) / 1000)::int, result::text
+FROM pgqueue_job ORDER BY id
+"""
+EXECUTIONS = """
+SELECT id, job_id, attempt, worker_id, outcome, started_at IS NOT NULL, finished_at IS NOT NULL,
+       floor(extract(epoch FROM lease_expires_at - %(start)s) / 1000)::int, error
+FROM pgqueue_execution ORDER BY id
+"""
+# I1, I2, I6, I7 of one's own rows: each query finds nothing. An operator's retry begins the counting anew.
+VIOLATIONS = {
+    "I1 one open execution a job": "SELECT job_id FROM pgqueue_execution WHERE outcome IS NULL "
+    "GROUP BY job_id HAVING count(*) > 1",
+    "I2 running is to have an open execution": "SELECT job.id FROM pgqueue_job AS job FULL JOIN "
+    "(SELECT job_id FROM pgqueue_execution WHERE outcome IS NULL) AS open ON open.job_id = job.id "
+    "WHERE (job.state = 'running') IS DISTINCT FROM (open.job_id IS NOT NULL)",
+    "closed means finished": "SELECT id FROM pgqueue_execution WHERE (outcome IS NULL) <> (finished_at IS NULL)",
+    "a finished job has its time": "SELECT id FROM pgqueue_job "
+    "WHERE (state IN ('succeeded', 'dead', 'cancelled')) <> (finished_at IS NOT NULL)",
+    "an execution ends after its claim": "SELECT id FROM pgqueue_execution WHERE finished_at < claimed_at",
+    "I7 no attempt beyond the last": "SELECT id FROM pgqueue_job "
+    "WHERE attempt > max_attempts OR crashes > attempt OR attempt < 0",
+}
+
+
+@dataclass
+class Job:
+    """A row of pgqueue_job; `order` is what a lane and a claim go by inside one tick."""
+
+    id: int
+    lane: Lane
+    state: State
+    due: int
+    max_attempts: int
+    attempt: int = 0
+    crashes: int = 0
+    finished: int | None = None
+    asked: bool = False
+    unknown_since: int | None = None
+    result: str | None = None
+    order: int = 0
+    counted: list[int] = field(default_factory=list)
+    """Executions since the last retry by an operator."""
+
+    def row(self) -> tuple[Any, ...]:
+        return (
+            *(self.id, self.lane.queue_name, self.lane.priority, self.state.value, self.due, self.attempt),
+            *(self.max_attempts, self.crashes, self.finished, self.asked, self.unknown_since, self.result),
+        )
+
+
+@dataclass
+class Execution:
+    """A row of pgqueue_execution."""
+
+    id: int
+    job_id: int
+    attempt: int
+    worker_id: int
+    lease: int
+    started: bool
+    outcome: Outcome | None = None
+    error: str = ""
+
+    def row(self) -> tuple[Any, ...]:
+        outcome = self.outcome and self.outcome.value
+        closed = outcome is not None
+        return (
+            self.id,
+            self.job_id,
+            self.attempt,
+            self.worker_id,
+            outcome,
+            self.started,
+            closed,
+            self.lease,
+            self.error,
+        )
+
+
+class Queue(RuleBasedStateMachine):
+    """The acts as rules; `self.now` is the tick, `self.handed_out` every execution id a worker ever held."""
+
+    engine: db.EngineConnection
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs: dict[int, Job] = {}
+        self.executions: dict[int, Execution] = {}
+        self.handed_out: list[int] = []
+        self.now = 0
+        self.steps = 0
+
+    @initialize()
+    def begin(self) -> None:
+        db.clock.shift_seconds = 0.0
+        helpers.empty_tables(self.engine)
+        self.start = helpers.scalar(self.engine, "SELECT statement_timestamp()")
+
+    def teardown(self) -> None:
+        db.clock.shift_seconds = 0.0
+
+    # ------------------------------------------------------------------ what the rules share
+
+    def any_job(self, data: st.DataObject) -> int:
+        """Any job there is or was, and one that never was."""
+        return data.draw(st.integers(1, max(self.jobs, default=0) + 1), label="job")
+
+    def any_execution(self, data: st.DataObject) -> int:
+        return data.draw(st.sampled_from(self.handed_out), label="execution")
+
+    def held(self, execution_id: int) -> tuple[Execution, Job] | None:
+        execution = self.executions.get(execution_id)
+        if execution is None or execution.outcome is not None:
+            return None
+        return execution, self.jobs[execution.job_id]
+
+    def close(self, execution_id: int, outcome: Outcome, error: str = "", started: bool | None = None) -> None:
+        execution = self.executions[execution_id]
+        self.executions[execution_id] = replace(
+            execution, outcome=outcome, error=error, started=execution.started if started is None else started
+        )
+
+    def move(self, job: Job, state: State, delay: int | None = None, **changes: Any) -> State:
+        job.state = state
+        job.finished = self.now if state in FINISHED else None
+        if state is State.READY and delay is not None:
+            job.due, job.order = self.now + delay, self.steps
+        for name, value in changes.items():
+            setattr(job, name, value)
+        return state
+
+    def lost(self, execution_id: int, wanted: Outcome, missing: Fate = Fate.LOST) -> Fate:
+        execution = self.executions.get(execution_id)
+        if execution is None:
+            return missing
+        return Fate.DONE_BEFORE if execution.outcome is wanted else Fate.LOST
+
+    # ------------------------------------------------------------------ the application
+
+    @rule(lane=st.sampled_from(LANES), count=st.integers(1, 4), delay=st.sampled_from([0, 0, 1, 3]),
+          most=st.sampled_from([1, 2, 10]))  # fmt: skip
+    def enqueue(self, lane: Lane, count: int, delay: int, most: int) -> None:
+        options = {"queue_name": lane.queue_name, "priority": lane.priority, "max_attempts": most}
+        ids = helpers.make_jobs(self.engine, count, delay_seconds=delay * TICK, **options)
+        assert len(set(ids)) == count
+        assert not set(ids) & set(self.jobs)
+        assert ids == sorted(ids)
+        for job_id in ids:
+            self.jobs[job_id] = Job(job_id, lane, State.READY, self.now + delay, most, order=self.steps)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        ids = [self.any_job(data) for _ in range(data.draw(st.integers(1, 3)))]
+        wanted = {}
+        for job in (self.jobs[job_id] for job_id in {*ids} & {*self.jobs}):
+            if job.state is State.READY:
+                wanted[job.id] = self.move(job, State.CANCELLED, asked=True)
+            elif job.state is State.RUNNING and not job.asked:
+                wanted[job.id] = self.move(job, State.RUNNING, asked=True)
+        assert lifecycle.cancel(self.engine, ids) == wanted
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def retry(self, data: st.DataObject) -> None:
+        job_id = self.any_job(data)
+        job, wanted = self.jobs.get(job_id), {}
+        if job and job.state in FINISHED:
+            fresh: dict[str, Any] = {
+                "attempt": 0,
+                "crashes": 0,
+                "asked": False,
+                "unknown_since": None,
+                "result": None,
+                "counted": [],
+            }
+            wanted[job_id] = self.move(job, State.READY, 0, **fresh)
+        assert lifecycle.retry(self.engine, [job_id]) == wanted
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def run_now(self, data: st.DataObject) -> None:
+        job_id = self.any_job(data)
+        job, wanted = self.jobs.get(job_id), {}
+        if job and job.state is State.READY and job.due > self.now:
+            wanted[job_id] = self.move(job, State.READY, 0)
+        assert lifecycle.run_now(self.engine, [job_id]) == wanted
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        """As Django's cascade does it; a delete that leaves the execution behind is raced elsewhere."""
+        job_id = self.any_job(data)
+        self.engine.execute("DELETE FROM pgqueue_execution WHERE job_id = %s", [job_id])
+        self.engine.execute("DELETE FROM pgqueue_job WHERE id = %s", [job_id])
+        self.forget(job_id)
+
+    def forget(self, job_id: int) -> None:
+        self.jobs.pop(job_id, None)
+        self.executions = {one.id: one for one in self.executions.values() if one.job_id != job_id}
+
+    # ------------------------------------------------------------------ the worker
+
+    @rule(worker_id=WORKERS, lanes=st.permutations(LANES), count=st.integers(1, 3), limit=st.integers(1, 5),
+          free=st.integers(0, 5), lease=st.integers(0, 2))  # fmt: skip
+    def claim(self, worker_id: int, lanes: list[Lane], count: int, limit: int, free: int, lease: int) -> None:
+        lanes = lanes[:count]
+        due = sorted(
+            (
+                job
+                for job in self.jobs.values()
+                if job.state is State.READY and job.due <= self.now and job.lane in lanes
+            ),
+            key=lambda job: (lanes.index(job.lane), job.due, job.order, job.id),
+        )[:limit]
+        last = [place for place, job in enumerate(due) if place >= free and job.attempt + 1 >= job.max_attempts]
+        due = due[: last[0]] if last else due
+        claimed = lifecycle.claim(
+            self.engine,
+            dict.fromkeys(lanes, Cursor()),
+            limit=limit,
+            free_slots=free,
+            worker_id=worker_id,
+            lease_seconds=(lease + 0.5) * TICK,
+        )
+        assert [one.job_id for one in claimed] == [job.id for job in due]
+        assert len(claimed) <= limit
+        assert not {one.execution_id for one in claimed} & set(self.handed_out)
+        for place, (one, job) in enumerate(zip(claimed, due, strict=True)):
+            assert (one.queue_name, one.priority) == job.lane
+            assert (one.max_attempts, one.crashes) == (job.max_attempts, job.crashes)
+            job.state, job.attempt = State.RUNNING, job.attempt + 1
+            assert one.attempt == job.attempt
+            job.counted.append(one.execution_id)
+            self.handed_out.append(one.execution_id)
+            self.executions[one.execution_id] = Execution(
+                one.execution_id, job.id, job.attempt, worker_id, self.now + lease, started=place < free
+            )
+
+    @precondition(lambda self: self.handed_out)
+    @rule(data=st.data(), result=st.sampled_from([None, "7"]))
+    def succeed(self, data: st.DataObject, result: str | None) -> None:
+        ids = list({self.any_execution(data) for _ in range(data.draw(st.integers(1, 3)))})
+        wanted = {}
+        for execution_id in ids:
+            if held := self.held(execution_id):
+                self.close(execution_id, Outcome.SUCCEEDED, started=True)
+                self.move(held[1], State.SUCCEEDED, result=result)
+                wanted[execution_id] = Fate.DONE
+            else:
+                wanted[execution_id] = self.lost(execution_id, Outcome.SUCCEEDED)
+        assert lifecycle.succeed(self.engine, helpers.succeeded(*ids, result=result)) == wanted
+
+    @precondition(lambda self: self.handed_out)
+    @rule(data=st.data())
+    def succeed_and_discard(self, data: st.DataObject) -> None:
+        execution_id = self.any_execution(data)
+        if held := self.held(execution_id):
+            wanted = Fate.DONE
+            self.forget(held[1].id)
+        else:
+            wanted = self.lost(execution_id, Outcome.SUCCEEDED, Fate.DONE_BEFORE)
+        assert lifecycle.succeed_and_discard(self.engine, [execution_id]) == {execution_id: wanted}
+
+    @precondition(lambda self: self.handed_out)
+    @rule(
+        data=st.data(), outcome=st.sampled_from([Outcome.FAILED, Outcome.CRASHED]), delay=st.sampled_from([0, 1, None])
+    )
+    def fail(self, data: st.DataObject, outcome: Outcome, delay: int | None) -> None:
+        execution_id = self.any_execution(data)
+        if held := self.held(execution_id):
+            execution, job = held
+            if execution.attempt >= job.max_attempts:
+                delay = None  # the policy's part: no attempt is left
+            self.close(execution_id, outcome, "as asked", started=True)
+            crashes = job.crashes + (outcome is Outcome.CRASHED)
+            wanted = Moved(Fate.DONE, self.end(job, delay, crashes=crashes, unknown_since=None))
+        else:
+            wanted = Moved(self.lost(execution_id, outcome))
+        seconds = None if delay is None else delay * TICK
+        done = lifecycle.fail(self.engine, helpers.failed(execution_id, seconds, outcome.value))
+        assert done == {execution_id: wanted}
+
+    def end(self, job: Job, delay: int | None, **changes: Any) -> State:
+        if job.asked:
+            return self.move(job, State.CANCELLED, **changes)
+        return self.move(job, State.DEAD if delay is None else State.READY, delay, **changes)
+
+    @precondition(lambda self: self.handed_out)
+    @rule(data=st.data(), delay=st.sampled_from([None, 0, 2]), unknown=st.booleans(), snoozed=st.booleans())
+    def give_back(self, data: st.DataObject, delay: int | None, unknown: bool, snoozed: bool) -> None:
+        execution_id = self.any_execution(data)
+        outcome = Outcome.SNOOZED if snoozed else Outcome.RELEASED
+        unknown = unknown and not snoozed
+        if held := self.held(execution_id):
+            self.close(execution_id, outcome, "why")
+            job = held[1]
+            since = job.unknown_since if job.unknown_since is not None or not unknown else self.now
+            target = State.CANCELLED if job.asked else State.READY
+            job.counted.remove(execution_id)
+            wanted = Moved(
+                Fate.DONE, self.move(job, target, delay, attempt=max(job.attempt - 1, 0), unknown_since=since)
+            )
+        else:
+            wanted = Moved(self.lost(execution_id, outcome))
+        given = [Released(execution_id, None if delay is None else delay * TICK, "why")]
+        if snoozed:
+            done = lifecycle.snooze(self.engine, given)
+        else:
+            done = lifecycle.release(self.engine, given, unknown=unknown)
+        assert done == {execution_id: wanted}
+
+    @precondition(lambda self: self.handed_out)
+    @rule(data=st.data())
+    def end_cancelled(self, data: st.DataObject) -> None:
+        execution_id = self.any_execution(data)
+        wanted = self.lost(execution_id, Outcome.CANCELLED)
+        if held := self.held(execution_id):
+            self.close(execution_id, Outcome.CANCELLED, "obeyed")
+            self.move(held[1], State.CANCELLED)
+            wanted = Fate.DONE
+        done = lifecycle.end_cancelled(self.engine, [Cancelled(execution_id, None, 0.0, "obeyed")])
+        assert done == {execution_id: wanted}
+
+    @rule(data=st.data(), worker_id=WORKERS, lease=st.integers(0, 2))
+    def beat(self, data: st.DataObject, worker_id: int, lease: int) -> None:
+        mine = sorted(one.id for one in self.executions.values() if one.worker_id == worker_id and one.outcome is None)
+        started = data.draw(st.lists(st.sampled_from(mine), unique=True)) if mine else []
+        beats = lifecycle.extend(self.engine, [worker_id], lease_seconds=(lease + 0.5) * TICK, started_ids=started)
+        assert sorted(beats) == [(worker_id, execution_id, True) for execution_id in mine]
+        for execution_id in mine:
+            self.executions[execution_id].lease = self.now + lease
+            self.executions[execution_id].started |= execution_id in started
+        asked = [(worker_id, one) for one in mine if self.jobs[self.executions[one].job_id].asked]
+        assert sorted(lifecycle.cancel_requests(self.engine, [worker_id])) == asked
+
+    # ------------------------------------------------------------------ time, and what workers do for each other
+
+    @rule(ticks=st.integers(1, 3))
+    def time_goes_on(self, ticks: int) -> None:
+        self.now += ticks
+        db.clock.shift_seconds = self.now * TICK
+
+    @rule(delay=st.sampled_from([0, 1, None]))
+    def rescue(self, delay: int | None) -> None:
+        wanted = {}
+        for one in [one for one in self.executions.values() if one.outcome is None and one.lease < self.now]:
+            job = self.jobs[one.job_id]
+            own = None if one.attempt >= job.max_attempts else delay
+            self.close(one.id, Outcome.CRASHED, "its worker was lost")
+            wanted[one.id] = Moved(Fate.DONE, self.end(job, own, crashes=job.crashes + one.started))
+        done = lifecycle.rescue(
+            self.engine,
+            lambda held: None if delay is None or held.attempt >= held.max_attempts else delay * TICK,
+            error="its worker was lost",
+        )
+        assert {held.execution_id: moved for held, moved in done} == wanted
+
+    @rule(state=st.sampled_from(sorted(FINISHED)), retention=st.integers(0, 3))
+    def prune(self, state: State, retention: int) -> None:
+        old = [
+            job.id
+            for job in self.jobs.values()
+            if job.state is state and job.finished is not None and job.finished <= self.now - retention
+        ]
+        assert lifecycle.prunable(self.engine, state, retention * TICK) == len(old)
+        assert lifecycle.prune(self.engine, state, retention * TICK).removed == len(old)
+        for job_id in old:
+            self.forget(job_id)
+
+    # ------------------------------------------------------------------ what must hold
+
+    @invariant()
+    def the_tables_are_the_model(self) -> None:
+        self.steps += 1
+        if hasattr(self, "start"):
+            jobs = self.engine.execute(JOBS, {"start": self.start}).fetchall()
+            assert jobs == [self.jobs[job_id].row() for job_id in sorted(self.jobs)]
+            executions = self.engine.execute(EXECUTIONS, {"start": self.start}).fetchall()
+            assert executions == [self.executions[one].row() for one in sorted(self.executions)]
+
+    @invariant()
+    def the_invariants_hold(self) -> None:
+        for job in self.jobs.values():
+            counted = [self.executions[one] for one in job.counted]
+            assert job.attempt == len(counted)
+            assert all(one.outcome in COUNTED for one in counted)
+        query = " UNION ALL ".join(
+            f"SELECT '{name}', id FROM ({query}) AS x (id)" for name, query in VIOLATIONS.items()
+        )
+        assert self.engine.execute(query).fetchall() == []
+
+
+def test_whatever_is_done_in_whatever_order_the_tables_agree_with_the_model(engine):
+    Queue.engine = engine
+    run_state_machine_as_test(Queue, settings=settings(settings.default, stateful_step_count=25))

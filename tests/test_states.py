@@ -1,0 +1,265 @@
+"""The state machine, act by act: each one in every state a job can be in.
+
+Holds that an act reaches only what `states.TRANSITIONS` lists for the state it met, that all which is listed there is
+reached, and that an act which is not listed for a state changes nothing: the whole rows of the job and of all its
+executions are compared, and the answer says that nothing was done.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from django_pgqueue import lifecycle, states
+from django_pgqueue.lifecycle import Cancelled, Fate, Moved, Released
+from django_pgqueue.states import FINISHED, GONE, TRANSITIONS, Act, State
+from tests import helpers
+
+SITUATIONS = ("new", "ready", "ready later", "running", "succeeded", "dead", "cancelled", "gone")
+STATE_OF = {"new": State.READY, "ready later": State.READY, "gone": GONE}
+NOTHING_TO_DO = {("ready later", Act.CLAIM), ("new", Act.RUN_NOW), ("ready", Act.RUN_NOW)}
+"""A job due later is not claimed, and one that is due cannot be made due."""
+
+
+class Variant(NamedTuple):
+    """One way to do an act: `do` returns what the act said, `idle` is what it says when it did nothing."""
+
+    act: Act
+    label: str
+    do: Callable[..., Any]
+    idle: tuple[Any, ...]
+    asked_to_cancel: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.act}-{self.label}"
+
+
+def claim(engine, one):
+    return [(job.job_id, job.attempt) for job in helpers.claim_all(engine)]
+
+
+def enqueue(engine, one):
+    """The answer is the new job's id, which is not the specimen's."""
+    return helpers.make_job(engine)
+
+
+def extend(engine, one):
+    return [beat for beat in lifecycle.extend(engine, [1], lease_seconds=600) if beat.execution_id == one.execution_id]
+
+
+def succeed(engine, one):
+    return lifecycle.succeed(engine, helpers.succeeded(one.execution_id, result='"new"'))[one.execution_id]
+
+
+def discard(engine, one):
+    return lifecycle.succeed_and_discard(engine, [one.execution_id])[one.execution_id]
+
+
+def fail(delay, outcome="failed"):
+    return lambda engine, one: lifecycle.fail(engine, helpers.failed(one.execution_id, delay, outcome))[
+        one.execution_id
+    ]
+
+
+def release(delay=None, unknown=False):
+    return lambda engine, one: lifecycle.release(engine, [Released(one.execution_id, delay, "why")], unknown=unknown)[
+        one.execution_id
+    ]
+
+
+def snooze(engine, one):
+    return lifecycle.snooze(engine, [Released(one.execution_id, 60.0, "later")])[one.execution_id]
+
+
+def end_cancelled(engine, one):
+    return lifecycle.end_cancelled(engine, [Cancelled(one.execution_id, None, 0.0, "obeyed")])[one.execution_id]
+
+
+def rescue(delay):
+    def act(engine, one):
+        helpers.end_lease(engine, one.execution_id)
+        return helpers.rescue(engine, delay).get(one.execution_id)
+
+    return act
+
+
+def rescue_too_early(engine, one):
+    return helpers.rescue(engine, 0.0).get(one.execution_id)
+
+
+def set_aside(engine, one):
+    return lifecycle.set_aside(engine, one.job_id, worker_id=1, exception_class="DataError", error="cannot be read")
+
+
+def operators(function):
+    return lambda engine, one: function(engine, [one.job_id]).get(one.job_id)
+
+
+def prune(engine, one):
+    return sum(lifecycle.prune(engine, state, 0.0).removed for state in FINISHED)
+
+
+def prune_task(engine, one):
+    return sum(lifecycle.prune(engine, state, 0.0, task_name=helpers.NOOP).removed for state in FINISHED)
+
+
+NOT_DONE = (Fate.LOST, Fate.DONE_BEFORE, Moved(Fate.LOST), Moved(Fate.DONE_BEFORE))
+
+VARIANTS = [
+    Variant(Act.ENQUEUE, "one", enqueue, ()),
+    Variant(Act.CLAIM, "one", claim, ([],)),
+    Variant(Act.EXTEND, "one", extend, ([],)),
+    Variant(Act.SUCCEED, "kept", succeed, NOT_DONE),
+    Variant(Act.SUCCEED, "kept though asked to cancel", succeed, NOT_DONE, asked_to_cancel=True),
+    Variant(Act.SUCCEED, "discarded", discard, NOT_DONE),
+    Variant(Act.FAIL, "retried", fail(60.0), NOT_DONE),
+    Variant(Act.FAIL, "for the last time", fail(None), NOT_DONE),
+    Variant(Act.FAIL, "crashed", fail(60.0, "crashed"), NOT_DONE),
+    Variant(Act.FAIL, "asked to cancel", fail(60.0), NOT_DONE, asked_to_cancel=True),
+    Variant(Act.FAIL, "for the last time and asked to cancel", fail(None), NOT_DONE, asked_to_cancel=True),
+    Variant(Act.RELEASE, "as it was", release(), NOT_DONE),
+    Variant(Act.RELEASE, "unknown task", release(15.0, unknown=True), NOT_DONE),
+    Variant(Act.RELEASE, "asked to cancel", release(), NOT_DONE, asked_to_cancel=True),
+    Variant(Act.SNOOZE, "later", snooze, NOT_DONE),
+    Variant(Act.SNOOZE, "asked to cancel", snooze, NOT_DONE, asked_to_cancel=True),
+    Variant(Act.END_CANCELLED, "one", end_cancelled, NOT_DONE),
+    Variant(Act.RESCUE, "retried", rescue(30.0), (None,)),
+    Variant(Act.RESCUE, "for the last time", rescue(None), (None,)),
+    Variant(Act.RESCUE, "asked to cancel", rescue(30.0), (None,), asked_to_cancel=True),
+    Variant(Act.SET_ASIDE, "one", set_aside, (False,)),
+    Variant(Act.CANCEL, "one", operators(lifecycle.cancel), (None,)),
+    Variant(Act.RETRY, "one", operators(lifecycle.retry), (None,)),
+    Variant(Act.RUN_NOW, "one", operators(lifecycle.run_now), (None,)),
+    Variant(Act.PRUNE, "all tasks", prune, (0,)),
+    Variant(Act.PRUNE, "one task", prune_task, (0,)),
+]
+
+
+def of_job(engine, job_id):
+    executions = helpers.rows_of(engine, "pgqueue_execution")
+    return helpers.job_row(engine, job_id), [row for row in executions.values() if row["job_id"] == job_id]
+
+
+def reached(engine, one, variant):
+    """Do the act; return the state afterwards, what it said, and whether any row of the job changed."""
+    before = of_job(engine, one.job_id)
+    answer = variant.do(engine, one)
+    after = of_job(engine, one.job_id)
+    job_id = answer if variant.act is Act.ENQUEUE and before[0] is None else one.job_id
+    return helpers.state_of(engine, job_id), answer, after != before or job_id != one.job_id
+
+
+def prepared(engine, job_in, situation, variant):
+    one = job_in(situation)
+    if situation == "running" and variant.asked_to_cancel:
+        assert lifecycle.cancel(engine, [one.job_id]) == {one.job_id: State.RUNNING}
+    return one
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_an_act_reaches_what_is_listed_and_else_changes_nothing(engine, job_in, situation, variant):
+    one = prepared(engine, job_in, situation, variant)
+    start = STATE_OF.get(situation, situation)
+    state, answer, changed = reached(engine, one, variant)
+    targets = TRANSITIONS[start].get(variant.act)
+    if targets is None or (situation, variant.act) in NOTHING_TO_DO:
+        assert not changed
+        assert state == start
+        assert variant.act is Act.ENQUEUE or answer in variant.idle
+    else:
+        assert changed
+        assert state in targets
+        assert answer not in variant.idle
+
+
+def test_everything_that_is_listed_is_reached(engine, job_in):
+    found: dict[Any, dict[Any, set[Any]]] = {}
+    for situation in SITUATIONS:
+        for variant in VARIANTS:
+            helpers.empty_tables(engine)
+            one = prepared(engine, job_in, situation, variant)
+            state, _, changed = reached(engine, one, variant)
+            if changed:
+                found.setdefault(STATE_OF.get(situation, situation), {}).setdefault(variant.act, set()).add(state)
+    assert found == TRANSITIONS
+
+
+def test_every_act_is_a_function_of_lifecycle():
+    for act in Act:
+        assert callable(getattr(lifecycle, act.value))
+
+
+def test_every_state_but_the_reserved_one_has_its_edges():
+    assert set(TRANSITIONS) == {GONE, *State} - {State.WAITING}
+    assert {variant.act for variant in VARIANTS} == set(Act)
+    assert {state for state, acts in TRANSITIONS.items() if Act.RETRY in acts} == states.FINISHED
+
+
+def test_a_lease_that_is_not_over_is_not_rescued(engine, job_in):
+    one = job_in("running")
+    before = of_job(engine, one.job_id)
+    assert rescue_too_early(engine, one) is None
+    assert of_job(engine, one.job_id) == before
+
+
+def test_a_release_gives_the_attempt_back_and_a_failure_does_not(engine, job_in):
+    assert helpers.job_row(engine, job_in("ready").job_id)["attempt"] == 0
+    lifecycle.cancel(engine, list(helpers.rows_of(engine, "pgqueue_job")))
+    assert helpers.job_row(engine, job_in("ready later").job_id)["attempt"] == 1
+
+
+@pytest.mark.parametrize(("free_slots", "crashes"), [(1, 1), (0, 0)], ids=["started", "not started"])
+def test_a_rescue_charges_a_crash_only_to_what_had_started(engine, free_slots, crashes):
+    job_id = helpers.make_job(engine)
+    [claimed] = helpers.claim_all(engine, limit=1, free_slots=free_slots)
+    helpers.end_lease(engine)
+    assert helpers.rescue(engine) == {claimed.execution_id: Moved(Fate.DONE, State.READY)}
+    row = helpers.job_row(engine, job_id)
+    assert (row["attempt"], row["crashes"]) == (1, crashes)
+
+
+def test_a_retry_begins_anew_and_keeps_the_executions(engine, job_in):
+    one = job_in("dead")
+    engine.execute("UPDATE pgqueue_job SET crashes = 2, cancel_requested_at = now(), unknown_since = now()")
+    executions = helpers.rows_of(engine, "pgqueue_execution")
+    assert lifecycle.retry(engine, [one.job_id]) == {one.job_id: State.READY}
+    row = helpers.job_row(engine, one.job_id)
+    wanted = {"attempt": 0, "crashes": 0, "finished_at": None, "cancel_requested_at": None, "unknown_since": None}
+    assert {name: row[name] for name in wanted} == wanted
+    assert helpers.rows_of(engine, "pgqueue_execution") == executions
+    assert [job.attempt for job in helpers.claim_all(engine)] == [1]
+
+
+@pytest.mark.parametrize("state", sorted(FINISHED))
+def test_prune_leaves_what_is_within_its_retention(engine, job_in, state):
+    one = job_in(state)
+    assert lifecycle.prune(engine, state, 3600.0).removed == 0
+    assert lifecycle.prunable(engine, state, 0.0) == 1
+    assert helpers.state_of(engine, one.job_id) == state
+    others = FINISHED - {state}
+    assert [lifecycle.prune(engine, other, 0.0).removed for other in others] == [0, 0]
+    assert lifecycle.prune(engine, state, 0.0, other_task_names=[helpers.NOOP]).removed == 0
+    assert lifecycle.prune(engine, state, 0.0, task_name="other").removed == 0
+    assert lifecycle.prune(engine, state, 0.0).removed == 1
+    assert helpers.rows_of(engine, "pgqueue_execution") == {}
+
+
+def test_prune_goes_on_from_its_mark(engine):
+    job_ids = helpers.make_jobs(engine, 5)
+    for job_id in job_ids:
+        lifecycle.cancel(engine, [job_id])
+    first = lifecycle.prune(engine, State.CANCELLED, 0.0, limit=2)
+    assert (first.found, first.removed) == (2, 2)
+    rest = lifecycle.prune(engine, State.CANCELLED, 0.0, mark=first.mark or lifecycle.EPOCH)
+    assert rest.removed == 3
+    assert lifecycle.prune(engine, State.CANCELLED, 0.0, mark=rest.mark or lifecycle.EPOCH) == (0, 0, None)
+
+
+def test_set_aside_says_why_and_counts_no_attempt(engine, job_in):
+    one = job_in("new")
+    assert set_aside(engine, one)
+    row = helpers.job_row(engine, one.job_id)
+    [execution] = helpers.rows_of(engine, "pgqueue_execution").values()
+    assert (row["state"], row["attempt"]) == ("dead", 0)
+    assert (execution["outcome"], execution["error"]) == ("released", "cannot be read")

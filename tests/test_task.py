@@ -1,0 +1,194 @@
+"""`@task`: what can be one, what its options are, how it is called, and how it is known by name."""
+
+import asyncio
+import functools
+from dataclasses import FrozenInstanceError
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from django_pgqueue import InvalidTask, Task, TaskContext, registry, task
+from tests.app import tasks
+
+
+def plain(a: int, b: int = 0) -> int:
+    """Add."""
+    return a + b
+
+
+def another() -> None:
+    """Do nothing."""
+
+
+def with_context(context: TaskContext, a: int = 1) -> tuple[int | None, int, int]:
+    """Return what the context says."""
+    return context.job_id, context.attempt, a
+
+
+async def coroutine(a: int) -> int:
+    """Return twice."""
+    return 2 * a
+
+
+def generator():
+    yield 1
+
+
+async def async_generator():
+    yield 1
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch):
+    """Tasks made here are forgotten again."""
+    monkeypatch.setattr(registry, "_tasks", {**registry._tasks})
+
+
+def test_it_is_still_the_function():
+    assert tasks.add(2, b=3) == tasks.add.call(2, 3) == 5
+    assert asyncio.run(tasks.add.acall(2, 3)) == 5
+
+
+def test_a_coroutine_function_is_awaited_or_called_from_either_side():
+    made = task(coroutine)
+    assert made.is_async
+    assert made.call(2) == 4
+    assert asyncio.run(made.acall(2)) == 4
+    assert asyncio.run(made(2)) == 4
+
+
+def test_a_context_of_no_job_is_supplied_where_it_is_called_as_a_function():
+    made = task(takes_context=True)(with_context)
+    assert made(5) == made.call(5) == asyncio.run(made.acall(5)) == (None, 1, 5)
+
+
+def test_with_and_without_options_it_is_known_by_its_path():
+    assert task(plain).name == f"{__name__}.plain"
+    made = task(priority=5, queue_name="mail")(plain)
+    assert (made.priority, made.queue_name) == (5, "mail")
+    assert registry.get(made.name) is made
+
+
+def test_a_name_of_its_own_and_earlier_names_are_known_too():
+    made = task(name="sum", aliases=["old.sum", "older"])(plain)
+    assert [registry.get(name) for name in ("sum", "old.sum", "older")] == [made] * 3
+    assert registry.get(f"{__name__}.plain") is None
+    assert registry.all_tasks().count(made) == 1
+
+
+@pytest.mark.parametrize("options", [{"name": "taken"}, {"aliases": ["taken"]}])
+def test_two_functions_cannot_have_one_name(options):
+    task(name="taken")(plain)
+    with pytest.raises(InvalidTask, match="both named 'taken'"):
+        task(**options)(another)
+
+
+def test_a_module_that_is_loaded_again_replaces_its_tasks():
+    first, again = task(plain), task(plain)
+    assert registry.get(first.name) is again
+
+
+def test_the_app_has_imported_its_tasks():
+    assert registry.get("tests.app.tasks.noop") is tasks.noop
+
+
+def test_a_name_in_a_row_imports_nothing():
+    assert registry.get("os.system") is None
+    assert registry.get("this.s") is None
+
+
+def test_using_returns_a_changed_copy():
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    changed = tasks.add.using(priority=7, queue_name="other", run_after=at, max_attempts=3, database="default")
+    assert (changed.priority, changed.queue_name, changed.run_after, changed.max_attempts) == (7, "other", at, 3)
+    assert (tasks.add.priority, tasks.add.queue_name, tasks.add.run_after) == (0, "default", None)
+    assert changed.using(priority=0).queue_name == "other"
+    assert changed.name == tasks.add.name
+    with pytest.raises(FrozenInstanceError):
+        changed.priority = 1
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "wanted"),
+    [
+        (lambda: None, {}, "module level"),
+        (generator, {}, "generator"),
+        (async_generator, {}, "generator"),
+        (print, {}, "module level"),
+        (coroutine, {"atomic": True}, "atomic"),
+        (plain, {"takes_context": True}, "named context"),
+        (another, {"takes_context": True}, "named context"),
+        (plain, {"name": "a b"}, "characters"),
+        (plain, {"name": "x" * 101}, "100"),
+        (plain, {"queue_name": "'; DROP TABLE job; --"}, "queue_name"),
+        (plain, {"queue_name": ""}, "queue_name"),
+        (plain, {"aliases": ["a b"]}, "alias"),
+        (plain, {"priority": 101}, "-100 to 100"),
+        (plain, {"priority": -101}, "-100 to 100"),
+        (plain, {"priority": "high"}, "-100 to 100"),
+        (plain, {"max_attempts": 0}, "1 to 1000"),
+        (plain, {"max_attempts": 1001}, "1 to 1000"),
+        (plain, {"max_attempts": "5"}, "1 to 1000"),
+        (plain, {"retry_for": [int]}, "exception classes"),
+        (plain, {"no_retry_for": ["ValueError"]}, "exception classes"),
+        (plain, {"run_after": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001 -- what is tested
+        (plain, {"run_after": datetime(1999, 1, 1, tzinfo=UTC)}, "2000 and 9000"),
+        (plain, {"run_after": datetime(9500, 1, 1, tzinfo=UTC)}, "2000 and 9000"),
+        (plain, {"run_after": -1}, "duration"),
+        (plain, {"run_after": "tomorrow"}, "duration"),
+        (plain, {"backoff": "slow"}, "duration"),
+        (plain, {"retention": -5}, "duration"),
+        (plain, {"retention": {"dead": "never"}}, "duration"),
+        (plain, {"retention": {"ready": 5}}, "ready"),
+        (plain, {"prioritty": 5}, "prioritty"),
+    ],
+)
+def test_what_cannot_be_a_task_is_refused_in_words(function, options, wanted):
+    before = dict(registry._tasks)
+    with pytest.raises(InvalidTask, match=wanted):
+        task(**options)(function)
+    assert registry._tasks == before
+
+
+def test_a_method_and_an_inner_function_are_refused():
+    def inner():
+        pass
+
+    for function in (inner, Task.call, InvalidTask):
+        with pytest.raises(InvalidTask, match="module level"):
+            task(function)
+
+
+@pytest.mark.parametrize("function", [functools.partial(plain, 1), Task(func=plain)])
+def test_a_callable_that_is_no_function_is_refused(function):
+    with pytest.raises(InvalidTask, match="module level"):
+        task(function)
+
+
+@pytest.mark.parametrize("option", [{"priority": 1000}, {"queue_name": "a b"}, {"max_attempts": 0}, {"run_after": -5}])
+def test_using_is_checked_as_well(option):
+    with pytest.raises(InvalidTask):
+        tasks.add.using(**option)
+
+
+def test_exceptions_that_are_not_tried_again():
+    made = task(backoff=5, retry_for=(OSError, ValueError), no_retry_for=FileNotFoundError)(plain)
+    assert made.delay_after(1, OSError()) == 5
+    assert made.delay_after(1, UnicodeError()) == 5
+    assert made.delay_after(1, FileNotFoundError()) is None
+    assert made.delay_after(1, KeyError()) is None
+    assert made.delay_after(1, None) == 5
+
+
+def test_a_backoff_of_its_own_may_say_no_more():
+    made = task(backoff=lambda attempt, exception: None if attempt > 2 else timedelta(minutes=attempt))(plain)
+    assert [made.delay_after(attempt, KeyError()) for attempt in (1, 2, 3)] == [60, 120, None]
+
+
+def test_a_retention_of_its_own_is_for_all_states_or_by_state():
+    assert Task(func=plain).retention_for("dead") == (False, None)
+    assert Task(func=plain, retention=0).retention_for("succeeded") == (True, 0)
+    assert Task(func=plain, retention="forever").retention_for("dead") == (True, None)
+    by_state = task(retention={"dead": timedelta(days=1)})(plain)
+    assert by_state.retention_for("dead") == (True, 86400)
+    assert by_state.retention_for("succeeded") == (False, None)

@@ -1,0 +1,70 @@
+"""Calls that the type checker must accept, and some that it must refuse: an `ignore` that is not needed is an error."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from django_pgqueue import TaskContext, task
+from django_pgqueue.models import Job
+
+
+@task
+def plain(number: int, *, name: str = "") -> str:
+    """An ordinary task."""
+    return name * number
+
+
+@task(queue_name="mail", priority=10, max_attempts=5, backoff=timedelta(seconds=1), retry_for=(OSError,))
+def with_options(number: int) -> int:
+    """A task with options."""
+    return number
+
+
+@task(takes_context=True)
+def with_context(context: TaskContext, number: int) -> int:
+    """A task that is given its context: callers do not pass it."""
+    return number + context.attempt
+
+
+@task
+async def coroutine(number: int) -> int:
+    """An async task."""
+    return number
+
+
+def accepted() -> None:
+    """Calls as they are meant."""
+    job: Job = plain.enqueue(1, name="x")
+    copy = with_options.using(run_after=3, priority=1, queue_name="x", database="default")
+    copy.using(run_after=timedelta(minutes=5)).enqueue(1)
+    copy.using(run_after=datetime.now(UTC)).enqueue(number=1)
+    with_context.enqueue(1)
+    coroutine.enqueue(1)
+    text: str = plain(1, name="x")
+    number: int = with_context(1)
+    ids: list[int] = plain.enqueue_many([((1,), {"name": "x"})])
+    count: int = plain.enqueue_many([((1,), {})], returning=False)
+    changed: int = Job.objects.filter(state="dead", queue_name="mail").retry()
+    print(job.state, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
+
+
+async def accepted_in_async_code() -> None:
+    """The same from a coroutine."""
+    job: Job = await plain.aenqueue(1)
+    number: int = await coroutine(1)
+    print(job, number)  # noqa: T201 -- as above
+
+
+def refused() -> None:
+    """Mistakes."""
+    plain.enqueue()  # type: ignore[call-arg]  # number is missing
+    plain.enqueue("1")  # type: ignore[arg-type]  # not an int
+    plain.enqueue(1, title="x")  # type: ignore[call-arg]  # no such argument
+    with_context.enqueue(TaskContext(), 1)  # type: ignore[call-arg, arg-type]  # the worker passes the context
+    with_options.using(priority="high")  # type: ignore[arg-type]  # not a number
+    plain.enqueue_many([1, 2])  # type: ignore[list-item]  # not (args, kwargs)
+    task(takes_context=True)(context_missing)  # type: ignore[arg-type]  # its first argument is no TaskContext
+
+
+def context_missing(number: int) -> None:
+    """Not a task that takes a context."""
