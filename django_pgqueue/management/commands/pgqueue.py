@@ -1,0 +1,46 @@
+"""`manage.py pgqueue worker|prune`: the package's own command, which no other app's can hide."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from django_pgqueue import db
+from django_pgqueue.worker.maintenance import Pruner
+
+from . import runworker
+
+
+class Command(BaseCommand):
+    """Everything a person does with the queue from a shell."""
+
+    help = "Run and tend the job queue."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the subcommands."""
+        subcommands = parser.add_subparsers(dest="subcommand", required=True)
+        worker = subcommands.add_parser("worker", help="run jobs: the same as `runworker`")
+        runworker.add_arguments(worker)
+        prune = subcommands.add_parser("prune", help="remove finished jobs that are past their retention")
+        prune.add_argument("--database", help="alias of the database with the jobs")
+        prune.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the subcommand."""
+        if options["subcommand"] == "worker":
+            sys.exit(runworker.run(options))
+        self._prune(options["database"] or runworker.default_alias(), dry_run=options["dry_run"])
+
+    def _prune(self, alias: str, *, dry_run: bool) -> None:
+        connection = db.connect(alias, "prune")
+        try:
+            if dry_run:
+                for (task_name, state), count in Pruner().count(connection).items():
+                    self.stdout.write(f"{count:>10,}  {state:<10} {task_name or 'all other tasks'}")
+            else:
+                removed = Pruner().prune(connection, most_batches=sys.maxsize)
+                self.stdout.write(f"Removed {removed:,} finished jobs.")
+        finally:
+            connection.close()

@@ -1,0 +1,93 @@
+"""`manage.py runworker`: arguments to a worker's options, and nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DEFAULT_DB_ALIAS, connections, router
+
+from django_pgqueue import log
+from django_pgqueue.conf import get_settings
+from django_pgqueue.worker import Options, Supervisor
+
+
+def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
+    """Add what a worker can be told; what is not told, `PGQUEUE` decides."""
+    parser.add_argument("--queues", help="comma-separated, strict in that order (default: all)")
+    parser.add_argument("--concurrency", type=positive, help="jobs at a time, each process (default: a setting)")
+    parser.add_argument("--processes", type=positive, help="worker processes (default: a setting)")
+    parser.add_argument("--database", help="alias of the database with the jobs (default: where the router sends them)")
+    parser.add_argument("--drain", action="store_true", help="end when nothing due is left")
+    parser.add_argument("--max-jobs", type=positive, help="replace a process after this many jobs")
+    parser.add_argument("--max-rss-mb", type=positive, help="replace a process that has grown beyond this many MiB")
+    parser.add_argument("--grace", type=seconds, help="seconds for running jobs after SIGTERM (default: a setting)")
+    parser.add_argument("--no-listen", action="store_true", help="poll only")
+
+
+def run(told: dict[str, Any]) -> int:
+    """Run a worker and return its exit code; raises `CommandError` for a database that cannot be used."""
+    alias = told["database"] or default_alias()
+    if alias not in connections:
+        raise CommandError(f"DATABASES has no alias {alias!r}: it has {', '.join(connections)}.")
+    if connections[alias].vendor != "postgresql":
+        raise CommandError(f"The database {alias!r} is not PostgreSQL; --database names another alias.")
+    log.connect()
+    return Supervisor(as_options(alias, told)).run()
+
+
+def as_options(alias: str, told: dict[str, Any]) -> Options:
+    """Return a worker's options from what the command line told."""
+    settings = get_settings()
+    names = [name.strip() for name in (told["queues"] or "").split(",")]
+    return Options(
+        database=alias,
+        queue_names=tuple(dict.fromkeys(filter(None, names))),
+        concurrency=told["concurrency"] or settings.CONCURRENCY,
+        processes=told["processes"] or settings.PROCESSES,
+        drain=told["drain"],
+        max_jobs=told["max_jobs"],
+        max_rss_mb=told["max_rss_mb"],
+        grace_seconds=settings.GRACE if told["grace"] is None else told["grace"],
+        listen=not told["no_listen"],
+    )
+
+
+def default_alias() -> str:
+    """Return the alias that jobs are written to."""
+    from django_pgqueue.models import Job  # after the apps are loaded
+
+    return router.db_for_write(Job) or DEFAULT_DB_ALIAS
+
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def seconds(text: str) -> float:
+    """Return a number of seconds that is not negative."""
+    number = float(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must not be negative")
+    return number
+
+
+class Command(BaseCommand):
+    """The worker."""
+
+    help = "Run jobs until told to stop by SIGTERM or SIGINT."
+    requires_migrations_checks = False  # the worker waits for them, and says so
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the worker's options."""
+        add_arguments(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run, and exit with the worker's code."""
+        sys.exit(run(options))

@@ -1,0 +1,88 @@
+"""A few words of shared memory between a supervisor and one child: what runs there, and how long its leases hold.
+
+The child writes which executions have started, so that the supervisor can charge a crash to those alone; the
+supervisor writes until when the last beat holds. Both clocks are the machine's monotonic one.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+from enum import IntEnum
+from typing import Final
+
+HEADER: Final = struct.Struct("=dQQ")
+"""Until when the leases hold, by the monotonic clock; how often the child has shown that it lives; its farewell."""
+SLOT: Final = struct.Struct("=q")
+"""The id of the execution that runs in a slot, 0 for none."""
+
+
+class Farewell(IntEnum):
+    """Why a child ends, said before it does. An exit code proves nothing: a task may call `os._exit(0)`."""
+
+    NONE = 0
+    """It did not say: it died."""
+    STOPPED = 1
+    DRAINED = 2
+    RECYCLED = 3
+    LEASE_LOST = 4
+
+
+class Board:
+    """Shared memory made before the fork; `slots` executions at the most can run at a time."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._memory = mmap.mmap(-1, HEADER.size + slots * SLOT.size)
+        self._signs_of_life = 0
+
+    # ---------------------------------------------------------------- the supervisor's words
+
+    def hold_until(self, lease_until: float) -> None:
+        """Say until when the child's leases hold."""
+        struct.pack_into("=d", self._memory, 0, lease_until)
+
+    @property
+    def lease_until(self) -> float:
+        """Until when the child's leases hold, as of the last beat that went through."""
+        return float(struct.unpack_from("=d", self._memory, 0)[0])
+
+    @property
+    def lease_left_seconds(self) -> float:
+        """How long they hold still; negative when over."""
+        return self.lease_until - time.monotonic()
+
+    # ---------------------------------------------------------------- the child's words
+
+    def started(self, slot: int, execution_id: int) -> None:
+        """Say that an execution runs in a slot."""
+        SLOT.pack_into(self._memory, HEADER.size + slot * SLOT.size, execution_id)
+
+    def ended(self, slot: int) -> None:
+        """Say that the slot is free."""
+        SLOT.pack_into(self._memory, HEADER.size + slot * SLOT.size, 0)
+
+    def running(self) -> list[int]:
+        """Return the ids of the executions that have started and not ended."""
+        ids = struct.unpack_from(f"={self._slots}q", self._memory, HEADER.size)
+        return [execution_id for execution_id in ids if execution_id]
+
+    def show_life(self) -> None:
+        """Say that the child's own threads still get to run."""
+        self._signs_of_life += 1
+        struct.pack_into("=Q", self._memory, 8, self._signs_of_life)
+
+    @property
+    def signs_of_life(self) -> int:
+        """How often the child has said so."""
+        return int(struct.unpack_from("=Q", self._memory, 8)[0])
+
+    def say_farewell(self, farewell: Farewell) -> None:
+        """Say why this process is about to end."""
+        struct.pack_into("=Q", self._memory, 16, farewell)
+
+    @property
+    def farewell(self) -> Farewell:
+        """Why the child ended, as far as it said."""
+        return Farewell(struct.unpack_from("=Q", self._memory, 16)[0])

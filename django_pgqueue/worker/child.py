@@ -1,0 +1,220 @@
+"""One worker process: builds the services, and stops them in the right order.
+
+    fetcher → hand → slots → completer          and beside them: heartbeat, maintenance, listener
+
+Stop order: the fetcher claims no more and gives back what waits; the slots drain; the completer empties; what still
+runs after the grace is given back, uncounted; the process exits.
+
+It obeys its supervisor alone, by letters through a pipe: S stop, R release at once. The pipe's end means that the
+supervisor is gone, and nobody beats any more: stop. Signals are not listened to, for a terminal's Ctrl-C and systemd's
+SIGTERM reach every process of a group, and the supervisor passes them on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from typing import Final, NoReturn
+
+import psycopg
+
+from django_pgqueue import lifecycle
+from django_pgqueue.conf import get_settings
+
+from . import hygiene
+from .board import Board, Farewell
+from .completer import Completer
+from .fetcher import Fetcher
+from .hand import Hand
+from .heartbeat import LeaseGuard, Watch
+from .lanes import Lanes
+from .link import Link
+from .listener import Listener
+from .maintenance import Maintenance
+from .options import Options
+from .pool import Pool
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+STOP: Final = b"S"
+RELEASE: Final = b"R"
+TURN_SECONDS: Final = 0.05
+CHECK_SECONDS: Final = 1.0
+EMPTY_LOOKS: Final = 2
+"""Claims from the start that find nothing before a drain believes it."""
+
+
+def slots(options: Options) -> int:
+    """Return how many executions a child can run at a time: threads, and as many coroutines."""
+    return 2 * options.concurrency
+
+
+class Child:
+    """The services of one process."""
+
+    def __init__(self, options: Options, board: Board, worker_id: int, orders: int) -> None:
+        self.options = options
+        self.board = board
+        self.worker_id = worker_id
+        self.orders = orders
+        self._idle = False
+        alias = options.database
+        self.link = Link(alias, "child")
+        self.hand = Hand(options.concurrency)
+        self.completer = Completer(Link(alias, "completer"))
+        self.pool = Pool(self.hand, board, alias, options.concurrency, self.completer.hand_over)
+        self.fetcher = Fetcher(Link(alias, "fetcher"), self.hand, self.pool, self.completer, Lanes(options.queue_names))
+        self.fetcher.worker_id = worker_id
+        self.pool.on_hunger = self.fetcher.wake
+        self.watch = Watch(Link(alias, "heartbeat"), self.hand, self.completer, self.pool.interrupt, worker_id)
+        self.fetcher.on_lost_claim = self.watch.claim_failed
+        self.guard = LeaseGuard(board, self.hand, self.pool.interrupt)
+        self.maintenance = Maintenance(Link(alias, "maintenance"))
+        self.services = [self.completer, self.fetcher, self.watch, self.guard, self.maintenance]
+        if options.listen and get_settings().NOTIFY:
+            link = Link(get_settings().LISTEN_DATABASE or alias, "listener")
+            self.services.append(Listener(link, self.fetcher.notified, self.fetcher.may_sleep))
+
+    def run(self) -> None:
+        """Work until told to stop, drained, or due for replacement."""
+        hygiene.watch()
+        self.pool.start()
+        for service in self.services:
+            service.start()
+        logger.info("worker %d is ready (process %d)", self.worker_id, os.getpid())
+        order, farewell = self._until_ordered()
+        self._stop(order)
+        self.board.say_farewell(farewell)
+
+    # ---------------------------------------------------------------- working
+
+    def _until_ordered(self) -> tuple[bytes, Farewell]:
+        checked_at = time.monotonic()
+        while True:
+            order = self._order(TURN_SECONDS if self.options.drain or self.options.max_jobs else CHECK_SECONDS)
+            if order is not None:
+                return order, Farewell.STOPPED
+            if self.options.drain and self._is_drained():
+                return STOP, Farewell.DRAINED
+            if self._has_done_enough():
+                return STOP, Farewell.RECYCLED
+            if time.monotonic() - checked_at > CHECK_SECONDS:
+                checked_at = time.monotonic()
+                if self._has_grown():
+                    return STOP, Farewell.RECYCLED
+
+    def _order(self, timeout_seconds: float) -> bytes | None:
+        """Return the next order, b"" if the supervisor is gone, None if there is none in time."""
+        ready, _, _ = select.select([self.orders], [], [], timeout_seconds)
+        return os.read(self.orders, 1) if ready else None
+
+    def _is_drained(self) -> bool:
+        """Whether nothing is held, and looks that began after that have found nothing due."""
+        was_idle, self._idle = self._idle, not len(self.hand) and not len(self.completer)
+        if self._idle and not was_idle:
+            self.fetcher.look_afresh()
+            return False
+        self.fetcher.wake()
+        return self._idle and self.fetcher.vain_looks >= EMPTY_LOOKS
+
+    def _has_done_enough(self) -> bool:
+        return self.options.max_jobs is not None and self.hand.started >= self.options.max_jobs
+
+    def _has_grown(self) -> bool:
+        return self.options.max_rss_mb is not None and resident_mib() > self.options.max_rss_mb
+
+    # ---------------------------------------------------------------- stopping
+
+    def _stop(self, order: bytes) -> None:
+        deadline = time.monotonic() + (0.0 if order == RELEASE else self._grace_seconds(order))
+        self.fetcher.stop()
+        self._give_back([claimed.execution_id for claimed in self.hand.take_waiting()])
+        self.fetcher.join(5.0)
+        while self._works() and time.monotonic() < deadline:
+            if self._order(TURN_SECONDS) == RELEASE:
+                break
+        self.pool.stop()
+        self._give_back_running()
+        self._empty_completer()
+        for service in self.services:
+            service.stop()
+        self._sign_off()
+
+    def _grace_seconds(self, order: bytes) -> float:
+        if order == b"":  # the supervisor is gone, and the leases run out
+            return min(self.options.grace_seconds, max(0.0, self.board.lease_left_seconds * 0.8))
+        return self.options.grace_seconds
+
+    def _works(self) -> bool:
+        return bool(self.hand.running)
+
+    def _give_back_running(self) -> None:
+        """Close what still runs, so that it is free for others before this process has ended."""
+        running = sorted(self.hand.running)
+        if running:
+            logger.warning("%d jobs still run after the grace: they are given back", len(running))
+            self._give_back(running)
+
+    def _give_back(self, execution_ids: list[int]) -> None:
+        if not execution_ids:
+            return
+        try:
+            with self.link.use() as connection:
+                lifecycle.release(connection, [lifecycle.Released(key) for key in execution_ids])
+        except (psycopg.Error, OSError) as error:
+            logger.warning("%d jobs could not be given back (%s): the supervisor will", len(execution_ids), error)
+
+    def _empty_completer(self) -> None:
+        deadline = time.monotonic() + max(1.0, min(10.0, self.board.lease_left_seconds))
+        while len(self.completer) and time.monotonic() < deadline:
+            self.completer.wake()
+            time.sleep(0.002)
+
+    def _sign_off(self) -> None:
+        try:
+            with self.link.use() as connection:
+                lifecycle.unregister_worker(connection, self.worker_id)
+        except (psycopg.Error, OSError):
+            logger.debug("the end of worker %s is not recorded", self.worker_id, exc_info=True)
+
+
+def main(options: Options, board: Board, orders: int) -> NoReturn:
+    """Be a child: called in a process just forked; never returns."""
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # A handler that does nothing, not SIG_IGN, which programs that a task starts would inherit.
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        Child(options, board, _worker_id(orders), orders).run()
+    except BaseException:
+        logger.exception("the worker process failed")
+    finally:
+        sys.stdout.flush()
+        logging.shutdown()
+        os._exit(0 if board.farewell else 1)  # not through atexit: what still runs is somebody else's already
+
+
+def _worker_id(orders: int) -> int:
+    """Read this worker's id, the first line that the supervisor sends."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(orders, 1)
+        if not byte:
+            raise SystemExit("the supervisor ended before the worker began")
+        line += byte
+    return int(line)
+
+
+def resident_mib() -> float:
+    """Return this process's resident memory in MiB; its peak where /proc does not tell the present."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * resource.getpagesize() / 2**20
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

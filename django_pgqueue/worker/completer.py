@@ -1,0 +1,102 @@
+"""Writes what the slots report, on its own connection: whatever waits, in one statement. One result is written at
+once, a flood in hundreds; there is no timer.
+
+The leases of what waits here are extended like any others, until the write is acknowledged: finished jobs of a worker
+that cannot write would else be taken for lost and run again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Final
+
+import psycopg
+
+from django_pgqueue.db import EngineConnection
+
+from .finisher import finish
+from .link import Link
+from .report import Ending, Report
+from .service import Service
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+BATCH: Final = 500
+BUFFER_LIMIT: Final = 5000
+"""Reports that wait at the most before no more jobs are claimed."""
+LOCKED_PAUSE_SECONDS: Final = 0.05
+UNWRITABLE: Final = (psycopg.DataError, psycopg.IntegrityError, UnicodeError)
+
+
+class Completer(Service):
+    """Takes reports from any thread, writes them in its own."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__("completer")
+        self.link = link
+        self.pending: deque[Report] = deque()
+        self.finished = 0
+        """How many reports were written since the process began."""
+        self._writing: list[Report] = []
+
+    def hand_over(self, report: Report) -> None:
+        """Take responsibility for writing a report."""
+        self.pending.append(report)
+        self._wake.set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits that nothing more should be claimed."""
+        return len(self.pending) > BUFFER_LIMIT
+
+    def __len__(self) -> int:
+        return len(self.pending) + len(self._writing)
+
+    def ids(self) -> set[int]:
+        """Return the executions whose end waits here, or is being written."""
+        return {report.claimed.execution_id for report in (*list(self.pending), *self._writing)}
+
+    def tick(self) -> float:
+        """Write a batch of what waits."""
+        if not self._writing:
+            self._writing = [self.pending.popleft() for _ in range(min(BATCH, len(self.pending)))]
+        if not self._writing:
+            return 60.0
+        reports = self._writing
+        with self.link.use() as connection:
+            try:
+                locked = finish(connection, reports)
+            except UNWRITABLE as error:
+                locked = self._one_by_one(connection, reports, error)
+        self._writing = []
+        self.finished += len(reports) - len(locked)
+        self.pending.extend(locked)
+        return LOCKED_PAUSE_SECONDS if locked and len(locked) == len(self.pending) else 0.0
+
+    def _one_by_one(self, connection: EngineConnection, reports: list[Report], error: Exception) -> list[Report]:
+        """Write a batch that cannot be written as one: the culprit's end is that it could not be stored."""
+        logger.warning("a batch of %d reports cannot be written (%s): one by one", len(reports), error)
+        locked = []
+        for report in reports:
+            try:
+                locked += finish(connection, [report])
+            except UNWRITABLE as why:
+                locked += self._as_unstorable(connection, report, why)
+        return locked
+
+    def _as_unstorable(self, connection: EngineConnection, report: Report, why: Exception) -> list[Report]:
+        plain = Report(
+            report.claimed,
+            Ending.FAILED,
+            report.started_at,
+            report.finished_at,
+            exception_class=f"{type(why).__module__}.{type(why).__qualname__}",
+            error=f"the attempt's end ({report.ending.value}) could not be stored: {type(why).__name__}",
+        )
+        try:
+            return finish(connection, [plain])
+        except UNWRITABLE:
+            # Left open: its lease runs out, and rescue, which writes nothing of the task's, decides.
+            logger.exception("job %s: neither its end nor that failure can be written", report.claimed.job_id)
+            return []

@@ -1,0 +1,206 @@
+"""Runs one claimed job and returns how it ended. Touches no table, but for an atomic task's own finish.
+
+The only place that catches everything a task may raise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from asgiref.sync import async_to_sync
+from django.db import connections
+
+from django_pgqueue import lifecycle, registry, signals
+from django_pgqueue.arguments import decode_arguments, encode_result
+from django_pgqueue.context import TaskContext
+from django_pgqueue.db import read_committed
+from django_pgqueue.exceptions import Cancel, Dead, JobLocked, LeaseLost, Retry, Snooze
+
+from . import describe, policy
+from .report import Ending, Report
+
+if TYPE_CHECKING:
+    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.task import Task
+
+ATOMIC_LOCK_SECONDS: Final = 10.0
+"""How long an atomic finish waits for a beat, or somebody else, to let go of its rows."""
+
+
+class DoesNotFit(Exception):
+    """The job cannot be run here: its task is unknown, or its arguments cannot be given to it."""
+
+
+class Attempt:
+    """One claimed job on its way through its task's function."""
+
+    __slots__ = ("alias", "args", "claimed", "committing", "context", "interrupted", "kwargs", "started_at", "task")
+
+    task: Task[Any, Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+    context: TaskContext | None
+
+    def __init__(self, claimed: Claimed, alias: str) -> None:
+        self.claimed = claimed
+        self.alias = alias
+        self.context = None
+        self.interrupted = False
+        self.committing = False
+        self.started_at = time.monotonic()
+
+    def run(self) -> Report:
+        """Run a task in this thread, a coroutine on a loop of its own; never raises but `LeaseLost` thrown in."""
+        try:
+            self._prepare()
+            self._tell_started()
+            if self.task.atomic:
+                return self._run_atomic()
+            function = async_to_sync(self.task.func) if self.task.is_async else self.task.func
+            return self._succeeded(self._call(function))
+        except BaseException as exception:  # noqa: BLE001 -- whatever a task raises is its end, not the worker's
+            return self.ended_by(exception)
+
+    async def run_async(self) -> Report:
+        """Run a coroutine task on the running loop; a cancellation is reported as "given back"."""
+        try:
+            self._prepare()
+            self._tell_started()
+            return self._succeeded(await self._call(self.task.func))
+        except BaseException as exception:  # noqa: BLE001 -- as in run()
+            return self.ended_by(exception)
+
+    def interrupt(self) -> None:
+        """Note that the execution is no longer this worker's; the caller makes the function stop."""
+        self.interrupted = True
+        if self.context is not None:
+            self.context.lost.set()
+
+    # ---------------------------------------------------------------- steps
+
+    def _prepare(self) -> None:
+        task = registry.get(self.claimed.task_name)
+        if task is None:
+            raise DoesNotFit(f"this worker knows no task named {self.claimed.task_name!r}")
+        self.task = task
+        try:
+            self.args, self.kwargs = decode_arguments(self.claimed.arguments)
+        except ValueError as error:
+            raise DoesNotFit(str(error)) from None
+        if task.takes_context:
+            self.context = TaskContext(
+                job_id=self.claimed.job_id,
+                execution_id=self.claimed.execution_id,
+                attempt=self.claimed.attempt,
+                max_attempts=self.claimed.max_attempts,
+                queue_name=self.claimed.queue_name,
+                database=self.alias,
+            )
+            self.args.insert(0, self.context)
+
+    def _tell_started(self) -> None:
+        if signals.job_started.receivers:
+            claimed = self.claimed
+            signals.job_started.send_robust(
+                sender=claimed.task_name,
+                job_id=claimed.job_id,
+                execution_id=claimed.execution_id,
+                queue_name=claimed.queue_name,
+                attempt=claimed.attempt,
+            )
+
+    def _call(self, function: Callable[..., Any]) -> Any:
+        try:
+            return function(*self.args, **self.kwargs)
+        except TypeError as error:
+            # Binding first would cost 3 us a job; a call that fails to bind has no frame of the function in it.
+            if not _binds(self.task, self.args, self.kwargs):
+                raise DoesNotFit(f"the job's arguments do not fit {self.task.name}(): {error}") from error
+            raise
+
+    def _run_atomic(self) -> Report:
+        connection = connections[self.alias]
+        with read_committed(connection):
+            report = self._succeeded(self._call(self.task.func))
+            self._finish_within(connection, report)
+            self.committing = True
+        report.ending = Ending.WRITTEN
+        return report
+
+    def _finish_within(self, connection: Any, report: Report) -> None:
+        """Write the finish in the task's own transaction; raises, and so rolls it back, if the execution is lost."""
+        deadline = time.monotonic() + ATOMIC_LOCK_SECONDS
+        while (fate := _finish_one(connection, report)) is lifecycle.Fate.LOCKED:
+            if time.monotonic() > deadline:
+                raise JobLocked(f"job {self.claimed.job_id} stayed locked by another session at its finish")
+            time.sleep(0.005)
+        if fate is not lifecycle.Fate.DONE:
+            self.interrupted = True
+            raise LeaseLost(f"execution {self.claimed.execution_id} was closed by another worker: rolled back")
+
+    # ---------------------------------------------------------------- ends
+
+    def _succeeded(self, value: Any) -> Report:
+        finished_at = time.monotonic()
+        result = encode_result(value) if self.task.store_result and value is not None else None
+        keeps_nothing = self.task.retention_for("succeeded") == (True, 0.0)
+        ending = Ending.DISCARDED if keeps_nothing else Ending.SUCCEEDED
+        return Report(self.claimed, ending, self.started_at, finished_at, self.task, result)
+
+    def ended_by(self, exception: BaseException) -> Report:
+        """Return the report of an attempt that ended with an exception."""
+        report = Report(
+            self.claimed,
+            Ending.FAILED,
+            self.started_at,
+            time.monotonic(),
+            exception=exception,
+            exception_class=describe.class_path(exception),
+            error=describe.message(exception),
+            may_be_committed=self.committing,
+        )
+        if isinstance(exception, Snooze):
+            report.ending, report.delay_seconds = Ending.SNOOZED, exception.after_seconds
+        elif isinstance(exception, Cancel):
+            report.ending = Ending.CANCELLED
+        elif self.interrupted and isinstance(exception, LeaseLost | asyncio.CancelledError):
+            report.ending = Ending.RELEASED
+        elif isinstance(exception, DoesNotFit):
+            self._does_not_fit(report)
+        else:
+            self._failed(report, exception)
+        return report
+
+    def _does_not_fit(self, report: Report) -> None:
+        report.delay_seconds = policy.delay_while_unknown(self.claimed.unknown_seconds)
+        report.ending = Ending.FAILED if report.delay_seconds is None else Ending.UNKNOWN
+
+    def _failed(self, report: Report, exception: BaseException) -> None:
+        report.traceback = describe.traceback_text(exception)
+        if isinstance(exception, Dead):
+            return
+        if isinstance(exception, Retry) and exception.after_seconds is not None:
+            last = self.claimed.attempt >= self.claimed.max_attempts
+            report.delay_seconds = None if last else exception.after_seconds
+        else:
+            report.delay_seconds = policy.delay_after_failure(self.claimed, exception)
+
+
+def _finish_one(connection: Any, report: Report) -> lifecycle.Fate:
+    execution_id = report.claimed.execution_id
+    if report.ending is Ending.DISCARDED:
+        return lifecycle.succeed_and_discard(connection, [execution_id])[execution_id]
+    now = time.monotonic()
+    row = lifecycle.Succeeded(execution_id, report.result, now - report.started_at, now - report.finished_at)
+    return lifecycle.succeed(connection, [row])[execution_id]
+
+
+def _binds(task: Task[Any, Any], args: list[Any], kwargs: dict[str, Any]) -> bool:
+    try:
+        task.signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True

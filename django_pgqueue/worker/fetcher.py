@@ -1,0 +1,238 @@
+"""Claims jobs ahead of the slots, by lanes and cursors; sleeps as long as nothing can be due.
+
+How much: the free slots, plus what the recent speed says will start in the next tenth of a second, bounded in number
+and bytes. A job that waits for a slot longer than a second is given back.
+
+Where: each lane from the cursor where its last claim ended, so that the dead index entries of claimed jobs, which a
+transaction anywhere may keep from being removed, are not walked again. What came to lie behind a cursor (late commits,
+retries) is found by a claim from the start: due again after ten times what the last one took, so that it never takes
+more than a tenth of the time, and always before the worker sleeps.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import psycopg
+
+from django_pgqueue import db, lifecycle
+from django_pgqueue.conf import get_settings
+from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+
+from .completer import Completer
+from .hand import Hand
+from .lanes import Lanes
+from .link import Link
+from .pool import Pool
+from .service import Service
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+AHEAD_SECONDS: Final = 0.1
+WAIT_LIMIT_SECONDS: Final = 1.0
+AHEAD_BYTES: Final = 16 * 1024 * 1024
+IDLE_PAUSES_SECONDS: Final = (0.005, 0.015, 0.06, 0.24)
+"""Looks at 5, 20, 80 and 320 ms after the last job, before a long sleep: enqueue leaves notifications out that
+follow another within 5 ms, and counts on these."""
+FULL_SCAN_REST: Final = 10
+"""A claim from the start may take a tenth of the time."""
+UNCLAIMABLE: Final = (psycopg.DataError, psycopg.IntegrityError, psycopg.InternalError)
+
+
+class Fetcher(Service):
+    """Fills the hand."""
+
+    def __init__(self, link: Link, hand: Hand, pool: Pool, completer: Completer, lanes: Lanes) -> None:
+        super().__init__("fetcher")
+        self.link = link
+        self.hand = hand
+        self.pool = pool
+        self.completer = completer
+        self.lanes = lanes
+        self.worker_id = 0
+        self.polling_seconds = get_settings().POLL_INTERVAL_WITHOUT_LISTEN
+        """How long an idle worker sleeps at most; the listener raises it while notifications arrive."""
+        self.vain_looks = 0
+        """How many claims from the start have found nothing since one last found something."""
+        self.on_lost_claim: Callable[[], None] = lambda: None
+        """Called when a claim's reply was lost: what it opened, the heartbeat finds and gives back."""
+        self._rate = Rate(hand)
+        self._afresh = False
+        self._idle_steps = 0
+        self._full_scan_at = 0.0
+        self._job_bytes = 1.0
+        self._skipped_ids: set[int] = set()
+
+    def may_sleep(self, seconds: float) -> None:
+        """Set how long an idle fetcher may sleep; from any thread."""
+        self.polling_seconds = seconds
+
+    def notified(self) -> None:
+        """Look again soon, and more often for a while; from any thread."""
+        self._idle_steps = 0
+        self.wake()
+
+    def look_afresh(self) -> None:
+        """Forget lanes and cursors, and count looks in vain from now on; from any thread."""
+        self.vain_looks = 0
+        self._afresh = True
+        self.wake()
+
+    def tick(self) -> float:
+        """Give back what waits too long, claim what there is room for."""
+        if self._afresh:
+            self._afresh, self.vain_looks = False, 0
+            self.lanes.forget()
+        self._give_back(time.monotonic() - WAIT_LIMIT_SECONDS)
+        room = self._room()
+        if room <= 0:
+            return self._until_slots_free()
+        claimed = self._claim(room)
+        if claimed:
+            self._idle_steps = 0
+            return 0.0
+        return self._idle_pause()
+
+    def at_end(self) -> None:
+        """Give back what no slot has taken."""
+        try:
+            self._give_back(float("inf"))
+        except (psycopg.Error, OSError):
+            logger.warning("jobs that wait here could not be given back: the supervisor will")
+
+    # ---------------------------------------------------------------- how much
+
+    def _room(self) -> int:
+        if self.completer.is_full:
+            return 0
+        ahead = min(int(self._rate.per_second() * AHEAD_SECONDS), int(AHEAD_BYTES / self._job_bytes))
+        waiting = len(self.hand.waiting)
+        if waiting > ahead // 2:
+            return 0
+        return min(self.hand.free_slots + ahead - waiting, get_settings().CLAIM_LIMIT)
+
+    def _until_slots_free(self) -> float:
+        """Sleep until a slot asks for more; look often while jobs wait here or in the completer."""
+        return 0.004 if self.hand.waiting or self.completer.is_full else 1.0
+
+    def _give_back(self, claimed_before: float) -> None:
+        taken = self.hand.take_waiting(claimed_before)
+        if taken:
+            with self.link.use() as connection:
+                lifecycle.release(connection, [lifecycle.Released(claimed.execution_id) for claimed in taken])
+
+    # ---------------------------------------------------------------- where
+
+    def _claim(self, room: int) -> Sequence[Claimed]:
+        now = time.monotonic()
+        from_start = now >= self._full_scan_at
+        claimed = self._claim_from(room, from_start=from_start)
+        if len(claimed) < room and not from_start and time.monotonic() >= self._full_scan_at:
+            claimed = [*claimed, *self._claim_from(room - len(claimed), from_start=True)]
+            from_start = True
+        self.vain_looks = 0 if claimed else self.vain_looks + from_start
+        return claimed
+
+    def _claim_from(self, room: int, *, from_start: bool) -> Sequence[Claimed]:
+        began = time.monotonic()
+        with self.link.use() as connection:
+            if self.link.connected_at >= began:
+                self.lanes.forget()
+            cursors = self.lanes.ordered(connection, from_start=from_start)
+            if not cursors:
+                return ()
+            claimed = self._take(connection, cursors, room)
+        self.lanes.move_cursors(claimed)
+        if from_start:
+            self._full_scan_at = time.monotonic() + FULL_SCAN_REST * (time.monotonic() - began)
+        return claimed
+
+    def _take(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
+        try:
+            claimed = self._claim_rows(connection, cursors, room)
+        except UNCLAIMABLE as error:
+            logger.warning("a claim failed on its data (%s): one by one", error)
+            claimed = self._one_by_one(connection, cursors, room)
+        except (psycopg.Error, OSError):
+            self.on_lost_claim()
+            raise
+        if claimed:
+            size = sum(len(job.arguments) for job in claimed) / len(claimed) + 1
+            self._job_bytes += (size - self._job_bytes) / 4
+            self.hand.add(claimed)
+            self.pool.submit(claimed)
+        return claimed
+
+    def _claim_rows(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], limit: int) -> list[Claimed]:
+        return lifecycle.claim(
+            connection,
+            cursors,
+            limit=limit,
+            free_slots=self.hand.free_slots,
+            worker_id=self.worker_id,
+            lease_seconds=get_settings().LEASE,
+            skipped_ids=self._skipped_ids,
+        )
+
+    def _one_by_one(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
+        """Take jobs singly, up to the first whose row makes the claim fail; end that one, with the reason."""
+        claimed: list[Claimed] = []
+        for _ in range(room):
+            job_id = lifecycle.next_in_line(connection, cursors, self._skipped_ids)
+            if job_id is None:
+                break
+            try:
+                claimed += self._claim_rows(connection, cursors, 1)
+            except UNCLAIMABLE as error:
+                self._set_aside(connection, job_id, error)
+                break
+        return claimed
+
+    def _set_aside(self, connection: db.EngineConnection, job_id: int, error: psycopg.Error) -> None:
+        logger.error("job %s cannot be claimed: %s", job_id, error)
+        try:
+            lifecycle.set_aside(
+                connection,
+                job_id,
+                worker_id=self.worker_id,
+                exception_class=f"{type(error).__module__}.{type(error).__qualname__}",
+                error=f"the job's row cannot be claimed: {error}"[:2000],
+            )
+        except psycopg.Error as why:
+            logger.error("nor can it be set aside (%s): this worker passes it by", why)
+            self._skipped_ids.add(job_id)
+
+    # ---------------------------------------------------------------- when
+
+    def _idle_pause(self) -> float:
+        if self._idle_steps < len(IDLE_PAUSES_SECONDS):
+            self._idle_steps += 1
+            return IDLE_PAUSES_SECONDS[self._idle_steps - 1]
+        with self.link.use() as connection:
+            due = lifecycle.seconds_until_due(connection, self.lanes.known)
+        pause_seconds = self.polling_seconds * random.uniform(0.8, 1)  # noqa: S311 -- spreads load, hides nothing
+        return pause_seconds if due is None else min(pause_seconds, max(due, 0.001))
+
+
+class Rate:
+    """Jobs started per second, lately."""
+
+    def __init__(self, hand: Hand) -> None:
+        self._hand = hand
+        self._started, self._at = hand.started, time.monotonic()
+        self._smooth = 0.0
+
+    def per_second(self) -> float:
+        """Return the rate, fading by half in about a tenth of a second."""
+        now = time.monotonic()
+        elapsed = now - self._at
+        if elapsed > 0.005:
+            current = (self._hand.started - self._started) / elapsed
+            weight = min(1.0, elapsed / 0.1)
+            self._smooth += (current - self._smooth) * weight
+            self._started, self._at = self._hand.started, now
+        return self._smooth

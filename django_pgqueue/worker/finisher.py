@@ -1,0 +1,168 @@
+"""Writes reports: each ending by its act, all of one kind in one statement; then tells what happened.
+
+Used by the completer, and by the testing kit in its own thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from django_pgqueue import lifecycle, signals
+from django_pgqueue.db import Connection
+from django_pgqueue.lifecycle import Fate, Moved
+from django_pgqueue.states import Outcome, State
+
+from .report import Ending, Report
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+
+def finish(connection: Connection, reports: Sequence[Report]) -> list[Report]:
+    """Write these reports and send their signals; return those whose rows were locked, to be written again.
+
+    Raises what the database raises; then none, or only some kinds, are written, and writing them again is harmless.
+    """
+    by_ending = defaultdict(list)
+    for report in reports:
+        by_ending[report.ending].append(report)
+    locked = []
+    for ending, group in by_ending.items():
+        moves = WRITERS[ending](connection, group)
+        for report in group:
+            moved = moves[report.claimed.execution_id]
+            if moved.fate is Fate.LOCKED:
+                locked.append(report)
+            else:
+                tell(report, moved)
+    return locked
+
+
+def tell(report: Report, moved: Moved) -> None:
+    """Send the signal for what was written, or log that it did not count."""
+    if moved.fate is Fate.LOST and report.may_be_committed:
+        logger.warning("job %s: the reply to its commit was lost; the database has it settled", report.claimed.job_id)
+    elif moved.fate is Fate.LOST:
+        logger.warning(
+            "execution %s of job %s was closed by somebody else: its end (%s) does not count",
+            report.claimed.execution_id,
+            report.claimed.job_id,
+            report.ending.value,
+        )
+    elif moved.fate is Fate.DONE:
+        _send(report, moved.state)
+
+
+def _send(report: Report, state: State | None) -> None:
+    signal, extra = _signal_for(report, state)
+    if signal is None or not signal.receivers:
+        return
+    claimed = report.claimed
+    signal.send_robust(
+        sender=claimed.task_name,
+        job_id=claimed.job_id,
+        execution_id=claimed.execution_id,
+        queue_name=claimed.queue_name,
+        attempt=claimed.attempt,
+        duration_seconds=report.duration_seconds,
+        **extra,
+    )
+
+
+def _signal_for(report: Report, state: State | None) -> tuple[Any, dict[str, Any]]:
+    if state is State.SUCCEEDED:
+        return signals.job_succeeded, {}
+    if state is State.DEAD:
+        return signals.job_dead, {"exception": report.exception, "error": report.error}
+    if state is State.CANCELLED:
+        return signals.job_cancelled, {"error": report.error}
+    if report.ending is Ending.FAILED:
+        retry = {"exception": report.exception, "error": report.error, "retry_seconds": report.delay_seconds}
+        return signals.job_failed, retry
+    return None, {}
+
+
+# ------------------------------------------------------------------------------- one writer an ending
+
+Writer = Callable[[Connection, Sequence[Report]], dict[int, Moved]]
+
+
+def _ids(reports: Sequence[Report]) -> list[int]:
+    return [report.claimed.execution_id for report in reports]
+
+
+def _ages(report: Report, now: float) -> tuple[float, float]:
+    return now - report.started_at, now - report.finished_at
+
+
+def _all(fates: dict[int, Fate], state: State) -> dict[int, Moved]:
+    done = Moved(Fate.DONE, state)
+    return {key: done if fate is Fate.DONE else Moved(fate) for key, fate in fates.items()}
+
+
+def _write_succeeded(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
+    now = time.monotonic()
+    rows = [lifecycle.Succeeded(r.claimed.execution_id, r.result, *_ages(r, now)) for r in reports]
+    return _all(lifecycle.succeed(connection, rows), State.SUCCEEDED)
+
+
+def _write_discarded(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
+    return _all(lifecycle.succeed_and_discard(connection, _ids(reports)), State.SUCCEEDED)
+
+
+def _already_written(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
+    return dict.fromkeys(_ids(reports), Moved(Fate.DONE, State.SUCCEEDED))
+
+
+def _write_failed(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
+    now = time.monotonic()
+    rows = [
+        lifecycle.Failed(
+            r.claimed.execution_id,
+            Outcome.FAILED,
+            r.delay_seconds,
+            *_ages(r, now),
+            r.exception_class,
+            r.error,
+            r.traceback,
+        )
+        for r in reports
+    ]
+    return lifecycle.fail(connection, rows)
+
+
+def _given_back(reports: Sequence[Report]) -> list[lifecycle.Released]:
+    return [lifecycle.Released(r.claimed.execution_id, r.delay_seconds, r.error) for r in reports]
+
+
+def _write_released(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
+    return lifecycle.release(connection, _given_back(reports))
+
+
+def _write_unknown(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
+    return lifecycle.release(connection, _given_back(reports), unknown=True)
+
+
+def _write_snoozed(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
+    return lifecycle.snooze(connection, _given_back(reports))
+
+
+def _write_cancelled(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
+    now = time.monotonic()
+    rows = [lifecycle.Cancelled(r.claimed.execution_id, *_ages(r, now), r.error) for r in reports]
+    return _all(lifecycle.end_cancelled(connection, rows), State.CANCELLED)
+
+
+WRITERS: Final[dict[Ending, Writer]] = {
+    Ending.SUCCEEDED: _write_succeeded,
+    Ending.DISCARDED: _write_discarded,
+    Ending.WRITTEN: _already_written,
+    Ending.FAILED: _write_failed,
+    Ending.RELEASED: _write_released,
+    Ending.UNKNOWN: _write_unknown,
+    Ending.SNOOZED: _write_snoozed,
+    Ending.CANCELLED: _write_cancelled,
+}

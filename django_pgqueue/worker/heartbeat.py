@@ -1,0 +1,118 @@
+"""The child's side of the leases: which of what it holds is still its own, and what to do about the rest.
+
+The supervisor beats (see `supervisor`); here the answer is drawn, once a beat:
+
+* **lost**: held since before the question was sent, and not open: somebody else closed it. Its job is interrupted.
+* **unknown**: open in two answers running, and not held: the reply of a claim was lost. It is given back.
+* The leases have not been extended for four fifths of their time: interrupt everything, in time; at their end, exit.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+from django_pgqueue import lifecycle
+from django_pgqueue.conf import get_settings
+
+from .board import Board, Farewell
+from .completer import Completer
+from .hand import Hand
+from .link import Link
+from .service import Service
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+IN_TIME: Final = 0.2
+"""The part of the lease that is left when a worker that cannot extend stops its own work."""
+
+
+class Watch(Service):
+    """Compares what this process holds with what the database says is open."""
+
+    def __init__(
+        self, link: Link, hand: Hand, completer: Completer, interrupt: Callable[[set[int]], None], worker_id: int
+    ) -> None:
+        super().__init__("heartbeat")
+        self.link = link
+        self.hand = hand
+        self.completer = completer
+        self.interrupt = interrupt
+        self.worker_id = worker_id
+        self._unknown: set[int] = set()
+        self._look_again = True
+
+    def claim_failed(self) -> None:
+        """Note that a claim's reply was lost: something may be open that nobody holds."""
+        self._look_again = True
+
+    def tick(self) -> float:
+        """Ask what is open, if anything can be."""
+        if len(self.hand) or len(self.completer) or self._look_again or self._unknown:
+            self._compare()
+        return get_settings().beat_seconds
+
+    def _compare(self) -> None:
+        asked_at = time.monotonic()
+        held = self.hand.known_before(asked_at)
+        with self.link.use() as connection:
+            is_open = {held.execution_id for held in lifecycle.open_executions(connection, self.worker_id)}
+            asked_to_cancel = lifecycle.cancel_requests(connection, [self.worker_id]) if is_open else []
+        lost = held - is_open - self.completer.ids()
+        if lost:
+            logger.warning("executions %s are no longer this worker's: interrupted", sorted(lost))
+            self.interrupt(lost)
+        self._give_back_unknown(is_open)
+        self._cancel_waiting({execution_id for _, execution_id in asked_to_cancel})
+        self._look_again = False
+
+    def _give_back_unknown(self, is_open: set[int]) -> None:
+        unknown = is_open - self.hand.known_before(float("inf")) - self.completer.ids()
+        twice = unknown & self._unknown
+        self._unknown = unknown - twice
+        if twice:
+            logger.warning("executions %s are open, and not held here: given back", sorted(twice))
+            with self.link.use() as connection:
+                lifecycle.release(connection, [lifecycle.Released(execution_id) for execution_id in twice])
+
+    def _cancel_waiting(self, execution_ids: set[int]) -> None:
+        """Give back what is to be cancelled and has not started: the release ends it as cancelled."""
+        not_started = [key for key in execution_ids if self.hand.waiting.pop(key, None) is not None]
+        if not_started:
+            with self.link.use() as connection:
+                lifecycle.release(connection, [lifecycle.Released(key) for key in not_started])
+
+
+class LeaseGuard(Service):
+    """Stops this process's work before its leases end, and the process itself when they do.
+
+    Without a database nobody can tell whether others think this worker lost, so it must act as if they did.
+    """
+
+    def __init__(self, board: Board, hand: Hand, interrupt: Callable[[set[int]], None]) -> None:
+        super().__init__("lease-guard")
+        self.board = board
+        self.hand = hand
+        self.interrupt = interrupt
+        self._warned = False
+
+    def tick(self) -> float:
+        """Look how long the leases hold; show the supervisor that this process lives."""
+        self.board.show_life()
+        left_seconds = self.board.lease_left_seconds
+        margin_seconds = IN_TIME * get_settings().LEASE
+        if left_seconds > margin_seconds or not len(self.hand):
+            self._warned = False
+            return max(0.01, min(1.0, left_seconds - margin_seconds))
+        if not self._warned:
+            self._warned = True
+            logger.error("the leases end in %.1f s and cannot be extended: all jobs are interrupted", left_seconds)
+            self.interrupt(self.hand.known_before(float("inf")))
+        if left_seconds <= 0:
+            logger.critical("the leases have ended: this process exits, its jobs are given back")
+            self.board.say_farewell(Farewell.LEASE_LOST)
+            os._exit(1)
+        return 0.05

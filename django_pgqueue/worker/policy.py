@@ -1,0 +1,57 @@
+"""What comes after an attempt that did not succeed: asked for each job, by whoever closes its execution."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from django_pgqueue import registry
+from django_pgqueue.conf import get_settings
+from django_pgqueue.retry import DEFAULT_BACKOFF
+
+if TYPE_CHECKING:
+    from django_pgqueue.lifecycle import Claimed, Held
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+UNKNOWN_FIRST_SECONDS: Final = 15.0
+UNKNOWN_LONGEST_SECONDS: Final = 600.0
+
+
+def delay_after_failure(claimed: Claimed, exception: BaseException | None) -> float | None:
+    """Return the seconds until the next attempt, or None for no more."""
+    return _delay(claimed.task_name, claimed.attempt, claimed.max_attempts, exception)
+
+
+def delay_after_crash(held: Held) -> float | None:
+    """Return the seconds until the next attempt of a job whose worker was lost, or None for no more.
+
+    Only a job that had started is charged with the loss, and has `CRASH_BUDGET` of them.
+    """
+    if held.started and held.crashes + 1 >= get_settings().CRASH_BUDGET:
+        return None
+    return _delay(held.task_name or "", held.attempt, held.max_attempts, None)
+
+
+def delay_while_unknown(unknown_seconds: float | None) -> float | None:
+    """Return how long to leave a job that this worker cannot run, or None if it has waited long enough to be dead.
+
+    15 s at first, then as long again as it has waited already, which doubles it, 10 minutes at most.
+    """
+    waited = unknown_seconds or 0.0
+    if waited >= get_settings().UNKNOWN_TASK_LIMIT:
+        return None
+    return min(max(waited, UNKNOWN_FIRST_SECONDS), UNKNOWN_LONGEST_SECONDS)
+
+
+def _delay(task_name: str, attempt: int, max_attempts: int, exception: BaseException | None) -> float | None:
+    if attempt >= max_attempts:
+        return None
+    task = registry.get(task_name)
+    if task is None:
+        return DEFAULT_BACKOFF(attempt, exception)  # type: ignore[return-value]  # ours returns a float
+    try:
+        return task.delay_after(attempt, exception)
+    except Exception:
+        logger.exception("the backoff of %s failed; the default is used", task_name)
+        return DEFAULT_BACKOFF(attempt, exception)  # type: ignore[return-value]  # as above

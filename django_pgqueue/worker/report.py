@@ -1,0 +1,49 @@
+"""How one attempt ended: what the executor returns, and all the completer needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.task import Task
+
+
+class Ending(Enum):
+    """The act that an attempt's end asks for."""
+
+    SUCCEEDED = "succeeded"
+    DISCARDED = "succeeded, and its task keeps nothing"
+    WRITTEN = "succeeded, and committed with the task's own transaction"
+    FAILED = "failed"
+    RELEASED = "given back"
+    UNKNOWN = "given back: this worker does not know the task, or its arguments do not fit"
+    SNOOZED = "given back until later"
+    CANCELLED = "cancelled"
+
+
+@dataclass(slots=True)
+class Report:
+    """One attempt's end; instants are of the monotonic clock, in seconds."""
+
+    claimed: Claimed
+    ending: Ending
+    started_at: float
+    finished_at: float
+    task: Task[Any, Any] | None = None
+    result: str | None = None
+    """JSON text, or None where it is not kept."""
+    delay_seconds: float | None = None
+    may_be_committed: bool = False
+    """Whether an atomic task's COMMIT was sent and brought no answer: only the database knows."""
+    exception: BaseException | None = None
+    exception_class: str = ""
+    error: str = ""
+    traceback: str = ""
+
+    @property
+    def duration_seconds(self) -> float:
+        """How long the task's function ran."""
+        return self.finished_at - self.started_at

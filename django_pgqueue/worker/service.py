@@ -1,0 +1,75 @@
+"""The one loop: start, tick, wait interruptibly, survive any error, stop. Every service of a worker is one of these."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from typing import Final
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+ERROR_PAUSE_SECONDS: Final = 1.0
+ERROR_PAUSE_LIMIT_SECONDS: Final = 15.0
+"""After an error a loop pauses for 1, 2, 4, … 15 s and a little more: at most one error a second is logged."""
+
+
+class Service(threading.Thread):
+    """A loop in a thread of its own. A subclass does one round in `tick()` and says how long it may sleep."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=f"pgqueue-{name}", daemon=True)
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._errors_in_a_row = 0
+
+    def tick(self) -> float:
+        """Do one round; return the seconds to sleep before the next, unless woken."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Tick until stopped; then once more what `at_end()` does."""
+        while not self._stopping.is_set():
+            self._sleep(self._survive())
+        self.at_end()
+
+    def at_end(self) -> None:
+        """Leave nothing behind; called in the service's thread after its last tick."""
+
+    def wake(self) -> None:
+        """End the current sleep; harmless at any time, from any thread."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ask the loop to end after the round it is in."""
+        self._stopping.set()
+        self._wake.set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop()` was called."""
+        return self._stopping.is_set()
+
+    def _sleep(self, timeout_seconds: float) -> None:
+        self._wake.wait(timeout_seconds)
+        self._wake.clear()
+
+    def _survive(self) -> float:
+        try:
+            pause_seconds = self.tick()
+        except Exception as error:  # noqa: BLE001 -- a loop that dies takes the worker with it, silently
+            return self._pause_after(error)
+        self._errors_in_a_row = 0
+        return pause_seconds
+
+    def _pause_after(self, error: Exception) -> float:
+        pause_seconds = min(ERROR_PAUSE_SECONDS * 2**self._errors_in_a_row, ERROR_PAUSE_LIMIT_SECONDS)
+        self._errors_in_a_row += 1
+        logger.warning("%s: %s; again in %.0f s", self.name, error, pause_seconds, exc_info=_unless_expected(error))
+        self._stopping.wait(pause_seconds * random.uniform(1, 1.3))  # noqa: S311 -- spreads load, hides nothing
+        return 0.0
+
+
+def _unless_expected(error: Exception) -> Exception | None:
+    """Return the error for its traceback, unless it only says that the database is away."""
+    return None if type(error).__module__.startswith("psycopg") or isinstance(error, OSError) else error

@@ -1,0 +1,281 @@
+"""The parent of the worker processes: always there, for one too.
+
+It beats for its children, because C code that keeps the interpreter to itself stops a thread's beat, and a process of
+its own is the only one that sees a child die at once. It has no threads, so that forking is safe.
+
+A child that dies has its executions settled without waiting for leases: those that had started are charged with the
+crash, those that had not are given back uncounted. A child that has shown no life for ten minutes is no longer beaten
+for, and is killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+import psycopg
+from django.db import connections
+
+import django_pgqueue
+from django_pgqueue import db, lifecycle
+from django_pgqueue.conf import get_settings
+
+from . import child
+from .board import Board, Farewell
+from .leases import Leases, Process
+from .link import Link
+from .options import Options
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+TURN_SECONDS: Final = 1.0
+SILENCE_LIMIT_SECONDS: Final = 600.0
+RESTART_PAUSES_SECONDS: Final = (0.0, 0.2, 1.0, 5.0, 15.0)
+"""Before a child that died is replaced: at once the first time, then with growing patience."""
+HEALTHY_SECONDS: Final = 30.0
+"""A child that lived for this long before it died begins the pauses anew."""
+KILL_AFTER_GRACE_SECONDS: Final = 12.0
+MIGRATION_PAUSE_SECONDS: Final = 2.0
+
+
+class Supervisor:
+    """Starts, watches, beats for, replaces and stops the worker processes."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.link = Link(options.database, "supervisor")
+        self.link.statement_timeout_seconds = max(1.0, get_settings().beat_seconds)
+        self.children: dict[int, Process] = {}
+        self.signals = 0
+        self._signals_told = 0
+        self.stopping_since: float | None = None
+        self._restarts = 0
+        self._spawn_at = 0.0
+        self._spawned = 0
+        self.leases = Leases(self.link)
+        self._wake_reader, self._wake_writer = socket.socketpair()
+
+    def run(self) -> int:
+        """Work until told to stop, or drained; return the exit code: 0 if nothing is left in hand."""
+        self._listen_to_signals()
+        self._wait_for_migrations()
+        self._turn()
+        while not self._is_over():
+            self._sleep()
+            self._turn()
+        self._survive(self.leases.settle)
+        self.link.close()
+        return 0 if not self.leases.to_settle else 1
+
+    def _is_over(self) -> bool:
+        if self.children:
+            return False
+        return self.stopping_since is not None or (self.options.drain and self._spawned > 0)
+
+    def _turn(self) -> None:
+        while self._signals_told < self.signals:  # not in the handler: a log line may be half written there
+            logger.warning("signal: %s", ("stopping", "giving back at once")[self._signals_told])
+            self._signals_told += 1
+        self._reap()
+        self._spawn_missing()
+        self._survive(lambda: self.leases.beat(self.children.values()))
+        self._survive(self.leases.settle)
+        self._look_for_silent()
+        self._enforce_grace()
+
+    def _survive(self, step: Callable[[], None]) -> None:
+        """Run a step that needs the database; it comes round again if that is away."""
+        try:
+            step()
+        except (psycopg.Error, OSError) as error:
+            self.leases.put_off(1.0)
+            logger.warning("supervisor: %s; again in 1 s", error)
+
+    # ---------------------------------------------------------------- signals
+
+    def _listen_to_signals(self) -> None:
+        os.set_blocking(self._wake_writer.fileno(), False)
+        signal.set_wakeup_fd(self._wake_writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """First: stop within the grace. Second: give back at once. Third: end here and now."""
+        self.signals += 1
+        if self.signals >= 3:
+            for process in self.children.values():
+                _kill(process.pid)
+            os._exit(130)
+        self.stopping_since = self.stopping_since or time.monotonic()
+        self._order_all(child.STOP if self.signals == 1 else child.RELEASE)
+
+    def _order_all(self, order: bytes) -> None:
+        for process in list(self.children.values()):
+            process.expected_to_end = True
+            try:
+                os.write(process.orders, order)
+            except OSError:
+                logger.debug("child %d takes no orders any more", process.pid)
+
+    def _sleep(self) -> None:
+        """Sleep until there is something to do."""
+        timeout_seconds = TURN_SECONDS
+        if self.children:
+            timeout_seconds = min(timeout_seconds, max(0.0, self.leases.beat_at - time.monotonic()))
+        if self._wants_more():
+            timeout_seconds = min(timeout_seconds, max(0.0, self._spawn_at - time.monotonic()))
+        self._nap(timeout_seconds)
+
+    def _nap(self, seconds: float) -> None:
+        """Sleep, but not through a signal or a child's end."""
+        if select.select([self._wake_reader], [], [], seconds)[0]:
+            self._wake_reader.recv(4096)
+
+    # ---------------------------------------------------------------- children
+
+    def _wait_for_migrations(self) -> None:
+        """Wait until the database is there and migrated, and say so."""
+        said = ""
+        while self.stopping_since is None:
+            waiting_for = _not_ready(self.options.database)
+            if not waiting_for:
+                return
+            if waiting_for != said:
+                logger.warning("waiting: %s", waiting_for)
+                said = waiting_for
+            self._nap(MIGRATION_PAUSE_SECONDS)
+
+    def _wants_more(self) -> bool:
+        if self.stopping_since is not None or (self.options.drain and self._spawned >= self.options.processes):
+            return False
+        return len(self.children) < self.options.processes
+
+    def _spawn_missing(self) -> None:
+        while self._wants_more() and time.monotonic() >= self._spawn_at:
+            self._survive(self._spawn)
+
+    def _spawn(self) -> None:
+        self._spawn_at = time.monotonic() + 1.0  # should the database be away
+        with self.link.use() as connection:
+            connections.close_all()
+            process = self._fork()
+            self._spawned += 1
+            try:
+                process.worker_id = self._register(connection, process.pid)
+            except BaseException:
+                _kill(process.pid)  # without an id it would wait for ever
+                raise
+        self._spawn_at = 0.0
+        os.write(process.orders, f"{process.worker_id}\n".encode())
+        if self.stopping_since is not None:
+            self._order_all(child.STOP)
+
+    def _register(self, connection: db.EngineConnection, pid: int) -> int:
+        return lifecycle.register_worker(
+            connection,
+            hostname=socket.gethostname(),
+            pid=pid,
+            version=django_pgqueue.__version__,
+            queue_names=",".join(self.options.queue_names),
+            concurrency=self.options.concurrency,
+        )
+
+    def _fork(self) -> Process:
+        board = Board(child.slots(self.options))
+        board.hold_until(time.monotonic() + get_settings().LEASE)
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            self._leave_behind(writer)
+            child.main(self.options, board, reader)
+        os.close(reader)
+        process = Process(board, pid, writer)
+        self.children[pid] = process
+        return process
+
+    def _leave_behind(self, writer: int) -> None:
+        """In a child just forked: let go of what is the supervisor's, so that its end is seen as the pipe's."""
+        os.close(writer)
+        for sibling in self.children.values():
+            os.close(sibling.orders)
+        self.link.forget_in_child()
+
+    def _reap(self) -> None:
+        while self.children:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            process = self.children.pop(pid, None)
+            if process is not None:
+                self._ended(process, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, process: Process, exit_code: int) -> None:
+        os.close(process.orders)
+        farewell = process.board.farewell
+        process.expected_to_end |= farewell is not Farewell.NONE
+        self.leases.to_settle.append(process)
+        if farewell is Farewell.RECYCLED:
+            logger.info("worker process %d is replaced", process.pid)
+        elif not process.expected_to_end:
+            logger.error("worker process %d died (%s)", process.pid, _how(exit_code))
+        if farewell in (Farewell.NONE, Farewell.LEASE_LOST):
+            self._pause_before_restart(process)
+        if self.options.drain and farewell is not Farewell.DRAINED:
+            self._spawned -= 1
+
+    def _pause_before_restart(self, process: Process) -> None:
+        self._restarts = 0 if time.monotonic() - process.born_at > HEALTHY_SECONDS else self._restarts
+        pause_seconds = RESTART_PAUSES_SECONDS[min(self._restarts, len(RESTART_PAUSES_SECONDS) - 1)]
+        self._restarts += 1
+        self._spawn_at = time.monotonic() + pause_seconds
+
+    # ---------------------------------------------------------------- watching over them
+
+    def _look_for_silent(self) -> None:
+        for process in self.children.values():
+            signs = process.board.signs_of_life
+            if signs != process.signs_of_life:
+                process.signs_of_life, process.alive_at = signs, time.monotonic()
+            elif time.monotonic() - process.alive_at > SILENCE_LIMIT_SECONDS:
+                logger.error("worker process %d has shown no life for 10 minutes: killed", process.pid)
+                _kill(process.pid)
+
+    def _enforce_grace(self) -> None:
+        if self.stopping_since is None:
+            return
+        if time.monotonic() > self.stopping_since + self.options.grace_seconds + KILL_AFTER_GRACE_SECONDS:
+            for process in self.children.values():
+                _kill(process.pid)
+
+
+def _how(exit_code: int) -> str:
+    return f"signal {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        logger.debug("process %d has ended already", pid)
+
+
+def _not_ready(alias: str) -> str:
+    """Return what the database lacks, in words; an empty string if nothing."""
+    try:
+        missing = db.missing_migrations(alias)
+    except Exception as error:  # noqa: BLE001 -- whatever keeps the database from answering
+        return f"database {alias!r} does not answer: {error}"
+    finally:
+        connections.close_all()
+    return f"run `manage.py migrate`: database {alias!r} lacks {', '.join(missing)}" if missing else ""

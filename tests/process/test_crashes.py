@@ -1,0 +1,179 @@
+"""Workers that die, freeze, or lose their database: nothing is lost, and only who is to blame is charged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import psycopg
+import pytest
+from django.contrib.auth.models import Group
+
+from django_pgqueue.models import Execution, Job
+from tests.app import tasks
+from tests.helpers import scalar, wait_until
+
+pytestmark = pytest.mark.process
+
+
+def states() -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for state in Job.objects.values_list("state", flat=True):
+        counts[state] = counts.get(state, 0) + 1
+    return counts
+
+
+def test_a_killed_child_is_noticed_at_once_and_only_started_jobs_are_charged(start, tmp_path):
+    started, done = tmp_path / "started", tmp_path / "done"
+    running = tasks.wait_for_file.using(priority=10).enqueue(str(done), started=str(started))
+    worker = start("--concurrency", "1", LEASE=60.0)
+    worker.wait_until(started.exists)
+    child = worker.children[0]
+    # Its neighbours, claimed and not started: as the fetcher would, by the same statement, under the child's id.
+    tasks.noop.enqueue_many([((), {})] * 499)
+    os.kill(child, signal.SIGSTOP)
+    claim_for(Execution.objects.get(job=running).worker_id, 499)
+    os.kill(child, signal.SIGKILL)
+    worker.wait_until(lambda: Execution.objects.get(job=running, attempt=1).outcome == "crashed", 5)
+    done.touch()
+    worker.wait_until(lambda: Job.objects.exclude(pk=running.pk).exclude(state="succeeded").count() == 0)
+    running.refresh_from_db()
+    assert (running.crashes, running.attempt) in ((1, 1), (1, 2))
+    neighbours = Job.objects.exclude(pk=running.pk)
+    assert set(neighbours.values_list("attempt", "crashes")) == {(1, 0)}
+
+
+def claim_for(worker_id: int, count: int) -> None:
+    from tests import helpers
+
+    connection = helpers.connect()
+    try:
+        claimed = helpers.claim_all(connection, limit=count, free_slots=0, worker_id=worker_id)
+        assert len(claimed) == count
+    finally:
+        connection.close()
+
+
+def test_everything_killed_is_rescued_by_another_worker(start, tmp_path):
+    started = tmp_path / "started"
+    job = tasks.wait_for_file.enqueue(str(tmp_path / "done"), started=str(started))
+    lost = start()
+    lost.wait_until(started.exists)
+    started.unlink()
+    other = start("--queues", "nothing")  # it rescues, and runs nothing
+    other.wait_until_ready()
+    lost.send_all(signal.SIGKILL)
+    other.wait_until(lambda: Job.objects.get(pk=job.pk).state == "ready")
+    job.refresh_from_db()
+    assert (job.attempt, job.crashes) == (1, 1)
+    assert Execution.objects.get(job=job).outcome == "crashed"
+
+
+def test_a_zombie_counts_for_nothing(start, tmp_path):
+    started, done = tmp_path / "started", tmp_path / "done"
+    job = tasks.create_group_and_wait.enqueue("zombie", str(done), started=str(started))
+    zombie = start()
+    zombie.wait_until(started.exists)
+    zombie.send_all(signal.SIGSTOP)
+    other = start("--queues", "nothing")
+    other.wait_until(lambda: Execution.objects.get(job=job).outcome == "crashed", 30)
+    done.touch()
+    zombie.send_all(signal.SIGCONT)
+    zombie.wait_until(lambda: "lease" in zombie.said or "no longer" in zombie.said or "closed by" in zombie.said)
+    zombie.send(signal.SIGTERM)
+    zombie.exit_code()
+    assert Execution.objects.get(job=job, attempt=1).outcome == "crashed"
+    finished = Execution.objects.filter(job=job, outcome="succeeded").count()
+    assert Group.objects.filter(name="zombie").count() == finished
+
+
+def test_an_atomic_task_that_lost_its_lease_leaves_no_row(start, engine, tmp_path):
+    started, done = tmp_path / "started", tmp_path / "done"
+    job = tasks.create_group_and_wait.enqueue("lost", str(done), started=str(started))
+    worker = start(LEASE=60.0)
+    worker.wait_until(started.exists)
+    # As a rescue by somebody to whom this worker looked lost.
+    engine.execute(
+        "UPDATE pgqueue_execution SET outcome = 'crashed', finished_at = now() WHERE job_id = %(id)s", {"id": job.pk}
+    )
+    engine.execute("UPDATE pgqueue_job SET state = 'cancelled', finished_at = now() WHERE id = %(id)s", {"id": job.pk})
+    done.touch()
+    worker.wait_until(lambda: "does not count" in worker.said)
+    assert not Group.objects.filter(name="lost").exists()
+    assert Job.objects.get(pk=job.pk).state == "cancelled"
+
+
+def test_a_segfault_among_two_hundred_ends_dead_and_the_rest_succeed(start):
+    poison = tasks.segfault.enqueue()
+    tasks.noop.enqueue_many([((), {})] * 200)
+    worker = start()
+    worker.wait_until(lambda: states() == {"succeeded": 200, "dead": 1}, 30)
+    poison.refresh_from_db()
+    assert (poison.state, poison.crashes, poison.attempt) == ("dead", 3, 3)
+    assert list(Execution.objects.filter(job=poison).values_list("outcome", flat=True)) == ["crashed"] * 3
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_task_that_ends_the_process_is_a_crash_whatever_its_exit_code(start, code):
+    poison = tasks.exit_at_once.enqueue(code)
+    tasks.noop.enqueue_many([((), {})] * 20)
+    worker = start()
+    worker.wait_until(lambda: states() == {"succeeded": 20, "dead": 1}, 30)
+    poison.refresh_from_db()
+    assert poison.crashes == 3
+
+
+def test_c_code_that_holds_the_interpreter_keeps_its_lease(start):
+    job = tasks.hold_the_interpreter.enqueue(5)  # more than two leases
+    worker, rescuer = start(), start("--queues", "nothing")
+    rescuer.wait_until_ready()
+    worker.wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded", 30)
+    assert Execution.objects.filter(job=job).count() == 1
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_a_restart_of_the_database_ends_no_worker_and_loses_nothing(start, server, tmp_path, mode):
+    worker = start(database=server.settings)
+    worker.wait_until_ready()
+    with server.connect() as connection:
+        fill(connection, 3000)
+    server.cluster.stop(mode)
+    server.cluster.start()
+    wait_for_all(server, worker)
+    assert worker.process.poll() is None
+
+
+def test_terminated_sessions_under_load_lose_nothing(start, server):
+    worker = start(database=server.settings)
+    worker.wait_until_ready()
+    with server.connect() as connection:
+        fill(connection, 20_000)
+        for _ in range(10):
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            left = scalar(connection, "SELECT count(*) FROM pgqueue_job WHERE state = 'ready'")
+            if not left:
+                break
+            wait_until(lambda: threading.Event().wait(0.05) or True)
+    wait_for_all(server, worker)
+    assert worker.process.poll() is None
+
+
+def fill(connection: psycopg.Connection, count: int) -> None:
+    connection.execute(
+        "INSERT INTO pgqueue_job (task_name, arguments) SELECT 'tests.app.tasks.noop', '{\"args\":[],\"kwargs\":{}}'"
+        " FROM generate_series(1, %(count)s)",
+        {"count": count},
+    )
+
+
+def wait_for_all(server, worker) -> None:
+    with server.connect() as connection:
+        worker.wait_until(
+            lambda: scalar(connection, "SELECT count(*) FROM pgqueue_job WHERE state <> 'succeeded'") == 0, 60
+        )
+        assert scalar(connection, "SELECT count(*) FROM pgqueue_execution WHERE outcome IS NULL") == 0
+        assert scalar(connection, "SELECT count(*) FROM pgqueue_job WHERE crashes > 0") == 0

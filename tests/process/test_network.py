@@ -1,0 +1,85 @@
+"""A network that swallows: replies that are lost after the commit, connections that are black holes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.helpers import scalar
+
+from .conftest import Server
+from .proxy import Proxy
+from .test_crashes import fill, wait_for_all
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    with closing(Proxy(f"{server.settings['HOST']}/.s.PGSQL.5432")) as between:
+        yield between
+
+
+def outcomes(server) -> dict[str, int]:
+    with server.connect() as connection:
+        rows = connection.execute("SELECT outcome, count(*) FROM pgqueue_execution GROUP BY 1").fetchall()
+        assert scalar(connection, "SELECT max(attempt) FROM pgqueue_job") == 1
+    return dict(rows)
+
+
+def test_a_lost_reply_of_a_claim_is_given_back_and_run_uncounted(start, server, proxy):
+    worker = start("--no-listen", database=proxy.settings(server.settings))
+    worker.wait_until_ready()
+    proxy.swallow = lambda name, reply: name == "pgqueue:fetcher" and b"tests.app.tasks" in reply
+    with server.connect() as connection:
+        fill(connection, 5)
+    wait_for_all(server, worker)
+    assert proxy.swallowed == 1
+    ended = outcomes(server)
+    assert ended["succeeded"] == 5
+    assert ended["released"] >= 1
+    assert set(ended) == {"succeeded", "released"}
+
+
+def test_a_lost_reply_of_a_finish_is_settled_by_asking_again(start, server, proxy):
+    worker = start("--no-listen", database=proxy.settings(server.settings))
+    worker.wait_until_ready()
+    proxy.swallow = lambda name, reply: name == "pgqueue:completer" and b"SELECT " in reply
+    with server.connect() as connection:
+        fill(connection, 5)
+    wait_for_all(server, worker)
+    worker.wait_until(lambda: proxy.swallowed == 1)
+    assert outcomes(server) == {"succeeded": 5}
+    assert "does not count" not in worker.said
+
+
+def test_a_black_hole_is_noticed_and_nothing_is_lost(start, server, proxy):
+    worker = start("--no-listen", database=proxy.settings(server.settings), LEASE=3.0)
+    worker.wait_until_ready()
+    proxy.black_hole.set()
+    with server.connect() as connection:
+        fill(connection, 200)
+    worker.wait_until(lambda: "no answer from PostgreSQL" in worker.said)
+    proxy.black_hole.clear()
+    wait_for_all(server, worker)
+    assert worker.process.poll() is None
+    assert outcomes(server)["succeeded"] == 200
+
+
+def test_an_atomic_commit_whose_reply_is_lost_counts_once(start, server, proxy):
+    worker = start("--no-listen", database=proxy.settings(server.settings))
+    worker.wait_until_ready()
+    proxy.swallow = lambda name, reply: not name and b"COMMIT\0" in reply
+    with server.connect() as connection:
+        connection.execute(
+            "INSERT INTO pgqueue_job (task_name, arguments)"
+            ' VALUES (\'tests.app.tasks.create_group\', \'{"args":["once"],"kwargs":{}}\')'
+        )
+    wait_for_all(server, worker)
+    assert proxy.swallowed == 1
+    assert outcomes(server) == {"succeeded": 1}
+    with server.connect() as connection:
+        assert scalar(connection, "SELECT count(*) FROM auth_group WHERE name = 'once'") == 1
+    worker.wait_until(lambda: "settled" in worker.said)

@@ -1,0 +1,131 @@
+"""A worker process at its ordinary work."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_pgqueue.models import Execution, Job, Worker
+from tests.app import tasks
+from tests.helpers import wait_until
+
+pytestmark = pytest.mark.process
+
+
+def test_a_drain_runs_what_is_due_and_ends(start):
+    jobs = [tasks.add.enqueue(number, b=1) for number in range(20)]
+    later = tasks.noop.using(run_after=3600).enqueue()
+    assert start("--drain").has_drained()
+    for number, job in enumerate(jobs):
+        job.refresh_from_db()
+        assert (job.state, job.result, job.attempt) == ("succeeded", number + 1, 1)
+    later.refresh_from_db()
+    assert later.state == "ready"
+    assert Execution.objects.count() == 20
+
+
+def test_a_job_enqueued_while_the_worker_sleeps_starts_at_once(start):
+    worker = start(POLL_INTERVAL=60.0)
+    worker.wait_until_ready()
+    job = tasks.add.enqueue(1, 2)
+    worker.wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded", 10)
+
+
+def test_without_notifications_it_polls(start):
+    worker = start("--no-listen")
+    worker.wait_until_ready()
+    job = tasks.add.enqueue(1, 2)
+    worker.wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded", 10)
+
+
+def test_a_job_due_later_starts_at_its_time_without_a_poll(start):
+    worker = start(POLL_INTERVAL=60.0, POLL_INTERVAL_WITHOUT_LISTEN=60.0)
+    worker.wait_until_ready()
+    job = tasks.noop.using(run_after=1.5).enqueue()
+    worker.wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded", 10)
+    execution = Execution.objects.get(job=job)
+    assert execution.claimed_at >= Job.objects.get(pk=job.pk).run_after
+
+
+def test_async_and_sync_tasks_run_side_by_side(start, tmp_path):
+    done, sync_started, async_started = (tmp_path / name for name in ("done", "sync", "async"))
+    one = tasks.wait_for_file.enqueue(str(done), started=str(sync_started))
+    other = tasks.await_file.enqueue(str(done), started=str(async_started))
+    worker = start("--concurrency", "2")
+    worker.wait_until(lambda: sync_started.exists() and async_started.exists())
+    done.touch()
+    worker.wait_until(lambda: set(Job.objects.values_list("state", flat=True)) == {"succeeded"})
+    assert Execution.objects.filter(job__in=[one, other], outcome="succeeded").count() == 2
+
+
+def test_no_more_run_at_a_time_than_asked_for_of_both_kinds_together(start, tmp_path):
+    record = tmp_path / "record"
+    for number in range(30):
+        (tasks.overlap if number % 2 else tasks.async_overlap).enqueue(str(record))
+    assert start("--concurrency", "3", "--drain").has_drained()
+    marks = record.read_text().split()
+    running = [sum(1 if mark == "begin" else -1 for mark in marks[: place + 1]) for place in range(len(marks))]
+    assert max(running) in (2, 3)
+    assert running[-1] == 0
+
+
+def test_named_queues_are_strict_in_the_order_named(start, tmp_path):
+    record = tmp_path / "record"
+    for queue_name in ("bulk", "critical", "ignored"):
+        calls = [((str(record), queue_name), {}) for _ in range(5)]
+        tasks.record.using(queue_name=queue_name, priority=100 if queue_name == "bulk" else 0).enqueue_many(calls)
+    assert start("--queues", "critical,bulk", "--concurrency", "1", "--drain").has_drained()
+    assert record.read_text().split() == ["critical"] * 5 + ["bulk"] * 5
+    assert Job.objects.filter(queue_name="ignored", state="ready").count() == 5
+
+
+def test_higher_priority_runs_first_and_first_due_first_within_it(start, tmp_path):
+    record = tmp_path / "record"
+    for priority in (0, 50, -50):
+        for number in range(3):
+            tasks.record.using(priority=priority).enqueue(str(record), f"{priority}/{number}")
+    assert start("--concurrency", "1", "--drain").has_drained()
+    assert record.read_text().split() == [f"{priority}/{number}" for priority in (50, 0, -50) for number in range(3)]
+
+
+def test_several_processes_share_the_work_and_no_job_runs_twice(start, tmp_path):
+    record = tmp_path / "record"
+    tasks.record.enqueue_many([((str(record), str(number)), {}) for number in range(2000)])
+    assert start("--processes", "2", "--drain").has_drained(60)
+    assert sorted(map(int, record.read_text().split())) == list(range(2000))
+    assert Execution.objects.count() == 2000
+    assert Worker.objects.filter(stopped_at=None).count() == 0
+
+
+def test_a_process_is_replaced_after_its_number_of_jobs_without_charging_any(start):
+    tasks.noop.enqueue_many([((), {})] * 300)
+    worker = start("--max-jobs", "50", "--drain")
+    assert worker.has_drained(60)
+    assert Job.objects.filter(state="succeeded").count() == 300
+    assert Worker.objects.count() > 1
+    assert not Execution.objects.filter(outcome__in=["failed", "crashed"]).exists()
+
+
+def test_a_process_that_has_grown_is_replaced(start):
+    worker = start("--max-rss-mb", "1")
+    worker.wait_for_child()
+    wait_until(lambda: Worker.objects.filter(stopped_at__isnull=False).exists(), 20)
+
+
+def test_a_worker_waits_for_migrations_and_says_so(start, engine):
+    engine.execute("UPDATE django_migrations SET app = 'elsewhere' WHERE app = 'pgqueue'")
+    try:
+        job = tasks.noop.enqueue()
+        worker = start("--drain")
+        worker.wait_until(lambda: "manage.py migrate" in worker.said)
+        assert Job.objects.get(pk=job.pk).state == "ready"
+    finally:
+        engine.execute("UPDATE django_migrations SET app = 'pgqueue' WHERE app = 'elsewhere'")
+    assert worker.has_drained()
+    assert Job.objects.get(pk=job.pk).state == "succeeded"
+
+
+def test_finished_jobs_are_pruned_while_the_worker_runs(start):
+    tasks.noop.enqueue_many([((), {})] * 20)
+    worker = start(RETENTION={"succeeded": 0.01})
+    worker.wait_until(lambda: not Job.objects.exists())
+    assert not Execution.objects.exists()

@@ -1,0 +1,104 @@
+"""Signals: what is finished, what is given back, and how soon."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from django_pgqueue.models import Execution, Job
+from tests.app import tasks
+
+pytestmark = pytest.mark.process
+
+
+def run_one(start, tmp_path, task=tasks.wait_for_file, **options):
+    """Start a worker and a job that waits for a file; return (worker, job, file) once the job runs."""
+    started, done = tmp_path / "started", tmp_path / "done"
+    job = task.enqueue(str(done), started=str(started))
+    worker = start(**options)
+    worker.wait_until(started.exists)
+    return worker, job, done
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_idle_worker_ends_at_once(start, number):
+    worker = start()
+    worker.wait_until_ready()
+    worker.send(number)
+    assert worker.exit_code(5) == 0
+
+
+def test_a_job_shorter_than_the_grace_finishes_and_counts_once(start, tmp_path):
+    worker, job, done = run_one(start, tmp_path, GRACE=20.0)
+    worker.send(signal.SIGTERM)
+    worker.wait_until(lambda: "stopping" in worker.said)
+    done.touch()
+    assert worker.exit_code() == 0
+    job.refresh_from_db()
+    assert (job.state, job.attempt, job.result) == ("succeeded", 1, str(done))
+    assert Execution.objects.filter(job=job).count() == 1
+
+
+@pytest.mark.parametrize("task", [tasks.wait_for_file, tasks.await_file], ids=["thread", "coroutine"])
+def test_a_job_longer_than_the_grace_is_given_back_uncounted(start, tmp_path, task):
+    worker, job, _ = run_one(start, tmp_path, task, GRACE=0.3)
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+    job.refresh_from_db()
+    assert (job.state, job.attempt, job.crashes) == ("ready", 0, 0)
+    assert Execution.objects.get(job=job).outcome == "released"
+
+
+def test_a_stopping_worker_claims_nothing_more_and_gives_back_what_waits(start, tmp_path):
+    worker, _, done = run_one(start, tmp_path, GRACE=20.0)
+    worker.send(signal.SIGTERM)
+    worker.wait_until(lambda: "stopping" in worker.said)
+    later = tasks.noop.enqueue()
+    done.touch()
+    assert worker.exit_code() == 0
+    later.refresh_from_db()
+    assert later.state == "ready"
+    assert not Execution.objects.filter(outcome=None).exists()
+
+
+def test_a_second_signal_gives_back_at_once(start, tmp_path):
+    worker, job, _ = run_one(start, tmp_path, GRACE=60.0)
+    worker.send(signal.SIGTERM)
+    worker.wait_until(lambda: "stopping" in worker.said)
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code(10) == 0
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("ready", 0)
+
+
+def test_a_third_signal_ends_everything_here_and_now(start, tmp_path):
+    worker, _, _ = run_one(start, tmp_path, GRACE=60.0)
+    children = worker.children
+    os.kill(children[0], signal.SIGSTOP)  # so that nothing but the third signal can end it
+    for count in range(3):
+        worker.send(signal.SIGTERM)
+        if count < 2:
+            worker.wait_until(lambda seen=count + 1: worker.said.count("signal") >= seen)
+    assert worker.exit_code(5) == 130
+    worker.wait_until(lambda: not any(os.path.exists(f"/proc/{pid}/cwd") for pid in children))
+
+
+def test_a_signal_to_the_whole_group_counts_once(start, tmp_path):
+    worker, job, done = run_one(start, tmp_path, GRACE=20.0)
+    worker.send_all(signal.SIGINT)
+    worker.wait_until(lambda: "stopping" in worker.said)
+    done.touch()
+    assert worker.exit_code() == 0
+    job.refresh_from_db()
+    assert job.state == "succeeded"
+
+
+def test_children_end_by_themselves_when_the_supervisor_is_killed(start, tmp_path):
+    worker, job, _ = run_one(start, tmp_path, GRACE=0.5)
+    children = worker.children
+    worker.send(signal.SIGKILL)
+    worker.exit_code()
+    worker.wait_until(lambda: not any(os.path.exists(f"/proc/{pid}/cwd") for pid in children))
+    assert Job.objects.get(pk=job.pk).state == "ready"

@@ -1,0 +1,103 @@
+"""What the completer does with reports that cannot be written as they are."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from django_pgqueue import lifecycle
+from django_pgqueue.worker.completer import Completer
+from django_pgqueue.worker.link import Link
+from django_pgqueue.worker.report import Ending, Report
+from tests import helpers
+
+
+@pytest.fixture
+def completer(committing):
+    link = Link("default", "completer")
+    yield Completer(link)
+    link.close()
+
+
+def report(claimed, ending=Ending.SUCCEEDED, **changes):
+    now = time.monotonic()
+    return Report(claimed, ending, now - 0.02, now - 0.01, **changes)
+
+
+def test_a_flood_is_written_in_batches(engine, completer):
+    helpers.make_jobs(engine, 1200)
+    claimed = [*helpers.claim_all(engine), *helpers.claim_all(engine), *helpers.claim_all(engine)]
+    for one in claimed:
+        completer.hand_over(report(one))
+    rounds = 0
+    while len(completer):
+        completer.tick()
+        rounds += 1
+    assert rounds == 3
+    assert {row["state"] for row in helpers.rows_of(engine, "pgqueue_job").values()} == {"succeeded"}
+
+
+def test_an_end_that_cannot_be_stored_is_a_failure_that_says_so_and_its_batch_is_written(engine, completer):
+    helpers.make_jobs(engine, 3)
+    first, bad, last = helpers.claim_all(engine)
+    completer.hand_over(report(first))
+    completer.hand_over(report(bad, result="not json"))
+    completer.hand_over(report(last))
+    while len(completer):
+        completer.tick()
+    assert [helpers.state_of(engine, one.job_id) for one in (first, bad, last)] == ["succeeded", "dead", "succeeded"]
+    assert "could not be stored" in helpers.execution_row(engine, bad.execution_id)["error"]
+
+
+def test_a_locked_row_delays_only_its_own_job(engine, second, completer):
+    helpers.make_jobs(engine, 3)
+    one, locked, other = helpers.claim_all(engine)
+    with helpers.transaction(second, f"SELECT 1 FROM pgqueue_job WHERE id = {locked.job_id} FOR UPDATE"):
+        for claimed in (one, locked, other):
+            completer.hand_over(report(claimed))
+        completer.tick()
+        assert len(completer) == 1
+        assert [helpers.state_of(engine, c.job_id) for c in (one, locked, other)] == [
+            "succeeded",
+            "running",
+            "succeeded",
+        ]
+    completer.tick()
+    assert helpers.state_of(engine, locked.job_id) == "succeeded"
+
+
+def test_a_lost_connection_loses_no_report(engine, completer):
+    helpers.make_job(engine)
+    claimed = helpers.claim_one(engine)
+    completer.tick()
+    completer.hand_over(report(claimed))
+    with completer.link.use() as connection:
+        pid = connection.info.backend_pid
+    engine.execute("SELECT pg_terminate_backend(%(pid)s)", {"pid": pid})
+    helpers.wait_until(
+        lambda: not helpers.scalar(engine, "SELECT count(*) FROM pg_stat_activity WHERE pid = %s", [pid])
+    )
+    completer._stopping.set()  # so that the pause after the error is none
+    completer._survive()
+    assert len(completer) == 1
+    completer._survive()
+    assert len(completer) == 0
+    assert helpers.state_of(engine, claimed.job_id) == "succeeded"
+
+
+def test_each_ending_of_a_batch_is_written_by_its_own_act(engine, completer):
+    helpers.make_jobs(engine, 5)
+    endings = {
+        Ending.SUCCEEDED: "succeeded",
+        Ending.FAILED: "dead",
+        Ending.RELEASED: "ready",
+        Ending.SNOOZED: "ready",
+        Ending.CANCELLED: "cancelled",
+    }
+    claimed = helpers.claim_all(engine)
+    for one, ending in zip(claimed, endings, strict=True):
+        completer.hand_over(report(one, ending))
+    completer.tick()
+    assert [helpers.state_of(engine, one.job_id) for one in claimed] == list(endings.values())
+    assert lifecycle.open_executions(engine, 1) == []

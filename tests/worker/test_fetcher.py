@@ -1,0 +1,205 @@
+"""What the fetcher claims, in which order, how much ahead, and how soon it finds what lies behind its cursors."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+import pytest
+
+from django_pgqueue import lifecycle
+from django_pgqueue.worker.fetcher import Fetcher
+from django_pgqueue.worker.hand import Full, Hand
+from django_pgqueue.worker.lanes import Lanes
+from django_pgqueue.worker.link import Link
+from tests import helpers
+
+
+class NoPool:
+    """Slots that start nothing: a test starts and ends jobs itself."""
+
+    def __init__(self, hand):
+        self.hand = hand
+        self.submitted = deque()
+
+    def submit(self, jobs):
+        self.submitted.extend(jobs)
+
+
+class NoCompleter:
+    is_full = False
+
+
+@pytest.fixture
+def make_fetcher(committing):
+    links = []
+
+    def make(*queue_names, capacity=10):
+        links.append(Link("default", "fetcher"))
+        hand = Hand(capacity)
+        fetcher = Fetcher(links[-1], hand, NoPool(hand), NoCompleter(), Lanes(queue_names))
+        fetcher.worker_id = 7
+        return fetcher
+
+    yield make
+    for link in links:
+        link.close()
+
+
+def take(fetcher, count=None):
+    """Start and end what the fetcher has claimed, as slots of no patience would; return the claimed jobs."""
+    taken = []
+    while fetcher.pool.submitted and (count is None or len(taken) < count):
+        claimed = fetcher.pool.submitted.popleft()
+        if fetcher.hand.start(claimed.execution_id, 0, wait=False):
+            fetcher.hand.end(claimed.execution_id)
+            taken.append(claimed)
+    return taken
+
+
+def wait(seconds):
+    """Let time pass that the fetcher measures its speed by."""
+    until = time.monotonic() + seconds
+    helpers.wait_until(lambda: time.monotonic() > until)
+
+
+def drain(fetcher, finish_on=None):
+    """Tick until nothing is left that is due; return all claimed, in order."""
+    everything = []
+    while fetcher.vain_looks < 2:
+        fetcher.tick()
+        taken = take(fetcher)
+        everything += taken
+        if finish_on is not None and taken:
+            lifecycle.succeed(finish_on, helpers.succeeded(*(one.execution_id for one in taken)))
+    return everything
+
+
+def test_it_claims_for_the_free_slots_at_first(engine, make_fetcher):
+    helpers.make_jobs(engine, 100)
+    fetcher = make_fetcher(capacity=10)
+    fetcher.tick()
+    assert len(fetcher.hand.waiting) == 10
+
+
+def test_it_claims_ahead_of_fast_slots_and_not_of_slow_ones(engine, make_fetcher):
+    helpers.make_jobs(engine, 5000)
+    fetcher = make_fetcher(capacity=10)
+    sizes = []
+    for _ in range(30):
+        fetcher.tick()
+        sizes.append(len(take(fetcher)))
+        wait(0.006)
+    assert max(sizes) > 50
+    wait(0.3)
+    fetcher._rate.per_second()
+    assert fetcher._room() <= 10 + 1
+
+
+def test_what_waits_for_a_slot_longer_than_a_second_is_given_back_uncounted(engine, make_fetcher):
+    helpers.make_jobs(engine, 5)
+    fetcher = make_fetcher(capacity=5)
+    fetcher.tick()
+    assert len(fetcher.hand.waiting) == 5
+
+    def given_back():
+        fetcher.tick()
+        return [row["outcome"] for row in helpers.rows_of(engine, "pgqueue_execution").values()].count("released")
+
+    helpers.wait_until(lambda: given_back() >= 5, 3)
+    rows = helpers.rows_of(engine, "pgqueue_job").values()
+    assert {(row["state"], row["attempt"]) for row in rows} <= {("ready", 0), ("running", 1)}
+
+
+def test_behind_the_free_slots_no_job_on_its_last_attempt_is_taken(engine, make_fetcher):
+    helpers.make_jobs(engine, 20, max_attempts=1)
+    claimed = lifecycle.claim(engine, helpers.lanes_from_start(), limit=10, free_slots=3, worker_id=7, lease_seconds=60)
+    assert len(claimed) == 3
+
+
+def test_queues_of_one_priority_take_turns(engine, make_fetcher):
+    for queue_name in ("a", "b"):
+        helpers.make_jobs(engine, 40, queue_name=queue_name)
+    order = [one.queue_name for one in drain(make_fetcher(capacity=10), engine)]
+    assert len(order) == 80
+    assert {"a", "b"} <= set(order[:30])
+
+
+def test_a_late_commit_behind_the_cursor_is_found_within_the_bound(engine, second, make_fetcher):
+    """Its insert commits after later ones were claimed: only a claim from the start finds it."""
+    late = second
+    late.execute("BEGIN")
+    [late_id] = helpers.make_jobs(late, 1)
+    helpers.make_jobs(engine, 3000)
+    fetcher = make_fetcher(capacity=50)
+    seen = 0
+    while seen < 500:
+        fetcher.tick()
+        seen += len(take(fetcher))
+    late.execute("COMMIT")
+    committed_at = time.monotonic()
+    found = []
+    while late_id not in found:
+        fetcher.tick()
+        found += [one.job_id for one in take(fetcher)]
+        assert time.monotonic() - committed_at < 1.0 + 0.5, "a second, and some patience with the machine"
+
+
+def test_a_retried_job_is_found_again(engine, make_fetcher):
+    job_ids = helpers.make_jobs(engine, 50)
+    fetcher = make_fetcher(capacity=10)
+    claimed = drain(fetcher)
+    assert [one.job_id for one in claimed] == job_ids
+    lifecycle.release(engine, [lifecycle.Released(claimed[0].execution_id)])
+    fetcher.look_afresh()
+    assert [one.job_id for one in drain(fetcher)] == [job_ids[0]]
+
+
+def test_a_row_that_makes_the_claim_fail_is_set_aside_and_the_others_run(engine, make_fetcher):
+    good, bad, more = (helpers.make_job(engine) for _ in range(3))
+    engine.execute(f"ALTER TABLE pgqueue_job ADD CONSTRAINT trap CHECK (state <> 'running' OR id <> {bad})")
+    try:
+        claimed = drain(make_fetcher(), engine)
+    finally:
+        engine.execute("ALTER TABLE pgqueue_job DROP CONSTRAINT trap")
+    assert [one.job_id for one in claimed] == [good, more]
+    row = helpers.job_row(engine, bad)
+    assert row["state"] == "dead"
+    [execution] = [one for one in helpers.rows_of(engine, "pgqueue_execution").values() if one["job_id"] == bad]
+    assert "cannot be claimed" in execution["error"]
+
+
+def test_a_row_that_cannot_even_be_set_aside_is_passed_by(engine, make_fetcher):
+    bad, good = (helpers.make_job(engine) for _ in range(2))
+    engine.execute(f"ALTER TABLE pgqueue_job ADD CONSTRAINT trap CHECK (state = 'ready' OR id <> {bad})")
+    try:
+        claimed = drain(make_fetcher(), engine)
+    finally:
+        engine.execute("ALTER TABLE pgqueue_job DROP CONSTRAINT trap")
+    assert [one.job_id for one in claimed] == [good]
+    assert helpers.state_of(engine, bad) == "ready"
+
+
+def test_an_idle_fetcher_looks_often_at_first_and_then_sleeps_until_something_is_due(engine, make_fetcher):
+    fetcher = make_fetcher()
+    fetcher.may_sleep(30.0)
+    assert [fetcher.tick() for _ in range(4)] == [0.005, 0.015, 0.06, 0.24]
+    assert 20 < fetcher.tick() <= 30
+    helpers.make_job(engine, delay_seconds=5.0)
+    helpers.wait_until(lambda: fetcher.tick() <= 5)
+    assert 3 < fetcher.tick() <= 5
+    fetcher.notified()
+    assert fetcher.tick() == 0.005
+
+
+def test_a_hand_starts_no_more_than_its_capacity():
+    hand = Hand(1)
+    jobs = [lifecycle.Claimed(n, n, "t", "q", 0, lifecycle.EPOCH, "{}", 1, 1, 0, None) for n in (1, 2)]
+    hand.add(jobs)
+    assert hand.start(1, 0, wait=False) == jobs[0]
+    with pytest.raises(Full):
+        hand.start(2, 1, wait=False)
+    waiter = helpers.Background(lambda: hand.start(2, 1, wait=True))
+    hand.end(1)
+    assert waiter.result() == jobs[1]
+    assert hand.start(2, 1, wait=False) is None
