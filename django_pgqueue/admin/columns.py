@@ -1,0 +1,118 @@
+"""The columns of the lists of jobs, each computed from the row and its latest execution."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Prefetch, QuerySet
+from django.db.models.functions import Left, Now
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue.models import Execution, Job
+from django_pgqueue.states import State
+
+from .readonly import ReadOnlyAdmin
+from .words import ago, badge, duration, moment, seen_at, shortened, visible
+
+SHORT_ERROR = 200
+"""Characters of an error that a list reads; more than it shows, for leading white space."""
+
+
+def with_latest_execution(queryset: QuerySet[Any]) -> QuerySet[Any]:
+    """Return jobs for a list: with the database's clock, their latest execution, and nothing large.
+
+    One more query for the whole page. Arguments and results are not even read: one that Python cannot decode
+    would take the page with it.
+    """
+    latest = (
+        Execution.objects.order_by("job_id", "-id")
+        .distinct("job_id")
+        .defer("error", "traceback")
+        .annotate(short_error=Left("error", SHORT_ERROR))
+    )
+    prefetch = Prefetch("executions", queryset=latest, to_attr="latest_executions")
+    jobs: QuerySet[Any] = queryset.defer("arguments", "result").annotate(seen_at=Now()).prefetch_related(prefetch)
+    return jobs
+
+
+def latest_execution(job: Job) -> Execution | None:
+    """Return the latest execution of a job that `with_latest_execution` read."""
+    return next(iter(vars(job).get("latest_executions", ())), None)
+
+
+def last_error(job: Job) -> str:
+    """Return the class and the first words of the latest execution's error."""
+    execution = latest_execution(job)
+    if execution is None:
+        return ""
+    error = vars(execution).get("short_error", "").strip()
+    name = execution.exception_class.rpartition(".")[2]
+    return shortened(f"{name}: {error}" if name and error else name or error)
+
+
+class JobColumns(ReadOnlyAdmin):
+    """Columns that the lists of jobs and of dead letters show."""
+
+    @admin.display(description=gettext_lazy("job"))
+    def number(self, job: Job) -> str:
+        """Return the id."""
+        return f"#{job.pk}"
+
+    @admin.display(description=gettext_lazy("state"))
+    def state_badge(self, job: Job) -> SafeString:
+        """Return the state, coloured."""
+        return badge(job.state, job.state)
+
+    @admin.display(description=gettext_lazy("task"))
+    def task(self, job: Job) -> SafeString:
+        """Return the name of the task, known here or not, and the last error below it."""
+        error = last_error(job)
+        if not error:
+            return format_html("{}", visible(job.task_name))
+        return format_html('{}<div class="pgqueue-last-error">{}</div>', visible(job.task_name), error)
+
+    @admin.display(description=gettext_lazy("queue"))
+    def queue(self, job: Job) -> str:
+        """Return the name of the queue."""
+        return visible(job.queue_name)
+
+    @admin.display(description=gettext_lazy("attempt"))
+    def attempts(self, job: Job) -> str:
+        """Return the current or last attempt, and how many there may be."""
+        return f"{job.attempt}/{job.max_attempts}"
+
+    @admin.display(description=gettext_lazy("enqueued"))
+    def enqueued(self, job: Job) -> Any:
+        """Return when the job was enqueued."""
+        return moment(job.enqueued_at, ago(job.enqueued_at, seen_at(job), brief=True))
+
+    @admin.display(description=gettext_lazy("died"))
+    def died(self, job: Job) -> Any:
+        """Return when the job ended dead."""
+        return moment(job.finished_at, ago(job.finished_at, seen_at(job), brief=True)) if job.finished_at else ""
+
+    @admin.display(description=gettext_lazy("wait"))
+    def wait(self, job: Job) -> Any:
+        """Return until when a ready job waits, or how long its latest attempt had waited when it started."""
+        if job.state == State.READY:
+            waits = seen_at(job) - job.run_after
+            overdue = waits >= timedelta()
+            text = duration(waits, brief=True) if overdue else ago(job.run_after, seen_at(job), brief=True)
+            return moment(job.run_after, text)
+        execution = latest_execution(job)
+        if execution is None or execution.started_at is None:
+            return ""
+        waited = execution.started_at - job.run_after
+        return duration(waited, brief=True) if waited >= timedelta() else ""
+
+    @admin.display(description=gettext_lazy("run time"))
+    def run_time(self, job: Job) -> str:
+        """Return how long the latest attempt ran, or has been running."""
+        execution = latest_execution(job)
+        if execution is None or execution.started_at is None or job.state == State.READY:
+            return ""
+        return duration((execution.finished_at or seen_at(job)) - execution.started_at, brief=True)

@@ -1,0 +1,153 @@
+"""The page of one job: what it is, where it stands, and every attempt at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast, Left, Now
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from django_pgqueue.models import Execution, Job, Worker
+from django_pgqueue.states import Outcome
+
+from .acts import offered
+from .words import ago, badge, duration, full_date, moment, pretty_json, seen_at, situation, visible
+
+if TYPE_CHECKING:
+    from .jobs import JobAdmin
+
+TEXT_LIMIT: Final = 100_000
+"""Characters of arguments or of a result that are shown; the rest does not even leave the database."""
+
+EXECUTIONS_SHOWN: Final = 50
+"""A job that snoozes every minute has 10,000 executions a week."""
+
+
+COLOURS: Final[dict[str, str]] = {Outcome.SUCCEEDED: "succeeded", Outcome.FAILED: "dead", Outcome.CRASHED: "dead"}
+"""Outcomes in the colour of a state; the others are grey."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One execution, as a row of the page."""
+
+    execution: Execution
+    worker: str
+    outcome: SafeString
+    waited: str
+    ran: str
+    claimed: SafeString | str
+    started: SafeString | str
+    finished: SafeString | str
+    exception_class: str
+    error: str
+    traceback: str
+
+
+def job_page(admin: JobAdmin, request: HttpRequest, object_id: str, extra_context: dict[str, Any]) -> HttpResponse:
+    """Return the page of a job, or of a dead letter."""
+    if not admin.has_view_permission(request):
+        raise PermissionDenied
+    job = read_job(admin.get_queryset(request), unquote(object_id))
+    if job is None:
+        return admin.not_found(request, object_id)
+    request.current_app = admin.admin_site.name
+    attempts = read_attempts(job)
+    context = {
+        **admin.admin_site.each_context(request),
+        "title": visible(str(job)),
+        "original": visible(str(job)),
+        "opts": admin.opts,
+        "has_view_permission": True,
+        "job": job,
+        "badge": badge(job.state, job.state),
+        "situation": situation(job, attempts[0].execution.started_at if attempts else None),
+        "facts": facts(job),
+        "arguments": pretty_json(vars(job)["arguments_text"]),
+        "result": None if vars(job)["result_text"] is None else pretty_json(vars(job)["result_text"]),
+        "attempts": attempts[:EXECUTIONS_SHOWN],
+        "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
+        "operations": offered(request, job),
+        **extra_context,
+    }
+    return TemplateResponse(request, "pgqueue/admin/job.html", context)
+
+
+def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
+    """Return one job with its arguments and result as text, which can be shown whatever they are."""
+    texts = {f"{column}_text": Left(Cast(column, TextField()), TEXT_LIMIT) for column in ("arguments", "result")}
+    try:
+        job: Job | None = queryset.prefetch_related(None).annotate(**texts).filter(pk=object_id).first()
+    except (ValueError, ValidationError):
+        return None
+    return job
+
+
+def facts(job: Job) -> list[tuple[str, Any]]:
+    """Return what there is to say about a job, by label."""
+
+    def when(at: datetime | None) -> Any:
+        return at and moment(at, f"{full_date(at)} ({ago(at, seen_at(job))})")
+
+    found = [
+        (_("Task"), visible(job.task_name)),
+        (_("Queue"), visible(job.queue_name)),
+        (_("Priority"), job.priority),
+        (_("Attempt"), _("%(attempt)s of %(most)s") % {"attempt": job.attempt, "most": job.max_attempts}),
+        (_("Crashes"), job.crashes or None),
+        (_("Enqueued"), when(job.enqueued_at)),
+        (_("Due"), when(job.run_after)),
+        (_("Finished"), when(job.finished_at)),
+        (_("Cancel requested"), when(job.cancel_requested_at)),
+        (_("Task unknown since"), when(job.unknown_since)),
+        (_("Limited by"), job.limit_key and visible(job.limit_key)),
+    ]
+    return [(label, value) for label, value in found if value is not None and value != ""]
+
+
+def read_attempts(job: Job) -> list[Attempt]:
+    """Return the latest executions of a job, the latest first, and one more than are shown if there are more.
+
+    Workers are looked up apart: the record of one may be gone.
+    """
+    executions = Execution.objects.using(job._state.db).filter(job_id=job.pk).annotate(seen_at=Now())
+    found = list(executions.order_by("-id")[: EXECUTIONS_SHOWN + 1])
+    workers = Worker.objects.using(job._state.db).in_bulk({execution.worker_id for execution in found})
+    return [_attempt(execution, workers.get(execution.worker_id)) for execution in found]
+
+
+def _attempt(execution: Execution, worker: Worker | None) -> Attempt:
+    return Attempt(
+        execution=execution,
+        worker=visible(str(worker)) if worker else f"#{execution.worker_id}",
+        outcome=_outcome(execution),
+        waited=_span(execution.claimed_at, execution.started_at),
+        ran=_span(execution.started_at, execution.finished_at or seen_at(execution)),
+        claimed=moment(execution.claimed_at),
+        started=moment(execution.started_at),
+        finished=moment(execution.finished_at),
+        exception_class=visible(execution.exception_class),
+        error=visible(execution.error),
+        traceback=visible(execution.traceback),
+    )
+
+
+def _outcome(execution: Execution) -> SafeString:
+    if execution.outcome is None:
+        over = execution.lease_expires_at < seen_at(execution)
+        return badge("dead", _("silent")) if over else badge("running", _("running"))
+    return badge(COLOURS.get(execution.outcome, "cancelled"), execution.outcome)
+
+
+def _span(start: datetime | None, end: datetime | None) -> str:
+    if start is None or end is None:
+        return ""
+    return duration(max(end - start, timedelta()))

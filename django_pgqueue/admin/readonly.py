@@ -1,0 +1,39 @@
+"""What all lists here have in common: nothing is edited, and nothing is counted that need not be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from .paginator import BoundedPaginator
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    ModelAdmin = admin.ModelAdmin  # not generic at run time
+
+
+class ReadOnlyAdmin(ModelAdmin):
+    """A list to look at, which works however many rows there are."""
+
+    paginator = BoundedPaginator
+    show_full_result_count = False  # else a second count, of the whole table
+    show_facets = admin.ShowFacets.NEVER  # a count per choice
+    sortable_by = ()  # by columns without an index
+
+    class Media:
+        css = {"all": ["pgqueue/admin.css"]}
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Refuse: jobs come from `enqueue()`."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Refuse: only `lifecycle` writes."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Refuse: prune removes."""
+        return False

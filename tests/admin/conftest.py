@@ -1,0 +1,120 @@
+"""Users and jobs for the admin's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+
+from django_pgqueue.models import Execution, Job
+
+JobMaker = Callable[..., Job]
+
+FINISHED = {"succeeded", "dead", "cancelled"}
+
+
+@pytest.fixture
+def make_user(db: None) -> Callable[..., User]:
+    """Return a maker of staff users with the given permissions of this app."""
+
+    def make(*codenames: str, name: str = "staff") -> User:
+        user = User.objects.create_user(name, password="secret", is_staff=True)
+        permissions = Permission.objects.filter(codename__in=codenames, content_type__app_label="pgqueue")
+        assert permissions.count() == len(codenames)
+        user.user_permissions.set(permissions)
+        return user
+
+    return make
+
+
+@pytest.fixture
+def client_of(make_user: Callable[..., User]) -> Callable[..., Client]:
+    """Return a maker of clients whose user has the given permissions."""
+
+    def make(*codenames: str) -> Client:
+        client = Client()
+        client.force_login(make_user(*codenames))
+        return client
+
+    return make
+
+
+@pytest.fixture
+def operator(client_of: Callable[..., Client]) -> Client:
+    """A client whose user may see jobs and do everything to them."""
+    return client_of("view_job", "view_worker", "retry_job", "cancel_job", "run_job")
+
+
+@pytest.fixture
+def make_job(db: None) -> JobMaker:
+    """Return a maker of jobs in any state, without the acts that lead there."""
+
+    def make(state: str = "ready", **columns: object) -> Job:
+        values: dict[str, object] = {"task_name": "app.add", "arguments": {"args": [1], "kwargs": {}}, **columns}
+        job = Job.objects.create(state="ready", **values)
+        _move(job.pk, state)
+        job.refresh_from_db()
+        return job
+
+    return make
+
+
+def _move(job_id: int, state: str) -> None:
+    """Put a job into a state, as of a minute ago, with an open execution if it is running."""
+    if state == "ready":
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE pgqueue_job SET state = %s, attempt = 1,"
+            " finished_at = CASE WHEN %s THEN statement_timestamp() - interval '1 minute' END WHERE id = %s",
+            [state, state in FINISHED, job_id],
+        )
+        if state == "running":
+            cursor.execute(
+                "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at)"
+                " VALUES (%s, 1, 1, statement_timestamp(), statement_timestamp(), statement_timestamp() + '1 minute')",
+                [job_id],
+            )
+
+
+def add_execution(job: Job, **columns: object) -> Execution:
+    """Add a failed execution to a job, of ten seconds, a minute ago."""
+    from datetime import timedelta
+
+    from django.utils import timezone
+
+    now = timezone.now()
+    values: dict[str, object] = {
+        "attempt": 1,
+        "worker_id": 1,
+        "outcome": "failed",
+        "claimed_at": now - timedelta(seconds=71),
+        "started_at": now - timedelta(seconds=70),
+        "finished_at": now - timedelta(seconds=60),
+        "lease_expires_at": now,
+        "exception_class": "builtins.ValueError",
+        "error": "no such thing",
+        "traceback": "Traceback (most recent call last):\n  ...\nValueError: no such thing",
+        **columns,
+    }
+    return Execution.objects.create(job=job, **values)
+
+
+@pytest.fixture
+def many_jobs(db: None) -> Iterator[int]:
+    """20,000 jobs: nearly all succeeded, one in a thousand ready, one in 2,000 dead; with statistics."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, finished_at, enqueued_at)"
+            " SELECT 'app.task' || n %% 7, 'queue' || n %% 3, '{}',"
+            "  CASE WHEN n %% 1000 = 0 THEN 'ready' WHEN n %% 2000 = 1 THEN 'dead' ELSE 'succeeded' END,"
+            "  CASE WHEN n %% 1000 <> 0 THEN statement_timestamp() - (20000 - n) * interval '1 minute' END,"
+            "  statement_timestamp() - (20000 - n) * interval '1 minute'"
+            " FROM generate_series(1, 20000) AS n",
+            [],
+        )
+        cursor.execute("ANALYZE pgqueue_job")
+    yield 20_000

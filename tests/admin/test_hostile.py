@@ -1,0 +1,151 @@
+"""Rows that mean harm: whatever a column holds, lists and pages show it as text."""
+
+from __future__ import annotations
+
+import sys
+from html.parser import HTMLParser
+
+import pytest
+from django.db import connection
+from django.test import Client
+
+from django_pgqueue.models import Execution, Job, Worker
+from tests.admin.conftest import JobMaker, add_execution
+
+JOBS, DEAD, WORKERS = (f"/admin/pgqueue/{model}/" for model in ("job", "deadjob", "worker"))
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    '"><svg onload=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</textarea></pre></td><iframe>",
+    "{{ 7|add:7 }}{% debug %}",
+    "javascript:alert(1)",
+    "\u202egnp.exe\u2066",
+    "\x1b[31mred\x07\x9b",
+    "%s %(x)s {0} %",
+    "'; DROP TABLE pgqueue_job; --",
+    "\ud7ff\ufffe\U0010ffff\u0300",
+    "os.system",
+]
+
+TEXT_COLUMNS = {
+    Job: ("task_name", "queue_name", "limit_key", "state"),
+    Execution: ("outcome", "exception_class", "error", "traceback"),
+    Worker: ("hostname", "version", "queue_names"),
+}
+
+
+class Tags(HTMLParser):
+    """Collects what a browser would run or load."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.bad: list[object] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        sources = str(given.get("src", "")).startswith(("/static/admin/", "/admin/jsi18n/"))
+        if tag in {"iframe", "object", "style"} or (tag in {"img", "script"} and not sources):
+            self.bad.append((tag, attrs))
+        self.bad += [(tag, name) for name in given if name.startswith("on") or name == "style"]
+        self.bad += [(tag, link) for link in (given.get("href"), given.get("action")) if link and ":" in link[:12]]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def pages(client: Client, job: Job) -> list[str]:
+    """Return every page that shows the job or its worker."""
+    urls = [JOBS, DEAD, f"{JOBS}{job.pk}/change/", f"{DEAD}{job.pk}/change/", WORKERS, f"{JOBS}{job.pk}/history/"]
+    found = []
+    for url in urls:
+        response = client.get(url)
+        if response.status_code == 302 and DEAD in url:  # its state was overwritten
+            continue
+        assert response.status_code == 200, url
+        found.append(response.content.decode())
+    return found
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_is_text_in_every_column(operator: Client, make_job: JobMaker, text: str) -> None:
+    worker = Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
+    job = make_job("dead", task_name="plain")
+    execution = add_execution(job, worker_id=worker.pk)
+    rows = {Job: job.pk, Execution: execution.pk, Worker: worker.pk}
+    for model, columns in TEXT_COLUMNS.items():
+        for column in columns:
+            if column == "state":  # the constraint allows no other one for a finished job
+                continue
+            length = model._meta.get_field(column).max_length  # type: ignore[union-attr]
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    f"UPDATE {model._meta.db_table} SET {column} = %s WHERE id = %s", [text[:length], rows[model]]
+                )
+    for page in pages(operator, job):
+        assert Tags(page).bad == []
+        if "Change history" not in page:  # Django's own page: escaped, but as it is
+            assert not {"\u202e", "\u2066", "\x1b", "\x07", "\x9b"} & set(Tags(page).text)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_state_that_is_none(operator: Client, make_job: JobMaker, text: str) -> None:
+    job = make_job()
+    Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE pgqueue_job SET state = %s WHERE id = %s", [text[:12], job.pk])
+    for page in pages(operator, job):
+        assert Tags(page).bad == []
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_names_can_be_filtered_by_and_searched_for(operator: Client, make_job: JobMaker, text: str) -> None:
+    job = make_job("dead", task_name=text, queue_name=text)
+    make_job("dead")
+    for query in ({"task": text}, {"queue": text}, {"q": text}, {"task": text, "state": "dead"}):
+        response = operator.get(JOBS, query)
+        assert [found.pk for found in response.context["cl"].result_list] == [job.pk], query
+        assert Tags(response.content.decode()).bad == []
+
+
+@pytest.mark.parametrize(
+    "json_text",
+    [
+        "null",
+        "[]",
+        '"</script><img src=x onerror=alert(1)>"',
+        '{"args": "\\u0000\\u202e", "kwargs": 7}',
+        "9" * 5000,
+        "[" * 5000 + "]" * 5000,
+        '{"a": 1e999, "a": -0.0}',
+        '"' + "x" * 300_000 + '"',
+    ],
+)
+def test_json_that_python_cannot_read_is_shown_as_it_is(operator: Client, make_job: JobMaker, json_text: str) -> None:
+    job = make_job("dead")
+    Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE pgqueue_job SET arguments = %s::json, result = %s::json WHERE id = %s",
+            [json_text, json_text, job.pk],
+        )
+    for page in pages(operator, job):
+        assert Tags(page).bad == []
+        assert len(page) < 700_000
+    answer = operator.post(f"{JOBS}{job.pk}/retry/", follow=True)
+    assert answer.status_code == 200 and 'class="success"' in answer.content.decode()
+
+
+def test_no_name_is_imported(operator: Client, make_job: JobMaker) -> None:
+    Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
+    known = set(sys.modules)
+    for name in ("this.s", "antigravity.x", "turtledemo.clock.main", "idlelib.idle"):
+        job = make_job("dead", task_name=name)
+        add_execution(job, exception_class=name)
+        pages(operator, job)
+        operator.post(f"{JOBS}{job.pk}/retry/")
+    assert not {"this", "antigravity", "turtledemo", "idlelib"} & (set(sys.modules) - known)

@@ -1,0 +1,194 @@
+"""The lists: what they show, what they find, and what that costs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client, RequestFactory
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from django_pgqueue import stats
+from django_pgqueue.admin import paginator
+from django_pgqueue.models import Job, Worker
+from tests.admin.conftest import JobMaker, add_execution
+
+JOBS = "/admin/pgqueue/job/"
+DEAD = "/admin/pgqueue/deadjob/"
+WORKERS = "/admin/pgqueue/worker/"
+
+
+def ids(client: Client, url: str, **query: str) -> list[int]:
+    """Return the ids on the first page of a list."""
+    response = client.get(url, query)
+    assert response.status_code == 200, (url, query, response.headers)
+    return [job.pk for job in response.context["cl"].result_list]
+
+
+def test_list_shows_a_failed_job(operator: Client, make_job: JobMaker) -> None:
+    job = make_job("dead", queue_name="mail", priority=7)
+    add_execution(job, error="first", exception_class="app.Old")
+    add_execution(job, error="  the second\nline", exception_class="app.errors.TooLate")
+    page = operator.get(JOBS).content.decode()
+    for expected in (f"#{job.pk}", "pgqueue-dead", "app.add", "mail", ">7<", "1/10", "10 s", "TooLate: the second"):
+        assert expected in page, expected
+    assert "first" not in re.sub(r'class="[^"]*"', "", page.split("result_list")[1].split("</table>")[0])
+
+
+def test_a_page_of_jobs_costs_as_many_queries_as_one_job(operator: Client, make_job: JobMaker) -> None:
+    for n in range(30):
+        add_execution(make_job("dead", task_name=f"app.t{n}"))
+    for url in (JOBS, DEAD, f"{JOBS}?state=dead&queue=default&task=app.t1&since=hour&q=app.t1"):
+        with CaptureQueriesContext(
+            connection,
+        ) as captured:
+            assert operator.get(url).status_code == 200
+        assert len(captured) <= 14 if "?" in url else len(captured) <= 10, [q["sql"] for q in captured]
+
+
+@pytest.mark.parametrize("state", ["ready", "running", "succeeded", "dead", "cancelled"])
+def test_filter_by_state(operator: Client, make_job: JobMaker, state: str) -> None:
+    jobs = {s: make_job(s) for s in ("ready", "running", "succeeded", "dead", "cancelled")}
+    assert ids(operator, JOBS, state=state) == [jobs[state].pk]
+
+
+def test_filters_by_name_and_time(operator: Client, make_job: JobMaker) -> None:
+    old = make_job(queue_name="mail", task_name="app.old", enqueued_at=timezone.now() - timedelta(days=2))
+    new = make_job(queue_name="mail", task_name="app.new")
+    other = make_job(queue_name="other", task_name="app.new")
+    assert ids(operator, JOBS) == [other.pk, new.pk, old.pk]
+    assert ids(operator, JOBS, queue="mail") == [new.pk, old.pk]
+    assert ids(operator, JOBS, queue="mail", state="ready") == [new.pk, old.pk]
+    assert ids(operator, JOBS, task="app.new") == [other.pk, new.pk]
+    assert ids(operator, JOBS, since="hour") == [other.pk, new.pk]
+    assert ids(operator, JOBS, since="week", task="app.old") == [old.pk]
+    for nonsense in ({"state": "x"}, {"queue": "none"}, {"queue": "\0"}, {"task": "'; DROP TABLE pgqueue_job; --"}):
+        assert ids(operator, JOBS, **nonsense) == []
+    assert len(ids(operator, JOBS, since="x")) == 3
+
+
+def test_search_by_number_and_by_task(operator: Client, make_job: JobMaker) -> None:
+    job, other = make_job(task_name="app.one"), make_job(task_name="app.two")
+    assert ids(operator, JOBS, q=str(job.pk)) == ids(operator, JOBS, q=f" #{job.pk} ") == [job.pk]
+    assert ids(operator, JOBS, q="app.two") == [other.pk]
+    for nothing in ("app.", "9" * 19, "9" * 18, "9" * 5000, "%", "app.two app.one"):
+        assert ids(operator, JOBS, q=nothing) == [], nothing
+
+
+def test_dead_list_has_the_dead_alone_latest_first(operator: Client, make_job: JobMaker) -> None:
+    first, second = make_job("dead"), make_job("dead")
+    for state in ("ready", "running", "succeeded", "cancelled"):
+        make_job(state)
+    Job.objects.filter(pk=first.pk).update(finished_at=timezone.now())
+    assert ids(operator, DEAD) == [first.pk, second.pk]
+    Job.objects.filter(pk=second.pk).update(finished_at=timezone.now() - timedelta(hours=2))
+    assert ids(operator, DEAD, since="hour") == [first.pk]
+
+
+def test_counts_stop_at_the_limit(operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paginator, "COUNT_LIMIT", 3)
+    for _ in range(3):
+        make_job()
+    assert "only the first" not in operator.get(JOBS).content.decode()
+    make_job()
+    with CaptureQueriesContext(connection) as captured:
+        response = operator.get(JOBS)
+    assert response.context["cl"].result_count == 3
+    assert "only the first" in response.content.decode()
+    counts = [q["sql"] for q in captured if "COUNT(" in q["sql"] and "pgqueue_job" in q["sql"]]
+    assert [re.search(r"LIMIT (\d+)", sql).group(1) for sql in counts] == ["4"]  # type: ignore[union-attr]
+
+
+def plans(client: Client, url: str) -> list[str]:
+    """Return the plans of all statements over jobs that a page runs."""
+    with CaptureQueriesContext(connection) as captured:
+        assert client.get(url).status_code == 200
+    found = []
+    for query in captured:
+        if "pgqueue_job" in query["sql"] and "COUNT(" not in query["sql"]:
+            with connection.cursor() as cursor:
+                cursor.execute("EXPLAIN " + query["sql"].replace("%", "%%"), [])
+                found.append("\n".join(row[0] for row in cursor.fetchall()))
+    assert found
+    return found
+
+
+@pytest.mark.usefixtures("many_jobs")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "?state=ready",
+        "?state=running",
+        "?state=dead",
+        "?state=succeeded",
+        "?state=ready&queue=queue1",
+        "?state=dead&queue=queue1",
+        "?state=dead&task=app.task1",
+        "?queue=queue1",
+        "?task=app.task1",
+        "?since=hour",
+        "?since=day&task=app.task1",
+        "?q=app.task1",
+        "?q=17",
+    ],
+)
+def test_no_list_reads_the_whole_table(operator: Client, query: str) -> None:
+    for plan in plans(operator, JOBS + query):
+        assert "Seq Scan on pgqueue_job" not in plan, plan
+
+
+@pytest.mark.usefixtures("many_jobs")
+@pytest.mark.parametrize("query", ["", "?since=hour", "?queue=queue1", "?task=app.task1"])
+def test_dead_list_goes_by_the_index_of_finished_jobs(operator: Client, query: str) -> None:
+    found = plans(operator, DEAD + query)
+    assert not [plan for plan in found if "Seq Scan on pgqueue_job" in plan]
+    assert [plan for plan in found if "pgqueue_job_finished" in plan or "pgqueue_job_task" in plan]
+
+
+@pytest.mark.usefixtures("many_jobs")
+def test_statistics_read_by_jumps() -> None:
+    assert stats.names(connection) == stats.Names(["queue0", "queue1", "queue2"], [f"app.task{n}" for n in range(7)])
+    last = stats.last_id(connection)
+    assert stats.first_id_since(connection, 3600) == last - 59
+    assert stats.first_id_since(connection, 10**9) == last - 19_999
+    Job.objects.filter(pk__gt=last - 100, pk__lte=last - 50).delete()
+    since = Job.objects.filter(pk__gte=stats.first_id_since(connection, 3600)).order_by("pk")
+    assert since.values_list("pk", flat=True)[0] == last - 49
+
+
+@pytest.mark.django_db
+def test_statistics_of_an_empty_queue() -> None:
+    assert stats.names(connection) == stats.Names([], [])
+    assert stats.last_id(connection) == 0
+    assert stats.first_id_since(connection, 3600) is None
+
+
+def test_workers_say_whether_they_live(operator: Client, db: None) -> None:
+    now = timezone.now()
+    common: dict[str, Any] = {"pid": 7, "version": "0.1.0", "concurrency": 10}
+    Worker.objects.create(hostname="live", last_beat_at=now, queue_names="a, b", **common)
+    Worker.objects.create(hostname="quiet", last_beat_at=now - timedelta(seconds=121), **common)
+    Worker.objects.create(hostname="gone", last_beat_at=now - timedelta(hours=2), stopped_at=now, **common)
+    rows = operator.get(WORKERS).content.decode().split("<tbody>")[1].split("</tr>")
+    for row, (host, word) in zip(rows, [("gone", "stopped"), ("quiet", "silent"), ("live", "working")], strict=False):
+        assert host in row and f">{word}<" in row
+    assert operator.get(f"{WORKERS}1/change/").headers["Location"] == WORKERS
+
+
+def test_an_old_lease_setting_moves_the_mark(operator: Client, db: None, settings: Any) -> None:
+    settings.PGQUEUE = {"LEASE": 600}
+    beat = timezone.now() - timedelta(seconds=121)
+    Worker.objects.create(hostname="h", last_beat_at=beat, pid=1, version="", concurrency=1)
+    assert ">working<" in operator.get(WORKERS).content.decode()
+
+
+def test_index_lists_what_the_user_may_see(client_of: Callable[..., Client], rf: RequestFactory) -> None:
+    page = client_of("view_job").get(reverse("admin:index")).content.decode()
+    assert JOBS in page and DEAD in page and WORKERS not in page

@@ -1,0 +1,127 @@
+"""The page of one job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_pgqueue import db, lifecycle
+from django_pgqueue.lifecycle import Failed, Lane
+from django_pgqueue.models import Job, Worker
+from django_pgqueue.states import Outcome
+from tests.admin.conftest import JobMaker, add_execution
+
+JOBS = "/admin/pgqueue/job/"
+
+
+def page_of(client: Client, job: Job) -> str:
+    """Return the page of a job, from its heading on."""
+    response = client.get(f"{JOBS}{job.pk}/change/")
+    assert response.status_code == 200
+    return response.content.decode().split('id="content-main"')[1]
+
+
+@pytest.mark.parametrize(
+    ("state", "minutes", "buttons"),
+    [
+        ("ready", -5, ["cancel"]),
+        ("ready", 5, ["cancel", "run"]),
+        ("running", 0, ["cancel"]),
+        ("succeeded", 0, ["retry"]),
+        ("dead", 0, ["retry"]),
+        ("cancelled", 0, ["retry"]),
+    ],
+)
+def test_buttons_are_those_that_the_state_allows(
+    operator: Client, make_job: JobMaker, state: str, minutes: int, buttons: list[str]
+) -> None:
+    job = make_job(state, run_after=timezone.now() + timedelta(minutes=minutes))
+    page = page_of(operator, job)
+    assert [name for name in ("retry", "cancel", "run") if f'action="{JOBS}{job.pk}/{name}/"' in page] == buttons
+    assert page.count("csrfmiddlewaretoken") == len(buttons)
+
+
+@pytest.mark.parametrize("held", ["retry", "cancel", "run"])
+def test_buttons_are_those_that_the_user_may_press(
+    client_of: Callable[..., Client], make_job: JobMaker, held: str
+) -> None:
+    client = client_of("view_job", f"{held}_job")
+    dead, later = make_job("dead"), make_job(run_after=timezone.now() + timedelta(hours=1))
+    shown = {
+        name for job in (dead, later) for name in ("retry", "cancel", "run") if f"/{name}/" in page_of(client, job)
+    }
+    assert shown == {held}
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"minutes": 4}, "due in 4 min"),
+        ({"minutes": -4}, "waiting for a worker, due since 4 min"),
+        ({"minutes": 60, "attempt": 2}, "waiting for attempt 3 of 10, due in 1 h"),
+        ({"minutes": 1, "unknown_since": timezone.now()}, "no worker has known its task since"),
+    ],
+)
+def test_what_holds_it_back_is_said(
+    operator: Client, make_job: JobMaker, columns: dict[str, object], words: str
+) -> None:
+    minutes = float(columns["minutes"])  # type: ignore[arg-type]  # of mixed values
+    others = {name: value for name, value in columns.items() if name != "minutes"}
+    job = make_job(run_after=timezone.now() + timedelta(minutes=minutes, seconds=0.4), **others)
+    assert words in page_of(operator, job).replace("3 min 60 s", "4 min")
+
+
+def test_page_shows_every_attempt_and_the_result(operator: Client, make_job: JobMaker) -> None:
+    worker = Worker.objects.create(hostname="box", pid=7, version="1", concurrency=1)
+    job = make_job("succeeded", result={"sum": 3}, arguments={"args": [1.0, "ä"], "kwargs": {"b": None}})
+    add_execution(job, worker_id=worker.pk, error="first <b>", traceback="line 1\nline 2")
+    add_execution(job, attempt=2, outcome="succeeded", worker_id=worker.pk + 1, exception_class="", error="")
+    page = page_of(operator, job)
+    for expected in ("Attempt 1", "Attempt 2", "ran 10 s", "box:7", f"#{worker.pk + 1}", "first &lt;b&gt;", "line 2"):
+        assert expected in page, expected
+    assert "&quot;sum&quot;: 3" in page and "&quot;ä&quot;" in page and "1.0" in page
+    assert page.index("Attempt 2") < page.index("Attempt 1")
+
+
+def test_page_costs_a_few_queries_whatever_the_attempts(operator: Client, make_job: JobMaker) -> None:
+    job = make_job("dead")
+    for attempt in range(60):
+        add_execution(job, attempt=attempt)
+    with CaptureQueriesContext(connection) as captured:
+        page = page_of(operator, job)
+    assert len(captured) <= 7, [q["sql"] for q in captured]
+    assert page.count("<article") == 50 and "Earlier ones are not shown" in page
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_really_failed(operator: Client, make_job: JobMaker) -> None:
+    job = make_job(max_attempts=1)
+    with closing(db.connect("default", "test")) as engine:
+        worker_id = lifecycle.register_worker(engine, hostname="box", pid=7, version="1", queue_names="", concurrency=1)
+        cursors = {Lane("default", 0): lifecycle.Cursor()}
+        [claimed] = lifecycle.claim(engine, cursors, limit=1, free_slots=1, worker_id=worker_id, lease_seconds=60.0)
+        page = page_of(operator, job)
+        assert "running" in page and f"{JOBS}{job.pk}/cancel/" in page
+        failed = Failed(claimed.execution_id, Outcome.FAILED, None, 2.0, 1.0, "app.Error", "broke", "Traceback …")
+        lifecycle.fail(engine, [failed])
+    page = page_of(operator, job)
+    for expected in ("pgqueue-dead", "ran 1.0 s", "app.Error", "broke", "<details", "box:7"):
+        assert expected in page, expected
+
+
+@pytest.mark.parametrize("number", ["17", "x", "9" * 30, "1_0", "%00", "-1"])
+def test_no_such_job(operator: Client, db: None, number: str) -> None:
+    response = operator.get(f"{JOBS}{number}/change/", follow=True)
+    assert response.status_code in {200, 404}
+    assert "pgqueue-situation" not in response.content.decode()
+
+
+def test_a_live_job_is_no_dead_letter(operator: Client, make_job: JobMaker) -> None:
+    assert operator.get(f"/admin/pgqueue/deadjob/{make_job().pk}/change/").status_code == 302
