@@ -1,0 +1,1 @@
+"""What the `demo` command is made of: feeding, watching, adding up, checking."""

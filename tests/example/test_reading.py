@@ -1,0 +1,46 @@
+"""What is read from a file, without a database."""
+
+from pathlib import Path
+
+import pytest
+
+from example_project.library.reading import NotText, decode, kind_of, read
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "words"),
+    [("", 0, 0), ("\n", 1, 0), ("a", 1, 1), ("a\n", 1, 1), ("a b\r\nc\n\nd", 4, 4), ("a\x0cb\x1cc\u2028d", 1, 4)],
+)
+def test_counts(tmp_path: Path, text: str, lines: int, words: int) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(text.encode())
+    reading = read(path, "prose")
+    assert (reading.lines, reading.words) == (lines, words)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "title"),
+    [
+        ("a.py", '#!x\n# y\n\nr"""  The docstring. """\n', "The docstring."),
+        ("a.py", '"""\nOn the next line.\nMore.\n"""', "On the next line."),
+        ("a.py", "import this\n", "a.py"),
+        ("a.md", "\n# Heading\ntext", "Heading"),
+        ("METADATA", "Name: x\nSummary: What it is\n", "What it is"),
+        ("a.css", "body {}", "a.css"),
+        ("a.txt", "", "a.txt"),
+    ],
+)
+def test_title(tmp_path: Path, name: str, text: str, title: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    assert read(path, str(kind_of(path))).title == title
+
+
+@pytest.mark.parametrize(("data", "reason"), [(b"a\0b", "binary file: "), (b"\xff", "not UTF-8 text: ")])
+def test_what_is_no_text_says_why(data: bytes, reason: str) -> None:
+    with pytest.raises(NotText, match=reason):
+        decode(data)
+
+
+def test_what_is_no_document() -> None:
+    assert kind_of(Path("a.xyz")) is None
