@@ -488,7 +488,7 @@ moved AS (
                 coalesce(
                     job.unknown_since, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
                 )
-            ELSE job.unknown_since
+            WHEN %(outcome)s = 'released' THEN job.unknown_since
         END,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after

@@ -86,6 +86,8 @@ class Attempt:
         if task is None:
             raise DoesNotFit(f"this worker knows no task named {self.claimed.task_name!r}")
         self.task = task
+        if task.atomic and task.database not in (None, self.alias):
+            raise DoesNotFit(f"{task.name} is atomic on database {task.database!r}, and its job is on {self.alias!r}")
         try:
             self.args, self.kwargs = decode_arguments(self.claimed.arguments)
         except ValueError as error:

@@ -62,6 +62,7 @@ class Fetcher(Service):
         """Called when a claim's reply was lost: what it opened, the heartbeat finds and gives back."""
         self._rate = Rate(hand)
         self._afresh = False
+        self._saw_all = False
         self._idle_steps = 0
         self._full_scan_at = 0.0
         self._job_bytes = 1.0
@@ -135,6 +136,7 @@ class Fetcher(Service):
             claimed = [*claimed, *self._claim_from(room - len(claimed), from_start=True)]
             from_start = True
         self.vain_looks = 0 if claimed else self.vain_looks + from_start
+        self._saw_all = from_start
         return claimed
 
     def _claim_from(self, room: int, *, from_start: bool) -> Sequence[Claimed]:
@@ -212,6 +214,8 @@ class Fetcher(Service):
         if self._idle_steps < len(IDLE_PAUSES_SECONDS):
             self._idle_steps += 1
             return IDLE_PAUSES_SECONDS[self._idle_steps - 1]
+        if not self._saw_all:  # something may lie behind a cursor: no long sleep before a claim from the start
+            return min(self.polling_seconds, max(0.001, self._full_scan_at - time.monotonic()))
         with self.link.use() as connection:
             due = lifecycle.seconds_until_due(connection, self.lanes.known)
         pause_seconds = self.polling_seconds * random.uniform(0.8, 1)  # noqa: S311 -- spreads load, hides nothing

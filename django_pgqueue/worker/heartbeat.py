@@ -110,6 +110,7 @@ class LeaseGuard(Service):
         if not self._warned:
             self._warned = True
             logger.error("the leases end in %.1f s and cannot be extended: all jobs are interrupted", left_seconds)
+            self.hand.take_waiting()  # open, and held by nobody now: given back when the database answers again
             self.interrupt(self.hand.known_before(float("inf")))
         if left_seconds <= 0:
             logger.critical("the leases have ended: this process exits, its jobs are given back")

@@ -10,6 +10,7 @@ import asyncio
 import ctypes
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from queue import SimpleQueue
@@ -159,7 +160,7 @@ class LoopSlots(threading.Thread):
         super().__init__(name="pgqueue-loop", daemon=True)
         self.pool = pool
         self.free = list(range(first_slot, first_slot + pool.concurrency))
-        self.waiting: list[int] = []
+        self.waiting: deque[int] = deque()
         self.running: dict[int, tuple[Attempt, asyncio.Task[None]]] = {}
         self.loop = asyncio.new_event_loop()
         self._generation = hygiene.generation()
@@ -197,42 +198,46 @@ class LoopSlots(threading.Thread):
             self.loop.call_soon_threadsafe(self.loop.stop)
 
     def _add(self, execution_ids: list[int]) -> None:
-        self.waiting += execution_ids
+        self.waiting.extend(execution_ids)
         self._start_waiting()
 
     def _start_waiting(self) -> None:
-        settled = 0
-        for execution_id in self.waiting:
+        while self.waiting and self.free:
+            execution_id = self.waiting[0]
             try:
                 claimed = self.pool.hand.start(execution_id, self.free[-1], wait=False)
             except Full:
                 break
-            settled += 1
+            self.waiting.popleft()
             if claimed is None:
                 continue
             slot = self.free.pop()
             self.pool.board.started(slot, execution_id)
             attempt = Attempt(claimed, self.pool.alias)
             self.running[execution_id] = (attempt, self.loop.create_task(self._run_one(attempt, slot)))
-        del self.waiting[:settled]
 
     async def _run_one(self, attempt: Attempt, slot: int) -> None:
         execution_id = attempt.claimed.execution_id
-        await self._trust_again()
-        statements = hygiene.statements_off_slots()
-        report = await attempt.run_async()
-        if hygiene.statements_off_slots() != statements:
-            await sync_to_async(hygiene.after_job)()
+        report = await self._run_cleanly(attempt)
         self.pool.hand_over(report)
         self.running.pop(execution_id, None)
         self.free.append(slot)
         self.pool.ended(execution_id, slot)
 
-    async def _trust_again(self) -> None:
-        """After a loss of the server, let the asynchronous ORM's thread drop its connections too."""
-        if hygiene.generation() != self._generation:
-            self._generation = hygiene.generation()
-            await sync_to_async(hygiene.before_job)()
+    async def _run_cleanly(self, attempt: Attempt) -> Report:
+        """Run a coroutine; tidy the asynchronous ORM's thread if the server was lost before, or it was used."""
+        report = None
+        try:
+            if hygiene.generation() != self._generation:
+                self._generation = hygiene.generation()
+                await sync_to_async(hygiene.before_job)()
+            statements = hygiene.statements_off_slots()
+            report = await attempt.run_async()
+            if hygiene.statements_off_slots() != statements:
+                await sync_to_async(hygiene.after_job)()
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 -- a connection that cannot even be closed
+            return report or attempt.ended_by(error)
+        return report
 
     def _cancel(self, execution_id: int) -> None:
         if execution_id in self.running:

@@ -82,9 +82,7 @@ class Cluster:
         claim_directory(self.home, owner=service_account())
         if not self.data.exists():
             self._initialise()
-        options = shlex.join(
-            word for name, value in self.settings.items() for word in ("-c", f"{name}={value}")
-        )
+        options = shlex.join(word for name, value in self.settings.items() for word in ("-c", f"{name}={value}"))
         self._run("pg_ctl", "start", "-D", self.data, "-w", "-l", self.home / "log", "-o", options)
 
     def stop(self, mode: str = "fast") -> None:
@@ -231,9 +229,7 @@ def service_account() -> pwd.struct_passwd | None:
     for name in ("postgres", "nobody"):
         with suppress(KeyError):
             return pwd.getpwnam(name)
-    raise ImproperlyConfigured(
-        "PostgreSQL refuses root, and there is no account to run it: set DATABASE_URL."
-    )
+    raise ImproperlyConfigured("PostgreSQL refuses root, and there is no account to run it: set DATABASE_URL.")
 
 
 def claim_directory(path: Path, *, mode: int = 0o700, owner: pwd.struct_passwd | None = None) -> None:
@@ -267,9 +263,7 @@ def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 def reachable(bin_dir: Path, copy: Path) -> Path:
     """`bin_dir`, or a copy of its installation if the account that is to run it may not go there."""
-    if service_account() is None or all(
-        place.stat().st_mode & 0o5 == 0o5 for place in (bin_dir, *bin_dir.parents)
-    ):
+    if service_account() is None or all(place.stat().st_mode & 0o5 == 0o5 for place in (bin_dir, *bin_dir.parents)):
         return bin_dir
     prefix, package = bin_dir.parent, bin_dir.parents[1]
     if not copy.exists():

@@ -19,14 +19,18 @@ from .harness import Worker, django
 @pytest.fixture
 def start(committing: None, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
     """Starts workers on the test database; whatever state a test leaves them in, they are gone after it."""
+    workers: list[Worker] = []
     with contextlib.ExitStack() as stack:
 
         def start_worker(*arguments: str, **options: Any) -> Worker:
             worker = Worker(tmp_path / f"worker-{len(list(tmp_path.glob('worker-*')))}.log", *arguments, **options)
             stack.callback(worker.end)
+            workers.append(worker)
             return worker
 
         yield start_worker
+        for worker in workers:
+            worker.assert_sound()
 
 
 class Server:

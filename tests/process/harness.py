@@ -113,6 +113,11 @@ class Worker:
         assert self.exit_code(seconds) == 0, self.said
         return True
 
+    def assert_sound(self) -> None:
+        """Fail if anything in the worker's own machinery went wrong, whatever became of the jobs."""
+        for words in ("Exception in callback", "never retrieved", "worker process failed", "cleaning up after"):
+            assert words not in self.said, self.said
+
     def end(self) -> None:
         """End it and its children, whatever state they are in."""
         children = self.children

@@ -1,0 +1,62 @@
+"""Log lines: ids and names with each record, an argument or a result with none."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from django_pgqueue import log, signals
+from django_pgqueue.testing import run_jobs
+from tests.app import tasks
+
+pytestmark = pytest.mark.django_db
+
+SECRET = "hunter2"
+CONNECTED = {
+    "job_started": log._started,
+    "job_succeeded": log._succeeded,
+    "job_cancelled": log._cancelled,
+    "job_failed": log._failed,
+    "job_dead": log._dead,
+}
+
+
+@pytest.fixture
+def records(caplog):
+    caplog.set_level(logging.DEBUG, logger="django_pgqueue.worker")
+    log.connect()
+    yield caplog
+    for name in CONNECTED:
+        getattr(signals, name).disconnect(dispatch_uid="pgqueue-log")
+
+
+def test_each_end_is_a_line_with_the_jobs_fields(records):
+    jobs = [tasks.noop.enqueue(SECRET), tasks.fail.enqueue(), tasks.raise_directive.enqueue("cancel")]
+    run_jobs()
+    by_job = {job.pk: [record for record in records.records if record.job_id == job.pk] for job in jobs}
+    assert [record.levelname for record in by_job[jobs[0].pk]] == ["DEBUG", "INFO"]
+    assert [record.levelname for record in by_job[jobs[1].pk]] == ["DEBUG", "WARNING", "DEBUG", "ERROR"]
+    assert [record.levelname for record in by_job[jobs[2].pk]] == ["DEBUG", "INFO"]
+    end = by_job[jobs[0].pk][-1]
+    assert (end.task, end.queue, end.attempt) == ("tests.app.tasks.noop", "default", 1)
+    assert end.duration_ms >= 0
+    assert by_job[jobs[1].pk][-1].exc_info[0] is RuntimeError
+
+
+def test_no_argument_is_in_any_line(records):
+    tasks.noop.enqueue(SECRET, password=SECRET)
+    run_jobs()
+    assert records.records
+    assert not [record for record in records.records if SECRET in record.getMessage() or SECRET in str(vars(record))]
+
+
+def test_nothing_is_connected_for_levels_that_are_off():
+    logger = logging.getLogger("django_pgqueue.worker")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        log.connect()
+    finally:
+        logger.setLevel(before)
+    assert not signals.job_succeeded.receivers
