@@ -8,20 +8,21 @@ executions along, by Django's own cascade.
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.db import connections, models, router
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from . import signals
 from .db import wake_workers_after_commit
+from .fields import PlainJSONField
 from .states import FINISHED, Outcome, State
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Protocol
 
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -40,30 +41,6 @@ BATCH_SIZE = 1000
 RUN_AFTER_FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 RUN_AFTER_LAST = datetime(9000, 1, 1, tzinfo=UTC)
 """No driver can read a timestamp after the year 9999, and one such row would stop its whole claim."""
-
-
-class PlainJSONField(models.JSONField):
-    """JSON kept as it was written, in a column of type `json`.
-
-    Exact where `jsonb` is not (floats, the order of keys) and cheaper to write; nobody filters on it.
-    """
-
-    def db_type(self, connection: BaseDatabaseWrapper) -> str:
-        """Return PostgreSQL's `json`, which keeps the text as it came."""
-        return "json"
-
-    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        """Read the text, so that a value which cannot be decoded does not fail the whole result."""
-        return f"{sql}::text", params
-
-    def from_db_value(self, value: str | None, expression: Any, connection: BaseDatabaseWrapper) -> Any:
-        """Return the decoded value; one that Python cannot decode (too deep, too many digits) as its text."""
-        if value is None:
-            return None
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -108,11 +85,13 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def _in_batches(self, act: Act, *, makes_due: bool = False) -> int:
         connection = connections[self._db or router.db_for_write(Job)]
-        ids = self.using(connection.alias).order_by("pk").values_list("pk", flat=True)
+        names = self.using(connection.alias).order_by("pk").values_list("pk", "task_name")
         changed, last_id = 0, 0
-        while batch := list(ids.filter(pk__gt=last_id)[:BATCH_SIZE]):
-            changed += len(act(connection, batch))
-            last_id = batch[-1]
+        while batch := dict(names.filter(pk__gt=last_id)[:BATCH_SIZE]):
+            changes = act(connection, list(batch))
+            _tell_cancelled(changes, batch)
+            changed += len(changes)
+            last_id = max(batch)
         if changed and makes_due:
             wake_workers_after_commit(connection)
         return changed
@@ -206,10 +185,19 @@ class Job(models.Model):
         if self.pk is None:
             raise ValueError("A job that was never enqueued cannot be changed: call enqueue() on its task.")
         connection = connections[self._state.db or router.db_for_write(Job)]
-        changed = bool(act(connection, [self.pk], alone=True))
+        changes = act(connection, [self.pk], alone=True)
+        changed = bool(changes)
+        _tell_cancelled(changes, {self.pk: self.task_name})
         if changed and makes_due:
             wake_workers_after_commit(connection)
         return changed
+
+
+def _tell_cancelled(changes: Mapping[int, State], task_names: Mapping[int, str]) -> None:
+    if signals.job_cancelled.receivers:
+        for job_id, state in changes.items():
+            if state is State.CANCELLED:
+                signals.job_cancelled.send_robust(sender=task_names[job_id], job_id=job_id, error="")
 
 
 class DeadJob(Job):

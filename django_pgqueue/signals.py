@@ -10,8 +10,8 @@ The sender is the task's name; `job_id` is always given.
 | job_succeeded | after the finish was written (an atomic task's: committed) | the worker's child |
 | job_failed | a failed attempt was written, another will follow | the worker's child |
 | job_dead | the job ended dead | the worker's child, or the supervisor for a crash it saw |
-| job_cancelled | the job ended cancelled | wherever that was written |
-| job_rescued | a lost worker's execution was closed (job_failed or job_dead follows) | the rescuing worker |
+| job_cancelled | the job ended cancelled | where that was written: by an act, in its transaction, or a worker |
+| job_rescued | a lost worker's execution was closed (failed, dead or cancelled follows) | the rescuing worker |
 """
 
 from django.dispatch import Signal
@@ -23,10 +23,11 @@ job_started = Signal()
 job_succeeded = Signal()
 """Arguments: job_id, execution_id, queue_name, attempt, duration_seconds."""
 job_failed = Signal()
-"""Arguments: job_id, execution_id, queue_name, attempt, exception, retry_seconds."""
+"""Arguments: job_id, execution_id, queue_name, attempt, exception, error, retry_seconds, and duration_seconds if it ran
+to its end. For a lost worker, exception and retry_seconds are None."""
 job_dead = Signal()
-"""Arguments: job_id, execution_id, queue_name, attempt, exception."""
+"""Arguments: as job_failed, but for retry_seconds."""
 job_cancelled = Signal()
-"""Arguments: job_id."""
+"""Arguments: job_id, error (the reason, or empty); of an attempt that ran also those of job_dead, but for exception."""
 job_rescued = Signal()
 """Arguments: job_id, execution_id, attempt."""

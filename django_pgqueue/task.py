@@ -20,7 +20,7 @@ from .arguments import encode_arguments
 from .conf import Retention, get_settings, retention_seconds
 from .context import TaskContext
 from .db import open_transaction_elsewhere, wake_workers_after_commit
-from .exceptions import Duration, InvalidTask
+from .exceptions import Duration, InvalidTask, Retry
 from .retry import Backoff, as_backoff, delay_after
 from .validation import RunAfter, due, validate
 
@@ -261,6 +261,8 @@ class Task(Generic[P, R]):
         return delay_after(as_backoff(self.backoff), attempt, exception)
 
     def _is_retried(self, exception: BaseException) -> bool:
+        if isinstance(exception, Retry):
+            return True
         return isinstance(exception, self.retry_for) and not isinstance(exception, self.no_retry_for)
 
     def retention_for(self, state: str) -> tuple[bool, float | None]:

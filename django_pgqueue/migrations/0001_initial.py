@@ -6,7 +6,7 @@ import django.db.models.deletion
 import django.db.models.functions.datetime
 from django.db import migrations, models
 
-import django_pgqueue.models
+import django_pgqueue.fields
 import django_pgqueue.states
 
 # Jobs and executions are updated a few times each and then deleted: room in the page keeps those updates next to the
@@ -69,7 +69,7 @@ class Migration(migrations.Migration):
                 ("task_name", models.CharField(max_length=100, verbose_name="task")),
                 ("queue_name", models.CharField(db_default="default", max_length=100, verbose_name="queue")),
                 ("priority", models.SmallIntegerField(db_default=0, verbose_name="priority")),
-                ("arguments", django_pgqueue.models.PlainJSONField(verbose_name="arguments")),
+                ("arguments", django_pgqueue.fields.PlainJSONField(verbose_name="arguments")),
                 (
                     "state",
                     models.CharField(
@@ -105,7 +105,7 @@ class Migration(migrations.Migration):
                 ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested at")),
                 ("unknown_since", models.DateTimeField(null=True, verbose_name="unknown since")),
                 ("limit_key", models.CharField(max_length=100, null=True)),
-                ("result", django_pgqueue.models.PlainJSONField(null=True, verbose_name="result")),
+                ("result", django_pgqueue.fields.PlainJSONField(null=True, verbose_name="result")),
             ],
             options={
                 "verbose_name": "job",

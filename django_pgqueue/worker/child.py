@@ -30,6 +30,7 @@ from . import hygiene
 from .board import Board, Farewell
 from .completer import Completer
 from .fetcher import Fetcher
+from .giving import give_back
 from .hand import Hand
 from .heartbeat import LeaseGuard, Watch
 from .lanes import Lanes
@@ -88,7 +89,7 @@ class Child:
             service.start()
         logger.info("worker %d is ready (process %d)", self.worker_id, os.getpid())
         order, farewell = self._until_ordered()
-        self._stop(order)
+        self._stop(order, farewell)
         self.board.say_farewell(farewell)
 
     # ---------------------------------------------------------------- working
@@ -130,14 +131,21 @@ class Child:
 
     # ---------------------------------------------------------------- stopping
 
-    def _stop(self, order: bytes) -> None:
+    def _stop(self, order: bytes, farewell: Farewell) -> None:
         deadline = time.monotonic() + (0.0 if order == RELEASE else self._grace_seconds(order))
+        if farewell is Farewell.RECYCLED:  # a replacement is not urgent: what runs may end
+            deadline = float("inf")
         self.fetcher.stop()
-        self._give_back([claimed.execution_id for claimed in self.hand.take_waiting()])
+        self._give_back(self.hand.take_waiting())
         self.fetcher.join(5.0)
         while self._works() and time.monotonic() < deadline:
-            if self._order(TURN_SECONDS) == RELEASE:
+            meanwhile = self._order(TURN_SECONDS)
+            if meanwhile == RELEASE:
                 break
+            if meanwhile is not None:
+                deadline = min(deadline, time.monotonic() + self._grace_seconds(meanwhile))
+            if meanwhile == b"":  # a closed pipe is always ready
+                time.sleep(TURN_SECONDS)
         self.pool.stop()
         self._give_back_running()
         self._empty_completer()
@@ -155,19 +163,17 @@ class Child:
 
     def _give_back_running(self) -> None:
         """Close what still runs, so that it is free for others before this process has ended."""
-        running = sorted(self.hand.running)
+        running = [one.claimed for one in list(self.hand.running.values())]
         if running:
             logger.warning("%d jobs still run after the grace: they are given back", len(running))
             self._give_back(running)
 
-    def _give_back(self, execution_ids: list[int]) -> None:
-        if not execution_ids:
-            return
+    def _give_back(self, jobs: list[lifecycle.Claimed]) -> None:
         try:
             with self.link.use() as connection:
-                lifecycle.release(connection, [lifecycle.Released(key) for key in execution_ids])
+                give_back(connection, jobs)
         except (psycopg.Error, OSError) as error:
-            logger.warning("%d jobs could not be given back (%s): the supervisor will", len(execution_ids), error)
+            logger.warning("%d jobs could not be given back (%s): the supervisor will", len(jobs), error)
 
     def _empty_completer(self) -> None:
         deadline = time.monotonic() + max(1.0, min(10.0, self.board.lease_left_seconds))

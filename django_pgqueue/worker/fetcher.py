@@ -24,6 +24,7 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane
 
 from .completer import Completer
+from .giving import give_back
 from .hand import Hand
 from .lanes import Lanes
 from .link import Link
@@ -124,7 +125,7 @@ class Fetcher(Service):
         taken = self.hand.take_waiting(claimed_before)
         if taken:
             with self.link.use() as connection:
-                lifecycle.release(connection, [lifecycle.Released(claimed.execution_id) for claimed in taken])
+                give_back(connection, taken)
 
     # ---------------------------------------------------------------- where
 

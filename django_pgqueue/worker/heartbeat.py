@@ -12,14 +12,16 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
+from django_pgqueue.lifecycle import Held
 
 from .board import Board, Farewell
 from .completer import Completer
+from .giving import give_back
 from .hand import Hand
 from .link import Link
 from .service import Service
@@ -59,9 +61,10 @@ class Watch(Service):
         asked_at = time.monotonic()
         held = self.hand.known_before(asked_at)
         with self.link.use() as connection:
-            is_open = {held.execution_id for held in lifecycle.open_executions(connection, self.worker_id)}
+            is_open = {one.execution_id: one for one in lifecycle.open_executions(connection, self.worker_id)}
             asked_to_cancel = lifecycle.cancel_requests(connection, [self.worker_id]) if is_open else []
-        lost = held - is_open - self.completer.ids()
+        # Still held, that is: what ended meanwhile is closed by its own finish.
+        lost = (held & self.hand.known_before(float("inf"))) - set(is_open) - self.completer.ids()
         if lost:
             logger.warning("executions %s are no longer this worker's: interrupted", sorted(lost))
             self.interrupt(lost)
@@ -69,21 +72,20 @@ class Watch(Service):
         self._cancel_waiting({execution_id for _, execution_id in asked_to_cancel})
         self._look_again = False
 
-    def _give_back_unknown(self, is_open: set[int]) -> None:
-        unknown = is_open - self.hand.known_before(float("inf")) - self.completer.ids()
+    def _give_back_unknown(self, is_open: Mapping[int, Held]) -> None:
+        unknown = set(is_open) - self.hand.known_before(float("inf")) - self.completer.ids()
         twice = unknown & self._unknown
         self._unknown = unknown - twice
         if twice:
             logger.warning("executions %s are open, and not held here: given back", sorted(twice))
             with self.link.use() as connection:
-                lifecycle.release(connection, [lifecycle.Released(execution_id) for execution_id in twice])
+                give_back(connection, [is_open[execution_id] for execution_id in twice])
 
     def _cancel_waiting(self, execution_ids: set[int]) -> None:
         """Give back what is to be cancelled and has not started: the release ends it as cancelled."""
-        not_started = [key for key in execution_ids if self.hand.waiting.pop(key, None) is not None]
-        if not_started:
-            with self.link.use() as connection:
-                lifecycle.release(connection, [lifecycle.Released(key) for key in not_started])
+        popped = [self.hand.waiting.pop(key, None) for key in execution_ids]
+        with self.link.use() as connection:
+            give_back(connection, [waiting.claimed for waiting in popped if waiting is not None])
 
 
 class LeaseGuard(Service):

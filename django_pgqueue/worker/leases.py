@@ -10,14 +10,16 @@ from typing import Final
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
-from django_pgqueue.lifecycle import Failed, Fate, Held, Released
+from django_pgqueue.lifecycle import Failed, Fate, Held
 from django_pgqueue.states import Outcome
 
 from . import policy
 from .board import Board
+from .giving import give_back
 from .link import Link
 from .maintenance import tell_crash
 
+DIED: Final = "the worker process died while it ran"
 MARK_BEATS: Final = 4
 """A beat begins at the oldest id that was open this many beats ago, so as not to walk over all that closed since.
 Not at the last beat's: ids are drawn before the claim commits, and a claim may take two beats before it is given up."""
@@ -91,12 +93,11 @@ class Leases:
         with self.link.use() as connection:
             held = lifecycle.open_executions(connection, process.worker_id)
             crashed = {one.execution_id: one for one in held if one.execution_id in started and one.task_name}
-            given_back = [Released(one.execution_id) for one in held if one.execution_id not in crashed]
-            moves = lifecycle.release(connection, given_back) if given_back else {}
+            moves = give_back(connection, [one for one in held if one.execution_id not in crashed])
             if crashed:
                 charged = lifecycle.fail(connection, [_crash(one) for one in crashed.values()])
                 for execution_id, moved in charged.items():
-                    tell_crash(crashed[execution_id], moved, rescued=False)
+                    tell_crash(crashed[execution_id], moved, error=DIED, rescued=False)
                 moves |= charged
             lifecycle.unregister_worker(connection, process.worker_id)
         return not any(moved.fate is Fate.LOCKED for moved in moves.values())
@@ -104,6 +105,4 @@ class Leases:
 
 def _crash(held: Held) -> Failed:
     delay_seconds = policy.delay_after_crash(held._replace(started=True))
-    return Failed(
-        held.execution_id, Outcome.CRASHED, delay_seconds, None, 0.0, error="the worker process died while it ran"
-    )
+    return Failed(held.execution_id, Outcome.CRASHED, delay_seconds, None, 0.0, error=DIED)

@@ -31,6 +31,7 @@ class Listener(Service):
     def __init__(self, link: Link, notified: Callable[[], None], may_sleep: Callable[[float], None]) -> None:
         super().__init__("listener")
         self.link = link
+        link.statement_timeout_seconds = max(link.statement_timeout_seconds, 5 * SLICE_SECONDS)
         self.notified = notified
         self.may_sleep = may_sleep
         self._tested_connected_at = -1.0

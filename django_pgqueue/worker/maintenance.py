@@ -85,7 +85,7 @@ class Maintenance(Service):
             if time.monotonic() - self.link.connected_at < 2 * get_settings().beat_seconds:
                 return
             for held, moved in lifecycle.rescue(connection, policy.delay_after_crash, error=RESCUED):
-                tell_crash(held, moved, rescued=True)
+                tell_crash(held, moved, error=RESCUED, rescued=True)
 
     def _prune(self) -> None:
         with self.link.use() as connection:
@@ -155,7 +155,12 @@ def kinds() -> Iterator[tuple[str | None, State, float, list[str]]]:
     """Yield (task, state, retention in seconds, other tasks): task None is all but the others, which have their own."""
     tasks = registry.all_tasks()
     for state in sorted(FINISHED):
-        own = {task.name: task.retention_for(state)[1] for task in tasks if task.retention_for(state)[0]}
+        own = {
+            name: task.retention_for(state)[1]
+            for task in tasks
+            if task.retention_for(state)[0]
+            for name in (task.name, *task.aliases)
+        }
         general = get_settings().retention_seconds(state)
         if general is not None:
             yield None, state, general, sorted(own)
@@ -164,15 +169,16 @@ def kinds() -> Iterator[tuple[str | None, State, float, list[str]]]:
                 yield name, state, seconds, []
 
 
-def tell_crash(held: Held, moved: Moved, *, rescued: bool) -> None:
-    """Log and signal what was done with an execution whose worker was lost."""
+def tell_crash(held: Held, moved: Moved, *, error: str, rescued: bool) -> None:
+    """Log and signal what was done with an execution whose worker was lost, and how that showed."""
     if moved.fate is not Fate.DONE:
         return
     logger.warning(
-        "job %s (%s), attempt %d: its worker was lost; now %s",
+        "job %s (%s), attempt %d: %s; now %s",
         held.job_id,
         held.task_name,
         held.attempt,
+        error,
         moved.state,
         extra={"job_id": held.job_id, "task": held.task_name, "queue": held.queue_name, "attempt": held.attempt},
     )
@@ -181,10 +187,8 @@ def tell_crash(held: Held, moved: Moved, *, rescued: bool) -> None:
         signals.job_rescued.send_robust(sender=held.task_name, **about)
     about |= {"queue_name": held.queue_name}
     if moved.state is State.DEAD:
-        signals.job_dead.send_robust(sender=held.task_name, exception=None, error=RESCUED, **about)
+        signals.job_dead.send_robust(sender=held.task_name, exception=None, error=error, **about)
     elif moved.state is State.READY:
-        signals.job_failed.send_robust(
-            sender=held.task_name, exception=None, error=RESCUED, retry_seconds=None, **about
-        )
+        signals.job_failed.send_robust(sender=held.task_name, exception=None, error=error, retry_seconds=None, **about)
     else:
-        signals.job_cancelled.send_robust(sender=held.task_name, job_id=held.job_id, error=RESCUED)
+        signals.job_cancelled.send_robust(sender=held.task_name, job_id=held.job_id, error=error)

@@ -1,0 +1,35 @@
+"""The column type of arguments and results."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+class PlainJSONField(models.JSONField):
+    """JSON kept as it was written, in a column of type `json`.
+
+    Exact where `jsonb` is not (floats, the order of keys) and cheaper to write; nobody filters on it.
+    """
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        """Return PostgreSQL's `json`, which keeps the text as it came."""
+        return "json"
+
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        """Read the text, so that a value which cannot be decoded does not fail the whole result."""
+        return f"{sql}::text", params
+
+    def from_db_value(self, value: str | None, expression: Any, connection: BaseDatabaseWrapper) -> Any:
+        """Return the decoded value; one that Python cannot decode (too deep, too many digits) as its text."""
+        if value is None:
+            return None
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
