@@ -134,6 +134,7 @@ class Child:
     def _stop(self, order: bytes, farewell: Farewell) -> None:
         deadline = time.monotonic() + (0.0 if order == RELEASE else self._grace_seconds(order))
         if farewell is Farewell.RECYCLED:  # a replacement is not urgent: what runs may end
+            logger.info("worker %d is to be replaced: it finishes what it runs", self.worker_id)
             deadline = float("inf")
         self.fetcher.stop()
         self._give_back(self.hand.take_waiting())

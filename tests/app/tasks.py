@@ -187,6 +187,12 @@ def picky(kind: str) -> None:
     raise {"value": ValueError("no"), "os": OSError("yes"), "exit": SystemExit(3)}[kind]
 
 
+@task(retry_for=OSError, max_attempts=3, backoff=0)
+def asks_for_more() -> None:
+    """Ask for another attempt, in a task that is picky about errors."""
+    raise Retry("please")
+
+
 @task
 def spoil(kind: str) -> None:
     """Leave this thread's connection in a state of its own."""

@@ -105,6 +105,24 @@ def test_a_process_is_replaced_after_its_number_of_jobs_without_charging_any(sta
     assert not Execution.objects.filter(outcome__in=["failed", "crashed"]).exists()
 
 
+def test_a_process_that_is_replaced_finishes_what_it_runs_however_long_that_takes(start, tmp_path):
+    started, done = tmp_path / "started", tmp_path / "done"
+    slow = tasks.wait_for_file.enqueue(str(done), started=str(started))
+    tasks.noop.enqueue()
+    worker = start("--max-jobs", "2", "--concurrency", "2", GRACE=0.1)
+    worker.wait_until(lambda: started.exists() and Job.objects.filter(state="succeeded").count() == 1)
+    worker.wait_until(lambda: "is to be replaced" in worker.said)
+    first = worker.children
+    waiting = tasks.noop.enqueue()
+    assert worker.children == first
+    done.touch()
+    worker.wait_until(lambda: Job.objects.get(pk=waiting.pk).state == "succeeded")
+    assert worker.children != first
+    slow.refresh_from_db()
+    assert (slow.state, slow.attempt) == ("succeeded", 1)
+    assert Execution.objects.filter(job=slow).count() == 1
+
+
 def test_a_process_that_has_grown_is_replaced(start):
     worker = start("--max-rss-mb", "1")
     worker.wait_for_child()

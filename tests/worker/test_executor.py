@@ -94,6 +94,11 @@ def test_what_is_not_to_be_retried_is_dead_at_once(kind, state, attempts):
     assert (job.state, job.attempt) == (state, attempts)
 
 
+def test_who_asks_for_a_retry_gets_it_whatever_errors_are_retried():
+    job = run(tasks.asks_for_more.enqueue())
+    assert (job.state, job.attempt) == ("dead", 3)
+
+
 @pytest.mark.parametrize(
     "kind", ["system_exit", "keyboard_interrupt", "generator_exit", "base", "recursion", "hostile", "unstorable"]
 )
