@@ -182,6 +182,16 @@ def _wake_workers(connection: BaseDatabaseWrapper) -> None:
         logger.debug("no notification sent", exc_info=True)
 
 
+def wake_workers(connection: Connection) -> None:
+    """Hint to idle workers, from an engine connection, that jobs were given back; on others this does nothing."""
+    if not isinstance(connection, EngineConnection) or not get_settings().NOTIFY:
+        return
+    try:
+        connection.execute(f"NOTIFY {CHANNEL}")
+    except psycopg.Error:
+        logger.debug("no notification sent", exc_info=True)
+
+
 @contextmanager
 def read_committed(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """Open a transaction at READ COMMITTED, whatever the database's default is.

@@ -16,7 +16,7 @@ from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import State
 
 from .readonly import ReadOnlyAdmin
-from .words import ago, badge, duration, moment, seen_at, shortened, visible
+from .words import ago, badge, breakable, duration, moment, seen_at, shortened, visible
 
 SHORT_ERROR = 200
 """Characters of an error that a list reads; more than it shows, for leading white space."""
@@ -72,8 +72,8 @@ class JobColumns(ReadOnlyAdmin):
         """Return the name of the task, known here or not, and the last error below it."""
         error = last_error(job)
         if not error:
-            return format_html("{}", visible(job.task_name))
-        return format_html('{}<div class="pgqueue-last-error">{}</div>', visible(job.task_name), error)
+            return breakable(job.task_name)
+        return format_html('{}<div class="pgqueue-last-error">{}</div>', breakable(job.task_name), error)
 
     @admin.display(description=gettext_lazy("queue"))
     def queue(self, job: Job) -> str:

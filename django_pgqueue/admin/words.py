@@ -6,12 +6,13 @@ Times are the database's: `seen_at` is its clock when the row was read.
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.utils import formats, timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
@@ -23,8 +24,7 @@ BIDIRECTIONAL: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u20
 
 UNITS: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
-
-MORE_CHARACTERS = 10_000
+MORE_CHARACTERS: Final = 10_000
 """How far beyond four times its size JSON may grow when it is indented."""
 
 
@@ -51,6 +51,11 @@ def shortened(text: str, length: int = 80) -> str:
     """Return the first line of a text, cut to `length` characters, visible."""
     line = visible(text.strip().partition("\n")[0])
     return line if len(line) <= length else f"{line[: length - 1]}…"
+
+
+def breakable(name: str) -> SafeString:
+    """Return a dotted name that a narrow column breaks at its dots and underscores rather than within a word."""
+    return format_html_join("", "{}<wbr>", ((part,) for part in re.split(r"(?<=[._])", visible(name))))
 
 
 def pretty_json(text: str) -> str:

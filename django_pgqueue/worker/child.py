@@ -72,6 +72,7 @@ class Child:
         self.fetcher = Fetcher(Link(alias, "fetcher"), self.hand, self.pool, self.completer, Lanes(options.queue_names))
         self.fetcher.worker_id = worker_id
         self.pool.on_hunger = self.fetcher.wake
+        self.completer.on_ready = self.fetcher.notified
         self.watch = Watch(Link(alias, "heartbeat"), self.hand, self.completer, self.pool.interrupt, worker_id)
         self.fetcher.on_lost_claim = self.watch.claim_failed
         self.guard = LeaseGuard(board, self.hand, self.pool.interrupt)

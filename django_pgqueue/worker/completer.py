@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import psycopg
@@ -26,6 +27,7 @@ BATCH: Final = 500
 BUFFER_LIMIT: Final = 5000
 """Reports that wait at the most before no more jobs are claimed."""
 LOCKED_PAUSE_SECONDS: Final = 0.05
+DUE_AGAIN: Final = frozenset({Ending.FAILED, Ending.RELEASED, Ending.UNKNOWN, Ending.SNOOZED})
 UNWRITABLE: Final = (psycopg.DataError, psycopg.IntegrityError, UnicodeError)
 
 
@@ -36,6 +38,8 @@ class Completer(Service):
         super().__init__("completer")
         self.link = link
         self.pending: deque[Report] = deque()
+        self.on_ready: Callable[[], None] = lambda: None
+        """Called when jobs were written that will be due again: the fetcher may be asleep for longer than they wait."""
         self.finished = 0
         """How many reports were written since the process began."""
         self._writing: list[Report] = []
@@ -72,6 +76,8 @@ class Completer(Service):
         self._writing = []
         self.finished += len(reports) - len(locked)
         self.pending.extend(locked)
+        if any(report.ending in DUE_AGAIN for report in reports):
+            self.on_ready()
         return LOCKED_PAUSE_SECONDS if locked and len(locked) == len(self.pending) else 0.0
 
     def _one_by_one(self, connection: EngineConnection, reports: list[Report], error: Exception) -> list[Report]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from django_pgqueue import lifecycle, signals
-from django_pgqueue.db import Connection
+from django_pgqueue.db import Connection, wake_workers
 from django_pgqueue.lifecycle import Moved, Released
 from django_pgqueue.states import State
 
@@ -23,11 +23,12 @@ class Execution(Protocol):
 
 
 def give_back(connection: Connection, held: Sequence[Execution]) -> dict[int, Moved]:
-    """Release these executions in one statement, and tell of the jobs that ended cancelled by it."""
+    """Release these executions in one statement; wake others for them, and tell of the jobs that ended cancelled."""
     if not held:
         return {}
     moves = lifecycle.release(connection, [Released(one.execution_id) for one in held])
     for one in held:
         if moves[one.execution_id].state is State.CANCELLED:
             signals.job_cancelled.send_robust(sender=one.task_name, job_id=one.job_id, error="")
+    wake_workers(connection)
     return moves

@@ -10,6 +10,7 @@ from typing import Final
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db import wake_workers
 from django_pgqueue.lifecycle import Failed, Fate, Held
 from django_pgqueue.states import Outcome
 
@@ -99,6 +100,7 @@ class Leases:
                 for execution_id, moved in charged.items():
                     tell_crash(crashed[execution_id], moved, error=DIED, rescued=False)
                 moves |= charged
+                wake_workers(connection)
             lifecycle.unregister_worker(connection, process.worker_id)
         return not any(moved.fate is Fate.LOCKED for moved in moves.values())
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from django_pgqueue import lifecycle, registry, signals
 from django_pgqueue.conf import DAY_SECONDS, get_settings
-from django_pgqueue.db import Connection
+from django_pgqueue.db import Connection, wake_workers
 from django_pgqueue.lifecycle import EPOCH, Fate, Held, Moved
 from django_pgqueue.states import FINISHED, State
 
@@ -84,8 +84,11 @@ class Maintenance(Service):
             # After an outage of the database all leases look over: their workers get two beats to say otherwise.
             if time.monotonic() - self.link.connected_at < 2 * get_settings().beat_seconds:
                 return
-            for held, moved in lifecycle.rescue(connection, policy.delay_after_crash, error=RESCUED):
-                tell_crash(held, moved, error=RESCUED, rescued=True)
+            rescued = lifecycle.rescue(connection, policy.delay_after_crash, error=RESCUED)
+            if rescued:
+                wake_workers(connection)
+        for held, moved in rescued:
+            tell_crash(held, moved, error=RESCUED, rescued=True)
 
     def _prune(self) -> None:
         with self.link.use() as connection:

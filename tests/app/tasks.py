@@ -64,6 +64,22 @@ def wait_for_file(path: str, seconds: float = 30, started: str | None = None) ->
     return path
 
 
+@task(backoff=0)
+def wait_again(path: str, started: str) -> str:
+    """The same, and at once again if its worker is lost."""
+    return wait_for_file(path, 30, started)
+
+
+@task(takes_context=True)
+def fail_slowly_once(context: TaskContext, path: str) -> float:
+    """Take a while to fail, and ask for another attempt soon; return how long that took to come."""
+    if context.attempt == 1:
+        time.sleep(0.8)
+        Path(path).write_text(str(time.time()))
+        raise Retry("once", after=0.3)
+    return time.time() - float(Path(path).read_text())
+
+
 @task
 async def await_file(path: str, seconds: float = 30, started: str | None = None) -> str:
     """Say that it started, then wait until a file exists, on the event loop."""

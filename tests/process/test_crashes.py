@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from django.contrib.auth.models import Group
 
-from django_pgqueue.models import Execution, Job
+from django_pgqueue.models import Execution, Job, Worker
 from tests.app import tasks
 from tests.helpers import scalar, wait_until
 
@@ -68,6 +68,21 @@ def test_everything_killed_is_rescued_by_another_worker(start, tmp_path):
     job.refresh_from_db()
     assert (job.attempt, job.crashes) == (1, 1)
     assert Execution.objects.get(job=job).outcome == "crashed"
+
+
+def test_what_was_rescued_wakes_an_idle_worker(start, tmp_path):
+    started, done = tmp_path / "started", tmp_path / "done"
+    job = tasks.wait_again.enqueue(str(done), str(started))
+    lost = start("--concurrency", "1")
+    lost.wait_until(started.exists)
+    other = start(POLL_INTERVAL=120.0)
+    other.wait_until_ready()
+    wait_until(lambda: Worker.objects.count() == 2)
+    started.unlink()
+    lost.send_all(signal.SIGKILL)
+    other.wait_until(started.exists, 15)
+    done.touch()
+    other.wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded")
 
 
 def test_a_zombie_counts_for_nothing(start, tmp_path):

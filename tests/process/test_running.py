@@ -46,6 +46,14 @@ def test_a_job_due_later_starts_at_its_time_without_a_poll(start):
     assert execution.claimed_at >= Job.objects.get(pk=job.pk).run_after
 
 
+def test_a_retry_comes_at_its_time_also_where_the_worker_would_sleep_longer(start, tmp_path):
+    job = tasks.fail_slowly_once.enqueue(str(tmp_path / "failed"))
+    worker = start(POLL_INTERVAL=120.0)
+    worker.wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded")
+    job.refresh_from_db()
+    assert 0.3 <= job.result < 10
+
+
 def test_async_and_sync_tasks_run_side_by_side(start, tmp_path):
     done, sync_started, async_started = (tmp_path / name for name in ("done", "sync", "async"))
     one = tasks.wait_for_file.enqueue(str(done), started=str(sync_started))
