@@ -50,7 +50,6 @@ class Pool:
         self.jobs: SimpleQueue[int | None] = SimpleQueue()
         self.threads = [ThreadSlot(self, slot) for slot in range(concurrency)]
         self.loop = LoopSlots(self, first_slot=concurrency)
-        self._async_ids: set[int] = set()
 
     def start(self) -> None:
         """Start the threads and the event loop."""

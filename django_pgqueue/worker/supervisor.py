@@ -71,8 +71,14 @@ class Supervisor:
             self._sleep()
             self._turn()
         self._survive(self.leases.settle)
-        self.link.close()
+        self._close()
         return 0 if not self.leases.to_settle else 1
+
+    def _close(self) -> None:
+        signal.set_wakeup_fd(-1)
+        self._wake_reader.close()
+        self._wake_writer.close()
+        self.link.close()
 
     def _is_over(self) -> bool:
         if self.children:
