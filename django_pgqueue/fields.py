@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class PlainJSONField(models.JSONField):
     """JSON kept as it was written, in a column of type `json`.
 
-    Exact where `jsonb` is not (floats, the order of keys), and nobody filters on it. Against `jsonb`, claim and finish ran
-    at 0.96 of the speed with arguments of 60 bytes, 1.08 with 1 kB, 1.33 with 10 kB.
+    Exact where `jsonb` is not (floats, the order of keys), and nobody filters on it. Against `jsonb`, claim and
+    finish ran at 0.96 of the speed with arguments of 60 bytes, 1.08 with 1 kB, 1.33 with 10 kB.
     """
 
     def db_type(self, connection: BaseDatabaseWrapper) -> str:

@@ -877,16 +877,22 @@ RETURNING id
 
 BEAT_WORKERS: Final = """
 /* pgqueue:beat_workers */
+WITH mine AS MATERIALIZED (
+    SELECT id FROM pgqueue_worker WHERE id = ANY (%(worker_ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
 UPDATE pgqueue_worker
 SET last_beat_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-WHERE id = ANY (%(worker_ids)s::bigint[])
+WHERE id = ANY (ARRAY (SELECT id FROM mine))
 """
 
 UNREGISTER_WORKER: Final = """
 /* pgqueue:unregister_worker */
+WITH mine AS MATERIALIZED (
+    SELECT id FROM pgqueue_worker WHERE id = %(worker_id)s FOR NO KEY UPDATE SKIP LOCKED
+)
 UPDATE pgqueue_worker
 SET stopped_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-WHERE id = %(worker_id)s
+WHERE id = ANY (ARRAY (SELECT id FROM mine))
 """
 
 # Remove the records of workers that stopped, or fell silent, a week ago.

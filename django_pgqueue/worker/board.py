@@ -12,8 +12,9 @@ import time
 from enum import IntEnum
 from typing import Final
 
-HEADER: Final = struct.Struct("=dQQ")
-"""Until when the leases hold, by the monotonic clock; how often the child has shown that it lives; its farewell."""
+HEADER: Final = struct.Struct("=dQQQ")
+"""Until when the leases hold, by the monotonic clock; how often the child has shown that it lives; its farewell; how
+many executions the last beat found open."""
 SLOT: Final = struct.Struct("=q")
 """The id of the execution that runs in a slot, 0 for none."""
 
@@ -42,6 +43,15 @@ class Board:
     def hold_until(self, lease_until: float) -> None:
         """Say until when the child's leases hold."""
         struct.pack_into("=d", self._memory, 0, lease_until)
+
+    def found_open(self, count: int) -> None:
+        """Say how many executions the last beat found open under the child's id."""
+        struct.pack_into("=Q", self._memory, 24, count)
+
+    @property
+    def open_executions(self) -> int:
+        """How many that were."""
+        return int(struct.unpack_from("=Q", self._memory, 24)[0])
 
     @property
     def lease_until(self) -> float:

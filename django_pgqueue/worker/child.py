@@ -73,9 +73,9 @@ class Child:
         self.fetcher.worker_id = worker_id
         self.pool.on_hunger = self.fetcher.wake
         self.completer.on_ready = self.fetcher.notified
-        self.watch = Watch(Link(alias, "heartbeat"), self.hand, self.completer, self.pool.interrupt, worker_id)
-        self.fetcher.on_lost_claim = self.watch.claim_failed
+        self.watch = Watch(Link(alias, "heartbeat"), self.hand, self.completer, self.pool.interrupt, board, worker_id)
         self.guard = LeaseGuard(board, self.hand, self.pool.interrupt)
+        self.fetcher.may_claim = self.guard.leases_hold
         self.maintenance = Maintenance(Link(alias, "maintenance"))
         self.services = [self.completer, self.fetcher, self.watch, self.guard, self.maintenance]
         if options.listen and get_settings().NOTIFY:
@@ -203,9 +203,11 @@ def main(options: Options, board: Board, orders: int) -> NoReturn:
     except BaseException:
         logger.exception("the worker process failed")
     finally:
-        sys.stdout.flush()
-        logging.shutdown()
-        os._exit(0 if board.farewell else 1)  # not through atexit: what still runs is somebody else's already
+        try:
+            sys.stdout.flush()  # may fail: whoever read it may be gone
+            logging.shutdown()
+        finally:
+            os._exit(0 if board.farewell else 1)  # not through atexit: what still runs is somebody else's already
 
 
 def _worker_id(orders: int) -> int:

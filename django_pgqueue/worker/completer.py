@@ -63,8 +63,9 @@ class Completer(Service):
 
     def tick(self) -> float:
         """Write a batch of what waits."""
-        if not self._writing:
-            self._writing = [self.pending.popleft() for _ in range(min(BATCH, len(self.pending)))]
+        while self.pending and len(self._writing) < BATCH:
+            self._writing.append(self.pending[0])  # in both for a moment, never in neither
+            self.pending.popleft()
         if not self._writing:
             return 60.0
         reports = self._writing

@@ -41,6 +41,7 @@ IDLE_PAUSES_SECONDS: Final = (0.005, 0.015, 0.06, 0.24)
 follow another within 5 ms, and counts on these."""
 FULL_SCAN_REST: Final = 10
 """A claim from the start may take a tenth of the time."""
+EXECUTION_KEY: Final = "pgqueue_execution_pkey"
 UNCLAIMABLE: Final = (psycopg.DataError, psycopg.IntegrityError, psycopg.InternalError)
 
 
@@ -59,8 +60,8 @@ class Fetcher(Service):
         """How long an idle worker sleeps at most; the listener raises it while notifications arrive."""
         self.vain_looks = 0
         """How many claims from the start have found nothing since one last found something."""
-        self.on_lost_claim: Callable[[], None] = lambda: None
-        """Called when a claim's reply was lost: what it opened, the heartbeat finds and gives back."""
+        self.may_claim: Callable[[], bool] = lambda: True
+        """Whether the leases hold for long enough."""
         self._rate = Rate(hand)
         self._afresh = False
         self._saw_all = False
@@ -109,7 +110,7 @@ class Fetcher(Service):
     # ---------------------------------------------------------------- how much
 
     def _room(self) -> int:
-        if self.completer.is_full:
+        if self.completer.is_full or not self.may_claim():
             return 0
         ahead = min(int(self._rate.per_second() * AHEAD_SECONDS), int(AHEAD_BYTES / self._job_bytes))
         waiting = len(self.hand.waiting)
@@ -119,7 +120,9 @@ class Fetcher(Service):
 
     def _until_slots_free(self) -> float:
         """Sleep until a slot asks for more; look often while jobs wait here or in the completer."""
-        return 0.004 if self.hand.waiting or self.completer.is_full else 1.0
+        if self.hand.waiting or self.completer.is_full:
+            return 0.004
+        return 1.0 if self.may_claim() else 0.1
 
     def _give_back(self, claimed_before: float) -> None:
         taken = self.hand.take_waiting(claimed_before)
@@ -160,9 +163,6 @@ class Fetcher(Service):
         except UNCLAIMABLE as error:
             logger.warning("a claim failed on its data (%s): one by one", error)
             claimed = self._one_by_one(connection, cursors, room)
-        except (psycopg.Error, OSError):
-            self.on_lost_claim()
-            raise
         if claimed:
             size = sum(len(job.arguments) for job in claimed) / len(claimed) + 1
             self._job_bytes += (size - self._job_bytes) / 4
@@ -191,6 +191,8 @@ class Fetcher(Service):
             try:
                 claimed += self._claim_rows(connection, cursors, 1)
             except UNCLAIMABLE as error:
+                if error.diag.constraint_name == EXECUTION_KEY:  # the sequence is behind the table: no job is to blame
+                    raise
                 self._set_aside(connection, job_id, error)
                 break
         return claimed

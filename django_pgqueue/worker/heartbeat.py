@@ -36,24 +36,29 @@ class Watch(Service):
     """Compares what this process holds with what the database says is open."""
 
     def __init__(
-        self, link: Link, hand: Hand, completer: Completer, interrupt: Callable[[set[int]], None], worker_id: int
+        self,
+        link: Link,
+        hand: Hand,
+        completer: Completer,
+        interrupt: Callable[[set[int]], None],
+        board: Board,
+        worker_id: int,
     ) -> None:
         super().__init__("heartbeat")
         self.link = link
         self.hand = hand
         self.completer = completer
         self.interrupt = interrupt
+        self.board = board
         self.worker_id = worker_id
         self._unknown: set[int] = set()
-        self._look_again = True
-
-    def claim_failed(self) -> None:
-        """Note that a claim's reply was lost: something may be open that nobody holds."""
-        self._look_again = True
 
     def tick(self) -> float:
-        """Ask what is open, if anything can be."""
-        if len(self.hand) or len(self.completer) or self._look_again or self._unknown:
+        """Ask what is open, if anything is: by this process's own account, or by the last beat's answer.
+
+        The beat extends whatever is open under this worker's id, so what nobody holds would stay open for ever.
+        """
+        if len(self.hand) or len(self.completer) or self.board.open_executions or self._unknown:
             self._compare()
         return get_settings().beat_seconds
 
@@ -70,12 +75,11 @@ class Watch(Service):
             self.interrupt(lost)
         self._give_back_unknown(is_open)
         self._cancel_waiting({execution_id for _, execution_id in asked_to_cancel})
-        self._look_again = False
 
     def _give_back_unknown(self, is_open: Mapping[int, Held]) -> None:
         unknown = set(is_open) - self.hand.known_before(float("inf")) - self.completer.ids()
         twice = unknown & self._unknown
-        self._unknown = unknown - twice
+        self._unknown = unknown  # until it is open no more: a row that is locked just now is tried again
         if twice:
             logger.warning("executions %s are open, and not held here: given back", sorted(twice))
             with self.link.use() as connection:
@@ -101,12 +105,18 @@ class LeaseGuard(Service):
         self.interrupt = interrupt
         self._warned = False
 
+    def leases_hold(self) -> bool:
+        """Whether there is time enough on the leases to claim more: what is claimed must not be interrupted at once."""
+        return self.board.lease_left_seconds > IN_TIME * get_settings().LEASE
+
     def tick(self) -> float:
         """Look how long the leases hold; show the supervisor that this process lives."""
         self.board.show_life()
         left_seconds = self.board.lease_left_seconds
         margin_seconds = IN_TIME * get_settings().LEASE
-        if left_seconds > margin_seconds or not len(self.hand):
+        if not len(self.hand):
+            return 1.0
+        if left_seconds > margin_seconds:
             self._warned = False
             return max(0.01, min(1.0, left_seconds - margin_seconds))
         if not self._warned:

@@ -91,6 +91,17 @@ def close_all() -> None:
         _abandon(connection)
 
 
+def close_for_good() -> None:
+    """Close this process's Django connections for good, psycopg's pools with their threads included, before a fork.
+
+    A child that inherits a pool shares its sockets with its siblings, and reads their answers.
+    """
+    connections.close_all()
+    for connection in connections.all(initialized_only=True):
+        if connection.alias in getattr(connection, "_connection_pools", ()):
+            connection.close_pool()  # type: ignore[attr-defined]  # PostgreSQL's wrapper has it
+
+
 def _watch_connection(sender: Any, connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
     _dirty[connection] = False
     _opened_at[connection] = time.monotonic()

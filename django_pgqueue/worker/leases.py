@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -37,6 +37,8 @@ class Process:
     born_at: float = field(default_factory=time.monotonic)
     signs_of_life: int = 0
     alive_at: float = field(default_factory=time.monotonic)
+    silent: bool = False
+    """Whether it was killed for showing no life, and is no longer beaten for, even if it cannot die."""
     expected_to_end: bool = False
     """Whether its end, however it comes, is no crash."""
 
@@ -51,6 +53,7 @@ class Leases:
         self.beat_at = 0.0
         """When the next beat is due, by the monotonic clock."""
         self._record_at = 0.0
+        self._connected_at = 0.0
         self._oldest_open: deque[int] = deque([0] * MARK_BEATS, maxlen=MARK_BEATS)
 
     def put_off(self, seconds: float) -> None:
@@ -59,7 +62,7 @@ class Leases:
 
     def beat(self, children: Iterable[Process]) -> None:
         """Extend the leases of all children's executions, if a quarter of a lease has passed since the last time."""
-        beating_for = [process for process in children if process.worker_id]
+        beating_for = [process for process in children if process.worker_id and not process.silent]
         if time.monotonic() < self.beat_at or not beating_for:
             return
         sent_at = time.monotonic()
@@ -67,6 +70,9 @@ class Leases:
         worker_ids = [process.worker_id for process in beating_for]
         started_ids = [execution_id for process in beating_for for execution_id in process.board.running()]
         with self.link.use() as connection:
+            if self.link.connected_at != self._connected_at:  # it may be another server, whose ids are behind
+                self._connected_at = self.link.connected_at
+                self._oldest_open.extend([0] * MARK_BEATS)
             beats = lifecycle.extend(
                 connection,
                 worker_ids,
@@ -78,7 +84,9 @@ class Leases:
                 self._record_at = time.monotonic() + lease_seconds
                 lifecycle.beat_workers(connection, worker_ids)
         self._oldest_open.append(min((beat.execution_id for beat in beats), default=self._oldest_open[-1]))
+        found = Counter(beat.worker_id for beat in beats)
         for process in beating_for:
+            process.board.found_open(found[process.worker_id])
             process.board.hold_until(sent_at + lease_seconds)
         self.beat_at = sent_at + get_settings().beat_seconds
 

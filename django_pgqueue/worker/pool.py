@@ -163,14 +163,17 @@ class LoopSlots(threading.Thread):
         self.running: dict[int, tuple[Attempt, asyncio.Task[None]]] = {}
         self.loop = asyncio.new_event_loop()
         self._generation = hygiene.generation()
+        self._ending = False
 
     def run(self) -> None:
         """Run the loop until it is stopped."""
         asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-        finally:
-            self.loop.close()
+        while not self._ending:
+            try:
+                self.loop.run_forever()
+            except BaseException:  # SystemExit of a subtask comes out here, and is no reason to end the others
+                logger.exception("a subtask ended the event loop; it goes on")
+        self.loop.close()
 
     def submit(self, execution_ids: list[int]) -> None:
         """Queue jobs; from any thread."""
@@ -193,6 +196,7 @@ class LoopSlots(threading.Thread):
 
     def stop(self) -> None:
         """Stop the loop; from any thread."""
+        self._ending = True
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.loop.stop)
 
@@ -242,4 +246,4 @@ class LoopSlots(threading.Thread):
         if execution_id in self.running:
             attempt, task = self.running[execution_id]
             attempt.interrupt()
-            task.cancel()
+            self.loop.call_soon(task.cancel)  # behind its first step: cancelled before that, it would report nothing

@@ -63,7 +63,7 @@ class Service(threading.Thread):
         return pause_seconds
 
     def _pause_after(self, error: Exception) -> float:
-        pause_seconds = min(ERROR_PAUSE_SECONDS * 2**self._errors_in_a_row, ERROR_PAUSE_LIMIT_SECONDS)
+        pause_seconds = min(ERROR_PAUSE_SECONDS * 2 ** min(self._errors_in_a_row, 10), ERROR_PAUSE_LIMIT_SECONDS)
         self._errors_in_a_row += 1
         logger.warning("%s: %s; again in %.0f s", self.name, error, pause_seconds, exc_info=_unless_expected(error))
         self._stopping.wait(pause_seconds * random.uniform(1, 1.3))  # noqa: S311 -- spreads load, hides nothing

@@ -21,13 +21,12 @@ from types import FrameType
 from typing import Final
 
 import psycopg
-from django.db import connections
 
 import django_pgqueue
 from django_pgqueue import db, lifecycle
 from django_pgqueue.conf import get_settings
 
-from . import child
+from . import child, hygiene
 from .board import Board, Farewell
 from .leases import Leases, Process
 from .link import Link
@@ -83,7 +82,7 @@ class Supervisor:
     def _is_over(self) -> bool:
         if self.children:
             return False
-        return self.stopping_since is not None or (self.options.drain and self._spawned > 0)
+        return self.stopping_since is not None or (self.options.drain and self._spawned >= self.options.processes)
 
     def _turn(self) -> None:
         while self._signals_told < self.signals:  # not in the handler: a log line may be half written there
@@ -171,7 +170,7 @@ class Supervisor:
     def _spawn(self) -> None:
         self._spawn_at = time.monotonic() + 1.0  # should the database be away
         with self.link.use() as connection:
-            connections.close_all()
+            hygiene.close_for_good()
             process = self._fork()
             self._spawned += 1
             try:
@@ -198,10 +197,18 @@ class Supervisor:
         board = Board(child.slots(self.options))
         board.hold_until(time.monotonic() + get_settings().LEASE)
         reader, writer = os.pipe()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(reader)
+            os.close(writer)
+            raise
         if pid == 0:
-            self._leave_behind(writer)
-            child.main(self.options, board, reader)
+            try:
+                self._leave_behind(writer)
+                child.main(self.options, board, reader)
+            finally:
+                os._exit(1)  # whatever happens, never back into the parent's code: it would be a second supervisor
         os.close(reader)
         process = Process(board, pid, writer)
         self.children[pid] = process
@@ -255,6 +262,7 @@ class Supervisor:
                 process.signs_of_life, process.alive_at = signs, time.monotonic()
             elif time.monotonic() - process.alive_at > SILENCE_LIMIT_SECONDS:
                 logger.error("worker process %d has shown no life for 10 minutes: killed", process.pid)
+                process.silent = True
                 _kill(process.pid)
 
     def _enforce_grace(self) -> None:
@@ -266,7 +274,12 @@ class Supervisor:
 
 
 def _how(exit_code: int) -> str:
-    return f"signal {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return f"signal {signal.Signals(-exit_code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"signal {-exit_code}"
 
 
 def _kill(pid: int) -> None:
@@ -283,5 +296,5 @@ def _not_ready(alias: str) -> str:
     except Exception as error:  # noqa: BLE001 -- whatever keeps the database from answering
         return f"database {alias!r} does not answer: {error}"
     finally:
-        connections.close_all()
+        hygiene.close_for_good()
     return f"run `manage.py migrate`: database {alias!r} lacks {', '.join(missing)}" if missing else ""

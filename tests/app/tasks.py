@@ -277,6 +277,30 @@ def mark(path: str, word: str) -> None:
 
 
 @task
+async def end_the_loop() -> None:
+    """Have a subtask ask the process to exit, as a command-line library called from a coroutine may."""
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    await asyncio.gather(leave())
+
+
+@task
+def say(word: str) -> None:
+    """Print, to wherever the worker prints."""
+    print(word)  # noqa: T201 -- that is the point
+
+
+@task
+def echo(number: int) -> int:
+    """Return a number by way of the database."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT %s::int", [number])
+        return int(cursor.fetchone()[0])
+
+
+@task
 def backend() -> int:
     """Return which of the server's processes this thread's connection leads to."""
     with connection.cursor() as cursor:

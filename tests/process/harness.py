@@ -27,10 +27,13 @@ QUICK = {
 """Times short enough that a test need not wait long for a lease to run out."""
 
 
+DATABASE_KEYS = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
+
+
 def environment(database: dict[str, Any] | None, **options: Any) -> dict[str, str]:
     """The environment of a process that is to use this test's database, or the one given."""
     settings = connection.settings_dict
-    where = database or {key: settings[key] for key in ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")}
+    where = database or {key: settings[key] for key in DATABASE_KEYS}
     return os.environ | {
         "DJANGO_SETTINGS_MODULE": "tests.worker_settings",
         "PGQUEUE_TEST_DATABASE": json.dumps(where),

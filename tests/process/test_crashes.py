@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import psycopg
 import pytest
 from django.contrib.auth.models import Group
+from django.db import connection
 
+from django_pgqueue.lifecycle import Lane
 from django_pgqueue.models import Execution, Job, Worker
+from tests import helpers
 from tests.app import tasks
 from tests.helpers import scalar, wait_until
+
+from .harness import DATABASE_KEYS, environment
 
 pytestmark = pytest.mark.process
 
@@ -45,14 +54,12 @@ def test_a_killed_child_is_noticed_at_once_and_only_started_jobs_are_charged(sta
 
 
 def claim_for(worker_id: int, count: int) -> None:
-    from tests import helpers
-
-    connection = helpers.connect()
+    session = helpers.connect()
     try:
-        claimed = helpers.claim_all(connection, limit=count, free_slots=0, worker_id=worker_id)
+        claimed = helpers.claim_all(session, limit=count, free_slots=0, worker_id=worker_id)
         assert len(claimed) == count
     finally:
-        connection.close()
+        session.close()
 
 
 def test_everything_killed_is_rescued_by_another_worker(start, tmp_path):
@@ -192,3 +199,77 @@ def wait_for_all(server, worker) -> None:
         )
         assert scalar(connection, "SELECT count(*) FROM pgqueue_execution WHERE outcome IS NULL") == 0
         assert scalar(connection, "SELECT count(*) FROM pgqueue_job WHERE crashes > 0") == 0
+
+
+def test_what_nobody_holds_is_given_back_by_an_idle_worker_too(start):
+    """As after a claim whose commit came long after its worker had given it up."""
+    worker = start()
+    worker.wait_until_ready()
+    tasks.noop.using(queue_name="elsewhere").enqueue_many([((), {})] * 5)
+    [worker_id] = Worker.objects.values_list("pk", flat=True)
+    session = helpers.connect()
+    try:
+        assert len(helpers.claim_all(session, Lane("elsewhere", 0), limit=5, free_slots=0, worker_id=worker_id)) == 5
+    finally:
+        session.close()
+    worker.wait_until(lambda: states() == {"succeeded": 5})
+    assert set(Job.objects.values_list("attempt", flat=True)) == {1}
+
+
+def test_a_subtask_that_exits_fails_its_job_and_leaves_the_loop_to_the_others(start):
+    poison = tasks.end_the_loop.using(max_attempts=1, priority=1).enqueue()
+    tasks.async_add.enqueue_many([((1, 2), {})] * 50)
+    worker = start()
+    worker.wait_until(lambda: states() == {"succeeded": 50, "dead": 1})
+    poison.refresh_from_db()
+    assert poison.crashes == 0
+
+
+def test_a_drain_by_several_processes_outlives_the_death_of_one(start):
+    tasks.segfault.enqueue()
+    tasks.noop.enqueue_many([((), {})] * 100)
+    assert start("--drain", "--processes", "2").exit_code(60) == 0
+    assert states() == {"succeeded": 100, "dead": 1}
+
+
+def test_a_worker_whose_output_nobody_reads_any_more_ends_all_the_same(committing):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "django", "runworker"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(None) | {"PYTHONUNBUFFERED": ""},
+        start_new_session=True,
+    )
+    try:
+        job = tasks.say.enqueue("hello")
+        wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded", 20)
+        process.stdout.close()
+        process.terminate()
+        assert process.wait(20) == 0
+        wait_until(lambda: not members_of(process.pid), 5)
+    finally:
+        for pid in members_of(process.pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def members_of(session: int) -> list[int]:
+    """The living processes of a session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] != "Z":
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_children_do_not_share_a_pool_of_connections(start):
+    database = {**{key: connection.settings_dict[key] for key in DATABASE_KEYS}, "OPTIONS": {"pool": True}}
+    jobs = [tasks.add.enqueue(number, 1000) for number in range(60)]
+    own = [tasks.echo.enqueue(number) for number in range(60)]
+    worker = start("--processes", "2", "--concurrency", "4", "--drain", database=database)
+    assert worker.exit_code(60) == 0
+    for number, (job, other) in enumerate(zip(jobs, own, strict=True)):
+        job.refresh_from_db()
+        other.refresh_from_db()
+        assert (job.result, other.result) == (number + 1000, number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
+import psycopg
 import pytest
 
 from django_pgqueue import lifecycle
@@ -213,3 +214,21 @@ def test_no_long_sleep_before_a_claim_from_the_start(engine, make_fetcher):
     fetcher._full_scan_at = time.monotonic() + 5.0
     fetcher._idle_steps = 4
     assert fetcher.tick() <= 5.0
+
+
+def test_nothing_is_claimed_on_leases_that_are_about_to_end(engine, make_fetcher):
+    helpers.make_jobs(engine, 3)
+    fetcher = make_fetcher()
+    fetcher.may_claim = lambda: False
+    assert fetcher.tick() == 0.1
+    assert not fetcher.hand.waiting
+
+
+def test_no_job_is_blamed_for_a_sequence_that_is_behind_its_table(engine, make_fetcher):
+    helpers.make_jobs(engine, 5)
+    [first, *_] = helpers.claim_all(engine, limit=3)
+    engine.execute("SELECT setval('pgqueue_execution_id_seq', %(id)s, false)", {"id": first.execution_id})
+    fetcher = make_fetcher()
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        fetcher.tick()
+    assert [row["state"] for row in helpers.rows_of(engine, "pgqueue_job").values()].count("dead") == 0

@@ -1,0 +1,83 @@
+"""Parts of the supervisor, and of the loops under it, that a process test would take too long to reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_pgqueue import lifecycle
+from django_pgqueue.worker import supervisor
+from django_pgqueue.worker.board import Board
+from django_pgqueue.worker.leases import Leases, Process
+from django_pgqueue.worker.link import Link
+from django_pgqueue.worker.service import Service
+from tests import helpers
+
+
+class Failing(Service):
+    """A loop whose every round fails."""
+
+    def tick(self):
+        raise OSError("away")
+
+
+def test_a_loop_survives_any_number_of_errors_in_a_row():
+    service = Failing("failing")
+    service._errors_in_a_row = 5000
+    service.stop()  # so that its pauses are none
+    assert service._survive() == 0.0
+    assert service._errors_in_a_row == 5001
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words"), [(-9, "signal SIGKILL"), (-35, "signal 35"), (0, "exit code 0"), (3, "exit code 3")]
+)
+def test_any_way_to_die_can_be_named(exit_code, words):
+    assert supervisor._how(exit_code) == words
+
+
+@pytest.fixture
+def leases(committing):
+    link = Link("default", "supervisor")
+    yield Leases(link)
+    link.close()
+
+
+@pytest.fixture
+def process(engine):
+    worker_id = lifecycle.register_worker(engine, hostname="h", pid=1, version="v", queue_names="", concurrency=1)
+    return Process(Board(1), 1, 0, worker_id)
+
+
+def test_a_beat_tells_the_child_how_much_is_open_and_until_when_it_holds(engine, leases, process):
+    helpers.make_jobs(engine, 3)
+    helpers.claim_all(engine, worker_id=process.worker_id)
+    leases.beat([process])
+    assert process.board.open_executions == 3
+    assert process.board.lease_left_seconds > 50
+
+
+def test_the_mark_of_the_beat_does_not_outlive_its_connection(engine, leases, process):
+    """A failover may lead to a server whose ids are behind: nothing there would ever be extended."""
+    leases.beat([process])
+    leases._oldest_open.extend([10**9] * 4)
+    leases.beat_at = 0.0
+    leases.link.close()
+    helpers.make_job(engine)
+    helpers.claim_one(engine, worker_id=process.worker_id)
+    leases.beat([process])
+    assert process.board.open_executions == 1
+
+
+def test_a_silent_child_is_not_beaten_for(engine, leases, process):
+    helpers.make_job(engine)
+    helpers.claim_one(engine, worker_id=process.worker_id)
+    process.silent = True
+    leases.beat([process])
+    assert process.board.open_executions == 0
+
+
+def test_a_locked_record_of_a_worker_holds_nobody_up(engine, second, process):
+    engine.statement_timeout_seconds = 5.0
+    with helpers.transaction(second, "SELECT 1 FROM pgqueue_worker FOR UPDATE"):
+        lifecycle.beat_workers(engine, [process.worker_id])
+        lifecycle.unregister_worker(engine, process.worker_id)
