@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, overload
 
 from . import registry
 from .conf import Retention
@@ -11,6 +13,8 @@ from .context import TaskContext
 from .exceptions import Duration, InvalidTask
 from .retry import Backoff
 from .task import Errors, Task
+
+OPTIONS: Final = frozenset(field.name for field in fields(Task) if field.init) - {"func"}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,10 +75,11 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """
 
     def decorate(func: Callable[..., Any]) -> Task[Any, Any]:
-        try:
-            made: Task[Any, Any] = Task(func=func, **options)
-        except TypeError as error:
-            raise InvalidTask(f"@task: {error}") from None
+        for unknown in set(options) - OPTIONS:
+            close = get_close_matches(unknown, OPTIONS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"they are {', '.join(sorted(OPTIONS))}"
+            raise InvalidTask(f"@task has no option {unknown!r}: {hint}")
+        made: Task[Any, Any] = Task(func=func, **options)
         registry.register(made)
         return made
 

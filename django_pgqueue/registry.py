@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import module_has_submodule
 
 from .exceptions import InvalidTask
@@ -50,6 +51,8 @@ def task_modules() -> list[str]:
     """Return the modules a worker imports; what lies below one of them it imports too."""
     listed = getattr(django_settings, "PGQUEUE", {})
     extra = listed.get("TASK_MODULES", ()) if isinstance(listed, dict) else ()
+    if not isinstance(extra, list | tuple):  # the system check says so: reading it wrong here would be in its way
+        extra = ()
     return [f"{config.name}.tasks" for config in apps.get_app_configs()] + list(extra)
 
 
@@ -66,9 +69,18 @@ def import_task_modules() -> None:
     with_tasks = [c for c in apps.get_app_configs() if c.module and module_has_submodule(c.module, "tasks")]
     own = {f"{config.name}.tasks" for config in apps.get_app_configs()}
     for name in [f"{c.name}.tasks" for c in with_tasks] + [n for n in task_modules() if n not in own]:
-        importlib.import_module(name)
+        _import(name)
         for below in _modules_below(name):
             importlib.import_module(below)
+
+
+def _import(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise ImproperlyConfigured(f"PGQUEUE['TASK_MODULES'] names {name!r}, and there is no {error.name!r}") from None
 
 
 def _modules_below(name: str) -> Iterator[str]:

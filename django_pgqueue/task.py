@@ -6,6 +6,7 @@ This module loads before Django's apps are ready, so models are imported only in
 from __future__ import annotations
 
 import inspect
+import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from .context import TaskContext
 from .db import open_transaction_elsewhere, wake_workers_after_commit
 from .exceptions import Duration, InvalidTask, Retry
 from .retry import Backoff, as_backoff, delay_after
-from .validation import RunAfter, due, validate
+from .validation import RunAfter, as_call, as_names, due, validate
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -71,7 +72,7 @@ class Task(Generic[P, R]):
         object.__setattr__(self, "signature", inspect.signature(self.func))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
         object.__setattr__(self, "name", self.name or self.module_path)
-        object.__setattr__(self, "aliases", tuple(self.aliases))
+        object.__setattr__(self, "aliases", as_names(self.aliases))
         object.__setattr__(self, "retry_for", _as_tuple(self.retry_for))
         object.__setattr__(self, "no_retry_for", _as_tuple(self.no_retry_for))
         validate(self)
@@ -140,7 +141,7 @@ class Task(Generic[P, R]):
         arguments = self._encode(args, kwargs)
         connection = self._connection()
         enqueued = lifecycle.enqueue(connection, arguments=arguments, **self._row(connection))
-        job = self._job(connection.alias, enqueued, args, kwargs)
+        job = self._job(connection.alias, enqueued, arguments)
         self._tell(connection, [enqueued.job_id])
         return job
 
@@ -177,7 +178,7 @@ class Task(Generic[P, R]):
         count = 0
         with transaction.atomic(using=connection.alias):
             for chunk in _chunks(calls):
-                arguments = [self._encode(args, kwargs) for args, kwargs in chunk]
+                arguments = [self._encode(*as_call(call, number)) for number, call in enumerate(chunk, count)]
                 added = lifecycle.enqueue_many(connection, arguments=arguments, **row)
                 count += len(added)
                 if returning:
@@ -198,6 +199,8 @@ class Task(Generic[P, R]):
         if not registry.is_found_by_workers(self.func.__module__):
             raise InvalidTask(not_found(self))
         alias = self.database or router.db_for_write(Job)
+        if alias not in connections:
+            raise InvalidTask(f"{self.name} would be enqueued on database {alias!r}, which DATABASES does not have")
         if connections[alias].vendor != "postgresql":
             raise InvalidTask(
                 f"{self.name} would be enqueued on database {alias!r}, which is not PostgreSQL: "
@@ -223,7 +226,7 @@ class Task(Generic[P, R]):
             "delay_seconds": delay_seconds,
         }
 
-    def _job(self, alias: str, enqueued: lifecycle.Enqueued, args: Any, kwargs: Any) -> Job:
+    def _job(self, alias: str, enqueued: lifecycle.Enqueued, arguments: str) -> Job:
         from .models import Job  # as above
 
         job = Job(
@@ -231,7 +234,7 @@ class Task(Generic[P, R]):
             task_name=self.name,
             queue_name=self.queue_name,
             priority=self.priority,
-            arguments={"args": list(args), "kwargs": dict(kwargs)},
+            arguments=json.loads(arguments),
             state="ready",
             run_after=enqueued.run_after,
             attempt=0,

@@ -28,6 +28,8 @@ def run_jobs(
     """
     from .models import Job  # after the apps are loaded
 
+    if isinstance(queue_names, str):
+        raise TypeError(f"queue_names must be a list of names, not the string {queue_names!r}")
     alias = database or router.db_for_write(Job)
     count = 0
     while max_jobs is None or count < max_jobs:

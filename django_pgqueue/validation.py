@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,9 +30,25 @@ def due(run_after: RunAfter | None) -> tuple[datetime | None, float]:
     return None, 0.0 if run_after is None else seconds(run_after)
 
 
+def as_call(call: Any, number: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return one of `enqueue_many`'s calls; raises `TypeError` if it is no pair of a sequence and a mapping."""
+    if isinstance(call, tuple | list) and len(call) == 2:
+        args, kwargs = call
+        if isinstance(args, tuple | list) and isinstance(kwargs, Mapping):
+            return args, kwargs
+    raise TypeError(f"enqueue_many(): call {number} must be a pair (args, kwargs) such as ((1,), {{}}), not {call!r}")
+
+
+def as_names(names: Any) -> tuple[str, ...]:
+    """Return an iterable of names as a tuple; raises `InvalidTask` for a single string, which is one of letters."""
+    if isinstance(names, str):
+        raise InvalidTask(f"aliases must be a list of names, not the string {names!r}")
+    return tuple(names)
+
+
 def validate(task: Task[Any, Any]) -> None:
     """Raise `InvalidTask` if the function cannot be a task, or an option is out of its range."""
-    for wrong in (*_wrong_function(task), *_wrong_options(task)):
+    for wrong in (*_wrong_function(task), *_wrong_options(task), *_wrong_flags(task)):
         raise InvalidTask(f"{task.name}: {wrong}")
 
 
@@ -64,20 +80,27 @@ def _wrong_options(task: Any) -> Iterator[str]:
             yield f"{what} must be exception classes"
 
 
+def _wrong_flags(task: Any) -> Iterator[str]:
+    for what in ("atomic", "store_result", "takes_context"):
+        if not isinstance(flag := getattr(task, what), bool):
+            yield f"{what} must be True or False, not {flag!r}"
+
+
 def _wrong_times(task: Task[Any, Any]) -> Iterator[str]:
     if isinstance(task.run_after, datetime):
         if task.run_after.tzinfo is None:
             yield "run_after must be an aware datetime: give it a time zone"
         elif not 2000 <= task.run_after.year < 9000:
             yield f"run_after {task.run_after} must lie between the years 2000 and 9000"
-    try:
-        due(task.run_after)
-        as_backoff(task.backoff)
-        by_state = task.retention if isinstance(task.retention, Mapping) else {"dead": task.retention}
-        for value in by_state.values():
-            retention_seconds(0 if value is None else value)
-    except (TypeError, ValueError) as error:
-        yield f"run_after, backoff and retention are durations: {error}"
-    else:
-        if unknown := set(by_state) - set(DEFAULT_RETENTION):
-            yield f"retention has no state {sorted(unknown)}: the states are {sorted(DEFAULT_RETENTION)}"
+    by_state = task.retention if isinstance(task.retention, Mapping) else {"dead": task.retention}
+    if unknown := set(by_state) - set(DEFAULT_RETENTION):
+        yield f"retention has no state {sorted(unknown)}: the states are {sorted(DEFAULT_RETENTION)}"
+    for what, check in (
+        ("run_after", lambda: due(task.run_after)),
+        ("backoff", lambda: as_backoff(task.backoff)),
+        ("retention", lambda: [retention_seconds(0 if value is None else value) for value in by_state.values()]),
+    ):
+        try:
+            check()
+        except (TypeError, ValueError) as error:
+            yield f"{what}: {error}"

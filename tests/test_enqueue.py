@@ -360,3 +360,21 @@ def test_receivers_hear_of_each_job_and_cannot_spoil_it(committing):
         signals.job_enqueued.disconnect(receiver)
     assert [job_id for _, job_id, *_ in seen] == [one.pk, *many]
     assert seen[-1][:3] == ("tests.app.tasks.noop", many[-1], "mail")
+
+
+def test_the_job_that_enqueue_returns_holds_what_was_stored(db):
+    items = [1]
+    job = tasks.noop.enqueue(items, (2, 3), mapping={4: 5})
+    items.append(6)
+    assert job.arguments == {"args": [[1], [2, 3]], "kwargs": {"mapping": {"4": 5}}}
+
+
+@pytest.mark.parametrize("call", [1, (1, 2), ((1,),), ("1", {})])
+def test_a_call_of_many_that_is_no_pair_is_named(db, call):
+    with pytest.raises(TypeError, match=r"call 1 must be a pair \(args, kwargs\)"):
+        tasks.noop.enqueue_many([((), {}), call])
+
+
+def test_a_database_that_is_not_there_is_named(db):
+    with pytest.raises(InvalidTask, match="nowhere"):
+        tasks.noop.using(database="nowhere").enqueue()

@@ -192,3 +192,19 @@ def test_a_retention_of_its_own_is_for_all_states_or_by_state():
     by_state = task(retention={"dead": timedelta(days=1)})(plain)
     assert by_state.retention_for("dead") == (True, 86400)
     assert by_state.retention_for("succeeded") == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"queue": "mail"}, "did you mean 'queue_name'"),
+        ({"xyzzy": 1}, "they are aliases"),
+        ({"aliases": "old.name"}, "not the string 'old.name'"),
+        ({"atomic": "yes"}, "atomic must be True or False"),
+        ({"store_result": None}, "store_result must be True or False"),
+        ({"backoff": -5}, "backoff: a duration"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_was_meant(options, says):
+    with pytest.raises(InvalidTask, match=says):
+        task(**options)(plain)

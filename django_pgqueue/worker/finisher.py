@@ -20,6 +20,8 @@ from .report import Ending, Report
 
 logger = logging.getLogger("django_pgqueue.worker")
 
+WARN_AGAIN_SECONDS: Final = 60.0
+
 
 def finish(connection: Connection, reports: Sequence[Report]) -> list[Report]:
     """Write these reports and send their signals; return those whose rows were locked, to be written again.
@@ -53,7 +55,24 @@ def tell(report: Report, moved: Moved) -> None:
             report.ending.value,
         )
     elif moved.fate is Fate.DONE:
+        if report.ending is Ending.UNKNOWN:
+            _warn_unknown(report)
         _send(report, moved.state)
+
+
+_warned_at: dict[str, float] = {}
+
+
+def _warn_unknown(report: Report) -> None:
+    """Say that a job cannot be run here, once a minute for each task: there may be thousands of them."""
+    now, task_name = time.monotonic(), report.claimed.task_name
+    if now - _warned_at.get(task_name, float("-inf")) > WARN_AGAIN_SECONDS:
+        _warned_at[task_name] = now
+        logger.warning(
+            "job %s is given back for now: %s (was the worker started before the code was changed?)",
+            report.claimed.job_id,
+            report.error,
+        )
 
 
 def _send(report: Report, state: State | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -116,3 +117,13 @@ class Leases:
 def _crash(held: Held) -> Failed:
     delay_seconds = policy.delay_after_crash(held._replace(started=True))
     return Failed(held.execution_id, Outcome.CRASHED, delay_seconds, None, 0.0, error=DIED)
+
+
+def how_it_died(exit_code: int) -> str:
+    """Return the way a process ended, in words."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return f"signal {signal.Signals(-exit_code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"signal {-exit_code}"

@@ -28,7 +28,7 @@ from django_pgqueue.conf import get_settings
 
 from . import child, hygiene
 from .board import Board, Farewell
-from .leases import Leases, Process
+from .leases import Leases, Process, how_it_died
 from .link import Link
 from .options import Options
 
@@ -42,6 +42,7 @@ HEALTHY_SECONDS: Final = 30.0
 """A child that lived for this long before it died begins the pauses anew."""
 KILL_AFTER_GRACE_SECONDS: Final = 12.0
 MIGRATION_PAUSE_SECONDS: Final = 2.0
+SAID: Final = ("stopping; running jobs have their grace", "giving back at once")
 
 
 class Supervisor:
@@ -86,7 +87,9 @@ class Supervisor:
 
     def _turn(self) -> None:
         while self._signals_told < self.signals:  # not in the handler: a log line may be half written there
-            logger.warning("signal: %s", ("stopping", "giving back at once")[self._signals_told])
+            logger.warning(
+                "signal: %s", ("stopping; running jobs have their grace", "giving back at once")[self._signals_told]
+            )
             self._signals_told += 1
         self._reap()
         self._spawn_missing()
@@ -241,7 +244,7 @@ class Supervisor:
         if farewell is Farewell.RECYCLED:
             logger.info("worker process %d is replaced", process.pid)
         elif not process.expected_to_end:
-            logger.error("worker process %d died (%s)", process.pid, _how(exit_code))
+            logger.error("worker process %d died (%s)", process.pid, how_it_died(exit_code))
         if farewell in (Farewell.NONE, Farewell.LEASE_LOST):
             self._pause_before_restart(process)
         if self.options.drain and farewell is not Farewell.DRAINED:
@@ -271,15 +274,6 @@ class Supervisor:
         if time.monotonic() > self.stopping_since + self.options.grace_seconds + KILL_AFTER_GRACE_SECONDS:
             for process in self.children.values():
                 _kill(process.pid)
-
-
-def _how(exit_code: int) -> str:
-    if exit_code >= 0:
-        return f"exit code {exit_code}"
-    try:
-        return f"signal {signal.Signals(-exit_code).name}"
-    except ValueError:  # a real-time signal has no name
-        return f"signal {-exit_code}"
 
 
 def _kill(pid: int) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from django_pgqueue import lifecycle
-from django_pgqueue.worker import supervisor
 from django_pgqueue.worker.board import Board
-from django_pgqueue.worker.leases import Leases, Process
+from django_pgqueue.worker.leases import Leases, Process, how_it_died
 from django_pgqueue.worker.link import Link
 from django_pgqueue.worker.service import Service
 from tests import helpers
@@ -32,7 +31,7 @@ def test_a_loop_survives_any_number_of_errors_in_a_row():
     ("exit_code", "words"), [(-9, "signal SIGKILL"), (-35, "signal 35"), (0, "exit code 0"), (3, "exit code 3")]
 )
 def test_any_way_to_die_can_be_named(exit_code, words):
-    assert supervisor._how(exit_code) == words
+    assert how_it_died(exit_code) == words
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
 
 from django_pgqueue import db
 from django_pgqueue.worker.maintenance import Pruner
@@ -20,7 +21,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the subcommands."""
-        subcommands = parser.add_subparsers(dest="subcommand", required=True)
+        subcommands = parser.add_subparsers(dest="subcommand", metavar="worker|prune", required=True)
         worker = subcommands.add_parser("worker", help="run jobs: the same as `runworker`")
         runworker.add_arguments(worker)
         prune = subcommands.add_parser("prune", help="remove finished jobs that are past their retention")
@@ -30,10 +31,12 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the subcommand."""
         if options["subcommand"] == "worker":
-            sys.exit(runworker.run(options))
+            sys.exit(runworker.run(options, self.stdout))
         self._prune(options["database"] or runworker.default_alias(), dry_run=options["dry_run"])
 
     def _prune(self, alias: str, *, dry_run: bool) -> None:
+        if alias not in connections:
+            raise CommandError(f"DATABASES has no alias {alias!r}: it has {', '.join(connections)}.")
         connection = db.connect(alias, "prune")
         try:
             if dry_run:

@@ -6,11 +6,12 @@ import argparse
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import DEFAULT_DB_ALIAS, connections, router
 
-from django_pgqueue import log
+from django_pgqueue import log, registry
 from django_pgqueue.conf import get_settings
+from django_pgqueue.validation import NAME
 from django_pgqueue.worker import Options, Supervisor
 
 
@@ -27,24 +28,37 @@ def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
     parser.add_argument("--no-listen", action="store_true", help="poll only")
 
 
-def run(told: dict[str, Any]) -> int:
+def run(told: dict[str, Any], stdout: OutputWrapper) -> int:
     """Run a worker and return its exit code; raises `CommandError` for a database that cannot be used."""
     alias = told["database"] or default_alias()
     if alias not in connections:
         raise CommandError(f"DATABASES has no alias {alias!r}: it has {', '.join(connections)}.")
     if connections[alias].vendor != "postgresql":
         raise CommandError(f"The database {alias!r} is not PostgreSQL; --database names another alias.")
+    options = as_options(alias, told)
     log.connect()
-    return Supervisor(as_options(alias, told)).run()
+    if told["verbosity"]:
+        stdout.write(banner(options))
+        stdout.flush()
+    return Supervisor(options).run()
+
+
+def banner(options: Options) -> str:
+    """Return what a worker is about to do, in a line."""
+    queues = ", ".join(options.queue_names) or "all queues"
+    processes = f" in each of {options.processes} processes" if options.processes > 1 else ""
+    return (
+        f"Worker on database {options.database!r}: {queues}; {options.concurrency} jobs at a time{processes}; "
+        f"{len(registry.all_tasks())} tasks known. Ctrl-C stops it."
+    )
 
 
 def as_options(alias: str, told: dict[str, Any]) -> Options:
     """Return a worker's options from what the command line told."""
     settings = get_settings()
-    names = [name.strip() for name in (told["queues"] or "").split(",")]
     return Options(
         database=alias,
-        queue_names=tuple(dict.fromkeys(filter(None, names))),
+        queue_names=queue_names(told["queues"]),
         concurrency=told["concurrency"] or settings.CONCURRENCY,
         processes=told["processes"] or settings.PROCESSES,
         drain=told["drain"],
@@ -53,6 +67,17 @@ def as_options(alias: str, told: dict[str, Any]) -> Options:
         grace_seconds=settings.GRACE if told["grace"] is None else told["grace"],
         listen=not told["no_listen"],
     )
+
+
+def queue_names(text: str | None) -> tuple[str, ...]:
+    """Return the queues named in `--queues`, each once; raises `CommandError` for a name that no queue can have."""
+    if text is None:
+        return ()
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise CommandError(f"--queues: {name!r} cannot be a queue; leave --queues out for all of them.")
+    return names
 
 
 def default_alias() -> str:
@@ -90,4 +115,4 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run, and exit with the worker's code."""
-        sys.exit(run(options))
+        sys.exit(run(options, self.stdout))

@@ -1,0 +1,72 @@
+"""What the commands say to somebody who has made a mistake, and when they begin."""
+
+from __future__ import annotations
+
+import logging
+from io import StringIO
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from django_pgqueue import checks, registry
+from django_pgqueue.management.commands import runworker
+from django_pgqueue.testing import run_jobs
+from django_pgqueue.worker import Options, finisher
+from tests.app import tasks
+from tests.worker.test_executor import raw_job
+
+
+@pytest.mark.parametrize("text", ["", " ", "a,,b", "a b", "a,é"])
+def test_a_name_that_no_queue_can_have_is_refused(text):
+    with pytest.raises(CommandError, match="cannot be a queue"):
+        runworker.queue_names(text)
+
+
+def test_queues_are_named_in_order_and_once():
+    assert runworker.queue_names(" b, a ,b") == ("b", "a")
+    assert runworker.queue_names(None) == ()
+
+
+def test_a_worker_says_what_it_is_about_to_do():
+    line = runworker.banner(Options(database="default", queue_names=("mail",), processes=2, concurrency=5))
+    assert line.startswith("Worker on database 'default': mail; 5 jobs at a time in each of 2 processes; ")
+    assert "tasks known" in line
+
+
+@pytest.mark.parametrize("command", [("runworker",), ("pgqueue", "worker"), ("pgqueue", "prune")])
+def test_an_alias_that_is_not_there_is_named(command):
+    with pytest.raises(CommandError, match="no alias 'nowhere': it has default"):
+        call_command(*command, "--database", "nowhere", stdout=StringIO())
+
+
+@pytest.mark.parametrize("wrong", ["tests.app.tasks", 5, None])
+def test_a_wrong_list_of_modules_is_left_to_the_system_check(wrong):
+    with override_settings(PGQUEUE={"TASK_MODULES": wrong}):
+        registry.import_task_modules()
+        assert [error.id for error in checks.check_settings(None)] == ["pgqueue.E001"]
+
+
+def test_a_module_that_is_not_there_is_named_with_where_it_was_named():
+    with (
+        override_settings(PGQUEUE={"TASK_MODULES": ["tests.nowhere"]}),
+        pytest.raises(ImproperlyConfigured, match=r"PGQUEUE\['TASK_MODULES'\] names 'tests.nowhere'"),
+    ):
+        registry.import_task_modules()
+
+
+def test_one_name_is_no_list_of_queues(db):
+    with pytest.raises(TypeError, match="list of names"):
+        run_jobs(queue_names="mail")
+
+
+def test_a_task_that_is_not_known_is_said_once_a_minute(db, caplog, monkeypatch):
+    monkeypatch.setattr(finisher, "_warned_at", {})
+    for _ in range(3):
+        raw_job("shop.tasks.brand_new")
+    tasks.noop.enqueue()
+    with caplog.at_level(logging.WARNING, logger="django_pgqueue.worker"):
+        assert run_jobs() == 4
+    [record] = caplog.records
+    assert "knows no task named 'shop.tasks.brand_new'" in record.getMessage()
