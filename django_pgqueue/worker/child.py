@@ -199,7 +199,9 @@ def main(options: Options, board: Board, orders: int) -> NoReturn:
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
-        Child(options, board, _worker_id(orders), orders).run()
+        worker_id = _worker_id(orders)
+        if worker_id is not None:  # else the supervisor is gone already, and nothing was begun
+            Child(options, board, worker_id, orders).run()
     except BaseException:
         logger.exception("the worker process failed")
     finally:
@@ -210,13 +212,13 @@ def main(options: Options, board: Board, orders: int) -> NoReturn:
             os._exit(0 if board.farewell else 1)  # not through atexit: what still runs is somebody else's already
 
 
-def _worker_id(orders: int) -> int:
-    """Read this worker's id, the first line that the supervisor sends."""
+def _worker_id(orders: int) -> int | None:
+    """Read this worker's id, the first line that the supervisor sends; None if it has ended before."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(orders, 1)
         if not byte:
-            raise SystemExit("the supervisor ended before the worker began")
+            return None
         line += byte
     return int(line)
 

@@ -123,10 +123,11 @@ class Supervisor:
                 _kill(process.pid)
             os._exit(130)
         self.stopping_since = self.stopping_since or time.monotonic()
-        self._order_all(child.STOP if self.signals == 1 else child.RELEASE)
+        self._order_all()
 
-    def _order_all(self, order: bytes) -> None:
-        for process in list(self.children.values()):
+    def _order_all(self) -> None:
+        order = child.STOP if self.signals == 1 else child.RELEASE
+        for process in [one for one in list(self.children.values()) if one.worker_id]:
             process.expected_to_end = True
             try:
                 os.write(process.orders, order)
@@ -177,14 +178,16 @@ class Supervisor:
             process = self._fork()
             self._spawned += 1
             try:
-                process.worker_id = self._register(connection, process.pid)
+                worker_id = self._register(connection, process.pid)
             except BaseException:
                 _kill(process.pid)  # without an id it would wait for ever
                 raise
         self._spawn_at = 0.0
-        os.write(process.orders, f"{process.worker_id}\n".encode())
+        # The id is the first that a child reads: a signal just now finds it without one, and leaves the order to us.
+        os.write(process.orders, f"{worker_id}\n".encode())
+        process.worker_id = worker_id
         if self.stopping_since is not None:
-            self._order_all(child.STOP)
+            self._order_all()
 
     def _register(self, connection: db.EngineConnection, pid: int) -> int:
         return lifecycle.register_worker(

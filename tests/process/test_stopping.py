@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -102,3 +103,16 @@ def test_children_end_by_themselves_when_the_supervisor_is_killed(start, tmp_pat
     worker.exit_code()
     worker.wait_until(lambda: not any(os.path.exists(f"/proc/{pid}/cwd") for pid in children))
     assert Job.objects.get(pk=job.pk).state == "ready"
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.005, 0.01, 0.02, 0.04])
+def test_a_signal_while_a_process_is_being_replaced_loses_nobody_their_way(start, delay):
+    """The order to stop may come before the new process has its id."""
+    worker = start("--processes", "4")
+    worker.wait_until(lambda: worker.said.count("is ready") == 4)
+    for pid in worker.children:
+        os.kill(pid, signal.SIGKILL)
+    moment = time.monotonic() + delay
+    worker.wait_until(lambda: time.monotonic() >= moment)
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code(10) == 0
