@@ -4,7 +4,9 @@ import datetime
 
 import django.db.models.deletion
 import django.db.models.functions.datetime
+from django.apps.registry import Apps
 from django.db import migrations, models
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
 import django_pgqueue.fields
 import django_pgqueue.states
@@ -25,6 +27,12 @@ ALTER TABLE pgqueue_execution SET (
     autovacuum_vacuum_cost_delay = 1, autovacuum_vacuum_cost_limit = 2000
 );
 """
+
+
+def set_storage(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
+    """Tell PostgreSQL; a second database of another kind, which `migrate` may be run on too, has no such settings."""
+    if schema_editor.connection.vendor == "postgresql":
+        schema_editor.execute(STORAGE)
 
 
 class Migration(migrations.Migration):
@@ -277,5 +285,5 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
+        migrations.RunPython(set_storage, migrations.RunPython.noop),
     ]
