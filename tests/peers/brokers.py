@@ -63,7 +63,7 @@ def redis(directory: Path) -> Iterator[dict[str, str]]:
     socket = directory / REDIS_SOCKET
     command = ["redis-server", "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(directory)]
     with (directory / "redis.log").open("ab") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output)
+        server = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
     try:
         if not wait_until(socket.exists, 20):
             raise RuntimeError(f"redis-server does not listen: see {directory}/redis.log")

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.peers.place import Peer
@@ -17,11 +18,9 @@ def default_work() -> Path:
 
 def check_python(python: str) -> None:
     """Refuse, before anything is installed, a Python that one of the peers cannot use."""
-    said = subprocess.run(
-        [python, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True, check=True
-    ).stdout
-    if tuple(int(number) for number in said.split()) < OLDEST:
-        raise SystemExit(f"{python} is Python {said.strip()}: name one of 3.12 or later with --python, for django-ox.")
+    version = said([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
+    if tuple(int(number) for number in version.split(".")) < OLDEST:
+        raise SystemExit(f"{python} is Python {version}: name one of 3.12 or later with --python, for django-ox.")
 
 
 def environment(work: Path, python: str, peer: Peer) -> Path:
@@ -39,7 +38,9 @@ def environment(work: Path, python: str, peer: Peer) -> Path:
 def version(python: Path, peer: Peer) -> str:
     """What is measured: the release installed, or the commit of the checkout."""
     if peer.path:
-        command = ["git", "-C", str(peer.path), "describe", "--always", "--dirty"]
-    else:
-        command = [str(python), "-c", f"from importlib.metadata import version; print(version({peer.distribution!r}))"]
+        return "commit " + said(["git", "-C", str(peer.path), "describe", "--always", "--dirty"])
+    return said([str(python), "-c", f"from importlib.metadata import version; print(version({peer.distribution!r}))"])
+
+
+def said(command: Sequence[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

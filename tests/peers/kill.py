@@ -31,7 +31,7 @@ import psycopg
 
 from tests.peers import brokers, job
 from tests.peers.environment import check_python, default_work, environment, version
-from tests.peers.place import STARTING_SECONDS, Note, Peer, Place, ending, wait_until
+from tests.peers.place import STARTING_SECONDS, Note, Peer, Place, ending, interrupted, wait_until
 from tests.peers.systems import PEERS
 
 SETTLING_SECONDS = 15.0
@@ -89,14 +89,14 @@ def late_finish(peer: Peer, place: Place, limit: float) -> Measured:
     place.let_go(first.pid)
     slow.send(signal.SIGCONT)
     finished = place.wait_for("finished", SETTLING_SECONDS)
-    time.sleep(SETTLING_SECONDS)  # for what it buffers, or tries again
+    interrupted.wait(SETTLING_SECONDS)  # for what it buffers, or tries again
     between = peer.look(place)
     place.let_go()
     place.wait_for("finished", SETTLING_SECONDS, but=[finished] if finished else [])
     wait_until(lambda: peer.succeeded in peer.look(place), SETTLING_SECONDS)
-    late = "the late finish" if finished else "the slow worker ended its run itself, which"
+    what = "the late finish" if finished else "the first run was ended before it could finish; that"
     verdict = "counted: the job had succeeded" if peer.succeeded in between else "did not count: the job was not done"
-    text = f"{late} {verdict} while the second run went on ({between})"
+    text = f"{what} {verdict} while the second run went on ({between})"
     return Measured(text, second.at - at, peer.look(place))
 
 
@@ -195,6 +195,8 @@ def main() -> None:
     check_python(options.python)
     peers = [PEERS[name] for name in names]
     pythons = {peer.name: environment(options.work, options.python, peer) for peer in peers}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: interrupted.set())
     top = Path(tempfile.mkdtemp(prefix="run-", dir=options.work))
     with brokers.postgresql() as server:
         runner = Runner(top, server, options.limit)

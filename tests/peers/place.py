@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +17,8 @@ from tests.peers.job import JOURNAL
 Command = Sequence[str]
 Answer = TypeVar("Answer")
 STARTING_SECONDS = 60.0
+interrupted = threading.Event()
+"""Set to end every measurement early, each cleaning up after itself."""
 
 
 class Peer(NamedTuple):
@@ -157,7 +160,8 @@ def wait_until(condition: Callable[[], Answer], seconds: float) -> Answer:
     """Wait until `condition()` is true, or the time is over; return what it returned last."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()) and time.monotonic() < deadline:
-        time.sleep(0.1)
+        if interrupted.wait(0.1):
+            raise RuntimeError("interrupted")
     return answer
 
 

@@ -1,4 +1,8 @@
-"""Celery with Redis, by its first steps: an app with a broker, a result backend to look at, `celery worker`."""
+"""Celery with Redis, by its first steps: an app with a broker, a result backend to look at, `celery worker`.
+
+`ACKS_LATE` adds the one setting that makes it at-least-once; `CAREFUL` a visibility timeout of 60 s, which a job must
+then not exceed, and the setting for a lost child.
+"""
 
 from tests.peers.brokers import redis_says
 from tests.peers.place import Peer, Place
@@ -41,13 +45,25 @@ PEER = Peer(
     worker=(*CLI, "worker", "--loglevel=INFO"),
     look=look,
     succeeded="SUCCESS",
-    repair="send the task again, from a record of one's own of what was sent; or set `acks_late`, see below",
+    repair="send the task again, from a record of one's own of what was sent; or set `task_acks_late`",
     broker="redis",
     has_child=True,
 )
 
+LATE = "\n\napp.conf.task_acks_late = True\n"
+CAREFUL_SETTINGS = """
+app.conf.task_reject_on_worker_lost = True
+app.conf.broker_transport_options = {"visibility_timeout": 60}
+"""
+
 ACKS_LATE = PEER._replace(
     name="celery-acks-late",
-    files={"work.py": WORK + "\n\napp.conf.task_acks_late = True\n"},
+    files={"work.py": WORK + LATE},
     repair="wait for the visibility timeout, 1 h unless set; for a lost child, `task_reject_on_worker_lost` too",
+)
+
+CAREFUL = ACKS_LATE._replace(
+    name="celery-careful",
+    files={"work.py": WORK + LATE + CAREFUL_SETTINGS},
+    takes_back=True,
 )

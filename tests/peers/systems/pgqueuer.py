@@ -5,6 +5,7 @@ from tests.peers.place import Peer
 
 WORK = """
 import asyncio
+from contextlib import asynccontextmanager
 
 import asyncpg
 from pgqueuer import PgQueuer
@@ -13,6 +14,7 @@ from pgqueuer.db import AsyncpgDriver
 import job
 
 
+@asynccontextmanager  # which the README leaves out, and `pgq run` asks for
 async def main():
     queue = PgQueuer(AsyncpgDriver(await asyncpg.connect()))
 
@@ -21,7 +23,7 @@ async def main():
         for _ in job.turns():
             await asyncio.sleep(0.1)
 
-    return queue
+    yield queue
 """
 CLI = ("-m", "pgqueuer")
 

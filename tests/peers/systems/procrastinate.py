@@ -1,4 +1,7 @@
-"""Procrastinate, by its README and quick start: an App, `procrastinate schema --apply`, `procrastinate worker`."""
+"""Procrastinate, by its README and quick start: an App, `procrastinate schema --apply`, `procrastinate worker`.
+
+`RETRYING` adds what its documentation shows under "Retry stalled jobs", run each minute instead of each tenth.
+"""
 
 from tests.peers.brokers import asking
 from tests.peers.place import Peer
@@ -27,5 +30,21 @@ PEER = Peer(
     worker=(*CLI, "worker"),
     look=asking("SELECT status || ', attempts ' || attempts FROM procrastinate_jobs"),
     succeeded="succeeded",
-    repair="a periodic task of one's own that retries `job_manager.get_stalled_jobs()`, as its documentation shows",
+    repair="retry what `job_manager.get_stalled_jobs()` finds, by hand or in a periodic task as documented",
+)
+
+RETRYING_TASK = """
+
+@app.periodic(cron="* * * * *")
+@app.task(queueing_lock="retry_stalled", pass_context=True)
+async def retry_stalled(context, timestamp):
+    for stalled in await app.job_manager.get_stalled_jobs():
+        await app.job_manager.retry_job(stalled)
+"""
+
+RETRYING = PEER._replace(
+    name="procrastinate-retrying",
+    files={"work.py": WORK + RETRYING_TASK},
+    look=asking("SELECT status || ', attempts ' || attempts FROM procrastinate_jobs WHERE task_name = 'hold'"),
+    takes_back=True,
 )
