@@ -45,7 +45,7 @@ PEER = Peer(
     worker=(*CLI, "worker", "--loglevel=INFO"),
     look=look,
     succeeded="SUCCESS",
-    repair="send the task again, from a record of one's own of what was sent; or set `task_acks_late`",
+    repair="send the task again, from a record of one's own of what was sent",
     broker="redis",
     has_child=True,
 )
@@ -59,7 +59,7 @@ app.conf.broker_transport_options = {"visibility_timeout": 60}
 ACKS_LATE = PEER._replace(
     name="celery-acks-late",
     files={"work.py": WORK + LATE},
-    repair="wait for the visibility timeout, 1 h unless set; for a lost child, `task_reject_on_worker_lost` too",
+    repair="a message unacknowledged: wait for the visibility timeout, 1 h unless set; none: send the task again",
 )
 
 CAREFUL = ACKS_LATE._replace(

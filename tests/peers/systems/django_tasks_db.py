@@ -18,5 +18,5 @@ PEER = Peer(
     worker=("-m", "django", "db_worker"),
     look=asking("SELECT status FROM django_tasks_database_dbtaskresult"),
     succeeded="SUCCESSFUL",
-    repair="find rows RUNNING for too long, and enqueue the task again or set the row to READY by hand",
+    repair="find rows RUNNING for too long, and enqueue the task again",
 )
