@@ -197,6 +197,18 @@ def test_every_path_that_is_named_is_there(page):
             assert (package / word).exists(), f"{page}: {code}"
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_every_test_that_is_named_is_there(page):
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGES[page]):
+        assert f"def {name}(" in (TOP / path).read_text(), f"{page}: {path}::{name}"
+
+
+def test_every_guarantee_names_what_holds_it():
+    rows = [row for head in ("what", "what is lost") for row in table("docs/guarantees.md", head)]
+    assert len(rows) > 25
+    assert all(re.search(r"::test_|\bF\d\d\b|model|checker", row[-1]) for row in rows)
+
+
 @pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
 def test_no_page_promises_what_nobody_can_keep(page):
     assert not FORBIDDEN.search((TOP / page).read_text())
