@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
+from django_pgqueue import lifecycle, signals
 from tests.faults import journal
 
 VARIABLE: Final = "PGQUEUE_FAILPOINT"
@@ -149,8 +150,6 @@ def install() -> None:
     _armed.update(parse(os.environ.get(VARIABLE, "")))
     if not _armed and journal.directory() is None:
         return
-    from django_pgqueue import lifecycle, signals
-
     for act in ACTS:
         setattr(lifecycle, act, _wrapped(act, getattr(lifecycle, act)))
     signals.job_started.connect(lambda **kwargs: hit("start"), weak=False)
@@ -194,5 +193,7 @@ def _tell(act: str, own: bool, answer: Any, kwargs: dict[str, Any]) -> None:
     elif act == "rescue" and answer:
         journal.write("ack", act=act, own=own, fates={held.execution_id: moved.fate.value for held, moved in answer})
     elif isinstance(answer, dict) and answer and act != "extend":
-        fates = {key: getattr(moved, "fate", moved).value for key, moved in answer.items()}
+        fates = {
+            key: (moved if isinstance(moved, lifecycle.Fate) else moved.fate).value for key, moved in answer.items()
+        }
         journal.write("ack", act=act, own=own, fates=fates)

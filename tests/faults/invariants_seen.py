@@ -108,11 +108,11 @@ def effects(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[
         outcome = end.new["outcome"] if end and end.new else None
         if kind == "atomic" and outcome != "succeeded":
             yield Violation("I5", job, f"an atomic effect of execution {execution}, which is {outcome or 'open'}")
-    for execution, (job, kind) in _done(history).items():
-        end = closed(lives[job]).get(execution) if job in lives else None
-        counted = end is not None and end.new is not None and end.new["outcome"] == "succeeded"
-        if counted and kind is not None and not found[job, execution, kind]:
-            yield Violation("I5", job, f"execution {execution} succeeded without its {kind} effect")
+    for execution, (job, wanted) in _done(history).items():
+        last = closed(lives[job]).get(execution) if job in lives else None
+        counted = last is not None and last.new is not None and last.new["outcome"] == "succeeded"
+        if counted and wanted is not None and not found[job, execution, wanted]:
+            yield Violation("I5", job, f"execution {execution} succeeded without its {wanted} effect")
 
 
 EFFECT_OF: Final = {"plain": "plain", "coroutine": "plain", "once": "plain", "atomic": "atomic"}

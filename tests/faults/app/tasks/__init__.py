@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +45,12 @@ def linger(context: TaskContext, seconds: float, until: str | None = None) -> No
     """Take a while, or as long as a file is missing."""
     deadline = time.monotonic() + (60 if until else seconds)
     while time.monotonic() < deadline and not (until and Path(until).exists()):
-        time.sleep(min(0.01, max(0.0, deadline - time.monotonic())))
+        pause(min(0.01, max(0.0, deadline - time.monotonic())))
+
+
+def pause(seconds: float) -> None:
+    """Sleep; not by `time.sleep()`, whose absolute deadline libfaketime shifts too when a wall clock jumps."""
+    select.select([], [], [], seconds)
 
 
 @task(takes_context=True, backoff=0)
