@@ -78,16 +78,16 @@ def run_one(shared: Suite, fault: Fault) -> Row:
     began = time.monotonic()
     if reason := needs.missing(fault.needs):
         return Row(fault, "skipped", reason, 0.0)
-    run = Run(shared, fault.id)
-    status, measured, detail = "ok", "", ""
+    status, measured, detail, run = "ok", "", "", None
     try:
+        run = Run(shared, fault.id)
         measured = str(fault.scenario(run))
     except Skip as reason:
         status, measured = "skipped", str(reason)
     except Exception:  # noqa: BLE001 -- whatever it is, it is the row's result
         status, measured, detail = "FAILED", "see below", traceback.format_exc()
     try:
-        _, violations = run.close()
+        _, violations = run.close() if run else (None, [])
     except Exception:  # noqa: BLE001 -- as above
         status, violations = "FAILED", []
         detail += traceback.format_exc()

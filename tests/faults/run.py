@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+from psycopg import sql
 
 from django_pgqueue import lifecycle
 from tests import helpers
 from tests.faults import checker, failpoints, journal
 from tests.faults.history import History, collect
 from tests.faults.lives import BY_OPERATOR, Rules, Violation
+from tests.faults.schema import SCHEMA
 from tests.faults.suite import Suite
 from tests.process.harness import Worker, environment
+from tests.process.server import Server
 
 TASKS: Final = "tests.faults.app.tasks."
 TIMES: Final = {"POLL_INTERVAL": 0.2, "POLL_INTERVAL_WITHOUT_LISTEN": 0.2}
@@ -41,12 +44,12 @@ class Run:
 
     def __init__(self, suite: Suite, name: str) -> None:
         self.suite = suite
-        self.server = suite.server
+        self.server: Server = suite.server
         self.name = name
         self.where = suite.where / name
         self.where.mkdir()
         self.random = random.Random(f"{suite.seed} {name}")
-        self.database = suite.new_database()
+        self.database = self._first_database = suite.new_database()
         self.settings: dict[str, Any] = self.server.settings_for(self.database)
         """Django's DATABASES entry of workers and producers; a scenario may lead them elsewhere."""
         self.workers: list[Worker] = []
@@ -152,10 +155,23 @@ class Run:
         [[value]] = self.sql(query, params)
         return value
 
-    def alter(self, change: str, back: str) -> None:
-        """Change something of the server or the database by SQL, and change it back after the scenario."""
-        self._undo.callback(lambda: self.sql(back))
-        self.sql(change)
+    def configure(self, name: str, value: str | None) -> None:
+        """Change a setting of the whole server, and change it back after the scenario, or at once with None."""
+        with self.server.connect("template1") as session:
+            if value is None:
+                session.execute(sql.SQL("ALTER SYSTEM RESET {}").format(sql.Identifier(name)))
+            else:
+                self._undo.callback(lambda: self.configure(name, None))
+                session.execute(sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), sql.Literal(value)))
+            session.execute("SELECT pg_reload_conf()")
+
+    def move_to(self, server: Server) -> None:
+        """Use another server from now on, in its database `postgres`: before anything is enqueued or started."""
+        with server.connect() as session:
+            session.execute(SCHEMA)
+        if self._connection is not None:
+            self._connection.close()
+        self.server, self.database, self.settings = server, "postgres", server.settings_for("postgres")
 
     def at_end(self, call: Callable[[], Any]) -> None:
         """Have something done after the scenario, whatever comes of it."""
@@ -267,6 +283,7 @@ class Run:
             worker.assert_sound()
         history = collect(self.connection, self.where)
         self.connection.close()
+        self.suite.drop_database(self._first_database)
         return history, checker.check(history, self.rules)
 
     def _end_all(self) -> None:

@@ -14,7 +14,12 @@ from psycopg import sql
 from tests.faults.schema import SCHEMA
 from tests.process.server import Server
 
-SETTINGS: Final = {"max_connections": "300", "deadlock_timeout": "200ms", "log_min_messages": "warning"}
+SETTINGS: Final = {
+    "max_connections": "300",
+    "deadlock_timeout": "200ms",
+    "log_min_messages": "warning",
+    "recovery_init_sync_method": "syncfs",  # else a crash recovery opens every file of every database
+}
 TEMPLATE: Final = "postgres"
 """Our tables are in it, and nobody stays connected: each scenario gets a copy."""
 
@@ -38,6 +43,11 @@ class Suite:
                 copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(TEMPLATE))
                 session.execute(copy)
         return name
+
+    def drop_database(self, name: str) -> None:
+        """Remove a database that a scenario is done with."""
+        with self.server.connect("template1") as session:
+            session.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @contextmanager
