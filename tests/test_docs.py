@@ -190,7 +190,7 @@ def test_every_path_that_is_named_is_there(page):
     ours = {path.name for path in TOP.iterdir()}
     package = TOP / "django_pgqueue"
     for code in CODE.findall(prose(page)):
-        word = code.split()[0].removeprefix("./")
+        word = code.split()[0].removeprefix("./").partition("::")[0]
         if "/" in word and word.split("/")[0] in ours:
             assert (TOP / word).exists(), f"{page}: {code}"
         elif re.fullmatch(r"\w+\.py|\w+/", word) and word != "manage.py":
