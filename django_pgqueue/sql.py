@@ -84,7 +84,8 @@ picked AS MATERIALIZED (
            job.attempt, job.max_attempts, job.crashes, job.isolated, job.unknown_since
     FROM lane
     CROSS JOIN LATERAL (
-        SELECT *
+        SELECT id, task_name, queue_name, priority, run_after, arguments,
+               attempt, max_attempts, crashes, unknown_since
         FROM pgqueue_job
         WHERE state = 'ready'
           AND limit_key IS NULL
