@@ -14,9 +14,9 @@ pytestmark = pytest.mark.process
 ENQUEUE = "ship.using(queue_name={queue!r}).enqueue_many([((path, n), {{}}) for n in range({first}, {first} + 200)])"
 
 
-def enqueue(deployment, tree, queue, first):
-    """Enqueue 200 numbers by the application of a release."""
-    deployment.run(tree, ENQUEUE.format(queue=queue, first=first))
+def enqueue(deployment, tree, **first):
+    """Enqueue 200 numbers into each queue, from the one given on, by the application of a release."""
+    deployment.run(tree, "\n".join(ENQUEUE.format(queue=queue, first=number) for queue, number in first.items()))
 
 
 def ran(deployment):
@@ -32,10 +32,8 @@ def test_workers_and_applications_of_both_share_the_schema_of_the_later_one(rele
     new = deployment.worker(releases.next, "--queues", "new,any")
     old.wait_until_ready()
     new.wait_until_ready()
-    enqueue(deployment, releases.next, "old", 0)
-    enqueue(deployment, releases.previous, "new", 200)
-    enqueue(deployment, releases.previous, "any", 400)
-    enqueue(deployment, releases.next, "any", 600)
+    enqueue(deployment, releases.next, old=0, any=600)
+    enqueue(deployment, releases.previous, new=200, any=400)
     new.wait_until(lambda: deployment.counts() == {"succeeded": 800})
     for worker in (old, new):
         worker.send(signal.SIGTERM)
@@ -54,10 +52,10 @@ def test_a_worker_waits_for_the_schema_of_its_release_while_the_earlier_one_work
     new = deployment.worker(releases.next)
     new.wait_until(lambda: "manage.py migrate" in new.said)
     assert "pgqueue.8001_note" in new.said
-    enqueue(deployment, releases.previous, "default", 0)
+    enqueue(deployment, releases.previous, default=0)
     assert deployment.worker(releases.previous, "--drain").has_drained()
     assert ran(deployment) == {(0, "previous"): 200}
-    enqueue(deployment, releases.previous, "default", 200)
+    enqueue(deployment, releases.previous, default=200)
     assert deployment.counts() == {"succeeded": 200, "ready": 200}
     assert deployment.watcher.execute("SELECT count(*) FROM pgqueue_worker").fetchone() == (1,)
     assert deployment.migrate(releases.next, deployment.home / "migrate.log").wait(30) == 0
