@@ -24,9 +24,9 @@ from tests import helpers
 pytestmark = pytest.mark.process
 
 PROMISED_SECONDS = 2.0
-HELD_SECONDS = float(os.environ.get("PGQUEUE_TEST_HELD_SECONDS", "4"))
+HELD_SECONDS = float(os.environ.get("PGQUEUE_TEST_HELD_SECONDS", "3"))
 """How long the long transaction takes: as much longer than the promise as CI has time for."""
-CALM_SECONDS = 1.5
+CALM_SECONDS = 1.0
 SHIP: dict[str, Any] = {
     "task_name": "shop.tasks.ship",
     "queue_name": "default",

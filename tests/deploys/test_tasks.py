@@ -17,6 +17,7 @@ DELAYS = """
 SELECT extract(epoch FROM job.run_after - execution.finished_at)::float8, execution.error
 FROM pgqueue_execution AS execution JOIN pgqueue_job AS job ON job.id = execution.job_id ORDER BY job.id
 """
+DUE_LATER = "SELECT count(*) FROM pgqueue_job WHERE run_after > statement_timestamp()"
 HURRY = 'Job.objects.filter(state="ready", unknown_since__isnull=False).run_now()'
 """What docs/deploys.md says to do when the last old worker is gone."""
 
@@ -38,6 +39,7 @@ def test_what_the_new_code_enqueues_waits_uncounted_for_a_new_worker(releases, d
     old.send(signal.SIGTERM)
     assert old.exit_code() == 0, old.said
     deployment.run(releases.next, HURRY)
+    assert deployment.watcher.execute(DUE_LATER).fetchone() == (0,)
     new.wait_until(lambda: deployment.counts() == {"succeeded": 3})
     assert deployment.watcher.execute(JOBS).fetchall() == [
         (name, "succeeded", 1, ["released", "succeeded"])
