@@ -85,7 +85,7 @@ picked AS MATERIALIZED (
     FROM lane
     CROSS JOIN LATERAL (
         SELECT id, task_name, queue_name, priority, run_after, arguments,
-               attempt, max_attempts, crashes, unknown_since
+               attempt, max_attempts, crashes, isolated, unknown_since
         FROM pgqueue_job
         WHERE state = 'ready'
           AND limit_key IS NULL
