@@ -15,6 +15,7 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 
 from django_pgqueue import db
 from tests import helpers
+from tests.process.conftest import start as start
 from tests.process.harness import DATABASE_KEYS, Worker, django
 
 DOCUMENT = Path(__file__).parents[2] / "docs/security.md"
