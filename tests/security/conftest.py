@@ -35,7 +35,7 @@ class Roles:
     def __init__(self, database: str) -> None:
         self.database = database
         self.before_migrating, self.after_migrating = (
-            ROLE.sub(lambda role: self.group(role[1]), block) for block in BLOCK.findall(DOCUMENT.read_text())
+            ROLE.sub(lambda role: self.group(role[1]), block) for block in BLOCK.findall(DOCUMENT.read_text())[:2]
         )
 
     def group(self, name: str) -> str:
