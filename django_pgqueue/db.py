@@ -138,6 +138,12 @@ def connect(alias: str, role: str) -> EngineConnection:
     return EngineConnection.connect(**params, autocommit=True, prepare_threshold=None)
 
 
+def told(error: Exception) -> str:
+    """Return what an error says, without the server's detail, which may quote the row: arguments belong in no log."""
+    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return primary or str(error)
+
+
 def is_lost(connection: EngineConnection) -> bool:
     """Say whether the connection can no longer be used."""
     return connection.closed or connection.broken

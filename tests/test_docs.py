@@ -26,7 +26,8 @@ from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.supervisor import KILL_AFTER_GRACE_SECONDS
 
 TOP = Path(__file__).parents[1]
-PAGES = {str(path.relative_to(TOP)): path.read_text() for path in [TOP / "README.md", *sorted(TOP.glob("docs/*.md"))]}
+FILES = [TOP / "README.md", TOP / ".github/SECURITY.md", *sorted(TOP.glob("docs/*.md"))]
+PAGES = {str(path.relative_to(TOP)): path.read_text() for path in FILES}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^]]+\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -217,6 +218,19 @@ def test_no_page_promises_what_nobody_can_keep(page):
 def test_the_index_leads_to_every_page():
     linked = set(LINK.findall(PAGES["docs/index.md"]))
     assert linked >= {path.name for path in TOP.glob("docs/*.md")} - {"index.md"}
+
+
+def test_holes_are_reported_where_somebody_reads_it():
+    policy = PAGES[".github/SECURITY.md"]
+    assert "private vulnerability reporting" in policy
+    assert "@" not in policy, "an address that nobody may read"
+    assert {".github/SECURITY.md", "docs/security.md"} <= set(LINK.findall(PAGES["README.md"]))
+
+
+def test_each_threat_is_held_by_something():
+    rows = table("docs/security.md", "threat")
+    assert len(rows) >= 10
+    assert all(done and CODE.search(held) for _, done, held in rows)
 
 
 def test_the_readme_is_short():

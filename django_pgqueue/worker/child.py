@@ -24,6 +24,7 @@ import psycopg
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db import told
 
 from . import cancelling, hygiene
 from .board import Board, Farewell
@@ -185,7 +186,7 @@ class Child:
             with self.link.use() as connection:
                 give_back(connection, jobs)
         except (psycopg.Error, OSError) as error:
-            logger.warning("%d jobs could not be given back (%s): the supervisor will", len(jobs), error)
+            logger.warning("%d jobs could not be given back (%s): the supervisor will", len(jobs), told(error))
 
     def _empty_completer(self) -> None:
         deadline = time.monotonic() + max(1.0, min(10.0, self.board.lease_left_seconds))

@@ -161,7 +161,7 @@ class Fetcher(Service):
         try:
             claimed = self._claim_rows(connection, cursors, room)
         except UNCLAIMABLE as error:
-            logger.warning("a claim failed on its data (%s): one by one", error)
+            logger.warning("a claim failed on its data (%s): one by one", db.told(error))
             claimed = self._one_by_one(connection, cursors, room)
         if claimed:
             size = sum(len(job.arguments) for job in claimed) / len(claimed) + 1
@@ -198,17 +198,17 @@ class Fetcher(Service):
         return claimed
 
     def _set_aside(self, connection: db.EngineConnection, job_id: int, error: psycopg.Error) -> None:
-        logger.error("job %s cannot be claimed: %s", job_id, error)
+        logger.error("job %s cannot be claimed: %s", job_id, db.told(error))
         try:
             lifecycle.set_aside(
                 connection,
                 job_id,
                 worker_id=self.worker_id,
                 exception_class=f"{type(error).__module__}.{type(error).__qualname__}",
-                error=f"the job's row cannot be claimed: {error}"[:2000],
+                error=f"the job's row cannot be claimed: {db.told(error)}"[:2000],
             )
         except psycopg.Error as why:
-            logger.error("nor can it be set aside (%s): this worker passes it by", why)
+            logger.error("nor can it be set aside (%s): this worker passes it by", db.told(why))
             self._skipped_ids.add(job_id)
 
     # ---------------------------------------------------------------- when

@@ -178,7 +178,7 @@ def tell_crash(held: Held, moved: Moved, *, error: str, rescued: bool) -> None:
     logger.warning(
         "job %s (%s), attempt %d: %s; now %s",
         held.job_id,
-        held.task_name,
+        registry.in_words(held.task_name),
         held.attempt,
         error,
         moved.state,

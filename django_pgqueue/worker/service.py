@@ -7,6 +7,8 @@ import random
 import threading
 from typing import Final
 
+from django_pgqueue.db import told
+
 logger = logging.getLogger("django_pgqueue.worker")
 
 ERROR_PAUSE_SECONDS: Final = 1.0
@@ -65,7 +67,9 @@ class Service(threading.Thread):
     def _pause_after(self, error: Exception) -> float:
         pause_seconds = min(ERROR_PAUSE_SECONDS * 2 ** min(self._errors_in_a_row, 10), ERROR_PAUSE_LIMIT_SECONDS)
         self._errors_in_a_row += 1
-        logger.warning("%s: %s; again in %.0f s", self.name, error, pause_seconds, exc_info=_unless_expected(error))
+        logger.warning(
+            "%s: %s; again in %.0f s", self.name, told(error), pause_seconds, exc_info=_unless_expected(error)
+        )
         self._stopping.wait(pause_seconds * random.uniform(1, 1.3))  # noqa: S311 -- spreads load, hides nothing
         return 0.0
 

@@ -102,7 +102,7 @@ class Supervisor:
             step()
         except (psycopg.Error, OSError) as error:
             self.leases.put_off(1.0)
-            logger.warning("supervisor: %s; again in 1 s", error)
+            logger.warning("supervisor: %s; again in 1 s", db.told(error))
 
     # ---------------------------------------------------------------- signals
 

@@ -5,6 +5,7 @@ import ctypes
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -461,3 +462,31 @@ def end_process(how: str) -> None:
             os.closerange(3, 256)
         case _:
             raise ValueError(how)
+
+
+class KeptError(Exception):
+    """Says nothing of what it is about."""
+
+
+@task(backoff=0)
+def keep_secret(password: str) -> None:
+    """Fail, and tell nobody the argument."""
+    raise KeptError(f"a password of {len(password)} characters was refused")
+
+
+@task(backoff=0)
+async def keep_secret_async(password: str) -> None:
+    """The same on the event loop."""
+    raise KeptError(f"a password of {len(password)} characters was refused")
+
+
+@task(backoff=0, atomic=True)
+def keep_secret_atomic(password: str) -> None:
+    """The same in a transaction."""
+    raise KeptError(f"a password of {len(password)} characters was refused")
+
+
+@task
+def loaded(names: list[str]) -> list[str]:
+    """Return which of these modules this process has imported."""
+    return sorted(set(names) & set(sys.modules))

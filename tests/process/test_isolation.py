@@ -84,7 +84,7 @@ def test_every_kind_of_task_works_there(start):
     worker = start("--drain")
     assert worker.has_drained()
     assert result_of(added) == 3
-    group, pid = result_of(written)  # type: ignore[misc]
+    group, pid = result_of(written)
     assert Group.objects.filter(pk=group, name="isolated").delete()[0] == 1
     assert pid not in (worker.process.pid, os.getpid())
     failing.refresh_from_db()
