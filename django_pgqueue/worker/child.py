@@ -85,6 +85,7 @@ class Child:
     def run(self) -> None:
         """Work until told to stop, drained, or due for replacement."""
         hygiene.watch()
+        hygiene.keep_output_open()
         self.pool.start()
         for service in self.services:
             service.start()

@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import os
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -306,3 +307,10 @@ def backend() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])
+
+
+@task
+def close_output() -> None:
+    """Close what the process prints and logs to, as a careless library does."""
+    sys.stdout.close()
+    sys.stderr.close()

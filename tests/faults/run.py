@@ -191,7 +191,8 @@ class Run:
         """Enqueue jobs of one of the suite's tasks, by lifecycle's own statement; return their ids.
 
         Options that are a job's (queue_name, priority, max_attempts, delay_seconds, run_after) are set on the job; all
-        others are the task's keyword arguments. Each job gets a tag of its own. Tells idle workers.
+        others are the task's keyword arguments. Attempts are 10 unless given, whatever the task says. Each job gets a
+        tag of its own. Tells idle workers.
         """
         own = {"queue_name", "priority", "max_attempts", "delay_seconds", "run_after", "task_name"}
         arguments = {key: value for key, value in options.items() if key not in own}
