@@ -58,7 +58,7 @@ def watch() -> None:
 
 
 def keep_output_open() -> None:
-    """Have a task that closes stdout or stderr close neither: log lines would raise then, and end the loops they tell of."""
+    """Have a task that closes stdout or stderr close neither: a log line would raise, and end the loop it is from."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # Python has none where the descriptor was closed before its start
             stream.close = lambda: None  # type: ignore[method-assign]  # of this one object

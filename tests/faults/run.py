@@ -199,11 +199,10 @@ class Run:
         tags = [uuid.uuid4().hex for _ in range(count)]
         texts = [json.dumps({"args": [], "kwargs": {"tag": tag, **arguments}}) for tag in tags]
         of_job = {key: value for key, value in options.items() if key in own}
-        for tag in tags:
-            self.note("enqueue-sent", tag=tag)
+        own_file = self.where / f"scenario{journal.SUFFIX}"
+        journal.append_each(own_file, "enqueue-sent", [{"tag": tag} for tag in tags])
         ids = helpers.make_jobs(self.connection, count, task_name=TASKS + task, arguments=texts, **of_job)
-        for tag in tags:
-            self.note("enqueue-returned", tag=tag, answer="committed")
+        journal.append_each(own_file, "enqueue-returned", [{"tag": tag, "answer": "committed"} for tag in tags])
         self.connection.execute("NOTIFY pgqueue")
         return ids
 
