@@ -95,6 +95,7 @@ class Child:
         """Work until told to stop, drained, or due for replacement."""
         hygiene.watch()
         cancelling.watch()
+        hygiene.keep_output_open()
         self.pool.start()
         for service in self.services:
             service.start()

@@ -490,3 +490,10 @@ def keep_secret_atomic(password: str) -> None:
 def loaded(names: list[str]) -> list[str]:
     """Return which of these modules this process has imported."""
     return sorted(set(names) & set(sys.modules))
+
+
+@task
+def close_output() -> None:
+    """Close what the process prints and logs to, as a careless library does."""
+    sys.stdout.close()
+    sys.stderr.close()

@@ -53,7 +53,7 @@ def out_of_memory_alone(run: Run) -> str:
 
 
 @fault(
-    "F62",
+    "F62b",
     "isolated jobs that end their process, in six ways, among 199 others",
     invariant="charged to that job alone; noticed at once",
     expected="3 crashes each, then dead; 199 of 199 succeed, uncharged; each noticed in under 1 s",
