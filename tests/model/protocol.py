@@ -20,19 +20,12 @@ from typing import NamedTuple
 from django_pgqueue.lifecycle import Fate
 from django_pgqueue.states import FINISHED, Outcome, State
 
-MAX_ATTEMPTS = 3
-CRASH_BUDGET = 2
-GIVE_BACKS = 1
-"""Releases and snoozes in one history: they give the attempt back, so that without a bound they could go on for ever."""
-RETRIES = 1
-"""Retries by an operator in one history, for the same reason."""
 WORKERS = ("A", "A", "B")
 """The worker of each slot. A worker that was lost and started again keeps its letter, which the real ones do not."""
 
 READY, RUNNING, SUCCEEDED, DEAD, CANCELLED = State.READY, State.RUNNING, State.SUCCEEDED, State.DEAD, State.CANCELLED
 GONE = "gone"
-ENDINGS = (Outcome.SUCCEEDED, Outcome.FAILED)
-UNCOUNTED = {Outcome.RELEASED, Outcome.SNOOZED}
+REPORTS = {Outcome.SUCCEEDED, Outcome.FAILED, Outcome.RELEASED, Outcome.CRASHED}
 
 
 class Execution(NamedTuple):
@@ -78,10 +71,16 @@ class World(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What is explored: which fence, and whether the task is `atomic`."""
+    """What is explored: which fence, whether the task is `atomic`, and how much may happen in one history."""
 
     fence: str = "execution"
     atomic: bool = True
+    max_attempts: int = 2
+    crash_budget: int = 2
+    give_backs: int = 0
+    """Releases. They give the attempt back, so that without a bound they could go on for ever."""
+    retries: int = 0
+    """Retries by an operator; bounded for the same reason."""
 
 
 class Act(NamedTuple):
@@ -93,7 +92,11 @@ class Act(NamedTuple):
     fate: Fate | None = None
 
     def __str__(self) -> str:
-        place = f" {WORKERS[self.place]}{self.place + 1}" if isinstance(self.place, int) else self.place and f" {self.place}"
+        place = (
+            f" {WORKERS[self.place]}{self.place + 1}"
+            if isinstance(self.place, int)
+            else self.place and f" {self.place}"
+        )
         fate = f" -> {self.fate.value}" if self.fate else ""
         return f"{self.name}{place}{self.way and f' ({self.way})'}{fate}"
 
@@ -130,25 +133,26 @@ def accepts(world: World, number: int, fence: str) -> bool:
     return mine.outcome is None
 
 
-def finished(world: World, number: int, ending: Outcome, fence: str) -> tuple[World, Fate]:
-    """SUCCEED, FAIL, RELEASE, END_CANCELLED: the end of an execution, if the fence lets it through."""
+def finished(world: World, number: int, ending: Outcome, rules: Rules) -> tuple[World, Fate]:
+    """SUCCEED, FAIL, RELEASE: the end of an execution, if the fence lets it through."""
     if number > len(world.executions):
         return world, Fate.LOST  # the job was pruned
-    if not accepts(world, number, fence):
+    if not accepts(world, number, rules.fence):
         return world, Fate.DONE_BEFORE if world.executions[number - 1].outcome is ending else Fate.LOST
     attempt, after = world.executions[number - 1].attempt, closed(world, number, ending)
     if ending is Outcome.SUCCEEDED:
         return after._replace(state=SUCCEEDED), Fate.DONE
-    if ending is Outcome.CANCELLED or world.asked:
+    if world.asked:
         after = after._replace(state=CANCELLED)
-    elif ending in UNCOUNTED:
+    elif ending is Outcome.RELEASED:
         after = after._replace(state=READY)
     elif ending is Outcome.CRASHED:
-        after = after._replace(state=after_crash(world, started=True))
+        after = after._replace(state=after_crash(world, rules, started=True))
     else:
-        after = after._replace(state=DEAD if attempt >= MAX_ATTEMPTS else READY)
+        after = after._replace(state=DEAD if attempt >= rules.max_attempts else READY)
     return after._replace(
-        attempt=max(0, world.attempt - (ending in UNCOUNTED)), crashes=world.crashes + (ending is Outcome.CRASHED)
+        attempt=max(0, world.attempt - (ending is Outcome.RELEASED)),
+        crashes=world.crashes + (ending is Outcome.CRASHED),
     ), Fate.DONE
 
 
@@ -159,17 +163,17 @@ def closed(world: World, number: int, outcome: Outcome) -> World:
     return world._replace(executions=tuple(rows))
 
 
-def after_crash(world: World, *, started: bool) -> State:
+def after_crash(world: World, rules: Rules, *, started: bool) -> State:
     """The policy for a job whose worker was lost: `worker.policy.delay_after_crash`."""
-    if started and world.crashes + 1 >= CRASH_BUDGET:
+    if started and world.crashes + 1 >= rules.crash_budget:
         return DEAD
-    return DEAD if world.attempt >= MAX_ATTEMPTS else READY
+    return DEAD if world.attempt >= rules.max_attempts else READY
 
 
-def rescued(world: World, number: int) -> World:
+def rescued(world: World, number: int, rules: Rules) -> World:
     """RESCUE: close what a lost worker held; only what is known to have started costs a crash."""
     started = world.executions[number - 1].started
-    state = CANCELLED if world.asked else after_crash(world, started=started)
+    state = CANCELLED if world.asked else after_crash(world, rules, started=started)
     return closed(world, number, Outcome.CRASHED)._replace(state=state, crashes=world.crashes + started)
 
 
@@ -201,7 +205,7 @@ def claim(world: World, rules: Rules) -> Iterator[Step]:
             now = claimed(world, place, started=True)
             yield Act("claim", place), put(now, place, Slot(number, "running"))
             yield Act("claim", place, "reply lost"), now
-            if now.attempt < MAX_ATTEMPTS:
+            if now.attempt < rules.max_attempts:
                 ahead = claimed(world, place, started=False)
                 yield Act("claim", place, "ahead"), put(ahead, place, Slot(number, "waiting"))
 
@@ -228,20 +232,17 @@ def end_body(world: World, rules: Rules) -> Iterator[Step]:
     for place, slot in enumerate(world.slots):
         if slot.doing != "running":
             continue
-        for ending in ENDINGS:
+        for ending in (Outcome.SUCCEEDED, Outcome.FAILED):
             after = put(world, place, slot._replace(doing=ending))
             if ending is Outcome.SUCCEEDED and not rules.atomic:
                 after = after._replace(effects=min(2, world.effects + 1))
-            if ending is not Outcome.SNOOZED:
-                yield Act("end", place, ending), after
-            elif world.given_back < GIVE_BACKS:
-                yield Act("end", place, ending), after._replace(given_back=world.given_back + 1)
+            yield Act("end", place, ending), after
 
 
 def give_back(world: World, rules: Rules) -> Iterator[Step]:
     """A stopping worker, or one that lost its lease, means to give back what it has; so does one that finds an
     execution of its own which it does not hold, for its claim's reply was lost."""
-    if world.given_back >= GIVE_BACKS:
+    if world.given_back >= rules.give_backs:
         return
     after = world._replace(given_back=world.given_back + 1)
     held = {slot.execution for slot in world.slots}
@@ -257,21 +258,21 @@ def give_back(world: World, rules: Rules) -> Iterator[Step]:
 def send(world: World, rules: Rules) -> Iterator[Step]:
     """A report reaches the database; the reply may be lost, and then it is sent again."""
     for place, slot in enumerate(world.slots):
-        if slot.doing not in set(Outcome):
+        if slot.doing not in REPORTS:
             continue
         ending = Outcome(slot.doing)
         if ending is Outcome.SUCCEEDED and rules.atomic:
             yield from commit(world, rules, place, slot)
             continue
-        after, fate = finished(world, slot.execution, ending, rules.fence)
+        after, fate = finished(world, slot.execution, ending, rules)
         yield Act("send", place, ending, fate), put(after, place, IDLE)
         if fate is Fate.DONE:
             yield Act("send", place, f"{ending}, reply lost", fate), after
 
 
 def commit(world: World, rules: Rules, place: int, slot: Slot) -> Iterator[Step]:
-    """An atomic task's finish is in its own transaction. Refused, all is rolled back; unknown, a failure is reported."""
-    after, fate = finished(world, slot.execution, Outcome.SUCCEEDED, rules.fence)
+    """An atomic task's finish is in its own transaction. Refused: rolled back. Unknown: a failure is reported."""
+    after, fate = finished(world, slot.execution, Outcome.SUCCEEDED, rules)
     unsure = slot._replace(doing=Outcome.FAILED)
     if fate is not Fate.DONE:
         yield Act("commit", place, "refused", fate), put(world, place, IDLE)
@@ -296,14 +297,14 @@ def crash(world: World, rules: Rules) -> Iterator[Step]:
             settled = put(settled, place, slot._replace(doing=Outcome.RELEASED if unstarted else Outcome.CRASHED))
             settled = settled._replace(given_back=settled.given_back + unstarted)
         yield Act("crash", worker, "with its supervisor"), lost
-        if settled.given_back <= GIVE_BACKS and settled != world:
+        if settled.given_back <= rules.give_backs and settled != world:
             yield Act("crash", worker), settled
 
 
 def rescue(world: World, rules: Rules) -> Iterator[Step]:
     """A lease is over: it may be at any moment, whatever its worker is doing."""
     for number in open_executions(world):
-        yield Act("rescue"), rescued(world, number)
+        yield Act("rescue"), rescued(world, number, rules)
 
 
 def operate(world: World, rules: Rules) -> Iterator[Step]:
@@ -314,7 +315,7 @@ def operate(world: World, rules: Rules) -> Iterator[Step]:
         yield Act("cancel"), world._replace(asked=True)
     elif world.state in FINISHED:
         yield Act("prune"), world._replace(state=GONE, executions=())
-        if world.retries < RETRIES:
+        if world.retries < rules.retries:
             again = world._replace(state=READY, attempt=0, crashes=0, asked=False, effects=0, counted=0)
             rows = tuple(one._replace(old=True) for one in world.executions)
             yield Act("retry"), again._replace(executions=rows, retries=world.retries + 1)
@@ -342,4 +343,4 @@ def forget(world: World) -> World:
 
 def costs_an_attempt(execution: Execution) -> bool:
     """Whether it counts against the job's attempts."""
-    return not execution.old and execution.outcome not in UNCOUNTED
+    return not execution.old and execution.outcome is not Outcome.RELEASED
