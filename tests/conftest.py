@@ -19,8 +19,12 @@ COMMON: dict[str, Any] = {
 }
 settings.register_profile("pgqueue", max_examples=400, **COMMON)
 settings.register_profile("quick", max_examples=100, **COMMON)
-settings.register_profile("thorough", max_examples=10_000, **COMMON)
 settings.load_profile("pgqueue")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the length of the long runs."""
+    parser.addoption("--stateful-examples", type=int, default=0, help="histories of test_stateful.py, as 10000")
 
 
 @pytest.fixture
