@@ -12,11 +12,11 @@ was told must be so, and the invariants of the whole tables hold.
 from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from psycopg.types.json import Jsonb
 
 from django_pgqueue import lifecycle
 from django_pgqueue.lifecycle import Cancelled, Fate, Moved, Released, application
@@ -231,7 +231,7 @@ class Sessions(RuleBasedStateMachine):
             return
         for name, query in VIOLATIONS.items():
             assert self.watcher.execute(query).fetchall() == [], name
-        fresh = psycopg.types.json.Jsonb({str(job_id): last for job_id, last in self.fresh.items()})
+        fresh = Jsonb({str(job_id): last for job_id, last in self.fresh.items()})
         assert self.watcher.execute(COUNTS, {"fresh": fresh}).fetchall() == []
         self.history_is_allowed()
         rows = helpers.rows_of(self.watcher, "pgqueue_execution")
@@ -266,5 +266,5 @@ def test_however_two_transactions_overlap_nothing_waits_and_nothing_is_wrong(
     for connection in (engine, second):
         connection.execute("SET lock_timeout = '5s'")
     Sessions.connections, Sessions.watcher, Sessions.gates = (engine, second), history, gates
-    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 4
+    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 10
     run_state_machine_as_test(Sessions, settings=settings(max_examples=examples, stateful_step_count=30))
