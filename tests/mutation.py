@@ -33,8 +33,8 @@ UNFENCED = "        WHERE execution.id = given.id\n"
 BY_STATE = "        WHERE execution.id = given.id AND job.state = 'running'\n"
 BY_ATTEMPT = "        WHERE execution.id = given.id AND job.state = 'running' AND job.attempt = execution.attempt\n"
 BY_WORKER = (
-    "        WHERE execution.id = given.id AND job.state = 'running' AND EXISTS (SELECT FROM pgqueue_execution AS other "
-    "WHERE other.job_id = job.id AND other.outcome IS NULL AND other.worker_id = execution.worker_id)\n"
+    "        WHERE execution.id = given.id AND job.state = 'running' AND execution.worker_id = (SELECT other.worker_id "
+    "FROM pgqueue_execution AS other WHERE other.job_id = job.id AND other.outcome IS NULL)\n"
 )
 POLICY = "django_pgqueue/worker/policy.py"
 DESCRIBE = "django_pgqueue/worker/describe.py"

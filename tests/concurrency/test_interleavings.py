@@ -158,7 +158,7 @@ class Sessions(RuleBasedStateMachine):
             "enqueue": lambda connection: self.enqueue(who, connection),
             "beat": lambda connection: self.beat(connection, who, lease),
             "rescue": lambda connection: self.rescue(who, connection),
-            "prune": lambda connection: [lifecycle.prune(connection, state, 0.0) for state in FINISHED] and None,
+            "prune": self.prune,
             "set_aside": lambda connection: self.set_aside(connection, job_id),
         }
         return plans[name]
@@ -175,6 +175,10 @@ class Sessions(RuleBasedStateMachine):
 
     def beat(self, connection: Any, who: int, lease: float) -> None:
         lifecycle.extend(connection, [who], lease_seconds=lease)
+
+    def prune(self, connection: Any) -> None:
+        for state in sorted(FINISHED):
+            lifecycle.prune(connection, state, 0.0)
 
     def set_aside(self, connection: Any, job_id: int) -> None:
         lifecycle.set_aside(connection, job_id, worker_id=1, exception_class="X", error="cannot be read")
