@@ -8,7 +8,7 @@ import argparse
 import time
 from collections.abc import Iterable
 
-from tests.model.explore import INVARIANTS, Explored, explore, twice
+from tests.model.explore import INVARIANTS, Explored, explored, twice
 from tests.model.protocol import Rules
 
 FENCES = ("none", "state", "worker", "attempt", "execution")
@@ -24,9 +24,9 @@ DEEP = tuple(
 )
 
 
-def explored(fence: str, bounds: Iterable[Rules] = QUICK) -> list[Explored]:
-    """Explore each of `bounds` under one fence."""
-    return [explore(rules._replace(fence=fence)) for rules in bounds]
+def under(fence: str, bounds: Iterable[Rules] = QUICK, most: int | None = None) -> list[Explored]:
+    """Explore each of `bounds` under one fence, or `most` worlds of it."""
+    return [explored(rules._replace(fence=fence), most) for rules in bounds]
 
 
 def violations(found: Iterable[Explored]) -> dict[str, str]:
@@ -55,7 +55,7 @@ def main() -> None:
     bounds = DEEP if parser.parse_args().deep else QUICK
     for fence in FENCES:
         began = time.monotonic()
-        found = explored(fence, bounds)
+        found = under(fence, bounds)
         print(told(fence, found, time.monotonic() - began), end="\n\n", flush=True)  # noqa: T201 -- a command
     again = min((trace for one in found if (trace := twice(one))), key=len)
     print(f"Not promised, one effect of a plain task:\n  {'; '.join(map(str, again))}")  # noqa: T201 -- as above

@@ -1,5 +1,6 @@
 """Walks every world that the model can reach, breadth first, so that the way to a violation is a shortest one."""
 
+import functools
 import gc
 from collections import deque
 from collections.abc import Callable
@@ -94,6 +95,10 @@ def explore(rules: Rules, most: int | None = None) -> Explored:
         return _explore(Explored(rules, {World(): None}), most)
     finally:
         gc.enable()
+
+
+explored = functools.cache(explore)
+"""The same, once for each question."""
 
 
 def _explore(found: Explored, most: int | None) -> Explored:

@@ -15,8 +15,8 @@ from django_pgqueue.lifecycle import Failed, Fate, Released
 from django_pgqueue.states import Outcome, State
 from django_pgqueue.worker import policy
 from tests import helpers
-from tests.model import explore, protocol
-from tests.model.__main__ import QUICK
+from tests.model import protocol
+from tests.model.__main__ import under
 from tests.model.protocol import Act, Rules, World
 
 WORKER_IDS = {"A": 1, "B": 2}
@@ -164,8 +164,8 @@ def kind(before: World, act: Act, after: World) -> tuple[object, ...]:
 def ways() -> Iterator[tuple[Rules, list[Act]]]:
     """Yield a shortest way to each kind of step, and through it."""
     seen = set()
-    for rules in QUICK:
-        found = explore.explore(rules)
+    for found in under("execution"):
+        rules = found.rules
         for world, edges in found.edges.items():
             for act, after in edges:
                 if (key := (rules.atomic, *kind(world, act, after))) not in seen:
@@ -211,12 +211,11 @@ def test_what_the_model_says_of_a_weaker_fence_the_statements_do(engine, monkeyp
         assert text.count(FENCE) == 1
         monkeypatch.setattr(sql, name, text.replace(FENCE, OTHER_FENCES[fence]))
     followed = 0
-    for rules in (one._replace(fence=fence) for one in QUICK):
-        traces = explore.explore(rules, most=1000).violations.values()
-        followed += len(traces)
-        with override_settings(PGQUEUE={"CRASH_BUDGET": rules.crash_budget}):
-            for acts in traces:
-                walk(engine, rules, acts)
+    for found in under(fence, most=500):
+        followed += len(found.violations)
+        with override_settings(PGQUEUE={"CRASH_BUDGET": found.rules.crash_budget}):
+            for acts in found.violations.values():
+                walk(engine, found.rules, acts)
     assert followed >= 5
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from django_pgqueue.lifecycle import Fate
 from tests.model import explore, protocol
-from tests.model.__main__ import QUICK, explored, violations
+from tests.model.__main__ import under, violations
 from tests.model.explore import ENDING
 from tests.model.protocol import Act, Rules, World
 
@@ -14,7 +14,7 @@ SMALL = Rules(give_backs=1, max_attempts=1, crash_budget=1)
 @pytest.fixture(scope="module")
 def fenced():
     """All that can happen where an execution is the fence."""
-    return explored("execution", QUICK)
+    return under("execution")
 
 
 def test_with_the_execution_as_fence_every_invariant_holds(fenced):
@@ -45,7 +45,7 @@ def test_all_that_can_happen_has_happened(fenced):
     ],
 )
 def test_every_weaker_fence_lets_a_stale_finish_through(fence, violated):
-    traces = violations([explore.explore(rules._replace(fence=fence), most=1000) for rules in QUICK])
+    traces = violations(under(fence, most=500))
     assert set(traces) >= {"no stale finish is accepted", "an execution ends once", *violated}
 
 
