@@ -20,6 +20,7 @@ from .board import Board
 from .giving import give_back
 from .link import Link
 from .maintenance import tell_crash
+from .pulse import Pulse
 
 DIED: Final = "the worker process died while it ran"
 MARK_BEATS: Final = 4
@@ -34,6 +35,7 @@ class Process:
     board: Board
     pid: int
     orders: int
+    pulse: Pulse = field(default_factory=Pulse)
     worker_id: int = 0
     born_at: float = field(default_factory=time.monotonic)
     signs_of_life: int = 0

@@ -31,6 +31,8 @@ from .board import Board, Farewell
 from .leases import Leases, Process, how_it_died
 from .link import Link
 from .options import Options
+from .pulse import Pulse, pulse
+from .trouble import in_a_line, trouble
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -97,6 +99,7 @@ class Supervisor:
         self._survive(self.leases.settle)
         self._look_for_silent()
         self._enforce_grace()
+        trouble.settle()
 
     def _survive(self, step: Callable[[], None]) -> None:
         """Run a step that needs the database; it comes round again if that is away."""
@@ -104,7 +107,8 @@ class Supervisor:
             step()
         except (psycopg.Error, OSError) as error:
             self.leases.put_off(1.0)
-            logger.warning("supervisor: %s; again in 1 s", error)
+            pulse.erred()
+            trouble.report("supervisor", error)
 
     # ---------------------------------------------------------------- signals
 
@@ -202,6 +206,7 @@ class Supervisor:
     def _fork(self) -> Process:
         board = Board(child.slots(self.options))
         board.hold_until(time.monotonic() + get_settings().LEASE)
+        own_pulse = Pulse()
         reader, writer = os.pipe()
         try:
             pid = os.fork()
@@ -212,11 +217,12 @@ class Supervisor:
         if pid == 0:
             try:
                 self._leave_behind(writer)
+                pulse.become(own_pulse)
                 child.main(self.options, board, reader)
             finally:
                 os._exit(1)  # whatever happens, never back into the parent's code: it would be a second supervisor
         os.close(reader)
-        process = Process(board, pid, writer)
+        process = Process(board, pid, writer, own_pulse)
         self.children[pid] = process
         return process
 
@@ -291,7 +297,7 @@ def _not_ready(alias: str) -> str:
     try:
         missing = db.missing_migrations(alias)
     except Exception as error:  # noqa: BLE001 -- whatever keeps the database from answering
-        return f"database {alias!r} does not answer: {error}"
+        return f"database {alias!r} does not answer: {in_a_line(error)}"
     finally:
         hygiene.close_for_good()
     return f"run `manage.py migrate`: database {alias!r} lacks {', '.join(missing)}" if missing else ""
