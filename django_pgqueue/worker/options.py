@@ -24,3 +24,5 @@ class Options:
     """Replace a process whose resident memory has grown beyond this many MiB."""
     grace_seconds: float = field(default_factory=lambda: get_settings().GRACE)
     listen: bool = True
+    health_file: str | None = None
+    """Where to tell of the worker's health, once a second."""

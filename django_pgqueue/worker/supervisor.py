@@ -28,11 +28,13 @@ from django_pgqueue.conf import get_settings
 
 from . import child, hygiene
 from .board import Board, Farewell
+from .health import HealthFile
 from .leases import Leases, Process, how_it_died
 from .link import Link
 from .options import Options
 from .pulse import Pulse, pulse
-from .trouble import in_a_line, trouble
+from .readiness import what_is_missing
+from .trouble import trouble
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -62,10 +64,12 @@ class Supervisor:
         self._spawn_at = 0.0
         self._spawned = 0
         self.leases = Leases(self.link)
+        self.health = HealthFile(options.health_file, self.children, lambda: self.stopping_since is not None)
         self._wake_reader, self._wake_writer = socket.socketpair()
 
     def run(self) -> int:
         """Work until told to stop, or drained; return the exit code: 0 if nothing is left in hand."""
+        self.health.start()
         self._listen_to_signals()
         self._wait_for_migrations()
         self._turn()
@@ -80,6 +84,7 @@ class Supervisor:
         signal.set_wakeup_fd(-1)
         self._wake_reader.close()
         self._wake_writer.close()
+        self.health.close()
         self.link.close()
 
     def _is_over(self) -> bool:
@@ -88,10 +93,9 @@ class Supervisor:
         return self.stopping_since is not None or (self.options.drain and self._spawned >= self.options.processes)
 
     def _turn(self) -> None:
+        self.health.turned()
         while self._signals_told < self.signals:  # not in the handler: a log line may be half written there
-            logger.warning(
-                "signal: %s", ("stopping; running jobs have their grace", "giving back at once")[self._signals_told]
-            )
+            logger.warning("signal: %s", SAID[self._signals_told])
             self._signals_told += 1
         self._reap()
         self._spawn_missing()
@@ -158,7 +162,8 @@ class Supervisor:
         """Wait until the database is there and migrated, and say so."""
         said = ""
         while self.stopping_since is None:
-            waiting_for = _not_ready(self.options.database)
+            self.health.turned()
+            waiting_for = what_is_missing(self.options.database)
             if not waiting_for:
                 return
             if waiting_for != said:
@@ -209,7 +214,8 @@ class Supervisor:
         own_pulse = Pulse()
         reader, writer = os.pipe()
         try:
-            pid = os.fork()
+            with self.health.paused():
+                pid = os.fork()
         except OSError:
             os.close(reader)
             os.close(writer)
@@ -290,14 +296,3 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         logger.debug("process %d has ended already", pid)
-
-
-def _not_ready(alias: str) -> str:
-    """Return what the database lacks, in words; an empty string if nothing."""
-    try:
-        missing = db.missing_migrations(alias)
-    except Exception as error:  # noqa: BLE001 -- whatever keeps the database from answering
-        return f"database {alias!r} does not answer: {in_a_line(error)}"
-    finally:
-        hygiene.close_for_good()
-    return f"run `manage.py migrate`: database {alias!r} lacks {', '.join(missing)}" if missing else ""

@@ -7,6 +7,7 @@ that the whole takes as long as one. `tests/process/test_network.py` has what a 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import tempfile
 import time
@@ -18,6 +19,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from django_pgqueue import health
 from tests.helpers import scalar
 
 from .conftest import Server
@@ -52,6 +54,8 @@ class Case:
         self.tmp_path = tmp_path
         self.ill_at = 0.0
         self.lines: list[float] = []
+        self.health_file = tmp_path / f"{name}.json"
+        self.health: dict[str, Any] = {}
         with server.connect() as admin:
             admin.execute(f"CREATE ROLE {self.role} LOGIN PASSWORD 'one'")
             admin.execute(f"CREATE DATABASE {self.name} TEMPLATE migrated")
@@ -69,7 +73,8 @@ class Case:
     def start(self) -> None:
         self.enqueue("wait_for_file", f'{{"args":["{self.going_on}"],"kwargs":{{"started":"{self.started}"}}}}', 1)
         self.enqueue("noop", NO_ARGUMENTS, BEFORE - 1)
-        self.worker = Worker(self.tmp_path / f"{self.name}.log", database=self.settings(), LEASE=30.0)
+        log = self.tmp_path / f"{self.name}.log"
+        self.worker = Worker(log, "--health-file", str(self.health_file), database=self.settings(), LEASE=30.0)
 
     def enqueue(self, task: str, arguments: str, count: int, *, in_seconds: float = 0.0) -> None:
         with self.connect() as admin:
@@ -264,6 +269,7 @@ def be_ill(cases: list[Case]) -> None:
     time.sleep(max(0.0, cases[0].ill_at + ILL_SECONDS - time.time()))
     for case in cases:
         case.lines = case.lines_since(case.ill_at)
+        case.health = json.loads(case.health_file.read_text())
         case.end()
         case.going_on.touch()
     wait_for_all(cases, lambda case: case.left() == 0)
@@ -302,9 +308,18 @@ def assert_once_a_second(case: Case, lines: list[float]) -> None:
         assert len([other for other in lines[place:] if other < logged_at + 0.8]) == 1, case.worker.said
 
 
+def test_its_health_tells_that_it_lives_and_is_not_ready(case):
+    if case.works_on:
+        return
+    assert case.health["status"] == "database away"
+    assert case.health["errors"] + sum(process["errors"] for process in case.health["processes"]) > 0
+    assert health.judge(str(case.health_file))[0]
+
+
 def test_it_says_when_it_is_over(case):
     if not case.works_on:
         case.worker.wait_until(lambda: "no more trouble" in case.worker.said)
+        case.worker.wait_until(lambda: health.judge(str(case.health_file), ready=True)[0])
 
 
 def test_a_server_that_stops_and_then_rejects_and_then_only_reads(endured):
@@ -316,7 +331,7 @@ def test_a_server_that_stops_and_then_rejects_and_then_only_reads(endured):
     cluster = case.server.cluster
     case.enqueue("noop", NO_ARGUMENTS, MEANWHILE, in_seconds=0.5)
     for hot_standby in ("off", "on"):
-        cluster.stop("immediate")
+        cluster.stop("fast")
         time.sleep(1)
         (cluster.data / "standby.signal").touch()
         cluster.settings["hot_standby"] = hot_standby

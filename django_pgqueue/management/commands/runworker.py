@@ -26,10 +26,11 @@ def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
     parser.add_argument("--max-rss-mb", type=positive, help="replace a process that has grown beyond this many MiB")
     parser.add_argument("--grace", type=seconds, help="seconds for running jobs after SIGTERM (default: a setting)")
     parser.add_argument("--no-listen", action="store_true", help="poll only")
+    parser.add_argument("--health-file", metavar="PATH", help="file to tell of the worker's health, once a second")
 
 
 def run(told: dict[str, Any], stdout: OutputWrapper) -> int:
-    """Run a worker and return its exit code; raises `CommandError` for a database that cannot be used."""
+    """Run a worker and return its exit code; raises `CommandError` for a database or a file that cannot be used."""
     alias = told["database"] or default_alias()
     if alias not in connections:
         raise CommandError(f"DATABASES has no alias {alias!r}: it has {', '.join(connections)}.")
@@ -40,7 +41,12 @@ def run(told: dict[str, Any], stdout: OutputWrapper) -> int:
     if told["verbosity"]:
         stdout.write(banner(options))
         stdout.flush()
-    return Supervisor(options).run()
+    supervisor = Supervisor(options)
+    try:
+        supervisor.health.write()
+    except OSError as error:
+        raise CommandError(f"--health-file cannot be written: {error}") from None
+    return supervisor.run()
 
 
 def banner(options: Options) -> str:
@@ -66,6 +72,7 @@ def as_options(alias: str, told: dict[str, Any]) -> Options:
         max_rss_mb=told["max_rss_mb"],
         grace_seconds=settings.GRACE if told["grace"] is None else told["grace"],
         listen=not told["no_listen"],
+        health_file=told["health_file"],
     )
 
 
