@@ -306,3 +306,13 @@ def backend() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])
+
+
+_leaked: list[bytearray] = []
+
+
+@task
+def leak_memory(mib: int) -> None:
+    """Take memory for good, in no hurry."""
+    _leaked.append(bytearray(b"x") * (mib * 2**20))
+    time.sleep(0.1)
