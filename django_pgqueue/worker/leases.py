@@ -35,13 +35,13 @@ class Process:
     board: Board
     pid: int
     orders: int
-    pulse: Pulse = field(default_factory=Pulse)
     worker_id: int = 0
     born_at: float = field(default_factory=time.monotonic)
     signs_of_life: int = 0
     alive_at: float = field(default_factory=time.monotonic)
     silent: bool = False
     """Whether it was killed for showing no life, and is no longer beaten for, even if it cannot die."""
+    pulse: Pulse = field(default_factory=Pulse)
     expected_to_end: bool = False
     """Whether its end, however it comes, is no crash."""
 

@@ -107,6 +107,7 @@ class ThreadSlot(threading.Thread):
 
     def run(self) -> None:
         """Run jobs until told to end."""
+        self._context = hygiene.clean_context()
         while (execution_id := self.pool.jobs.get()) is not None:
             claimed = self.pool.hand.start(execution_id, self.slot, wait=True)
             if claimed is not None:
@@ -140,7 +141,7 @@ class ThreadSlot(threading.Thread):
         try:
             hygiene.before_job()
             self.attempt = attempt
-            report = attempt.run()
+            report = self._context.copy().run(attempt.run)
             with self._guard:
                 self.attempt = None
         except LeaseLost as lost:  # thrown in after the task's function had ended, or before it began
@@ -168,6 +169,7 @@ class LoopSlots(threading.Thread):
     def run(self) -> None:
         """Run the loop until it is stopped."""
         asyncio.set_event_loop(self.loop)
+        self._context = hygiene.clean_context()
         while not self._ending:
             try:
                 self.loop.run_forever()
@@ -217,7 +219,8 @@ class LoopSlots(threading.Thread):
             slot = self.free.pop()
             self.pool.board.started(slot, execution_id)
             attempt = Attempt(claimed, self.pool.alias)
-            self.running[execution_id] = (attempt, self.loop.create_task(self._run_one(attempt, slot)))
+            job = self.loop.create_task(self._run_one(attempt, slot), context=self._context.copy())
+            self.running[execution_id] = (attempt, job)
 
     async def _run_one(self, attempt: Attempt, slot: int) -> None:
         execution_id = attempt.claimed.execution_id

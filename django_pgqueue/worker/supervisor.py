@@ -228,7 +228,7 @@ class Supervisor:
             finally:
                 os._exit(1)  # whatever happens, never back into the parent's code: it would be a second supervisor
         os.close(reader)
-        process = Process(board, pid, writer, own_pulse)
+        process = Process(board, pid, writer, pulse=own_pulse)
         self.children[pid] = process
         return process
 
