@@ -29,6 +29,7 @@ from django_pgqueue.conf import get_settings
 from . import hygiene
 from .board import Board, Farewell
 from .completer import Completer
+from .drift import Drift
 from .fetcher import Fetcher
 from .giving import give_back
 from .hand import Hand
@@ -74,6 +75,7 @@ class Child:
         self.pool.on_hunger = self.fetcher.wake
         self.completer.on_ready = self.fetcher.notified
         self.watch = Watch(Link(alias, "heartbeat"), self.hand, self.completer, self.pool.interrupt, board, worker_id)
+        self.drift = Drift(self.hand, self.pool.loop.loop)
         self.guard = LeaseGuard(board, self.hand, self.pool.interrupt)
         self.fetcher.may_claim = self.guard.leases_hold
         self.maintenance = Maintenance(Link(alias, "maintenance"))
@@ -107,7 +109,7 @@ class Child:
                 return STOP, Farewell.RECYCLED
             if time.monotonic() - checked_at > CHECK_SECONDS:
                 checked_at = time.monotonic()
-                if self._has_grown():
+                if self._has_grown() or self.drift.calls_for_another_process():
                     return STOP, Farewell.RECYCLED
 
     def _order(self, timeout_seconds: float) -> bytes | None:

@@ -72,7 +72,7 @@ class Watched:
         self._connection: ReferenceType[BaseDatabaseWrapper] = ref(connection)
         self.is_slot_s = threading.current_thread().name.startswith("pgqueue-job")
         connection.execute_wrappers.insert(0, self._note)  # whoever is opened inside one of its own pops the last
-        self.wrappers = list(connection.execute_wrappers)
+        self.wrappers = list(connection.execute_wrappers)  # what `connection_created` has added is the project's
         self.opened()
 
     @property
@@ -85,7 +85,7 @@ class Watched:
         self.opened_at = time.monotonic()
         self.generation = _generation[0]
         self.is_dirty = False
-        self.named_cursors = getattr(self._connection(), "_named_cursor_idx", 0)
+        self.named_cursors = -1  # one may be what the session was opened for
 
     def is_outlived(self) -> bool:
         """Say whether the session is too old, or older than a loss of the server."""
@@ -96,6 +96,7 @@ class Watched:
         """Take away what a job may leave on a connection that is kept."""
         if connection.queries_log:  # with DEBUG: 9,000 statements with all that is in them
             connection.queries_log.clear()
+        connection.force_debug_cursor = False
         if connection.execute_wrappers != self.wrappers:
             if connection.execute_wrappers == self.wrappers[:-1]:  # the session was opened inside of one, now gone
                 self.wrappers.pop()
