@@ -54,6 +54,7 @@ class Case:
         self.tmp_path = tmp_path
         self.ill_at = 0.0
         self.lines: list[float] = []
+        self.worked_on = False
         self.health_file = tmp_path / f"{name}.json"
         self.health: dict[str, Any] = {}
         with server.connect() as admin:
@@ -269,6 +270,7 @@ def be_ill(cases: list[Case]) -> None:
     time.sleep(max(0.0, cases[0].ill_at + ILL_SECONDS - time.time()))
     for case in cases:
         case.lines = case.lines_since(case.ill_at)
+        case.worked_on = case.works_on and case.left() == 1
         case.health = json.loads(case.health_file.read_text())
         case.end()
         case.going_on.touch()
@@ -296,6 +298,10 @@ def test_it_lives_and_has_done_all_once_and_charged_nothing(case, count=BEFORE +
         assert states == [("succeeded", 1, 0)], case.worker.said
         assert scalar(admin, "SELECT count(*) FROM pgqueue_execution WHERE outcome = 'succeeded'") == count
     assert "set aside" not in case.worker.said
+
+
+def test_it_works_on_where_it_can(case):
+    assert case.worked_on is case.works_on, case.worker.said
 
 
 def test_it_says_so_and_not_more_than_once_a_second(case):
