@@ -46,9 +46,13 @@ KEEPALIVE: Final = {
 PLANNER: Final = "-c jit=off -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
 """Compiling a plan costs more than any statement here; a pooler that refuses the option goes without."""
 
-PATIENCE: Final = "-c statement_timeout=0 -c lock_timeout=0 -c idle_session_timeout=0"
-"""What a role or a database sets for its applications would end an idle listener, or statements whose time is limited
-here already. Where the project's own options name one of these, the project is obeyed."""
+SESSION: Final = (
+    "-c default_transaction_isolation=read\\ committed -c lock_timeout=2s "
+    "-c idle_in_transaction_session_timeout=0 -c idle_session_timeout=0"
+)
+"""What an engine connection needs, whatever the role's own settings are. Nothing here waits for a row: a lock that is
+waited for is one on a table, and whoever waits is better off with an error that says so. Whether a role may write at
+all (`default_transaction_read_only`) stays the administrator's to say."""
 
 TRANSIENT: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
 
@@ -117,25 +121,27 @@ class EngineConnection(psycopg.Connection[Row]):
             return end.value  # type: ignore[no-any-return]  # a generator's value is Any to mypy
 
 
-def connect(alias: str, role: str) -> EngineConnection:
+def connect(alias: str, role: str, statement_timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) -> EngineConnection:
     """Open an engine connection to the database of a Django alias; `role` goes into its `application_name`.
 
+    The server is told to give up a second after the connection does, for it does not see that nobody waits any more.
     Raises `psycopg.OperationalError` if the server cannot be reached.
     """
     params = connections[alias].get_connection_params()
     for django_only in ("cursor_factory", "context", "prepare_threshold", "application_name"):
         params.pop(django_only, None)
     params = {**KEEPALIVE, **params, "application_name": f"pgqueue:{role}"}
-    user_options = params.pop("options", "")
+    limit = f"-c statement_timeout={1000 * statement_timeout_seconds + 1000:.0f}"
+    options = f"{params.pop('options', '')} {PLANNER} {SESSION} {limit}".strip()
     try:
-        return EngineConnection.connect(
-            **params, options=f"{PATIENCE} {user_options} {PLANNER}", autocommit=True, prepare_threshold=1
-        )
+        connection = EngineConnection.connect(**params, options=options, autocommit=True, prepare_threshold=1)
     except psycopg.OperationalError as error:
         if "startup parameter" not in str(error):
             raise
-    # A transaction pooler: each statement may run on another server connection, where nothing is prepared.
-    return EngineConnection.connect(**params, autocommit=True, prepare_threshold=None)
+        # A transaction pooler: each statement may run on another server connection, where nothing is prepared.
+        connection = EngineConnection.connect(**params, autocommit=True, prepare_threshold=None)
+    connection.statement_timeout_seconds = statement_timeout_seconds
+    return connection
 
 
 def told(error: Exception) -> str:

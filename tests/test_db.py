@@ -3,7 +3,7 @@
 from contextlib import closing
 
 import pytest
-from django.db import connection, connections
+from django.db import connection
 
 from django_pgqueue import db
 from tests.helpers import scalar
@@ -26,12 +26,5 @@ def impatient(committing):
 def test_timeouts_of_the_database_are_for_its_applications(impatient):
     with closing(db.connect("default", "test")) as engine:
         scalar(engine, "SELECT pg_sleep(0.05)::text")
-        assert [scalar(engine, f"SHOW {name}") for name in ("lock_timeout", "idle_session_timeout")] == ["0", "0"]
-
-
-def test_the_projects_own_options_are_obeyed(impatient, monkeypatch):
-    given = {"options": "-c statement_timeout=5s -c enable_seqscan=on"}
-    monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", given)
-    with closing(db.connect("default", "test")) as engine:
-        assert scalar(engine, "SHOW statement_timeout") == "5s"
-        assert scalar(engine, "SHOW enable_seqscan") == "off"
+        names = ("statement_timeout", "lock_timeout", "idle_session_timeout")
+        assert [scalar(engine, f"SHOW {name}") for name in names] == ["31s", "2s", "0"]

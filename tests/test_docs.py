@@ -310,6 +310,7 @@ def test_every_option_of_the_worker_is_there():
 @pytest.mark.parametrize("page", PAGES)
 def test_every_option_that_is_named_is_one(page):
     known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
+    known |= own_options("pgqueue", "health")
     known |= {"--verbosity"}  # Django's own, of every command
     if page == "README.md":
         known |= {"--serve"}  # bin/demo's

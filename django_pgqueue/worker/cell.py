@@ -25,6 +25,7 @@ from django_pgqueue import registry
 from django_pgqueue.lifecycle import Claimed
 
 from . import hygiene, memory
+from .drift import surroundings
 from .executor import Attempt
 from .report import Ending, Report
 
@@ -173,11 +174,13 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
     faulthandler.register(STACK_SIGNAL, file=stack, all_threads=False, chain=False)
     _be_first_to_go()
     hygiene.watch()
-    threads = threading.active_count()
+    hygiene.keep_output_open()
+    context, home, threads = hygiene.clean_context(), surroundings(), threading.active_count()
     while (told := _receive(jobs)) is not None:
-        report = _run(_as_claimed(told), alias)
+        report = context.copy().run(_run, _as_claimed(told), alias)
         answer = {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value}
-        answer |= {"is_worn": threading.active_count() > threads, "resident_mib": memory.resident_mib()}
+        is_worn = threading.active_count() > threads or surroundings() != home
+        answer |= {"is_worn": is_worn, "resident_mib": memory.resident_mib()}
         _flush()
         _send(jobs, answer)
     os._exit(0)

@@ -29,6 +29,7 @@ from django_pgqueue.db import told
 from . import cancelling, hygiene
 from .board import Board, Farewell
 from .completer import Completer
+from .drift import Drift
 from .fetcher import Fetcher
 from .giving import give_back
 from .hand import Hand
@@ -76,6 +77,7 @@ class Child:
         self.pool.on_hunger = self.fetcher.wake
         self.completer.on_ready = self.fetcher.notified
         self.watch = Watch(Link(alias, "heartbeat"), self.hand, self.completer, self.pool.interrupt, board, worker_id)
+        self.drift = Drift(self.hand, self.pool.loop.loop)
         self.guard = LeaseGuard(board, self.hand, self.pool.interrupt)
         self.fetcher.may_claim = self.guard.leases_hold
         self.maintenance = Maintenance(Link(alias, "maintenance"))
@@ -118,7 +120,7 @@ class Child:
                 return STOP, Farewell.RECYCLED
             if time.monotonic() - checked_at > CHECK_SECONDS:
                 checked_at = time.monotonic()
-                if self._has_grown() or self.pool.is_worn:
+                if self._has_grown() or self.pool.is_worn or self.drift.calls_for_another_process():
                     return STOP, Farewell.RECYCLED
 
     def _order(self, timeout_seconds: float) -> bytes | None:

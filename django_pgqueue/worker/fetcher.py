@@ -29,6 +29,7 @@ from .hand import Hand
 from .lanes import Lanes
 from .link import Link
 from .pool import Pool
+from .pulse import pulse
 from .rest import Rest
 from .service import Service
 
@@ -150,9 +151,11 @@ class Fetcher(Service):
                 self.lanes.forget()
             cursors = self.lanes.ordered(connection, from_start=from_start)
             if not cursors:
+                pulse.claimed()
                 return ()
             claimed = self._take(connection, cursors, room)
         self.lanes.move_cursors(claimed)
+        pulse.claimed()
         if from_start:
             self._full_scan_at = time.monotonic() + self._full_scan_rest.after(time.monotonic() - began)
         return claimed
@@ -161,6 +164,8 @@ class Fetcher(Service):
         try:
             claimed = self._claim_rows(connection, cursors, room)
         except UNCLAIMABLE as error:
+            if not _is_of_rows(error):
+                raise
             logger.warning("a claim failed on its data (%s): one by one", db.told(error))
             claimed = self._one_by_one(connection, cursors, room)
         if claimed:
@@ -223,6 +228,11 @@ class Fetcher(Service):
             due = lifecycle.seconds_until_due(connection, self.lanes.known)
         pause_seconds = self.polling_seconds * random.uniform(0.8, 1)  # noqa: S311 -- spreads load, hides nothing
         return pause_seconds if due is None else min(pause_seconds, max(due, 0.001))
+
+
+def _is_of_rows(error: psycopg.Error) -> bool:
+    """Say whether a row may be to blame. Class 25 is the transaction's state: a server that only reads, above all."""
+    return not (error.sqlstate or "").startswith("25")
 
 
 class Rate:

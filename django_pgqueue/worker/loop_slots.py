@@ -45,6 +45,7 @@ class LoopSlots(threading.Thread):
     def run(self) -> None:
         """Run the loop until it is stopped."""
         asyncio.set_event_loop(self.loop)
+        self._context = hygiene.clean_context()
         while not self._ending:
             try:
                 self.loop.run_forever()
@@ -133,7 +134,8 @@ class LoopSlots(threading.Thread):
                 continue
             slot = self.free.pop()
             attempt = Attempt(claimed, self.pool.alias)
-            self.running[execution_id] = (attempt, self.loop.create_task(self._run_one(attempt, slot)))
+            job = self.loop.create_task(self._run_one(attempt, slot), context=self._context.copy())
+            self.running[execution_id] = (attempt, job)
             self.pool.started(claimed, slot)
 
     async def _run_one(self, attempt: Attempt, slot: int) -> None:

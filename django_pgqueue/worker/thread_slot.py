@@ -45,6 +45,7 @@ class ThreadSlot(threading.Thread):
 
     def run(self) -> None:
         """Run jobs until told to end, or given up."""
+        self._context = hygiene.clean_context()
         try:
             while not self._given_up and (execution_id := self._next()) is not None:
                 claimed = self.pool.hand.start(execution_id, self.slot, wait=True)
@@ -128,7 +129,7 @@ class ThreadSlot(threading.Thread):
         try:
             hygiene.before_job()
             self.attempt = attempt
-            report = attempt.run()
+            report = self._context.copy().run(attempt.run)
             with self._guard:
                 self.attempt = None
         except (LeaseLost, TaskTimeout) as thrown:  # in after the task's function had ended, or before it began

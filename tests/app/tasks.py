@@ -497,3 +497,13 @@ def close_output() -> None:
     """Close what the process prints and logs to, as a careless library does."""
     sys.stdout.close()
     sys.stderr.close()
+
+
+_leaked: list[bytearray] = []
+
+
+@task
+def leak_memory(mib: int) -> None:
+    """Take memory for good, in no hurry."""
+    _leaked.append(bytearray(b"x") * (mib * 2**20))
+    time.sleep(0.1)
