@@ -49,8 +49,7 @@ class Roles:
         return {"NAME": self.database, "USER": self.user(name), "PASSWORD": PASSWORD}
 
     def make(self) -> None:
-        with closing(helpers.connect()) as server:
-            server.execute(f"DROP DATABASE IF EXISTS {self.database}")
+        with patient() as server:
             server.execute(f"CREATE DATABASE {self.database}")
         with swapped({"NAME": self.database}), closing(helpers.connect()) as superuser:
             superuser.execute(self.before_migrating)
@@ -66,12 +65,20 @@ class Roles:
             superuser.execute(f"GRANT ALL ON {', '.join(APPLICATION)}, django_admin_log TO {others}")
 
     def remove(self) -> None:
-        with closing(helpers.connect()) as server:
+        with patient() as server:
             server.execute(f"DROP DATABASE IF EXISTS {self.database} WITH (FORCE)")
             for name in GROUPS:
                 server.execute(f"DROP ROLE IF EXISTS {self.user(name)}")
             for name in GROUPS:
                 server.execute(f"DROP ROLE IF EXISTS {self.group(name)}")
+
+
+@contextmanager
+def patient() -> Iterator[db.EngineConnection]:
+    """A connection that waits: dropping a database is a checkpoint, and writes what every test before has changed."""
+    with closing(helpers.connect()) as server:
+        server.statement_timeout_seconds = 100.0
+        yield server
 
 
 @contextmanager
@@ -88,7 +95,7 @@ def swapped(changes: dict[str, Any]) -> Iterator[None]:
         connections["default"] = before
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def made_roles(django_db_setup: None, django_db_blocker: Any) -> Iterator[Roles]:
     roles = Roles(f"test_{connection.settings_dict['NAME'].removeprefix('test_')}_roles")
     with django_db_blocker.unblock():
