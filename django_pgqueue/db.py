@@ -46,6 +46,10 @@ KEEPALIVE: Final = {
 PLANNER: Final = "-c jit=off -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
 """Compiling a plan costs more than any statement here; a pooler that refuses the option goes without."""
 
+PATIENCE: Final = "-c statement_timeout=0 -c lock_timeout=0 -c idle_session_timeout=0"
+"""What a role or a database sets for its applications would end an idle listener, or statements whose time is limited
+here already. Where the project's own options name one of these, the project is obeyed."""
+
 TRANSIENT: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
 
 Row = tuple[Any, ...]
@@ -125,7 +129,7 @@ def connect(alias: str, role: str) -> EngineConnection:
     user_options = params.pop("options", "")
     try:
         return EngineConnection.connect(
-            **params, options=f"{user_options} {PLANNER}".strip(), autocommit=True, prepare_threshold=1
+            **params, options=f"{PATIENCE} {user_options} {PLANNER}", autocommit=True, prepare_threshold=1
         )
     except psycopg.OperationalError as error:
         if "startup parameter" not in str(error):

@@ -81,10 +81,11 @@ WITH lane AS (
 ),
 picked AS MATERIALIZED (
     SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments,
-           job.attempt, job.max_attempts, job.crashes, job.unknown_since
+           job.attempt, job.max_attempts, job.crashes, job.isolated, job.unknown_since
     FROM lane
     CROSS JOIN LATERAL (
-        SELECT *
+        SELECT id, task_name, queue_name, priority, run_after, arguments,
+               attempt, max_attempts, crashes, isolated, unknown_since
         FROM pgqueue_job
         WHERE state = 'ready'
           AND limit_key IS NULL
@@ -126,7 +127,7 @@ opened AS (
     FROM due
 )
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
-       attempt + 1, max_attempts, crashes,
+       attempt + 1, max_attempts, crashes, isolated,
        extract(epoch FROM statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
                - unknown_since)::float8
 FROM due
@@ -394,6 +395,7 @@ SELECT id FROM mine
 # Moves:  running → ready later (a delay given), dead (none), cancelled (asked for meanwhile)
 # Caller: lifecycle.fail(), from the completer, and from the supervisor for a child it saw die
 # Fence, Locks, Index: as SUCCEED
+# A crash is charged only for what had started: where no beat has recorded when, it is recorded as now.
 FAIL: Final = """
 /* pgqueue:fail */
 WITH mine AS MATERIALIZED (
@@ -421,7 +423,9 @@ closed AS (
         started_at = coalesce(
             statement_timestamp()
                 + make_interval(secs => %(time_shift_seconds)s::float8 - mine.started_seconds_ago),
-            execution.started_at
+            execution.started_at,
+            CASE WHEN mine.outcome = 'crashed'
+                 THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END
         ),
         finished_at = statement_timestamp()
             + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago),
@@ -435,6 +439,7 @@ moved AS (
     UPDATE pgqueue_job AS job
     SET state = CASE WHEN mine.cancelled THEN 'cancelled' WHEN mine.delay_seconds IS NULL THEN 'dead' ELSE 'ready' END,
         crashes = job.crashes + (mine.outcome = 'crashed')::int,
+        isolated = job.isolated OR mine.outcome = 'crashed',
         unknown_since = NULL,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
@@ -651,6 +656,7 @@ moved AS (
     UPDATE pgqueue_job AS job
     SET state = CASE WHEN mine.cancelled THEN 'cancelled' WHEN mine.delay_seconds IS NULL THEN 'dead' ELSE 'ready' END,
         crashes = job.crashes + mine.started::int,
+        isolated = job.isolated OR mine.started,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
             ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
@@ -701,7 +707,8 @@ END
 FROM asked
 """
 
-# Make finished jobs ready again, as if new; their executions stay.
+# Make finished jobs ready again, as if new; their executions stay, and so does `isolated`: a new beginning makes no
+# job that has crashed a worker harmless.
 #
 # Moves:  finished → ready
 # Caller: lifecycle.retry(), for an operator

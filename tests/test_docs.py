@@ -191,11 +191,23 @@ def test_every_path_that_is_named_is_there(page):
     ours = {path.name for path in TOP.iterdir()}
     package = TOP / "django_pgqueue"
     for code in CODE.findall(prose(page)):
-        word = code.split()[0].removeprefix("./")
+        word = code.split()[0].removeprefix("./").partition("::")[0]
         if "/" in word and word.split("/")[0] in ours:
             assert (TOP / word).exists(), f"{page}: {code}"
         elif re.fullmatch(r"\w+\.py|\w+/", word) and word != "manage.py":
             assert (package / word).exists(), f"{page}: {code}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_test_that_is_named_is_there(page):
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGES[page]):
+        assert f"def {name}(" in (TOP / path).read_text(), f"{page}: {path}::{name}"
+
+
+def test_every_guarantee_names_what_holds_it():
+    rows = [row for head in ("what", "what is lost") for row in table("docs/guarantees.md", head)]
+    assert len(rows) > 25
+    assert all(re.search(r"::test_|\bF\d\d\b|model|checker", row[-1]) for row in rows)
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
@@ -263,7 +275,7 @@ def test_every_setting_that_is_named_is_one(page):
 
 def test_every_option_of_a_task_is_there():
     told = {plain(row[0]) for row in table("docs/tasks.md", "option")}
-    made_elsewhere = {"func", "signature", "is_async", "run_after"}  # run_after is using()'s alone
+    made_elsewhere = {"func", "signature", "is_async", "run_after", "timeout_seconds"}  # run_after is using()'s alone
     assert told == set(Task.__dataclass_fields__) - made_elsewhere
 
 

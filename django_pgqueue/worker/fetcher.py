@@ -29,6 +29,7 @@ from .hand import Hand
 from .lanes import Lanes
 from .link import Link
 from .pool import Pool
+from .rest import Rest
 from .service import Service
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -39,8 +40,6 @@ AHEAD_BYTES: Final = 16 * 1024 * 1024
 IDLE_PAUSES_SECONDS: Final = (0.005, 0.015, 0.06, 0.24)
 """Looks at 5, 20, 80 and 320 ms after the last job, before a long sleep: enqueue leaves notifications out that
 follow another within 5 ms, and counts on these."""
-FULL_SCAN_REST: Final = 10
-"""A claim from the start may take a tenth of the time."""
 EXECUTION_KEY: Final = "pgqueue_execution_pkey"
 UNCLAIMABLE: Final = (psycopg.DataError, psycopg.IntegrityError, psycopg.InternalError)
 
@@ -67,6 +66,7 @@ class Fetcher(Service):
         self._saw_all = False
         self._idle_steps = 0
         self._full_scan_at = 0.0
+        self._full_scan_rest = Rest()
         self._job_bytes = 1.0
         self._skipped_ids: set[int] = set()
 
@@ -154,7 +154,7 @@ class Fetcher(Service):
             claimed = self._take(connection, cursors, room)
         self.lanes.move_cursors(claimed)
         if from_start:
-            self._full_scan_at = time.monotonic() + FULL_SCAN_REST * (time.monotonic() - began)
+            self._full_scan_at = time.monotonic() + self._full_scan_rest.after(time.monotonic() - began)
         return claimed
 
     def _take(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:

@@ -7,6 +7,7 @@ new one, with all that the project does at its creation. Closing blindly would c
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -54,6 +55,13 @@ def changes_the_session(statement: str) -> bool:
 def watch() -> None:
     """From now on, note on which connections of this process the session is changed; once per process."""
     connection_created.connect(_watch_connection, dispatch_uid="pgqueue-hygiene")
+
+
+def keep_output_open() -> None:
+    """Have a task that closes stdout or stderr close neither: a log line would raise, and end the loop it is from."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # Python has none where the descriptor was closed before its start
+            stream.close = lambda: None  # type: ignore[method-assign]  # of this one object
 
 
 def distrust_all() -> None:

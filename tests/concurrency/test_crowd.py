@@ -36,7 +36,7 @@ class Crowd:
             return sum(self.done.values()) >= self.jobs
 
     def work(self, connection, worker_id: int, seed: int) -> None:
-        chance = random.Random(seed)  # noqa: S311 -- order, no secret
+        chance = random.Random(seed)
         while not self.is_over():
             try:
                 self._round(connection, worker_id, chance)

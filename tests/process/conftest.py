@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue import db
-from example_project.embedded.server import Cluster, binaries
-
-from .harness import Worker, django
+from .harness import Worker
+from .server import Server
 
 
 @pytest.fixture
@@ -31,27 +29,6 @@ def start(committing: None, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
         yield start_worker
         for worker in workers:
             worker.assert_sound()
-
-
-class Server:
-    """A PostgreSQL of the test's own, to crash and restart at will."""
-
-    def __init__(self, home: Path) -> None:
-        self.cluster = Cluster(home, binaries())
-        self.cluster.start()
-        self.settings = {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": "postgres",
-            "PASSWORD": "",
-            "PORT": "",
-            **self.cluster.connection_settings,
-        }
-        django("migrate", "-v0", database=self.settings)
-
-    def connect(self) -> db.EngineConnection:
-        """A session of the test's own on it."""
-        host, user = str(self.settings["HOST"]), str(self.settings["USER"])
-        return db.EngineConnection.connect(host=host, user=user, dbname="postgres", autocommit=True)
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from django.db import connection
@@ -32,8 +33,7 @@ DATABASE_KEYS = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
 
 def environment(database: dict[str, Any] | None, **options: Any) -> dict[str, str]:
     """The environment of a process that is to use this test's database, or the one given."""
-    settings = connection.settings_dict
-    where = database or {key: settings[key] for key in DATABASE_KEYS}
+    where = database or {key: connection.settings_dict[key] for key in DATABASE_KEYS}
     return os.environ | {
         "DJANGO_SETTINGS_MODULE": "tests.worker_settings",
         "PGQUEUE_TEST_DATABASE": json.dumps(where),
@@ -53,15 +53,24 @@ def django(*arguments: str, database: dict[str, Any] | None = None, **options: A
 class Worker:
     """`manage.py runworker` under this test's control."""
 
-    def __init__(self, log: Path, *arguments: str, database: dict[str, Any] | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *arguments: str,
+        database: dict[str, Any] | None = None,
+        prefix: Sequence[str] = (),
+        variables: Mapping[str, str] = MappingProxyType({}),
+        **options: Any,
+    ) -> None:
+        """Start one: `prefix` is a program that starts it, `variables` go into its environment, options to PGQUEUE."""
         self.log = log
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "django", "runworker", *arguments],
+                [*prefix, sys.executable, "-m", "django", "runworker", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=environment(database, **options),
+                env=environment(database, **options) | dict(variables),
                 start_new_session=True,
             )
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.helpers import scalar
 
-from .conftest import Server
 from .proxy import Proxy
+from .server import Server
 from .test_crashes import fill, wait_for_all
 
 pytestmark = pytest.mark.process

@@ -1,0 +1,16 @@
+"""Watches and arms a process when it starts, if its environment says so."""
+
+from django.apps import AppConfig
+
+from tests.faults import failpoints
+
+
+class FaultsConfig(AppConfig):
+    """No models: the suite makes its tables itself, in its own databases."""
+
+    name = "tests.faults.app"
+    label = "faults"
+
+    def ready(self) -> None:
+        """Wrap the seams; in a process without the suite's environment this does nothing."""
+        failpoints.install()

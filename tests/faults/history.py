@@ -1,0 +1,99 @@
+"""A run's history as the checker reads it: the database's events, and what the processes wrote themselves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import psycopg
+
+from tests.faults import journal
+
+Record = dict[str, Any]
+"""One line of a process's journal."""
+
+
+class Event(NamedTuple):
+    """One change of a row. `old` and `new` are what `schema` kept of it; instants in them are seconds of the epoch."""
+
+    id: int
+    at: float
+    xid: str
+    place: str
+    op: str
+    job: int
+    execution: int | None
+    tag: str | None
+    old: dict[str, Any] | None
+    new: dict[str, Any] | None
+
+
+class Effect(NamedTuple):
+    """A row that a task wrote, `kind` "plain" in a transaction of its own, "atomic" in the job's."""
+
+    job: int
+    execution: int
+    kind: str
+
+
+class Complaint(NamedTuple):
+    """A worker's loop said that it met an error, and would go on."""
+
+    source: str
+    at: float
+
+
+@dataclass
+class History:
+    """Everything that is known of one run."""
+
+    events: list[Event] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    jobs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """What the table says at the end, by job: state, attempt, crashes, …"""
+    orders: set[str] = field(default_factory=set)
+    """Tags of the rows that producers wrote in the transactions of their enqueues."""
+    open: dict[int, int] = field(default_factory=dict)
+    """Open executions at the end, and their jobs."""
+    complaints: list[Complaint] = field(default_factory=list)
+
+    def said(self, *events: str) -> list[Record]:
+        """The journals' lines of these kinds, in order of time."""
+        return [record for record in self.records if record["event"] in events]
+
+
+EVENTS: Final = """
+SELECT id, extract(epoch FROM at)::float8, xid::text, place, op, job_id, execution_id, tag, old, new
+FROM fault_event ORDER BY id
+"""
+COMPLAINT: Final = re.compile(
+    r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (\d+) (\S+) WARNING \S+: .*; again in \d+ s$", re.M
+)
+
+
+def collect(connection: psycopg.Connection[Any], where: Path) -> History:
+    """Read it all: from the run's database, from its journals, and from its workers' logs."""
+    jobs = connection.execute("SELECT id, fault_job(job) FROM pgqueue_job AS job").fetchall()
+    opened = connection.execute("SELECT id, job_id FROM pgqueue_execution WHERE outcome IS NULL").fetchall()
+    effects = connection.execute("SELECT job_id, execution_id, kind FROM fault_effect ORDER BY id").fetchall()
+    return History(
+        events=[Event(*row) for row in connection.execute(EVENTS).fetchall()],
+        records=journal.read(where),
+        effects=[Effect(*row) for row in effects],
+        jobs=dict(jobs),
+        orders={tag for (tag,) in connection.execute("SELECT tag FROM fault_order").fetchall()},
+        open=dict(opened),
+        complaints=[found for log in sorted(where.glob("*.log")) for found in complaints(log.read_text())],
+    )
+
+
+def complaints(log: str) -> list[Complaint]:
+    """Return the errors that the loops of a worker met, by process and thread, from its log."""
+    return [
+        Complaint(f"{pid} {thread}", datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp())  # noqa: DTZ007 -- local
+        for at, pid, thread, *_ in COMPLAINT.findall(log)
+    ]

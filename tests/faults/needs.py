@@ -1,0 +1,58 @@
+"""What a machine may lack, and how that shows: a scenario that needs it is then skipped, and says why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+
+def faketime_library() -> Path | None:
+    """Return the library that libfaketime preloads, if it is installed."""
+    found = sorted(Path("/usr/lib").glob("**/faketime/libfaketime.so.1"))
+    return found[0] if found else None
+
+
+def _root() -> str:
+    return "" if os.geteuid() == 0 else "needs root"
+
+
+def _faketime() -> str:
+    return "" if faketime_library() else "libfaketime is not installed"
+
+
+def _pids() -> str:
+    usable = os.access("/sys/fs/cgroup/pids", os.W_OK)
+    return "" if usable else "no writable cgroup (version 1) for the number of processes"
+
+
+def _memory() -> str:
+    usable = os.access("/sys/fs/cgroup/memory", os.W_OK)
+    return "" if usable else "no writable cgroup (version 1) for memory"
+
+
+def _tmpfs() -> str:
+    return _root() or ("" if shutil.which("mount") else "mount is not installed")
+
+
+def program(name: str) -> Callable[[], str]:
+    """Return the check for a program in the PATH."""
+    return lambda: "" if shutil.which(name) else f"{name} is not installed"
+
+
+NEEDS: Final[dict[str, Callable[[], str]]] = {
+    "root": _root,
+    "faketime": _faketime,
+    "pids cgroup": _pids,
+    "memory cgroup": _memory,
+    "tmpfs": _tmpfs,
+    "nft": program("nft"),
+    "pgbouncer": program("pgbouncer"),
+}
+
+
+def missing(needs: tuple[str, ...]) -> str:
+    """Return why a scenario with these needs cannot run here; an empty string if it can."""
+    return next(filter(None, (NEEDS[need]() for need in needs)), "")

@@ -1,0 +1,1 @@
+"""Scenarios by topic; every module here is loaded by the catalogue."""

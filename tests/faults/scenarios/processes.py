@@ -1,0 +1,234 @@
+"""Workers that are killed and frozen: F01, F02, F03, F09, F10. Those that are told to stop are in `stopping`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from tests.faults.catalogue import fault
+from tests.faults.run import Run
+
+POINTS = {
+    "claim.sent": "claim.sent",
+    "claim.committed": "claim.committed",
+    "start": "start",
+    "body.mid": "body.mid:2",
+    "body.done": "body.done:2",
+    "finish.sent": "finish.sent",
+    "finish.committed": "finish.committed",
+    "atomic.finished": "atomic.finished",
+    "beat.sent": "beat.sent",
+    "rescue.mid": "rescue.mid",
+    "release.committed": "release.committed",
+}
+
+
+@fault(
+    "F01",
+    f"the host is lost at each of {len(POINTS)} points of a job's way",
+    invariant="every job ends, atomic effects = 1",
+    expected="another worker starts what was lost within lease + rescue + poll = 2.5 s, and what it takes itself",
+    quick=True,
+)
+def lost_at_each_point(run: Run) -> str:
+    """One worker and one queue for each point; when all are lost, one that is sound does the work."""
+    go = str(run.where / "go")
+    doomed = {}
+    for name, when in POINTS.items():
+        waits = {"until": go} if name in ("beat.sent", "release.committed") else {}
+        for task in ("plain", "atomic"):
+            run.enqueue(task, 3, queue_name=name, **waits)
+        point, _, number = when.partition(":")
+        failpoint = f"{point}:killall:{number or 1}"
+        doomed[name] = run.worker("--queues", name, "--grace", "0.2", failpoint=failpoint, ready=False)
+    starts = {job["job"] for job in run.journal("start")}
+    run.wait_until(lambda: len({one["job"] for one in run.journal("start")}) > len(starts), 30)
+    run.wait_until(lambda: _running_in(run, "release.committed") == 4, 30)
+    doomed["release.committed"].send(signal.SIGTERM)
+    run.wait_for("failpoint", len(POINTS), 30)
+    (run.where / "go").touch()
+    run.worker()
+    run.wait_until_done()
+    assert run.states() == {"succeeded": 6 * len(POINTS)}
+    return f"{len(POINTS)} of {len(POINTS)} points; {_lost(run)}"
+
+
+def _running_in(run: Run, queue: str) -> int:
+    return int(run.scalar("SELECT count(*) FROM pgqueue_job WHERE queue_name = %s AND state = 'running'", [queue]))
+
+
+def _lost(run: Run) -> str:
+    outcomes = run.outcomes()
+    latest = run.scalar(
+        "SELECT max(extract(epoch FROM finished_at - lease_expires_at)) FROM pgqueue_execution"
+        " WHERE outcome = 'crashed'"
+    )
+    return (
+        f"{outcomes.get('crashed', 0)} executions lost, rescued {float(latest or 0):.2f} s after their leases at most"
+    )
+
+
+@fault(
+    "F02",
+    "SIGKILL of one worker process, its supervisor alive",
+    invariant="only what had started there is charged; the process is replaced",
+    expected="settled within 0.5 s, by the process's end and not by the lease",
+    quick=True,
+)
+def child_killed(run: Run) -> str:
+    go = run.where / "go"
+    running = run.enqueue("plain", 2, until=str(go))
+    worker = run.worker("--concurrency", "2", LEASE=30.0)
+    run.wait_for("start", 2)
+    waiting = run.enqueue("plain", 100)
+    child = worker.children[0]
+    began = time.monotonic()
+    os.kill(child, signal.SIGKILL)
+    run.wait_until(lambda: run.outcomes().get("crashed") == 2, 10)
+    took = time.monotonic() - began
+    run.wait_until(lambda: worker.children and worker.children[0] != child, 10)
+    go.touch()
+    run.wait_until_done()
+    charged = {row[0] for row in run.sql("SELECT id FROM pgqueue_job WHERE crashes > 0")}
+    assert charged == set(running), f"charged {charged}, running were {running}"
+    assert {run.job(job)["attempt"] for job in waiting} == {1}
+    return f"settled after {took:.2f} s; 2 of 2 charged, 0 of {len(waiting)} others"
+
+
+@fault(
+    "F02b",
+    "SIGKILL of the supervisor alone",
+    invariant="its processes stop by themselves and give back what they cannot end; nothing runs on unwatched",
+    expected="gone within the lease; nothing charged",
+    quick=True,
+)
+def supervisor_killed(run: Run) -> str:
+    jobs = run.enqueue("plain", 2, until=str(run.where / "go"))
+    worker = run.worker(LEASE=4.0)
+    run.wait_for("start", 2)
+    [child] = worker.children
+    worker.send(signal.SIGKILL)
+    began = time.monotonic()
+    run.wait_until(lambda: not _lives(child), 10, "the orphaned process to end")
+    took = time.monotonic() - began
+    assert run.states() == {"ready": 2}, run.states()
+    assert run.outcomes() == {"released": 2}
+    (run.where / "go").touch()
+    run.worker()
+    run.wait_until_done()
+    assert {run.job(job)["attempt"] for job in jobs} == {1}
+    return f"gone after {took:.1f} s, 2 of 2 given back uncounted"
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+        return stat.read().rpartition(")")[2].split()[0] != "Z"
+
+
+@fault(
+    "F03",
+    "SIGKILL of supervisor and processes together, as when the host is lost",
+    invariant="another worker takes the jobs back",
+    expected="started again within lease + rescue + poll = 2.5 s",
+)
+def all_killed(run: Run) -> str:
+    go = run.where / "go"
+    run.enqueue("plain", 2, until=str(go))
+    run.enqueue("atomic", 2, until=str(go))
+    lost = run.worker()
+    run.wait_for("start", 4)
+    other = run.worker()
+    began = time.monotonic()
+    lost.send_all(signal.SIGKILL)
+    run.wait_for("start", 8)
+    took = time.monotonic() - began
+    go.touch()
+    run.wait_until_done()
+    assert run.outcomes() == {"crashed": 4, "succeeded": 4}
+    run.stop(other)
+    return f"started again after {took:.1f} s at most"
+
+
+@fault(
+    "F09",
+    "SIGSTOP past the lease, then SIGCONT (a zombie)",
+    invariant="its late end does not count; effects in the job's transaction happen once",
+    expected="taken back within lease + rescue = 2.3 s; 0 late ends accepted",
+    quick=True,
+)
+def zombie(run: Run) -> str:
+    """The supervisor wakes first, so that its process finds leases that hold, and executions that do not."""
+    go = run.where / "go"
+    jobs = [*run.enqueue("plain", 2, until=str(go)), *run.enqueue("atomic", 2, until=str(go))]
+    stopped = run.worker()
+    run.wait_for("start", 4)
+    other = run.worker()
+    [child] = stopped.children
+    stopped.send_all(signal.SIGSTOP)
+    began = time.monotonic()
+    run.wait_until(lambda: run.outcomes().get("crashed") == 4, 20)
+    took = time.monotonic() - began
+    go.touch()
+    run.wait_until_done()
+    stopped.send(signal.SIGCONT)
+    time.sleep(0.7)  # a beat, and more
+    os.kill(child, signal.SIGCONT)
+    run.wait_until(lambda: _refused(run) >= 4, 10, "four late ends to be refused")
+    run.stop(stopped)
+    assert [run.outcomes_of(job) for job in jobs] == [["crashed", "succeeded"]] * 4
+    effects = run.scalar("SELECT count(*) FROM fault_effect WHERE kind = 'atomic'")
+    assert effects == 2, f"{effects} atomic effects of 2 jobs"
+    run.stop(other)
+    return f"taken back after {took:.1f} s, {_refused(run)} late ends refused, {effects} atomic effects of 2 jobs"
+
+
+def _refused(run: Run) -> int:
+    """How many ends were told that they do not count."""
+    return len({key for ack in run.journal("ack") for key, fate in ack["fates"].items() if fate == "lost"})
+
+
+@fault(
+    "F09b",
+    "SIGSTOP of one process past the lease, its supervisor alive",
+    invariant="its leases are kept, for it may wake: nothing runs twice",
+    expected="0 executions lost",
+)
+def child_stopped(run: Run) -> str:
+    run.enqueue("plain", 4, seconds=0.5)
+    worker = run.worker()
+    run.wait_for("start", 4)
+    [child] = worker.children
+    os.kill(child, signal.SIGSTOP)
+    other = run.worker()
+    time.sleep(4)  # two leases
+    assert run.outcomes() == {"open": 4}
+    os.kill(child, signal.SIGCONT)
+    run.wait_until_done()
+    run.stop(other)
+    assert run.outcomes() == {"succeeded": 4}
+    return "0 of 4 lost in two leases"
+
+
+@fault(
+    "F10",
+    "SIGSTOP for half a lease",
+    invariant="nothing happens",
+    expected="0 executions more than jobs",
+    quick=True,
+)
+def short_stop(run: Run) -> str:
+    run.enqueue("plain", 8, seconds=0.2)
+    worker, other = run.worker(LEASE=4.0), run.worker(LEASE=4.0)
+    worker.send_all(signal.SIGSTOP)
+    time.sleep(2)
+    worker.send_all(signal.SIGCONT)
+    run.wait_until_done()
+    run.stop(other)
+    assert set(run.outcomes()) <= {"succeeded", "released"}
+    assert run.scalar("SELECT max(attempt) FROM pgqueue_job") == 1
+    return f"{sum(run.outcomes().values()) - 8} executions more than jobs"

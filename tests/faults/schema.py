@@ -1,0 +1,60 @@
+"""The suite's own tables and triggers, put into each of its databases; the product knows nothing of them.
+
+`fault_event` is append-only: each change of a job or an execution, with the instant, the transaction, and what the row
+said before and after. Events of one job are in the order in which they happened, for all writers lock its row. Events
+of a transaction that rolled back are gone with it. An extended lease is no event.
+"""
+
+from typing import Final
+
+SCHEMA: Final = r"""
+CREATE TABLE fault_event (
+    id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(), xid xid8 NOT NULL,
+    place text NOT NULL, op text NOT NULL, job_id bigint NOT NULL, execution_id bigint, tag text, old jsonb, new jsonb
+);
+CREATE TABLE fault_effect (
+    id bigserial PRIMARY KEY, job_id bigint NOT NULL, execution_id bigint NOT NULL, kind text NOT NULL
+);
+CREATE TABLE fault_order (tag text PRIMARY KEY);
+
+CREATE FUNCTION fault_job(job public.pgqueue_job) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+    SELECT jsonb_build_object(
+        'state', job.state, 'attempt', job.attempt, 'crashes', job.crashes, 'max_attempts', job.max_attempts,
+        'task', job.task_name, 'run_after', extract(epoch FROM job.run_after),
+        'finished_at', extract(epoch FROM job.finished_at), 'cancel', job.cancel_requested_at IS NOT NULL
+    )
+$$;
+CREATE FUNCTION fault_execution(execution public.pgqueue_execution) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+    SELECT jsonb_build_object(
+        'outcome', execution.outcome, 'worker', execution.worker_id, 'attempt', execution.attempt,
+        'started', execution.started_at IS NOT NULL, 'lease', extract(epoch FROM execution.lease_expires_at)
+    )
+$$;
+CREATE FUNCTION fault_job_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO public.fault_event (xid, place, op, job_id, tag, old, new) VALUES (
+        pg_current_xact_id(), 'job', TG_OP, CASE TG_OP WHEN 'DELETE' THEN OLD.id ELSE NEW.id END,
+        substring(CASE TG_OP WHEN 'INSERT' THEN NEW.arguments::text END FROM '"tag": ?"([^"]*)"'),
+        CASE WHEN TG_OP <> 'INSERT' THEN public.fault_job(OLD) END,
+        CASE WHEN TG_OP <> 'DELETE' THEN public.fault_job(NEW) END
+    );
+    RETURN NULL;
+END $$;
+CREATE FUNCTION fault_execution_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO public.fault_event (xid, place, op, job_id, execution_id, old, new) VALUES (
+        pg_current_xact_id(), 'execution', TG_OP, CASE TG_OP WHEN 'DELETE' THEN OLD.job_id ELSE NEW.job_id END,
+        CASE TG_OP WHEN 'DELETE' THEN OLD.id ELSE NEW.id END,
+        CASE WHEN TG_OP <> 'INSERT' THEN public.fault_execution(OLD) END,
+        CASE WHEN TG_OP <> 'DELETE' THEN public.fault_execution(NEW) END
+    );
+    RETURN NULL;
+END $$;
+CREATE TRIGGER fault_job AFTER INSERT OR UPDATE OR DELETE ON pgqueue_job
+    FOR EACH ROW EXECUTE FUNCTION fault_job_event();
+CREATE TRIGGER fault_execution_new AFTER INSERT OR DELETE ON pgqueue_execution
+    FOR EACH ROW EXECUTE FUNCTION fault_execution_event();
+CREATE TRIGGER fault_execution_changed AFTER UPDATE ON pgqueue_execution FOR EACH ROW
+    WHEN (OLD.outcome IS DISTINCT FROM NEW.outcome OR OLD.job_id <> NEW.job_id OR OLD.worker_id <> NEW.worker_id)
+    EXECUTE FUNCTION fault_execution_event();
+"""

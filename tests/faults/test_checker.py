@@ -1,0 +1,303 @@
+"""The checker itself: a clean history passes, and for each invariant a history that breaks it is reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.faults import checker
+from tests.faults.history import Complaint, Effect, Event, History, complaints
+from tests.faults.lives import Rules
+
+PLAIN = "tests.faults.app.tasks.plain"
+
+
+class Story:
+    """Writes a history as the triggers and the journals would."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.now = 1000.0
+        self.xid = 0
+        self.rows: dict[int, dict[str, Any]] = {}
+        self.executions: dict[int, dict[str, Any]] = {}
+
+    def transaction(self) -> None:
+        self.xid += 1
+        self.now += 0.1
+
+    def event(self, place: str, op: str, job: int, execution: int | None, old: Any, new: Any, tag: Any = None) -> None:
+        number = len(self.history.events) + 1
+        copies = [dict(row) if row else None for row in (old, new)]
+        self.history.events.append(Event(number, self.now, str(self.xid), place, op, job, execution, tag, *copies))
+
+    def say(self, event: str, **fields: Any) -> None:
+        self.now += 0.1
+        self.history.records.append({"event": event, "at": self.now, "wall": self.now, "pid": 1, **fields})
+
+    def job(self, job: int, **changes: Any) -> None:
+        old = self.rows.get(job)
+        blank = {"state": "ready", "attempt": 0, "crashes": 0, "max_attempts": 10, "task": PLAIN, "run_after": 0.0}
+        new = {**(old or {**blank, "finished_at": None, "cancel": False}), **changes}
+        self.rows[job] = new
+        self.event("job", "UPDATE" if old else "INSERT", job, None, old, new, None if old else f"tag{job}")
+        self.history.jobs[job] = new
+
+    def execution(self, job: int, execution: int, **changes: Any) -> None:
+        old = self.executions.get(execution)
+        blank = {"outcome": None, "worker": 7, "attempt": 1, "started": True, "lease": 0.0}
+        new = {**(old or blank), **changes}
+        self.executions[execution] = new
+        self.event("execution", "UPDATE" if old else "INSERT", job, execution, old, new)
+        if new["outcome"] is None:
+            self.history.open[execution] = job
+        else:
+            self.history.open.pop(execution, None)
+
+    def enqueue(self, job: int, answer: str = "committed", **changes: Any) -> None:
+        self.say("enqueue-sent", tag=f"tag{job}")
+        self.transaction()
+        self.job(job, **changes)
+        self.say("enqueue-returned", tag=f"tag{job}", answer=answer)
+
+    def claim(self, job: int, execution: int) -> None:
+        self.transaction()
+        self.job(job, state="running", attempt=self.rows[job]["attempt"] + 1)
+        self.execution(job, execution)
+        self.say("claim", worker=7, parent=5, limit=4, executions=[execution])
+
+    def run(self, job: int, execution: int, kind: str = "plain", **end: Any) -> None:
+        self.begin(job, execution, kind)
+        self.end(job, execution, kind, **end)
+
+    def begin(self, job: int, execution: int, kind: str = "plain") -> None:
+        self.say("start", job=job, execution=execution, kind=kind)
+
+    def end(self, job: int, execution: int, kind: str = "plain", ok: bool = True) -> None:
+        self.history.effects.append(Effect(job, execution, kind))
+        self.say("end", job=job, execution=execution, kind=kind, ok=ok)
+
+    def close(self, job: int, execution: int, outcome: str, state: str, act: str = "", **changes: Any) -> None:
+        self.transaction()
+        self.execution(job, execution, outcome=outcome)
+        over = {"finished_at": self.now} if state in ("succeeded", "dead", "cancelled") else {}
+        self.job(job, state=state, **over, **changes)
+        if act:
+            self.say("ack", act=act, own=False, fates={str(execution): "done"})
+
+    def whole(self, job: int = 1, execution: int = 1) -> None:
+        self.enqueue(job)
+        self.claim(job, execution)
+        self.run(job, execution)
+        self.close(job, execution, "succeeded", "succeeded", "succeed")
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def broken(story: Story, **rules: Any) -> set[str]:
+    return {violation.invariant for violation in checker.check(story.history, Rules(**rules))}
+
+
+def test_a_clean_history_passes(story):
+    story.whole(1, 1)
+    story.enqueue(2)
+    story.claim(2, 2)
+    story.begin(2, 2)
+    story.close(2, 2, "crashed", "ready", "rescue", crashes=1)
+    story.claim(2, 3)
+    story.run(2, 3)
+    story.close(2, 3, "succeeded", "succeeded", "succeed")
+    story.enqueue(3, "unknown")
+    story.claim(3, 4)
+    story.close(3, 4, "released", "ready", "release", attempt=0)
+    story.say("exit", worker=5, code=0, last=len(story.history.events))
+    assert checker.check(story.history) == []
+    assert checker.summary(story.history)["executions"] == {"succeeded": 2, "crashed": 1, "released": 1}
+
+
+def test_two_open_executions(story):
+    story.enqueue(1)
+    story.claim(1, 1)
+    story.transaction()
+    story.execution(1, 2)
+    assert "I1" in broken(story)
+
+
+def test_a_state_that_its_executions_belie(story):
+    story.enqueue(1)
+    story.transaction()
+    story.job(1, state="running", attempt=1)
+    assert "I2" in broken(story)
+
+
+def test_an_end_that_is_written_twice(story):
+    story.whole()
+    story.transaction()
+    story.execution(1, 1, outcome="failed")
+    assert "I3" in broken(story)
+
+
+@pytest.mark.parametrize("fate", ["done", "done before"])
+def test_a_late_end_that_was_told_it_counts(story, fate):
+    story.enqueue(1)
+    story.claim(1, 1)
+    story.close(1, 1, "crashed", "ready", "rescue", crashes=1)
+    story.say("ack", act="succeed", own=False, fates={"1": fate})
+    assert "I3" in broken(story)
+
+
+def test_an_end_that_is_accepted_twice(story):
+    story.whole()
+    story.say("ack", act="succeed", own=False, fates={"1": "done"})
+    assert "I3" in broken(story)
+
+
+def test_a_finished_job_that_moves(story):
+    story.whole()
+    story.transaction()
+    story.job(1, state="ready", finished_at=None)
+    assert "I4" in broken(story)
+    story.say("operator", act="retry", jobs=[1])
+    assert "I4" not in broken(story)
+
+
+def test_an_effect_of_a_transaction_that_did_not_count(story):
+    story.enqueue(1)
+    story.claim(1, 1)
+    story.run(1, 1, "atomic")
+    story.close(1, 1, "crashed", "ready", "rescue", crashes=1)
+    assert "I5" in broken(story)
+
+
+def test_a_success_without_its_effect(story):
+    story.whole()
+    story.history.effects.clear()
+    assert "I5" in broken(story)
+
+
+def test_counters_that_lie(story):
+    story.whole()
+    story.history.jobs[1]["attempt"] = 2
+    assert "I6" in broken(story)
+    story.history.jobs[1] |= {"attempt": 1, "crashes": 1}
+    assert "I6" in broken(story)
+
+
+def test_more_crashes_than_the_budget(story):
+    story.enqueue(1)
+    for number in range(1, 5):
+        story.claim(1, number)
+        story.close(1, number, "crashed", "ready", crashes=number)
+    assert broken(story) == {"I7"}
+
+
+def test_more_attempts_than_allowed(story):
+    story.enqueue(1, max_attempts=1)
+    story.claim(1, 1)
+    story.close(1, 1, "failed", "ready", "fail")
+    story.claim(1, 2)
+    assert broken(story) == {"I7"}
+
+
+@pytest.mark.parametrize(("answer", "count"), [("committed", 0), ("rolled back", 1), ("unknown", 2)])
+def test_an_enqueue_that_is_not_what_its_caller_was_told(story, answer, count):
+    story.say("enqueue-sent", tag="tag1")
+    story.say("enqueue-returned", tag="tag1", answer=answer)
+    for number in range(count):
+        story.transaction()
+        story.event("job", "INSERT", number + 1, None, None, {"state": "ready"}, "tag1")
+    assert "I8" in broken(story)
+
+
+def test_an_order_without_its_job(story):
+    story.whole()
+    story.history.orders.add("another")
+    assert broken(story) == {"I8"}
+
+
+def test_a_claim_before_its_time(story):
+    story.enqueue(1, run_after=2000.0)
+    story.claim(1, 1)
+    assert "I9" in broken(story)
+
+
+def test_a_claim_that_takes_too_much_or_twice(story):
+    story.whole()
+    story.say("claim", worker=7, parent=5, limit=1, executions=[8, 9])
+    assert "I12" in broken(story)
+    story.history.records.pop()
+    story.say("claim", worker=7, parent=5, limit=4, executions=[1])
+    assert "I12" in broken(story)
+
+
+def test_an_exit_that_leaves_something_open(story):
+    story.enqueue(1)
+    story.claim(1, 1)
+    story.say("exit", worker=5, code=0, last=len(story.history.events))
+    assert broken(story) == {"I14"}
+    story.history.records[-1]["code"] = 1
+    assert broken(story) == set()
+
+
+def test_a_job_that_is_removed_too_early(story):
+    story.whole()
+    row = story.history.jobs.pop(1)
+    story.transaction()
+    story.event("job", "DELETE", 1, None, row, None)
+    assert "I17" in broken(story)
+    assert "I17" in broken(story, retention_seconds=60.0)
+    assert "I17" not in broken(story, retention_seconds=0.01)
+
+
+def test_a_job_that_is_left_over(story):
+    story.enqueue(1)
+    assert broken(story) == set()
+    assert broken(story, finished=True) == {"I19"}
+
+
+def test_a_loop_that_spins(story):
+    story.history.complaints = [Complaint("1 pgqueue-fetcher", at) for at in (1.0, 1.2, 1.4)]
+    assert broken(story) == {"I20"}
+    story.history.complaints = [Complaint("1 pgqueue-fetcher", at) for at in (1.0, 2.2, 4.4)]
+    assert broken(story) == set()
+
+
+def test_a_body_that_nobody_claimed_or_that_ran_twice(story):
+    story.whole()
+    story.begin(1, 9)
+    assert broken(story) == {"I3"}
+    story.history.records.pop()
+    story.begin(1, 1)
+    assert broken(story) == {"I3"}
+
+
+def test_bodies_that_overlap(story):
+    """Legal if the earlier had been closed before the later was claimed: a zombie's. Else not."""
+    story.enqueue(1)
+    story.claim(1, 1)
+    story.begin(1, 1)
+    story.close(1, 1, "crashed", "ready", crashes=1)
+    story.claim(1, 2)
+    story.begin(1, 2)
+    story.end(1, 1)
+    story.end(1, 2)
+    story.close(1, 2, "succeeded", "succeeded", "succeed")
+    assert broken(story) == set()
+    assert checker.summary(story.history)["overlaps"] == 1
+    opened = next(event for event in story.history.events if event.execution == 2)
+    story.history.events.remove(opened)
+    story.history.events.insert(0, opened._replace(id=0))
+    assert "I1" in broken(story)
+
+
+def test_complaints_are_read_from_a_log():
+    log = (
+        "2026-01-01 00:00:00,250 12 pgqueue-fetcher WARNING pgqueue-fetcher: gone; again in 1 s\n"
+        "2026-01-01 00:00:01,000 12 MainThread INFO worker 1 is ready (process 12)\n"
+    )
+    [found] = complaints(log)
+    assert found.source == "12 pgqueue-fetcher"

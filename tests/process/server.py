@@ -1,0 +1,37 @@
+"""A PostgreSQL of a test's own, to crash and restart at will."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from django_pgqueue import db
+from example_project.embedded.server import SETTINGS, Cluster, binaries, reachable
+
+from .harness import django
+
+
+class Server:
+    """A cluster in `home`, a short path, with our tables in its database `postgres`."""
+
+    def __init__(self, home: Path, *, port: int | None = None, settings: Mapping[str, str] = SETTINGS) -> None:
+        self.cluster = Cluster(home / "server", reachable(binaries(), home / "copy"), port=port, settings=settings)
+        self.cluster.start()
+        self.settings = self.settings_for("postgres")
+        django("migrate", "-v0", database=self.settings)
+
+    def settings_for(self, database: str) -> dict[str, str]:
+        """The keys of Django's DATABASES that lead to one of its databases."""
+        return {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": database,
+            "PASSWORD": "",
+            **self.cluster.connection_settings,
+        }
+
+    def connect(self, database: str = "postgres") -> db.EngineConnection:
+        """A session of the test's own on it."""
+        where = self.cluster.connection_settings
+        return db.EngineConnection.connect(
+            host=where["HOST"], port=where["PORT"], user=where["USER"], dbname=database, autocommit=True
+        )
