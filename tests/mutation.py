@@ -330,20 +330,25 @@ def main(names: Sequence[str], tests: Sequence[str]) -> int:
         mutated((CHECKOUT / mutant.path).read_text(), mutant)
     with tempfile.TemporaryDirectory(prefix="pgq-", dir="/tmp") as top:
         Path(top).chmod(0o711)
-        place = Path(top, "copy")
-        place.mkdir()
-        for name in COPIED:
-            source = CHECKOUT / name
-            if source.is_dir():
-                shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, place / name)
+        place = copied_to(Path(top, "copy"))
         failing = failing_anyway(place, tests)
         print(f"left out, for they fail without a mutant: {failing}", flush=True)  # noqa: T201
         tests = [*tests, *(f"--deselect={test}" for test in failing)]
         for mutant in chosen(names):
             survivors += not is_killed(place, mutant, tests)
     return survivors
+
+
+def copied_to(place: Path) -> Path:
+    """Copy what a run needs of the checkout to a new directory; return that."""
+    place.mkdir()
+    for name in COPIED:
+        source = CHECKOUT / name
+        if source.is_dir():
+            shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, place / name)
+    return place
 
 
 def chosen(names: Sequence[str]) -> list[Mutant]:
