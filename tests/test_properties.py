@@ -116,7 +116,7 @@ def test_a_text_is_made_storable_within_its_limit_and_stays_so(text, limit):
 def test_whatever_a_task_raises_can_be_stored(engine, text):
     exception = type("Odd", (Exception,), {"__module__": text[:50], "__str__": lambda self: text})()
     written = describe.class_path(exception), describe.message(exception), describe.traceback_text(exception)
-    helpers.empty_tables(engine)
+    helpers.clear_tables(engine)
     helpers.make_job(engine)
     failed = helpers.failed(helpers.claim_one(engine).execution_id, None)[0]._replace(
         exception_class=written[0], error=written[1], traceback=written[2]

@@ -143,7 +143,7 @@ class Queue(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         db.clock.shift_seconds = 0.0
-        helpers.empty_tables(self.engine)
+        helpers.clear_tables(self.engine)
         self.start = helpers.scalar(self.engine, "SELECT statement_timestamp()")
 
     def teardown(self) -> None:

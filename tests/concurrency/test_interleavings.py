@@ -94,8 +94,8 @@ class Sessions(RuleBasedStateMachine):
         self.told: dict[int, Outcome] = {}
         self.known: set[int] = set()
         self.fresh: dict[int, int] = {}
-        helpers.empty_tables(self.watcher)
-        self.watcher.execute("TRUNCATE history")
+        helpers.clear_tables(self.watcher)
+        self.watcher.execute("DELETE FROM history")
         self.jobs = helpers.make_jobs(self.watcher, count, max_attempts=most)
 
     def teardown(self) -> None:

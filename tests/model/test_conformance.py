@@ -40,7 +40,7 @@ class Replay:
     """One job in the database, driven by the model's acts."""
 
     def __init__(self, engine, rules: Rules) -> None:
-        engine.execute("DELETE FROM pgqueue_execution; DELETE FROM pgqueue_job")  # a TRUNCATE for each walk is dear
+        helpers.clear_tables(engine)
         engine.execute("CREATE TEMPORARY TABLE IF NOT EXISTS effect (job_id bigint)")
         engine.execute("DELETE FROM effect")
         self.engine = engine
