@@ -137,14 +137,16 @@ class Pool:
             report.claimed.task_name,
         )
         self._given_up += 1
+        self.hand_over(report)
+        self.ended(
+            execution_id, running.slot
+        )  # before the slot is used again: its next job has the same words of the board
         if isinstance(slot, ThreadSlot):
             self._replace_thread(running.slot)
         elif blocked:
             self._replace_loop()
         else:
-            slot.free.append(running.slot)
-        self.hand_over(report)
-        self.ended(execution_id, running.slot)
+            slot.free_slot(running.slot)
 
     def _slot_of(self, execution_id: int) -> ThreadSlot | LoopSlots | None:
         running = self.hand.running.get(execution_id)

@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 import traceback
+from contextvars import Context
 from queue import Empty
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +41,7 @@ class ThreadSlot(threading.Thread):
         self.cell: Cell | None = None
         """The process that isolated jobs of this slot run in, one after another."""
         self._given_up = False
+        self._context = Context()
         self._guard = threading.Lock()
         """Held to start and end an attempt, and to throw an exception into it: it hits that job or none."""
 
@@ -66,9 +68,10 @@ class ThreadSlot(threading.Thread):
 
     def close_cell(self) -> None:
         """End the process for isolated jobs, if there is one."""
-        cell, self.cell = self.cell, None
-        if cell is not None:
-            cell.close()
+        with self._guard:  # nobody is to signal it any more
+            cell, self.cell = self.cell, None
+            if cell is not None:
+                cell.close()
 
     # ---------------------------------------------------------------- from other threads
 
@@ -109,11 +112,10 @@ class ThreadSlot(threading.Thread):
 
     def _run_one(self, claimed: Claimed) -> None:
         attempt = self._attempt(claimed)
-        self.pool.started(claimed, self.slot, watched=isinstance(attempt, Attempt))
         report = self._guarded(attempt)
         self._clean_up(attempt)
         if self._given_up:
-            logger.warning("job %s, given up at its timeout, has ended after all; it does not count", claimed.job_id)
+            logger.warning("job %s, left to itself, has ended after all; it does not count", claimed.job_id)
             return
         # Handed over before it leaves the hand: at each moment somebody answers for the execution.
         self.pool.hand_over(report)
@@ -125,20 +127,30 @@ class ThreadSlot(threading.Thread):
         return Attempt(claimed, self.pool.alias)
 
     def _guarded(self, attempt: Attempt | IsolatedAttempt) -> Report:
-        report = None
+        """Run an attempt, and catch what is thrown into it at whatever moment; return its first end."""
+        ends: list[Report] = []
         try:
-            hygiene.before_job()
-            self.attempt = attempt
-            report = self._context.copy().run(attempt.run)
-            with self._guard:
-                self.attempt = None
-        except (LeaseLost, TaskTimeout) as thrown:  # in after the task's function had ended, or before it began
-            with self._guard:
-                self.attempt = None
-            return report or attempt.ended_by(thrown)
+            try:
+                self.attempt = attempt
+                self.pool.started(attempt.claimed, self.slot, watched=isinstance(attempt, Attempt))
+                hygiene.before_job()
+                ends.append(self._context.copy().run(attempt.run))
+                self._leave()
+            except (LeaseLost, TaskTimeout) as thrown:  # in after the task's function had ended, or before it began
+                self._leave()
+                ends.append(attempt.ended_by(thrown))
+        except (LeaseLost, TaskTimeout) as thrown:  # the other of the two, while the first was being caught
+            self._leave()
+            ends.append(attempt.ended_by(thrown))
         except Exception as error:  # noqa: BLE001 -- a connection that cannot even be closed
-            return attempt.ended_by(error)
-        return report
+            self._leave()
+            ends.append(attempt.ended_by(error))
+        return ends[0]
+
+    def _leave(self) -> None:
+        """From here on nothing is thrown."""
+        with self._guard:
+            self.attempt = None
 
     def _clean_up(self, attempt: Attempt | IsolatedAttempt) -> None:
         try:

@@ -5,6 +5,7 @@ import ctypes
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -443,6 +444,66 @@ def leave_a_thread() -> int:
     """Leave a thread running; return the process."""
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
     return os.getpid()
+
+
+@task(isolation="process")
+def leave_behind(what: str) -> int:
+    """Leave something behind that is the whole process's; return the process."""
+    match what:
+        case "directory":
+            os.chdir("/")
+        case "umask":
+            os.umask(0o777)
+        case "alarm":
+            signal.alarm(1)
+        case "handler":
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        case _:
+            raise ValueError(what)
+    return os.getpid()
+
+
+@task(isolation="process", max_attempts=1)
+def fork_and_come_back(name: str) -> str:
+    """Fork a process that leaves this function too, as where a program to be run is not there."""
+    return come_back_twice(name)
+
+
+@task(max_attempts=1, atomic=True)
+def fork_and_come_back_in_a_thread(name: str) -> str:
+    """The same in a transaction that both have."""
+    Group.objects.create(name=name)
+    return come_back_twice(name)
+
+
+def come_back_twice(name: str) -> str:
+    child = os.fork()
+    if child == 0:
+        raise RuntimeError("the copy")
+    os.waitpid(child, 0)
+    return name
+
+
+@task(isolation="process")
+def fork_and_leave(path: str) -> list[int]:
+    """Leave a process behind that holds what this one had open, until a file exists; return both."""
+    child = os.fork()
+    if child == 0:
+        wait_for_file(path)
+        os._exit(0)
+    return [os.getpid(), child]
+
+
+@task(isolation="process", timeout=1, max_attempts=1)
+def isolated_length(text: str) -> int:
+    """Return how long the argument is."""
+    return len(text)
+
+
+@task(isolation="process", timeout=1, max_attempts=1)
+def run_a_program(path: str) -> None:
+    """Run a program that takes long, and that writes its pid to a file."""
+    subprocess.run(["sh", "-c", 'echo $$ > "$0"; exec sleep 600', path], check=True)
 
 
 def end_process(how: str) -> None:

@@ -22,8 +22,8 @@ import pytest
 from django_pgqueue import health
 from tests.helpers import scalar
 
-from .server import Server
 from .harness import Worker
+from .server import Server
 
 pytestmark = pytest.mark.process
 

@@ -125,6 +125,79 @@ def test_an_endless_loop_in_c_is_killed_at_its_timeout_with_its_stack(start):
         assert (execution.finished_at - execution.started_at).total_seconds() < 3
 
 
+@pytest.mark.parametrize("what", ["directory", "umask", "alarm", "handler"])
+def test_what_a_job_changes_in_its_process_reaches_no_other_job(start, what):
+    worker = start("--concurrency", "1")
+    leaving = tasks.leave_behind.enqueue(what)
+    after = tasks.isolated_pid.enqueue()
+    worker.wait_until(lambda: succeeded(leaving, after))
+    assert result_of(leaving) != result_of(after)
+
+
+def test_a_process_that_ends_while_it_is_idle_is_no_jobs_fault(start):
+    worker = start("--concurrency", "1")
+    for _ in range(2):
+        job = tasks.isolated_pid.enqueue()
+        worker.wait_until(lambda job=job: succeeded(job))
+        pid = result_of(job)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+    assert set(Execution.objects.values_list("outcome", flat=True)) == {"succeeded"}
+
+
+def test_a_copy_that_a_task_has_forked_answers_for_nobody(start):
+    """Its answer would be taken for the job's, or for the next one's; in a thread it would stay for ever."""
+    worker = start("--concurrency", "1")
+    jobs = [
+        task.enqueue(f"job {number}")
+        for number in range(2)
+        for task in (tasks.fork_and_come_back, tasks.fork_and_come_back_in_a_thread)
+    ]
+    worker.wait_until(lambda: succeeded(*jobs))
+    assert [result_of(job) for job in jobs] == ["job 0", "job 0", "job 1", "job 1"]
+    assert set(Group.objects.filter(name__startswith="job ").values_list("name", flat=True)) == {"job 0", "job 1"}
+    Group.objects.filter(name__startswith="job ").delete()
+
+
+def test_a_process_that_does_not_read_holds_its_slot_no_longer_than_the_timeout(start, tmp_path):
+    """More than fits into the socket: one cell is stopped, the other has ended and left its socket open elsewhere."""
+    may_end = tmp_path / "may end"
+    worker = start("--concurrency", "1")
+    first = tasks.isolated_pid.enqueue()
+    worker.wait_until(lambda: succeeded(first))
+    os.kill(result_of(first), signal.SIGSTOP)
+    stuck = tasks.isolated_length.enqueue("x" * 250_000)
+    worker.wait_until(lambda: Job.objects.filter(pk=stuck.pk, state="dead").exists())
+    assert Execution.objects.get(job=stuck).exception_class == "django_pgqueue.exceptions.TaskTimeout"
+    leaving = tasks.fork_and_leave.enqueue(str(may_end))
+    worker.wait_until(lambda: succeeded(leaving))
+    os.kill(result_of(leaving)[0], signal.SIGKILL)
+    after = tasks.isolated_length.enqueue("x" * 250_000)
+    worker.wait_until(lambda: succeeded(after), 5)
+    may_end.touch()
+
+
+def test_a_program_that_a_job_has_started_is_killed_with_it(start, tmp_path):
+    path = tmp_path / "pid"
+    job = tasks.run_a_program.enqueue(str(path))
+    worker = start("--drain")
+    assert worker.has_drained()
+    assert Execution.objects.get(job=job).exception_class == "django_pgqueue.exceptions.TaskTimeout"
+    program = int(path.read_text())
+    wait_until(lambda: not is_alive(program))
+
+
+def test_a_nursery_that_does_not_answer_is_replaced_with_its_worker(start):
+    worker = start("--concurrency", "1")
+    [child] = [worker.wait_until_ready()]
+    [nursery] = descendants(child)
+    os.kill(nursery, signal.SIGKILL)
+    job = tasks.isolated_pid.using(max_attempts=1).enqueue()
+    worker.wait_until(lambda: succeeded(job))
+    assert [child] != worker.children
+    assert "died" not in worker.said
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_processes_end_with_their_worker(start, tmp_path, number):
     """Also one that is stopped just then, and so runs no code of its own."""
