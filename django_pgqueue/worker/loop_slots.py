@@ -79,10 +79,11 @@ class LoopSlots(threading.Thread):
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._cancel, execution_id, Attempt.interrupt)
 
-    def time_out(self, execution_id: int) -> None:
-        """Cancel a coroutine, for its time is over; from any thread."""
+    def time_out(self, execution_id: int) -> bool:
+        """Cancel a coroutine, for its time is over; from any thread. There is no need to try again."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._cancel, execution_id, Attempt.time_out)
+        return True
 
     def give_up(self, execution_id: int) -> Report | None:
         """Leave a coroutine to itself, if it still runs: it reports no more; return its report. From any thread."""

@@ -115,13 +115,13 @@ def _main(orders: socket.socket, alias: str) -> NoReturn:
             message, descriptors, _, _ = socket.recv_fds(orders, 1, 3)
             if not message:
                 break
-            _fork(orders, alias, descriptors, statuses)
+            _fork(orders, alias, descriptors, statuses, [reader, writer])
     for pid in statuses:
         os.kill(pid, signal.SIGKILL)
     os._exit(0)
 
 
-def _fork(orders: socket.socket, alias: str, descriptors: list[int], statuses: dict[int, int]) -> None:
+def _fork(orders: socket.socket, alias: str, descriptors: list[int], statuses: dict[int, int], own: list[int]) -> None:
     jobs, status, stack = descriptors
     parent = os.getpid()
     try:
@@ -131,9 +131,11 @@ def _fork(orders: socket.socket, alias: str, descriptors: list[int], statuses: d
         pid = NO_CELL
     if pid == 0:
         try:
-            _leave_behind(orders, [*statuses.values(), status])
+            _leave_behind(orders, [*statuses.values(), status, *own])
             _die_with(parent)
             cell.main(socket.socket(fileno=jobs), stack, alias)
+        except BaseException:
+            logger.exception("a process for isolated jobs failed")
         finally:
             os._exit(1)
     os.close(jobs)
@@ -147,7 +149,7 @@ def _fork(orders: socket.socket, alias: str, descriptors: list[int], statuses: d
 
 def _leave_behind(orders: socket.socket, descriptors: list[int]) -> None:
     """In a cell just forked: let go of what is the nursery's."""
-    os.close(signal.set_wakeup_fd(-1))
+    signal.set_wakeup_fd(-1)  # from Python 3.12 on asyncio has done so already, if it is imported
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     orders.close()
     for descriptor in descriptors:

@@ -6,6 +6,7 @@ import ctypes
 import logging
 import sys
 import threading
+import time
 import traceback
 from contextvars import Context
 from queue import Empty
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from django_pgqueue.exceptions import LeaseLost, TaskTimeout
 
 from . import cancelling, hygiene
+from .deadlines import AGAIN_SECONDS
 from .executor import Attempt, given_up
 from .isolated import IsolatedAttempt
 
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_pgqueue.worker")
 
+FRAGILE: Final = frozenset({"logging", "importlib", "_frozen_importlib"})
+"""Modules that take a lock and protect it only a moment later: an exception in between leaves it locked for ever, and
+with the lock of a log handler the whole process stands still."""
+INTERRUPT_TRIES: Final = 20
 CELL_IDLE_SECONDS: Final = 60.0
 """How long a process for isolated jobs is kept for the next one."""
 
@@ -77,18 +83,28 @@ class ThreadSlot(threading.Thread):
 
     def interrupt(self, execution_id: int) -> None:
         """Make that job stop, if it runs here, for its lease is lost; C code sees it when it returns to Python."""
-        with self._guard:
-            if self._runs(execution_id):
+        for _ in range(INTERRUPT_TRIES):
+            with self._guard:
+                if not self._runs(execution_id):
+                    return
                 self.attempt.interrupt()  # type: ignore[union-attr]  # it runs
-                self._throw(LeaseLost)
+                if self._throw(LeaseLost):
+                    return
+            time.sleep(AGAIN_SECONDS)
 
-    def time_out(self, execution_id: int) -> None:
-        """Make that job stop, if it runs here, for its time is over; a query that it waits for is cancelled."""
+    def time_out(self, execution_id: int) -> bool:
+        """Make that job stop, if it runs here, for its time is over; a query that it waits for is cancelled.
+
+        Returns False if nothing can be thrown into it just now.
+        """
         with self._guard:
-            if self._runs(execution_id):
-                self.attempt.time_out()  # type: ignore[union-attr]  # it runs
-                self._throw(TaskTimeout)
-                cancelling.cancel_queries(self.ident or 0)
+            if not self._runs(execution_id):
+                return True
+            if not self._throw(TaskTimeout):
+                return False
+            self.attempt.time_out()  # type: ignore[union-attr]  # it runs
+            cancelling.cancel_queries(self.ident or 0)
+            return True
 
     def give_up(self, execution_id: int) -> Report | None:
         """Leave that job to itself, if it still runs here: this thread reports no more; return its report instead."""
@@ -104,9 +120,14 @@ class ThreadSlot(threading.Thread):
     def _runs(self, execution_id: int) -> bool:
         return self.attempt is not None and self.attempt.claimed.execution_id == execution_id
 
-    def _throw(self, exception: type[BaseException]) -> None:
+    def _throw(self, exception: type[BaseException]) -> bool:
+        """Raise an exception in this thread, unless a lock of all threads would stay locked by that; say whether."""
         if isinstance(self.attempt, Attempt):  # an isolated one stops by losing its process
+            frame = sys._current_frames().get(self.ident or 0)
+            if frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in FRAGILE:
+                return False
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(exception))
+        return True
 
     # ---------------------------------------------------------------- one job
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import logging
 import os
 import re
 import signal
@@ -336,6 +337,14 @@ def clean_up_in_time() -> str:
             time.sleep(0.01)
     except TaskTimeout:
         return "cleaned up"
+
+
+@task(timeout=0.2, max_attempts=1)
+def log_all_the_time() -> None:
+    """Write lines to a log that other threads write to as well."""
+    while True:
+        sum(range(5000))
+        logging.getLogger("django_pgqueue.tests").info("still here")
 
 
 @task(timeout=0.5, max_attempts=1)

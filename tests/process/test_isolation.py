@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from django.contrib.auth.models import Group
 from django_pgqueue.models import Execution, Job
 from tests.app import tasks
 from tests.helpers import wait_until
+
+from .harness import environment
 
 pytestmark = pytest.mark.process
 
@@ -196,6 +200,25 @@ def test_a_nursery_that_does_not_answer_is_replaced_with_its_worker(start):
     worker.wait_until(lambda: succeeded(job))
     assert [child] != worker.children
     assert "died" not in worker.said
+
+
+MAKE_ONE = """
+import os, signal
+import django
+django.setup()
+from django_pgqueue.worker.nursery import Nursery
+os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+cell = Nursery("default").new_cell()
+print(cell._wait_status())
+"""
+
+
+@pytest.mark.django_db
+def test_a_fork_may_reset_the_wakeup_descriptor():
+    """As asyncio has each do from Python 3.12 on."""
+    run = [sys.executable, "-c", MAKE_ONE]
+    done = subprocess.run(run, env=environment(None), capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "None\n", f"it has ended at once: {done.stderr}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

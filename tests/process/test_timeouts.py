@@ -39,6 +39,18 @@ def test_what_can_be_stopped_is_stopped_at_its_time(start):
     assert (tidy.state, tidy.result) == ("succeeded", "cleaned up")
 
 
+def test_a_job_that_is_stopped_while_it_logs_leaves_the_log_to_others(start):
+    """An exception between a handler's lock and its `try` would leave it locked: no thread could log any more."""
+    jobs = [tasks.log_all_the_time.enqueue() for _ in range(24)]
+    worker = start("--concurrency", "6", LEASE=60.0)
+    child = worker.wait_until_ready()
+    worker.wait_until(lambda: all(map(is_timed_out, jobs)), 60)
+    after = tasks.pid.enqueue()
+    worker.wait_until(lambda: Job.objects.filter(pk=after.pk, state="succeeded").exists())
+    after.refresh_from_db()
+    assert after.result == child
+
+
 def test_what_stays_is_closed_with_its_stack_its_slot_is_used_again_and_its_effects_roll_back(start, tmp_path):
     end = tmp_path / "end"
     stays = [tasks.await_stubbornly.enqueue(str(end)), tasks.create_group_and_stay.enqueue("late", str(end))]

@@ -25,10 +25,10 @@ from django_pgqueue.worker.thread_slot import ThreadSlot
 
 
 class Throwing:
-    """A lock that something is thrown at, the first time that it is waited for."""
+    """A lock that something is thrown at, each time that it is waited for, until nothing is left to be thrown."""
 
-    def __init__(self, exception: BaseException) -> None:
-        self.exceptions = [exception]
+    def __init__(self, *exceptions: BaseException) -> None:
+        self.exceptions = list(exceptions)
 
     def __enter__(self) -> None:
         if self.exceptions:
@@ -48,7 +48,7 @@ def test_two_exceptions_thrown_at_once_end_the_job_and_not_the_thread(finished):
 
     attempt: Any = SimpleNamespace(claimed=None, run=run, ended_by=lambda thrown: type(thrown).__name__)
     slot = ThreadSlot(SimpleNamespace(started=lambda *args, **kwargs: None), 0)
-    slot._guard = Throwing(LeaseLost())
+    slot._guard = Throwing(LeaseLost(), *([TaskTimeout()] if finished else []))
     assert slot._guarded(attempt) == ("its report" if finished else "LeaseLost")
     assert slot.attempt is None
 
