@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Give tests that commit the test database, of which pytest-django then empties our tables only."""
     for item in items:
         if config.getoption("--stateful-examples"):
-            item.add_marker(pytest.mark.timeout(0))
+            item.add_marker(pytest.mark.timeout(0), append=False)
         if "committing" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("django_db"):
             item.add_marker(pytest.mark.django_db(transaction=True, available_apps=["django_pgqueue", "tests.app"]))
 

@@ -263,6 +263,7 @@ def history(watcher):
     watcher.execute(NO_HISTORY)
 
 
+@pytest.mark.timeout(400)  # as test_stateful.py
 def test_however_two_transactions_overlap_nothing_waits_and_nothing_is_wrong(
     engine, second, history, gates, monkeypatch, request
 ):
