@@ -343,7 +343,7 @@ def clean_up_in_time() -> str:
 def log_all_the_time() -> None:
     """Write lines to a log that other threads write to as well."""
     while True:
-        sum(range(5000))
+        sum(range(100_000))
         logging.getLogger("django_pgqueue.tests").info("still here")
 
 
