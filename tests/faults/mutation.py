@@ -110,7 +110,7 @@ MUTANTS: Final = (
             "            if False:\n",
             path=WORKER + "maintenance.py",
         ),
-        "F20",
+        "F20b",
     ),
     Broken(
         Mutant(
@@ -164,16 +164,7 @@ MUTANTS: Final = (
             "",
             path=WORKER + "supervisor.py",
         ),
-        "F10",
-    ),
-    Broken(
-        Mutant(
-            "the end of an attempt may be written twice",
-            "        self._writing = []\n        self.finished",
-            "        self.finished",
-            path=WORKER + "completer.py",
-        ),
-        "F04,F05",
+        "F09b",
     ),
 )
 FAILED: Final = re.compile(r"^FAILED  (\S+)", re.M)

@@ -267,6 +267,15 @@ class Run:
         self.wait_until(lambda: len(self.journal(event, **fields)) >= number, within, f"{number} {event} {fields}")
         return self.journal(event, **fields)[number - 1]
 
+    def wait_until_stopped(self, worker: Worker) -> int:
+        """Wait until a failpoint has stopped a worker's process, and return its pid.
+
+        Its line in the journal comes a moment before: a SIGCONT sent then would come too early.
+        """
+        pid = worker.wait_for_child()
+        self.wait_until(lambda: is_stopped(pid), what=f"process {pid} to stop")
+        return pid
+
     # ---------------------------------------------------------------- history
 
     def note(self, event: str, **fields: Any) -> None:
@@ -283,7 +292,7 @@ class Run:
         with self._undo:
             try:
                 for worker in self.workers:
-                    if worker.process.poll() is None and not _is_stopped(worker.process.pid):
+                    if worker.process.poll() is None and not is_stopped(worker.process.pid):
                         self.stop(worker)
             finally:
                 self._end_all()
@@ -297,6 +306,8 @@ class Run:
     def _end_all(self) -> None:
         for worker in self.workers:
             worker.end()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(worker.process.pid, signal.SIGKILL)  # processes that have outlived their supervisor
         for process in self.processes:
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -304,7 +315,7 @@ class Run:
             process.communicate()
 
 
-def _is_stopped(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
     """Whether a process was stopped by SIGSTOP, and so obeys no signal but SIGKILL."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
