@@ -19,10 +19,10 @@ def clock(monkeypatch):
     """The time, which the test moves on."""
 
     class Clock:
-        now = 1000.0
+        now: float = 1000.0
 
         def monotonic(self) -> float:
-            return self.now
+            return float(self.now)
 
     own = Clock()
     monkeypatch.setattr(module, "time", own)
