@@ -116,7 +116,7 @@ class Watched:
 
 
 class _Here(threading.local):
-    """The connections of this thread that were ever opened. To ask Django for them would cost each job 13 µs."""
+    """The connections of this thread that were ever opened. To ask Django for them cost each job 16 µs."""
 
     def __init__(self) -> None:
         self.watched: list[Watched] = []

@@ -97,6 +97,10 @@ class Case:
             for statement in statements:
                 admin.execute(statement.format(role=self.role, name=self.name))
 
+    def tells_of_trouble(self) -> bool:
+        self.health = json.loads(self.health_file.read_text())
+        return bool(self.health["status"] == "database away")
+
     def lines_since(self, instant: float) -> list[float]:
         """When it logged a line that is no mere information; each line of a traceback counts."""
         found, logged_at, counts = [], 0.0, False
@@ -268,10 +272,10 @@ def be_ill(cases: list[Case]) -> None:
         case.begin()
     wait_for_all([case for case in cases if case.works_on], lambda case: case.left() == 1)
     time.sleep(max(0.0, cases[0].ill_at + ILL_SECONDS - time.time()))
+    wait_for_all([case for case in cases if not case.works_on], Case.tells_of_trouble)
     for case in cases:
         case.lines = case.lines_since(case.ill_at)
         case.worked_on = case.works_on and case.left() == 1
-        case.health = json.loads(case.health_file.read_text())
         case.end()
         case.going_on.touch()
     wait_for_all(cases, lambda case: case.left() == 0)

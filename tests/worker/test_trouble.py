@@ -19,7 +19,7 @@ def clock(monkeypatch):
     """The time, which the test moves on."""
 
     class Clock:
-        now = 1000.0
+        now: float = 1000.0
 
         def monotonic(self) -> float:
             return float(self.now)
