@@ -134,7 +134,7 @@ def test_the_environment_is_told_of_by_names_and_no_reason_to_end(watch, jobs, m
 def test_settings_are_told_of_by_names(watch, jobs, caplog):
     watching = watch()
     jobs.start(1)
-    with override_settings(SECRET_OF_MINE="hush"):
+    with override_settings(SECRET_OF_MINE="hush"):  # noqa: S106 -- made up
         jobs.end(1)
         assert watching.calls_for_another_process()
     [line] = lines(caplog)
