@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -29,6 +30,15 @@ def injectable(function: Callable[[Crew], None]) -> Callable[[Crew], None]:
 def _kill(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below one, at all depths."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return []
+    return [one for child in text.split() for one in (int(child), *descendants(int(child)))]
 
 
 def _child(crew: Crew, worker: Worker) -> int:
@@ -196,6 +206,30 @@ def starved(crew: Crew) -> None:
 def poison(crew: Crew) -> None:
     """Enqueue a job that ends its process."""
     crew.run.enqueue("poison.die", how=crew.chance.choice(["segfault", "exit 0", "kill"]))
+
+
+@injectable
+def deadly(crew: Crew) -> None:
+    """Enqueue a job that kills its own process, or never ends, where it has a process or a timeout."""
+    name, how = crew.chance.choice(
+        [
+            ("die", "segfault"),
+            ("die", "exit 0"),
+            ("endless", "a loop"),
+            ("endless", "a sleep"),
+            ("endless_alone", "one call in C"),
+            ("endless_alone", "C that keeps the interpreter"),
+        ]
+    )
+    crew.run.enqueue(f"deadly.{name}", how=how, max_attempts=2)
+
+
+@injectable
+def below_killed(crew: Crew) -> None:
+    """SIGKILL one of the processes that isolated jobs run in, or the one that makes them."""
+    below = descendants(_child(crew, crew.one()))
+    if below:
+        _kill(crew.chance.choice(below), signal.SIGKILL)
 
 
 @injectable
