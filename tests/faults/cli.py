@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in soak_lines(figures) if figures else []:
         say(line)
     say(report.summary(rows, seed))
+    if options.markdown:
+        options.markdown.write_text(report.markdown(rows))
     if options.json:
         report.write(options.json, rows, seed=seed, server=server, soak=figures)
     failed = any(row.status == "FAILED" for row in rows) or (figures and (figures["violations"] or figures["stuck"]))
@@ -51,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="run the choice that CI runs")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="scenarios at a time, where they may")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the results there as a table")
     parser.add_argument("--seed", type=int, help="repeat what was random")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="instead: random faults under load, for so long")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep histories and logs there")
