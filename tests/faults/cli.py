@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import time
 import traceback
@@ -23,6 +24,7 @@ from tests.faults.suite import Suite, suite
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; return 1 if anything failed."""
     options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell's background job inherits it ignored, and so would workers
     faults = _chosen(load(), options)
     if options.list:
         for fault in faults:
