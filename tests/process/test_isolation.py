@@ -88,7 +88,7 @@ def test_every_kind_of_task_works_there(start):
     worker = start("--drain")
     assert worker.has_drained()
     assert result_of(added) == 3
-    group, pid = result_of(written)  # type: ignore[misc]
+    group, pid = result_of(written)
     assert Group.objects.filter(pk=group, name="isolated").delete()[0] == 1
     assert pid not in (worker.process.pid, os.getpid())
     failing.refresh_from_db()
@@ -144,7 +144,7 @@ def test_a_process_that_ends_while_it_is_idle_is_no_jobs_fault(start):
         job = tasks.isolated_pid.enqueue()
         worker.wait_until(lambda job=job: succeeded(job))
         pid = result_of(job)
-        os.kill(pid, signal.SIGKILL)  # type: ignore[arg-type]
+        os.kill(pid, signal.SIGKILL)
         wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists())
     assert set(Execution.objects.values_list("outcome", flat=True)) == {"succeeded"}
 
@@ -169,13 +169,13 @@ def test_a_process_that_does_not_read_holds_its_slot_no_longer_than_the_timeout(
     worker = start("--concurrency", "1")
     first = tasks.isolated_pid.enqueue()
     worker.wait_until(lambda: succeeded(first))
-    os.kill(result_of(first), signal.SIGSTOP)  # type: ignore[arg-type]
+    os.kill(result_of(first), signal.SIGSTOP)
     stuck = tasks.isolated_length.enqueue("x" * 250_000)
     worker.wait_until(lambda: Job.objects.filter(pk=stuck.pk, state="dead").exists())
     assert Execution.objects.get(job=stuck).exception_class == "django_pgqueue.exceptions.TaskTimeout"
     leaving = tasks.fork_and_leave.enqueue(str(may_end))
     worker.wait_until(lambda: succeeded(leaving))
-    os.kill(result_of(leaving)[0], signal.SIGKILL)  # type: ignore[index]
+    os.kill(result_of(leaving)[0], signal.SIGKILL)
     after = tasks.isolated_length.enqueue("x" * 250_000)
     worker.wait_until(lambda: succeeded(after), 5)
     may_end.touch()

@@ -47,8 +47,8 @@ def test_two_exceptions_thrown_at_once_end_the_job_and_not_the_thread(finished):
         raise TaskTimeout
 
     attempt: Any = SimpleNamespace(claimed=None, run=run, ended_by=lambda thrown: type(thrown).__name__)
-    slot = ThreadSlot(SimpleNamespace(started=lambda *args, **kwargs: None), 0)  # type: ignore[arg-type]
-    slot._guard = Throwing(LeaseLost(), *([TaskTimeout()] if finished else []))  # type: ignore[assignment]
+    slot = ThreadSlot(SimpleNamespace(started=lambda *args, **kwargs: None), 0)
+    slot._guard = Throwing(LeaseLost(), *([TaskTimeout()] if finished else []))
     assert slot._guarded(attempt) == ("its report" if finished else "LeaseLost")
     assert slot.attempt is None
 
@@ -71,7 +71,7 @@ def test_a_slot_is_used_again_only_when_its_last_job_is_forgotten(monkeypatch):
     """Else the next job's words on the board are wiped out, and nobody knows that it runs."""
     board, reports = Board(4), []
     hand = Hand(2)
-    own = pool.Pool(Options(database="default", concurrency=2), hand, board, None, reports.append)  # type: ignore[arg-type]
+    own = pool.Pool(Options(database="default", concurrency=2), hand, board, None, reports.append)
     claimed = Claimed(
         1, 1, "no task", "default", 0, datetime.now(UTC), "{}", 1, 10, 0, isolated=False, unknown_seconds=None
     )
