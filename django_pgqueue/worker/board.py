@@ -18,6 +18,9 @@ many executions the last beat found open; whether it retires."""
 SLOT: Final = struct.Struct("=qd")
 """The id of the execution that runs in a slot, or 0; until when it may run, by the monotonic clock, or 0 for ever."""
 
+ELSEWHERE: Final = -1.0
+"""In place of that time: it runs in a process of its own, and is not to blame for the end of this one."""
+
 
 class Farewell(IntEnum):
     """Why a child ends, said before it does. An exit code proves nothing: a task may call `os._exit(0)`."""
@@ -76,6 +79,10 @@ class Board:
     def running(self) -> list[int]:
         """Return the ids of the executions that have started and not ended."""
         return [execution_id for execution_id, _ in self._taken()]
+
+    def suspects(self) -> list[int]:
+        """Return those of them that run in this process, and may be what ended it."""
+        return [execution_id for execution_id, stop_at in self._taken() if stop_at != ELSEWHERE]
 
     def overdue(self, seconds: float) -> list[int]:
         """Return the ids of those that should have ended so many seconds ago, or earlier."""

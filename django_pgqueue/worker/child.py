@@ -164,6 +164,7 @@ class Child:
                 time.sleep(TURN_SECONDS)
         self.pool.stop()
         self._give_back_running()
+        self.pool.end_isolated()
         self._empty_completer()
         for service in self.services:
             service.stop()

@@ -121,10 +121,10 @@ class Leases:
 
 
 def _guilty(process: Process) -> set[int]:
-    """Return the executions to charge with a child's end: those it was killed for, or all that had started."""
+    """Return the executions to charge with a child's end: those it was killed for, or all that had started in it."""
     if process.overdue:
         return set(process.overdue)
-    return set() if process.expected_to_end else set(process.board.running())
+    return set() if process.expected_to_end else set(process.board.suspects())
 
 
 def _crash(held: Held, error: str) -> Failed:

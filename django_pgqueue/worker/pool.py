@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
 
+from .board import ELSEWHERE
 from .deadlines import Deadlines
 from .hand import Hand
+from .isolated import IsolatedAttempt
 from .loop_slots import LoopSlots
 from .report import Ending, Report
 from .thread_slot import ThreadSlot
@@ -84,11 +86,11 @@ class Pool:
         task = registry.get(claimed.task_name)
         return task is not None and task.isolation == "process"
 
-    def started(self, claimed: Claimed, slot: int, *, watched: bool = True) -> None:
-        """A job starts: tell the supervisor, and, unless its slot does so, watch its time."""
+    def started(self, claimed: Claimed, slot: int, *, here: bool = True) -> None:
+        """A job starts, here or in a process of its own: tell the supervisor; watch its time, if nobody else does."""
         task = registry.get(claimed.task_name)
-        stop_at = 0.0
-        if watched and task is not None and task.timeout_seconds is not None:
+        stop_at = 0.0 if here else ELSEWHERE
+        if here and task is not None and task.timeout_seconds is not None:
             stop_at = time.monotonic() + task.timeout_seconds
             self.deadlines.add(claimed.execution_id, stop_at)
         self.board.started(slot, claimed.execution_id, stop_at)
@@ -115,6 +117,13 @@ class Pool:
         for execution_id in execution_ids:
             if slot := self._slot_of(execution_id):
                 slot.interrupt(execution_id)
+
+    def end_isolated(self) -> None:
+        """End the processes that isolated jobs run in, with what these have started: the jobs were given back."""
+        for thread in self.threads:
+            attempt = thread.attempt
+            if isinstance(attempt, IsolatedAttempt):
+                thread.interrupt(attempt.claimed.execution_id)
 
     def time_out(self, execution_id: int) -> bool:
         """Make a running job stop for its time is over: `TaskTimeout` raised in a thread, a coroutine cancelled.

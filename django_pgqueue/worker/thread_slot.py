@@ -156,7 +156,7 @@ class ThreadSlot(threading.Thread):
         try:
             try:
                 self.attempt = attempt
-                self.pool.started(attempt.claimed, self.slot, watched=isinstance(attempt, Attempt))
+                self.pool.started(attempt.claimed, self.slot, here=isinstance(attempt, Attempt))
                 hygiene.before_job()
                 ends.append(self._context.copy().run(attempt.run))
                 self._leave()

@@ -117,6 +117,19 @@ def test_a_job_that_has_crashed_a_worker_is_isolated_from_then_on(start):
     assert worker.children == children, "its crash of the first attempt, after an operator's retry, hit the worker"
 
 
+def test_what_ends_the_worker_process_is_no_fault_of_isolated_jobs(start, tmp_path):
+    may_end, started = tmp_path / "may end", tmp_path / "started"
+    isolated = tasks.isolated_pid.enqueue(str(may_end), started=str(started))
+    worker = start(LEASE=60.0)
+    worker.wait_until(started.exists)
+    guilty = tasks.die_once.enqueue()
+    worker.wait_until(lambda: Execution.objects.filter(job=guilty, outcome="crashed").exists())
+    may_end.touch()
+    worker.wait_until(lambda: succeeded(isolated, guilty))
+    isolated.refresh_from_db()
+    assert (isolated.attempt, isolated.crashes, isolated.isolated) == (1, 0, False)
+
+
 def test_an_endless_loop_in_c_is_killed_at_its_timeout_with_its_stack(start):
     job = tasks.loop_in_c.enqueue()
     worker = start("--drain")
