@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from contextlib import suppress
 from typing import Final
 
 from .pulse import pulse
@@ -69,9 +70,13 @@ class Service(threading.Thread):
         pause_seconds = min(ERROR_PAUSE_SECONDS * 2 ** min(self._errors_in_a_row, 10), ERROR_PAUSE_LIMIT_SECONDS)
         self._errors_in_a_row += 1
         pulse.erred()
+        with suppress(Exception):  # a handler of the application's that raises must not end the loop
+            self._tell(error, pause_seconds)
+        self._stopping.wait(pause_seconds * random.uniform(1, 1.3))  # noqa: S311 -- spreads load, hides nothing
+        return 0.0
+
+    def _tell(self, error: Exception, pause_seconds: float) -> None:
         if is_expected(error):
             trouble.report(self.name, error)
         elif trouble.may_speak():
             logger.error("%s failed; again in %.0f s", self.name, pause_seconds, exc_info=error)
-        self._stopping.wait(pause_seconds * random.uniform(1, 1.3))  # noqa: S311 -- spreads load, hides nothing
-        return 0.0

@@ -9,6 +9,7 @@ from django_pgqueue.worker.board import Board
 from django_pgqueue.worker.leases import Leases, Process, how_it_died
 from django_pgqueue.worker.link import Link
 from django_pgqueue.worker.service import Service
+from django_pgqueue.worker.trouble import trouble
 from tests import helpers
 
 
@@ -25,6 +26,16 @@ def test_a_loop_survives_any_number_of_errors_in_a_row():
     service.stop()  # so that its pauses are none
     assert service._survive() == 0.0
     assert service._errors_in_a_row == 5001
+
+
+def test_a_log_handler_that_raises_ends_no_loop(monkeypatch):
+    def refuse(*args):
+        raise RuntimeError("the log's own trouble")
+
+    monkeypatch.setattr(trouble, "report", refuse)
+    service = Failing("failing")
+    service.stop()
+    assert service._survive() == 0.0
 
 
 @pytest.mark.parametrize(
