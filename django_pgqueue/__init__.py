@@ -5,7 +5,18 @@ The public names; everything else may change between releases.
 
 from .context import TaskContext
 from .decorator import task
-from .exceptions import Cancel, Dead, InvalidTask, JobLocked, LeaseLost, QueueError, Retry, Snooze, StatementTimeout
+from .exceptions import (
+    Cancel,
+    Dead,
+    InvalidTask,
+    JobLocked,
+    LeaseLost,
+    QueueError,
+    Retry,
+    Snooze,
+    StatementTimeout,
+    TaskTimeout,
+)
 from .retry import exponential, fixed
 from .states import Outcome, State
 from .task import Task
@@ -24,6 +35,7 @@ __all__ = [
     "StatementTimeout",
     "Task",
     "TaskContext",
+    "TaskTimeout",
     "exponential",
     "fixed",
     "task",

@@ -12,7 +12,7 @@ from .conf import Retention
 from .context import TaskContext
 from .exceptions import Duration, InvalidTask
 from .retry import Backoff
-from .task import Errors, Task
+from .task import Errors, Isolation, Task
 
 OPTIONS: Final = frozenset(field.name for field in fields(Task) if field.init) - {"func"}
 
@@ -38,6 +38,8 @@ def task(
     retention: Retention | Mapping[str, Retention] | None = ...,
     store_result: bool = ...,
     database: str | None = ...,
+    timeout: Duration | None = ...,
+    isolation: Isolation | None = ...,
 ) -> Callable[[Callable[Concatenate[TaskContext, P], R]], Task[P, R]]: ...
 @overload
 def task(
@@ -55,6 +57,8 @@ def task(
     retention: Retention | Mapping[str, Retention] | None = ...,
     store_result: bool = ...,
     database: str | None = ...,
+    timeout: Duration | None = ...,
+    isolation: Isolation | None = ...,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a task of a module-level function; with or without options.
@@ -69,6 +73,9 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     * `atomic`: body and finish are one transaction on the job's database, so its effects there happen once.
     * `retention`: how long finished jobs are kept, seconds, timedelta or "forever"; or a dict of these by state.
       With 0 a job that succeeded is gone with its finish.
+    * `timeout`: seconds or timedelta that one attempt may run for; then `TaskTimeout` is raised in it, a coroutine is
+      cancelled, an isolated one killed. None: as long as it takes.
+    * `isolation="process"`: each job runs in a process of its own, which is all that a crash takes with it.
     * `store_result`: whether the return value is kept; it must be JSON then, or the attempt fails.
 
     Raises `InvalidTask` if the function or an option is wrong.

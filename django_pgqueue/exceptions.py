@@ -6,6 +6,8 @@
     ├── JobLocked                an operator's act on one job did not get its row
     └── LeaseLost                raised in a task whose lease is over: another worker may run its job
 
+    TaskTimeout                  raised in a task that runs for longer than its `timeout`; not an `Exception`
+
 What a task may raise to say how its attempt ends; none of them is an error of the queue:
 
     Directive
@@ -42,6 +44,14 @@ class JobLocked(QueueError):
 
 class LeaseLost(QueueError):
     """The execution is no longer current: what it does from now on would not count."""
+
+
+class TaskTimeout(BaseException):
+    """The task has run for longer than its `timeout`.
+
+    Not an `Exception`, like `asyncio.CancelledError`: a task that logs the errors of each item and goes on to the next
+    would never end. It may be caught, to clean up; the attempt then ends as the task ends.
+    """
 
 
 class Directive(Exception):

@@ -111,6 +111,7 @@ class Job(models.Model):
     attempt = models.SmallIntegerField(_("attempt"), db_default=0)
     max_attempts = models.SmallIntegerField(_("attempts at most"), db_default=10)
     crashes = models.SmallIntegerField(_("crashes"), db_default=0)
+    isolated = models.BooleanField(_("isolated"), db_default=False)
     enqueued_at = models.DateTimeField(_("enqueued at"), db_default=Now())
     finished_at = models.DateTimeField(_("finished at"), null=True)
     cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)

@@ -81,7 +81,7 @@ WITH lane AS (
 ),
 picked AS MATERIALIZED (
     SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments,
-           job.attempt, job.max_attempts, job.crashes, job.unknown_since
+           job.attempt, job.max_attempts, job.crashes, job.isolated, job.unknown_since
     FROM lane
     CROSS JOIN LATERAL (
         SELECT *
@@ -126,7 +126,7 @@ opened AS (
     FROM due
 )
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
-       attempt + 1, max_attempts, crashes,
+       attempt + 1, max_attempts, crashes, isolated,
        extract(epoch FROM statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
                - unknown_since)::float8
 FROM due
@@ -435,6 +435,7 @@ moved AS (
     UPDATE pgqueue_job AS job
     SET state = CASE WHEN mine.cancelled THEN 'cancelled' WHEN mine.delay_seconds IS NULL THEN 'dead' ELSE 'ready' END,
         crashes = job.crashes + (mine.outcome = 'crashed')::int,
+        isolated = job.isolated OR mine.outcome = 'crashed',
         unknown_since = NULL,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
@@ -651,6 +652,7 @@ moved AS (
     UPDATE pgqueue_job AS job
     SET state = CASE WHEN mine.cancelled THEN 'cancelled' WHEN mine.delay_seconds IS NULL THEN 'dead' ELSE 'ready' END,
         crashes = job.crashes + mine.started::int,
+        isolated = job.isolated OR mine.started,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
             ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
@@ -701,7 +703,8 @@ END
 FROM asked
 """
 
-# Make finished jobs ready again, as if new; their executions stay.
+# Make finished jobs ready again, as if new; their executions stay, and so does `isolated`: a new beginning makes no
+# job that has crashed a worker harmless.
 #
 # Moves:  finished → ready
 # Caller: lifecycle.retry(), for an operator

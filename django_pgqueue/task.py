@@ -21,7 +21,7 @@ from .arguments import encode_arguments
 from .conf import Retention, get_settings, retention_seconds
 from .context import TaskContext
 from .db import open_transaction_elsewhere, wake_workers_after_commit
-from .exceptions import Duration, InvalidTask, Retry
+from .exceptions import Duration, InvalidTask, Retry, seconds
 from .retry import Backoff, as_backoff, delay_after
 from .validation import RunAfter, as_call, as_names, due, validate
 
@@ -38,6 +38,7 @@ CHUNK: Final = 2000
 """Jobs that one statement of `enqueue_many` inserts."""
 
 Errors = tuple[type[BaseException], ...]
+Isolation = Literal["process"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
@@ -63,6 +64,9 @@ class Task(Generic[P, R]):
     retention: Retention | Mapping[str, Retention] | None = None
     store_result: bool = True
     database: str | None = None
+    timeout: Duration | None = None
+    isolation: Isolation | None = None
+    timeout_seconds: float | None = field(init=False, repr=False, compare=False)
     signature: inspect.Signature = field(init=False, repr=False, compare=False)
     is_async: bool = field(init=False, repr=False, compare=False)
 
@@ -76,6 +80,7 @@ class Task(Generic[P, R]):
         object.__setattr__(self, "retry_for", _as_tuple(self.retry_for))
         object.__setattr__(self, "no_retry_for", _as_tuple(self.no_retry_for))
         validate(self)
+        object.__setattr__(self, "timeout_seconds", None if self.timeout is None else seconds(self.timeout))
 
     @property
     def module_path(self) -> str:
@@ -240,6 +245,7 @@ class Task(Generic[P, R]):
             attempt=0,
             max_attempts=self.max_attempts or get_settings().MAX_ATTEMPTS,
             crashes=0,
+            isolated=False,
             enqueued_at=enqueued.enqueued_at,
         )
         job._state.db = alias

@@ -84,9 +84,13 @@ def _wrong_flags(task: Any) -> Iterator[str]:
     for what in ("atomic", "store_result", "takes_context"):
         if not isinstance(flag := getattr(task, what), bool):
             yield f"{what} must be True or False, not {flag!r}"
+    if task.isolation not in (None, "process"):
+        yield f'isolation must be "process" or None, not {task.isolation!r}'
 
 
 def _wrong_times(task: Task[Any, Any]) -> Iterator[str]:
+    if task.timeout is not None:
+        yield from _wrong_timeout(task.timeout)
     if isinstance(task.run_after, datetime):
         if task.run_after.tzinfo is None:
             yield "run_after must be an aware datetime: give it a time zone"
@@ -104,3 +108,13 @@ def _wrong_times(task: Task[Any, Any]) -> Iterator[str]:
             check()
         except (TypeError, ValueError) as error:
             yield f"{what}: {error}"
+
+
+def _wrong_timeout(timeout: Any) -> Iterator[str]:
+    try:
+        positive = seconds(timeout) > 0
+    except (TypeError, ValueError) as error:
+        yield f"timeout: {error}"
+    else:
+        if not positive:
+            yield "timeout must be longer than 0 seconds; None is for no timeout"

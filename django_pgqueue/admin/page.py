@@ -103,6 +103,7 @@ def facts(job: Job) -> list[tuple[str, Any]]:
         (_("Priority"), job.priority),
         (_("Attempt"), _("%(attempt)s of %(most)s") % {"attempt": job.attempt, "most": job.max_attempts}),
         (_("Crashes"), job.crashes or None),
+        (_("Runs"), _("in a process of its own") if job.isolated else None),
         (_("Enqueued"), when(job.enqueued_at)),
         (_("Due"), when(job.run_after)),
         (_("Finished"), when(job.finished_at)),

@@ -43,7 +43,10 @@ class Cursor(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """A job in this worker's hands: one open execution. `arguments` is JSON text, not decoded yet."""
+    """A job in this worker's hands: one open execution. `arguments` is JSON text, not decoded yet.
+
+    `isolated`: it has once taken a worker down, and runs in a process of its own.
+    """
 
     job_id: int
     execution_id: int
@@ -55,6 +58,7 @@ class Claimed(NamedTuple):
     attempt: int
     max_attempts: int
     crashes: int
+    isolated: bool
     unknown_seconds: float | None
 
 

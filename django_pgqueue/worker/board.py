@@ -12,11 +12,11 @@ import time
 from enum import IntEnum
 from typing import Final
 
-HEADER: Final = struct.Struct("=dQQQ")
+HEADER: Final = struct.Struct("=dQQQQ")
 """Until when the leases hold, by the monotonic clock; how often the child has shown that it lives; its farewell; how
-many executions the last beat found open."""
-SLOT: Final = struct.Struct("=q")
-"""The id of the execution that runs in a slot, 0 for none."""
+many executions the last beat found open; whether it retires."""
+SLOT: Final = struct.Struct("=qd")
+"""The id of the execution that runs in a slot, or 0; until when it may run, by the monotonic clock, or 0 for ever."""
 
 
 class Farewell(IntEnum):
@@ -65,18 +65,35 @@ class Board:
 
     # ---------------------------------------------------------------- the child's words
 
-    def started(self, slot: int, execution_id: int) -> None:
-        """Say that an execution runs in a slot."""
-        SLOT.pack_into(self._memory, HEADER.size + slot * SLOT.size, execution_id)
+    def started(self, slot: int, execution_id: int, stop_at: float = 0.0) -> None:
+        """Say that an execution runs in a slot, and until when it may (0: as long as it takes)."""
+        SLOT.pack_into(self._memory, HEADER.size + slot * SLOT.size, execution_id, stop_at)
 
     def ended(self, slot: int) -> None:
         """Say that the slot is free."""
-        SLOT.pack_into(self._memory, HEADER.size + slot * SLOT.size, 0)
+        SLOT.pack_into(self._memory, HEADER.size + slot * SLOT.size, 0, 0.0)
 
     def running(self) -> list[int]:
         """Return the ids of the executions that have started and not ended."""
-        ids = struct.unpack_from(f"={self._slots}q", self._memory, HEADER.size)
-        return [execution_id for execution_id in ids if execution_id]
+        return [execution_id for execution_id, _ in self._taken()]
+
+    def overdue(self, seconds: float) -> list[int]:
+        """Return the ids of those that should have ended so many seconds ago, or earlier."""
+        latest = time.monotonic() - seconds
+        return [execution_id for execution_id, stop_at in self._taken() if 0 < stop_at < latest]
+
+    def _taken(self) -> list[tuple[int, float]]:
+        end = HEADER.size + self._slots * SLOT.size
+        return [slot for slot in SLOT.iter_unpack(self._memory[HEADER.size : end]) if slot[0]]
+
+    def retire(self) -> None:
+        """Say that this process takes no more jobs, and ends when those that it has are done: it may be replaced."""
+        struct.pack_into("=Q", self._memory, 32, 1)
+
+    @property
+    def retires(self) -> bool:
+        """Whether it said so."""
+        return bool(struct.unpack_from("=Q", self._memory, 32)[0])
 
     def show_life(self) -> None:
         """Say that the child's own threads still get to run."""

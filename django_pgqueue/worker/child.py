@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import select
 import signal
 import sys
@@ -26,7 +25,7 @@ import psycopg
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 
-from . import hygiene
+from . import cancelling, hygiene
 from .board import Board, Farewell
 from .completer import Completer
 from .fetcher import Fetcher
@@ -37,6 +36,8 @@ from .lanes import Lanes
 from .link import Link
 from .listener import Listener
 from .maintenance import Maintenance
+from .memory import resident_mib
+from .nursery import Nursery
 from .options import Options
 from .pool import Pool
 
@@ -68,7 +69,7 @@ class Child:
         self.link = Link(alias, "child")
         self.hand = Hand(options.concurrency)
         self.completer = Completer(Link(alias, "completer"))
-        self.pool = Pool(self.hand, board, alias, options.concurrency, self.completer.hand_over)
+        self.pool = Pool(options, self.hand, board, Nursery(alias), self.completer.hand_over)
         self.fetcher = Fetcher(Link(alias, "fetcher"), self.hand, self.pool, self.completer, Lanes(options.queue_names))
         self.fetcher.worker_id = worker_id
         self.pool.on_hunger = self.fetcher.wake
@@ -77,7 +78,14 @@ class Child:
         self.guard = LeaseGuard(board, self.hand, self.pool.interrupt)
         self.fetcher.may_claim = self.guard.leases_hold
         self.maintenance = Maintenance(Link(alias, "maintenance"))
-        self.services = [self.completer, self.fetcher, self.watch, self.guard, self.maintenance]
+        self.services = [
+            self.completer,
+            self.fetcher,
+            self.watch,
+            self.guard,
+            self.maintenance,
+            self.pool.deadlines,
+        ]
         if options.listen and get_settings().NOTIFY:
             link = Link(get_settings().LISTEN_DATABASE or alias, "listener")
             self.services.append(Listener(link, self.fetcher.notified, self.fetcher.may_sleep))
@@ -85,6 +93,7 @@ class Child:
     def run(self) -> None:
         """Work until told to stop, drained, or due for replacement."""
         hygiene.watch()
+        cancelling.watch()
         self.pool.start()
         for service in self.services:
             service.start()
@@ -107,7 +116,7 @@ class Child:
                 return STOP, Farewell.RECYCLED
             if time.monotonic() - checked_at > CHECK_SECONDS:
                 checked_at = time.monotonic()
-                if self._has_grown():
+                if self._has_grown() or self.pool.is_worn:
                     return STOP, Farewell.RECYCLED
 
     def _order(self, timeout_seconds: float) -> bytes | None:
@@ -136,6 +145,7 @@ class Child:
         deadline = time.monotonic() + (0.0 if order == RELEASE else self._grace_seconds(order))
         if farewell is Farewell.RECYCLED:  # a replacement is not urgent: what runs may end
             logger.info("worker %d is to be replaced: it finishes what it runs", self.worker_id)
+            self.board.retire()
             deadline = float("inf")
         self.fetcher.stop()
         self._give_back(self.hand.take_waiting())
@@ -221,12 +231,3 @@ def _worker_id(orders: int) -> int | None:
             return None
         line += byte
     return int(line)
-
-
-def resident_mib() -> float:
-    """Return this process's resident memory in MiB; its peak where /proc does not tell the present."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            return int(statm.read().split()[1]) * resource.getpagesize() / 2**20
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

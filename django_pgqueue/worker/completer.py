@@ -27,7 +27,7 @@ BATCH: Final = 500
 BUFFER_LIMIT: Final = 5000
 """Reports that wait at the most before no more jobs are claimed."""
 LOCKED_PAUSE_SECONDS: Final = 0.05
-DUE_AGAIN: Final = frozenset({Ending.FAILED, Ending.RELEASED, Ending.UNKNOWN, Ending.SNOOZED})
+DUE_AGAIN: Final = frozenset({Ending.FAILED, Ending.CRASHED, Ending.RELEASED, Ending.UNKNOWN, Ending.SNOOZED})
 UNWRITABLE: Final = (psycopg.DataError, psycopg.IntegrityError, UnicodeError)
 
 

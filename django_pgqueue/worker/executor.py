@@ -15,9 +15,10 @@ from django.db import connections
 
 from django_pgqueue import lifecycle, registry, signals
 from django_pgqueue.arguments import decode_arguments, encode_result
+from django_pgqueue.conf import get_settings
 from django_pgqueue.context import TaskContext
 from django_pgqueue.db import read_committed
-from django_pgqueue.exceptions import Cancel, Dead, JobLocked, LeaseLost, Retry, Snooze
+from django_pgqueue.exceptions import Cancel, Dead, JobLocked, LeaseLost, Retry, Snooze, TaskTimeout
 
 from . import describe, policy
 from .report import Ending, Report
@@ -37,7 +38,18 @@ class DoesNotFit(Exception):
 class Attempt:
     """One claimed job on its way through its task's function."""
 
-    __slots__ = ("alias", "args", "claimed", "committing", "context", "interrupted", "kwargs", "started_at", "task")
+    __slots__ = (
+        "alias",
+        "args",
+        "claimed",
+        "committing",
+        "context",
+        "interrupted",
+        "kwargs",
+        "started_at",
+        "task",
+        "timed_out",
+    )
 
     task: Task[Any, Any]
     args: list[Any]
@@ -49,11 +61,12 @@ class Attempt:
         self.alias = alias
         self.context = None
         self.interrupted = False
+        self.timed_out = False
         self.committing = False
         self.started_at = time.monotonic()
 
     def run(self) -> Report:
-        """Run a task in this thread, a coroutine on a loop of its own; never raises but `LeaseLost` thrown in."""
+        """Run a task in this thread, a coroutine on a loop of its own; never raises but what is thrown in."""
         try:
             self._prepare()
             self._tell_started()
@@ -78,6 +91,10 @@ class Attempt:
         self.interrupted = True
         if self.context is not None:
             self.context.lost.set()
+
+    def time_out(self) -> None:
+        """Note that the task's time is over; the caller makes the function stop."""
+        self.timed_out = True
 
     # ---------------------------------------------------------------- steps
 
@@ -154,6 +171,8 @@ class Attempt:
 
     def ended_by(self, exception: BaseException) -> Report:
         """Return the report of an attempt that ended with an exception."""
+        if self.timed_out and isinstance(exception, TaskTimeout | asyncio.CancelledError):
+            exception = _timeout_of(self.claimed).with_traceback(exception.__traceback__)
         report = Report(
             self.claimed,
             Ending.FAILED,
@@ -198,6 +217,28 @@ def _finish_one(connection: Any, report: Report) -> lifecycle.Fate:
     now = time.monotonic()
     row = lifecycle.Succeeded(execution_id, report.result, now - report.started_at, now - report.finished_at)
     return lifecycle.succeed(connection, [row])[execution_id]
+
+
+def given_up(claimed: Claimed, started_at: float, *, stack: str) -> Report:
+    """Return the report of an attempt that did not end at its timeout, with the stack of what it was doing."""
+    timeout = _timeout_of(claimed)
+    return Report(
+        claimed,
+        Ending.FAILED,
+        started_at,
+        time.monotonic(),
+        delay_seconds=policy.delay_after_failure(claimed, timeout),
+        exception=timeout,
+        exception_class=describe.class_path(timeout),
+        error=describe.message(timeout),
+        traceback=describe.storable(stack, get_settings().MAX_TRACEBACK_BYTES),
+    )
+
+
+def _timeout_of(claimed: Claimed) -> TaskTimeout:
+    task = registry.get(claimed.task_name)
+    seconds = (task and task.timeout_seconds) or 0.0
+    return TaskTimeout(f"ran for longer than its timeout of {seconds:g} s")
 
 
 def _binds(task: Task[Any, Any], args: list[Any], kwargs: dict[str, Any]) -> bool:

@@ -57,6 +57,8 @@ def tell(report: Report, moved: Moved) -> None:
     elif moved.fate is Fate.DONE:
         if report.ending is Ending.UNKNOWN:
             _warn_unknown(report)
+        elif report.ending is Ending.CRASHED:
+            _warn_crashed(report, moved)
         _send(report, moved.state)
 
 
@@ -73,6 +75,18 @@ def _warn_unknown(report: Report) -> None:
             report.claimed.job_id,
             report.error,
         )
+
+
+def _warn_crashed(report: Report, moved: Moved) -> None:
+    claimed = report.claimed
+    logger.warning(
+        "job %s (%s), attempt %d: %s; now %s",
+        claimed.job_id,
+        claimed.task_name,
+        claimed.attempt,
+        report.error,
+        moved.state,
+    )
 
 
 def _send(report: Report, state: State | None) -> None:
@@ -98,7 +112,7 @@ def _signal_for(report: Report, state: State | None) -> tuple[Any, dict[str, Any
         return signals.job_dead, {"exception": report.exception, "error": report.error}
     if state is State.CANCELLED:
         return signals.job_cancelled, {"error": report.error}
-    if report.ending is Ending.FAILED:
+    if report.ending in (Ending.FAILED, Ending.CRASHED):
         retry = {"exception": report.exception, "error": report.error, "retry_seconds": report.delay_seconds}
         return signals.job_failed, retry
     return None, {}
@@ -141,7 +155,7 @@ def _write_failed(connection: Connection, reports: Sequence[Report]) -> dict[int
     rows = [
         lifecycle.Failed(
             r.claimed.execution_id,
-            Outcome.FAILED,
+            Outcome.CRASHED if r.ending is Ending.CRASHED else Outcome.FAILED,
             r.delay_seconds,
             *_ages(r, now),
             r.exception_class,
@@ -180,6 +194,7 @@ WRITERS: Final[dict[Ending, Writer]] = {
     Ending.DISCARDED: _write_discarded,
     Ending.WRITTEN: _already_written,
     Ending.FAILED: _write_failed,
+    Ending.CRASHED: _write_failed,
     Ending.RELEASED: _write_released,
     Ending.UNKNOWN: _write_unknown,
     Ending.SNOOZED: _write_snoozed,

@@ -22,6 +22,7 @@ from .link import Link
 from .maintenance import tell_crash
 
 DIED: Final = "the worker process died while it ran"
+OVERDUE: Final = "it ran past its timeout, and kept the whole worker process from running: killed with it"
 MARK_BEATS: Final = 4
 """A beat begins at the oldest id that was open this many beats ago, so as not to walk over all that closed since.
 Not at the last beat's: ids are drawn before the claim commits, and a claim may take two beats before it is given up."""
@@ -40,6 +41,8 @@ class Process:
     alive_at: float = field(default_factory=time.monotonic)
     silent: bool = False
     """Whether it was killed for showing no life, and is no longer beaten for, even if it cannot die."""
+    overdue: frozenset[int] = frozenset()
+    """Executions over their timeout that it was killed for."""
     expected_to_end: bool = False
     """Whether its end, however it comes, is no crash."""
 
@@ -99,24 +102,32 @@ class Leases:
 
     def _settle_one(self, process: Process) -> bool:
         """Settle one child; say whether all of it could be, for another session may hold a row locked."""
-        started = set() if process.expected_to_end else set(process.board.running())
+        started = _guilty(process)
+        error = OVERDUE if process.overdue else DIED
         with self.link.use() as connection:
             held = lifecycle.open_executions(connection, process.worker_id)
             crashed = {one.execution_id: one for one in held if one.execution_id in started and one.task_name}
             moves = give_back(connection, [one for one in held if one.execution_id not in crashed])
             if crashed:
-                charged = lifecycle.fail(connection, [_crash(one) for one in crashed.values()])
+                charged = lifecycle.fail(connection, [_crash(one, error) for one in crashed.values()])
                 for execution_id, moved in charged.items():
-                    tell_crash(crashed[execution_id], moved, error=DIED, rescued=False)
+                    tell_crash(crashed[execution_id], moved, error=error, rescued=False)
                 moves |= charged
                 wake_workers(connection)
             lifecycle.unregister_worker(connection, process.worker_id)
         return not any(moved.fate is Fate.LOCKED for moved in moves.values())
 
 
-def _crash(held: Held) -> Failed:
+def _guilty(process: Process) -> set[int]:
+    """Return the executions to charge with a child's end: those it was killed for, or all that had started."""
+    if process.overdue:
+        return set(process.overdue)
+    return set() if process.expected_to_end else set(process.board.running())
+
+
+def _crash(held: Held, error: str) -> Failed:
     delay_seconds = policy.delay_after_crash(held._replace(started=True))
-    return Failed(held.execution_id, Outcome.CRASHED, delay_seconds, None, 0.0, error=DIED)
+    return Failed(held.execution_id, Outcome.CRASHED, delay_seconds, None, 0.0, error=error)
 
 
 def how_it_died(exit_code: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from django_pgqueue.conf import get_settings
+from django_pgqueue.task import Isolation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,3 +25,5 @@ class Options:
     """Replace a process whose resident memory has grown beyond this many MiB."""
     grace_seconds: float = field(default_factory=lambda: get_settings().GRACE)
     listen: bool = True
+    isolation: Isolation | None = None
+    """"process": every job in a process of its own, whatever its task says."""

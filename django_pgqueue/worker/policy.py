@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
+from django_pgqueue.lifecycle import Held
 from django_pgqueue.retry import DEFAULT_BACKOFF
 
 if TYPE_CHECKING:
-    from django_pgqueue.lifecycle import Claimed, Held
+    from django_pgqueue.lifecycle import Claimed
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -26,11 +27,27 @@ def delay_after_failure(claimed: Claimed, exception: BaseException | None) -> fl
 def delay_after_crash(held: Held) -> float | None:
     """Return the seconds until the next attempt of a job whose worker was lost, or None for no more.
 
-    Only a job that had started is charged with the loss, and has `CRASH_BUDGET` of them.
+    Only a job that had started is charged with the loss, and has `CRASH_BUDGET` of them. After the first it is due at
+    once: a machine was lost, more likely than not, and where the job is to blame it runs isolated from now on.
     """
     if held.started and held.crashes + 1 >= get_settings().CRASH_BUDGET:
         return None
-    return _delay(held.task_name or "", held.attempt, held.max_attempts, None)
+    delay_seconds = _delay(held.task_name or "", held.attempt, held.max_attempts, None)
+    return delay_seconds if delay_seconds is None or held.crashes else 0.0
+
+
+def as_held(claimed: Claimed) -> Held:
+    """Return what `delay_after_crash` asks of a job that had started."""
+    return Held(
+        claimed.execution_id,
+        claimed.job_id,
+        claimed.task_name,
+        claimed.queue_name,
+        claimed.attempt,
+        claimed.max_attempts,
+        claimed.crashes,
+        started=True,
+    )
 
 
 def delay_while_unknown(unknown_seconds: float | None) -> float | None:

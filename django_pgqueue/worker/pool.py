@@ -1,55 +1,64 @@
-"""The slots that jobs run in: threads for ordinary tasks, one event loop for coroutines, side by side.
+"""The slots that jobs run in: threads for ordinary tasks, one event loop for coroutines, side by side; and processes of
+their own for isolated jobs, each waited for by one of the threads.
 
-`concurrency` jobs run at a time, of both kinds together. Asynchronous ORM calls (`await Model.objects.aget()`) all run
+`concurrency` jobs run at a time, of all kinds together. Asynchronous ORM calls (`await Model.objects.aget()`) all run
 on one further thread with one connection, asgiref's own: Django has no asynchronous connections.
 """
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
 import logging
-import threading
-from collections import deque
+import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
-
-from asgiref.sync import sync_to_async
+from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
-from django_pgqueue.exceptions import LeaseLost
 
-from . import hygiene
-from .executor import Attempt
-from .hand import Full, Hand
+from .deadlines import Deadlines
+from .hand import Hand
+from .loop_slots import LoopSlots
+from .report import Ending, Report
+from .thread_slot import ThreadSlot
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
 
     from .board import Board
-    from .report import Report
+    from .nursery import Nursery
+    from .options import Options
 
 logger = logging.getLogger("django_pgqueue.worker")
+
+STUCK_LIMIT: Final = 3
+"""Jobs given up at their timeout, whose threads may run for ever, before the process is replaced."""
 
 
 class Pool:
     """Starts the jobs of a hand, each in a slot, and hands over their reports."""
 
     def __init__(
-        self, hand: Hand, board: Board, alias: str, concurrency: int, hand_over: Callable[[Report], None]
+        self, options: Options, hand: Hand, board: Board, nursery: Nursery, hand_over: Callable[[Report], None]
     ) -> None:
+        self.options = options
         self.hand = hand
         self.board = board
-        self.alias = alias
-        self.concurrency = concurrency
+        self.nursery = nursery
+        self.alias = options.database
+        self.concurrency = options.concurrency
         self.hand_over = hand_over
         self.on_hunger: Callable[[], None] = lambda: None
         """Called when a slot has become free and no job waits for it."""
         self.jobs: SimpleQueue[int | None] = SimpleQueue()
-        self.threads = [ThreadSlot(self, slot) for slot in range(concurrency)]
-        self.loop = LoopSlots(self, first_slot=concurrency)
+        self.deadlines = Deadlines(self.time_out, self.give_up)
+        self.threads = [ThreadSlot(self, slot) for slot in range(self.concurrency)]
+        self.loop = LoopSlots(self, first_slot=self.concurrency)
+        self._given_up = 0
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether this process had better be replaced: threads stay that nobody can end, or the nursery is gone."""
+        return self._given_up >= STUCK_LIMIT or self.nursery.is_gone
 
     def start(self) -> None:
         """Start the threads and the event loop."""
@@ -61,26 +70,32 @@ class Pool:
         to_loop = []
         for claimed in jobs:
             task = registry.get(claimed.task_name)
-            if task is not None and task.is_async:
+            if task is not None and task.is_async and not self.isolates(claimed):
                 to_loop.append(claimed.execution_id)
             else:
                 self.jobs.put(claimed.execution_id)
         if to_loop:
             self.loop.submit(to_loop)
 
-    def interrupt(self, execution_ids: Iterable[int]) -> None:
-        """Make these running jobs stop: their flag is set, `LeaseLost` raised in a thread, a coroutine cancelled."""
-        for execution_id in execution_ids:
-            running = self.hand.running.get(execution_id)
-            if running is None:
-                continue
-            if running.slot < self.concurrency:
-                self.threads[running.slot].interrupt(execution_id)
-            else:
-                self.loop.interrupt(execution_id)
+    def isolates(self, claimed: Claimed) -> bool:
+        """Say whether a job is to run in a process of its own: by option, by its task, or for what it once did."""
+        if claimed.isolated or self.options.isolation == "process":
+            return True
+        task = registry.get(claimed.task_name)
+        return task is not None and task.isolation == "process"
+
+    def started(self, claimed: Claimed, slot: int, *, watched: bool = True) -> None:
+        """A job starts: tell the supervisor, and, unless its slot does so, watch its time."""
+        task = registry.get(claimed.task_name)
+        stop_at = 0.0
+        if watched and task is not None and task.timeout_seconds is not None:
+            stop_at = time.monotonic() + task.timeout_seconds
+            self.deadlines.add(claimed.execution_id, stop_at)
+        self.board.started(slot, claimed.execution_id, stop_at)
 
     def ended(self, execution_id: int, slot: int) -> None:
         """A job has ended and its report is handed over: forget it."""
+        self.deadlines.remove(execution_id)
         self.hand.end(execution_id)
         self.board.ended(slot)
         self.loop.room_made()
@@ -93,157 +108,62 @@ class Pool:
             self.jobs.put(None)
         self.loop.stop()
 
+    # ---------------------------------------------------------------- ending what runs
 
-class ThreadSlot(threading.Thread):
-    """One thread that runs one job after another."""
+    def interrupt(self, execution_ids: Iterable[int]) -> None:
+        """Make these running jobs stop: their flag is set, `LeaseLost` raised in a thread, a coroutine cancelled."""
+        for execution_id in execution_ids:
+            if slot := self._slot_of(execution_id):
+                slot.interrupt(execution_id)
 
-    def __init__(self, pool: Pool, slot: int) -> None:
-        super().__init__(name=f"pgqueue-job-{slot}", daemon=True)
-        self.pool = pool
-        self.slot = slot
-        self.attempt: Attempt | None = None
-        self._guard = threading.Lock()
-        """Held to start and end an attempt, and to throw an exception into it: it hits that job or none."""
+    def time_out(self, execution_id: int) -> None:
+        """Make a running job stop for its time is over: `TaskTimeout` raised in a thread, a coroutine cancelled."""
+        if slot := self._slot_of(execution_id):
+            slot.time_out(execution_id)
 
-    def run(self) -> None:
-        """Run jobs until told to end."""
-        while (execution_id := self.pool.jobs.get()) is not None:
-            claimed = self.pool.hand.start(execution_id, self.slot, wait=True)
-            if claimed is not None:
-                self._run_one(claimed)
-        hygiene.close_all()
-
-    def interrupt(self, execution_id: int) -> None:
-        """Raise `LeaseLost` in this thread if it runs that job; C code sees it when it returns to Python."""
-        with self._guard:
-            attempt = self.attempt
-            if attempt is None or attempt.claimed.execution_id != execution_id:
-                return
-            attempt.interrupt()
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(LeaseLost))
-
-    def _run_one(self, claimed: Claimed) -> None:
-        pool = self.pool
-        pool.board.started(self.slot, claimed.execution_id)
-        attempt = Attempt(claimed, pool.alias)
-        report = self._guarded(attempt)
-        try:
-            hygiene.after_job()
-        except Exception:
-            logger.exception("cleaning up after job %s", claimed.job_id)
-        # Handed over before it leaves the hand: at each moment somebody answers for the execution.
-        pool.hand_over(report)
-        pool.ended(claimed.execution_id, self.slot)
-
-    def _guarded(self, attempt: Attempt) -> Report:
-        report = None
-        try:
-            hygiene.before_job()
-            self.attempt = attempt
-            report = attempt.run()
-            with self._guard:
-                self.attempt = None
-        except LeaseLost as lost:  # thrown in after the task's function had ended, or before it began
-            with self._guard:
-                self.attempt = None
-            return report or attempt.ended_by(lost)
-        except Exception as error:  # noqa: BLE001 -- a connection that cannot even be closed
-            return attempt.ended_by(error)
-        return report
-
-
-class LoopSlots(threading.Thread):
-    """The event loop, with as many coroutines at a time as there are threads."""
-
-    def __init__(self, pool: Pool, first_slot: int) -> None:
-        super().__init__(name="pgqueue-loop", daemon=True)
-        self.pool = pool
-        self.free = list(range(first_slot, first_slot + pool.concurrency))
-        self.waiting: deque[int] = deque()
-        self.running: dict[int, tuple[Attempt, asyncio.Task[None]]] = {}
-        self.loop = asyncio.new_event_loop()
-        self._generation = hygiene.generation()
-        self._ending = False
-
-    def run(self) -> None:
-        """Run the loop until it is stopped."""
-        asyncio.set_event_loop(self.loop)
-        while not self._ending:
-            try:
-                self.loop.run_forever()
-            except BaseException:  # SystemExit of a subtask comes out here, and is no reason to end the others
-                logger.exception("a subtask ended the event loop; it goes on")
-        self.loop.close()
-
-    def submit(self, execution_ids: list[int]) -> None:
-        """Queue jobs; from any thread."""
-        with suppress(RuntimeError):  # the loop is closed: the worker is ending, and releases what waits
-            self.loop.call_soon_threadsafe(self._add, execution_ids)
-
-    def room_made(self) -> None:
-        """A job has ended: start one that waits, if there is one; from any thread."""
-        if not self.waiting:
+    def give_up(self, execution_id: int) -> None:
+        """Report a job that did not end at its timeout as failed, with its stack, and give its slot to others."""
+        running = self.hand.running.get(execution_id)
+        slot = self._slot_of(execution_id)
+        if running is None or slot is None:
             return
-        if threading.current_thread() is self:
-            self._start_waiting()
+        blocked = isinstance(slot, LoopSlots) and slot.is_blocked(execution_id)
+        report = slot.give_up(execution_id)
+        if report is None:  # it has ended a moment ago
+            return
+        logger.error(
+            "job %s (%s) goes on after its timeout: closed as failed, and left to itself",
+            report.claimed.job_id,
+            report.claimed.task_name,
+        )
+        self._given_up += 1
+        if isinstance(slot, ThreadSlot):
+            self._replace_thread(running.slot)
+        elif blocked:
+            self._replace_loop()
         else:
-            self.submit([])
+            slot.free.append(running.slot)
+        self.hand_over(report)
+        self.ended(execution_id, running.slot)
 
-    def interrupt(self, execution_id: int) -> None:
-        """Cancel a coroutine; from any thread."""
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._cancel, execution_id)
+    def _slot_of(self, execution_id: int) -> ThreadSlot | LoopSlots | None:
+        running = self.hand.running.get(execution_id)
+        if running is None:
+            return None
+        return self.threads[running.slot] if running.slot < self.concurrency else self.loop
 
-    def stop(self) -> None:
-        """Stop the loop; from any thread."""
-        self._ending = True
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.loop.stop)
+    def _replace_thread(self, slot: int) -> None:
+        self.threads[slot] = ThreadSlot(self, slot)
+        self.threads[slot].start()
 
-    def _add(self, execution_ids: list[int]) -> None:
-        self.waiting.extend(execution_ids)
-        self._start_waiting()
-
-    def _start_waiting(self) -> None:
-        while self.waiting and self.free:
-            execution_id = self.waiting[0]
-            try:
-                claimed = self.pool.hand.start(execution_id, self.free[-1], wait=False)
-            except Full:
-                break
-            self.waiting.popleft()
-            if claimed is None:
-                continue
-            slot = self.free.pop()
-            self.pool.board.started(slot, execution_id)
-            attempt = Attempt(claimed, self.pool.alias)
-            self.running[execution_id] = (attempt, self.loop.create_task(self._run_one(attempt, slot)))
-
-    async def _run_one(self, attempt: Attempt, slot: int) -> None:
-        execution_id = attempt.claimed.execution_id
-        report = await self._run_cleanly(attempt)
-        self.pool.hand_over(report)
-        self.running.pop(execution_id, None)
-        self.free.append(slot)
-        self.pool.ended(execution_id, slot)
-
-    async def _run_cleanly(self, attempt: Attempt) -> Report:
-        """Run a coroutine; tidy the asynchronous ORM's thread if the server was lost before, or it was used."""
-        report = None
-        try:
-            if hygiene.generation() != self._generation:
-                self._generation = hygiene.generation()
-                await sync_to_async(hygiene.before_job)()
-            statements = hygiene.statements_off_slots()
-            report = await attempt.run_async()
-            if hygiene.statements_off_slots() != statements:
-                await sync_to_async(hygiene.after_job)()
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 -- a connection that cannot even be closed
-            return report or attempt.ended_by(error)
-        return report
-
-    def _cancel(self, execution_id: int) -> None:
-        if execution_id in self.running:
-            attempt, task = self.running[execution_id]
-            attempt.interrupt()
-            self.loop.call_soon(task.cancel)  # behind its first step: cancelled before that, it would report nothing
+    def _replace_loop(self) -> None:
+        """Start a new loop in place of a blocked one; what else ran there is given back."""
+        left = self.loop.retire()
+        self.loop = LoopSlots(self, first_slot=self.concurrency)
+        self.loop.start()
+        for execution_id in left:
+            running = self.hand.running[execution_id]
+            logger.warning("job %s is given back: its event loop is blocked", running.claimed.job_id)
+            now = time.monotonic()
+            self.hand_over(Report(running.claimed, Ending.RELEASED, now, now))
+            self.ended(execution_id, running.slot)

@@ -18,6 +18,7 @@ class Ending(Enum):
     DISCARDED = "succeeded, and its task keeps nothing"
     WRITTEN = "succeeded, and committed with the task's own transaction"
     FAILED = "failed"
+    CRASHED = "took the process that ran it down"
     RELEASED = "given back"
     UNKNOWN = "given back: this worker does not know the task, or its arguments do not fit"
     SNOOZED = "given back until later"

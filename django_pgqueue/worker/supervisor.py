@@ -26,16 +26,16 @@ import django_pgqueue
 from django_pgqueue import db, lifecycle
 from django_pgqueue.conf import get_settings
 
-from . import child, hygiene
+from . import child, hygiene, watchdog
 from .board import Board, Farewell
 from .leases import Leases, Process, how_it_died
 from .link import Link
 from .options import Options
+from .watchdog import kill
 
 logger = logging.getLogger("django_pgqueue.worker")
 
 TURN_SECONDS: Final = 1.0
-SILENCE_LIMIT_SECONDS: Final = 600.0
 RESTART_PAUSES_SECONDS: Final = (0.0, 0.2, 1.0, 5.0, 15.0)
 """Before a child that died is replaced: at once the first time, then with growing patience."""
 HEALTHY_SECONDS: Final = 30.0
@@ -87,15 +87,13 @@ class Supervisor:
 
     def _turn(self) -> None:
         while self._signals_told < self.signals:  # not in the handler: a log line may be half written there
-            logger.warning(
-                "signal: %s", ("stopping; running jobs have their grace", "giving back at once")[self._signals_told]
-            )
+            logger.warning("signal: %s", SAID[self._signals_told])
             self._signals_told += 1
         self._reap()
         self._spawn_missing()
         self._survive(lambda: self.leases.beat(self.children.values()))
         self._survive(self.leases.settle)
-        self._look_for_silent()
+        watchdog.look_after(self.children.values())
         self._enforce_grace()
 
     def _survive(self, step: Callable[[], None]) -> None:
@@ -120,7 +118,7 @@ class Supervisor:
         self.signals += 1
         if self.signals >= 3:
             for process in self.children.values():
-                _kill(process.pid)
+                kill(process.pid)
             os._exit(130)
         self.stopping_since = self.stopping_since or time.monotonic()
         self._order_all()
@@ -165,7 +163,8 @@ class Supervisor:
     def _wants_more(self) -> bool:
         if self.stopping_since is not None or (self.options.drain and self._spawned >= self.options.processes):
             return False
-        return len(self.children) < self.options.processes
+        staying = [process for process in self.children.values() if self.options.drain or not process.board.retires]
+        return len(staying) < self.options.processes
 
     def _spawn_missing(self) -> None:
         while self._wants_more() and time.monotonic() >= self._spawn_at:
@@ -180,7 +179,7 @@ class Supervisor:
             try:
                 worker_id = self._register(connection, process.pid)
             except BaseException:
-                _kill(process.pid)  # without an id it would wait for ever
+                kill(process.pid)  # without an id it would wait for ever
                 raise
         self._spawn_at = 0.0
         # The id is the first that a child reads: a signal just now finds it without one, and leaves the order to us.
@@ -261,29 +260,12 @@ class Supervisor:
 
     # ---------------------------------------------------------------- watching over them
 
-    def _look_for_silent(self) -> None:
-        for process in self.children.values():
-            signs = process.board.signs_of_life
-            if signs != process.signs_of_life:
-                process.signs_of_life, process.alive_at = signs, time.monotonic()
-            elif time.monotonic() - process.alive_at > SILENCE_LIMIT_SECONDS:
-                logger.error("worker process %d has shown no life for 10 minutes: killed", process.pid)
-                process.silent = True
-                _kill(process.pid)
-
     def _enforce_grace(self) -> None:
         if self.stopping_since is None:
             return
         if time.monotonic() > self.stopping_since + self.options.grace_seconds + KILL_AFTER_GRACE_SECONDS:
             for process in self.children.values():
-                _kill(process.pid)
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        logger.debug("process %d has ended already", pid)
+                kill(process.pid)
 
 
 def _not_ready(alias: str) -> str:

@@ -3,6 +3,8 @@
 import asyncio
 import ctypes
 import os
+import re
+import signal
 import threading
 import time
 from contextlib import suppress
@@ -12,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 
-from django_pgqueue import Cancel, Dead, Retry, Snooze, TaskContext, task
+from django_pgqueue import Cancel, Dead, Retry, Snooze, TaskContext, TaskTimeout, task
 
 
 @task
@@ -306,3 +308,156 @@ def backend() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])
+
+
+# ------------------------------------------------------------------------------- timeouts
+
+
+@task(timeout=0.5, max_attempts=1)
+def spin() -> None:
+    """Compute until stopped."""
+    while True:
+        sum(range(1000))
+
+
+@task(timeout=0.5, max_attempts=1)
+def sleep_in_c(seconds: float) -> None:
+    """Sleep in one call that no exception can end."""
+    time.sleep(seconds)
+
+
+@task(timeout=0.5, max_attempts=1)
+def clean_up_in_time() -> str:
+    """Notice the timeout, clean up, and return."""
+    try:
+        while True:
+            time.sleep(0.01)
+    except TaskTimeout:
+        return "cleaned up"
+
+
+@task(timeout=0.5, max_attempts=1)
+def wait_for_the_server() -> None:
+    """Run a query that takes long."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(60)")
+
+
+@task(timeout=0.5, max_attempts=1, atomic=True)
+def create_group_and_stay(name: str, path: str) -> None:
+    """Write a row, and take no notice of the timeout; return when a file exists."""
+    Group.objects.create(name=name)
+    while not Path(path).exists():
+        with suppress(BaseException):
+            time.sleep(0.05)
+
+
+@task(timeout=0.5, max_attempts=1)
+async def await_for_ever() -> None:
+    """Wait until cancelled."""
+    await asyncio.Event().wait()
+
+
+@task(timeout=0.5, max_attempts=1)
+async def await_stubbornly(path: str) -> None:
+    """Take no notice of being cancelled, until a file exists."""
+    while not Path(path).exists():
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.05)
+
+
+@task(timeout=0.5, max_attempts=1)
+async def block_the_loop(path: str) -> None:
+    """Keep the event loop from all others, until a file exists."""
+    while not Path(path).exists():
+        time.sleep(0.05)
+
+
+@task(timeout=0.5, max_attempts=2, backoff=0)
+def hold_the_interpreter_for_ever() -> None:
+    """Stay in C code that keeps the interpreter to itself."""
+    ctypes.PyDLL(None).sleep(600)
+
+
+# ------------------------------------------------------------------------------- isolation
+
+
+@task(isolation="process", takes_context=True, max_attempts=10, backoff=0)
+def die(context: TaskContext, how: str) -> None:
+    """End the process, one way or another."""
+    end_process(how)
+
+
+@task(takes_context=True, max_attempts=10, backoff=0)
+def die_once(context: TaskContext) -> int:
+    """Take the worker process down at the first attempt; return the process of the second."""
+    if context.attempt == 1:
+        end_process("segfault")
+    return os.getpid()
+
+
+@task(isolation="process")
+def isolated_pid(path: str | None = None, started: str | None = None) -> int:
+    """Return the process that runs this, once a file exists."""
+    if started is not None:
+        Path(started).touch()
+    while path is not None and not Path(path).exists():
+        time.sleep(0.01)
+    return os.getpid()
+
+
+@task
+def pid() -> int:
+    """Return the process that runs this."""
+    return os.getpid()
+
+
+@task(isolation="process")
+async def isolated_async_add(a: int, b: int) -> int:
+    """Return a sum."""
+    await asyncio.sleep(0)
+    return a + b
+
+
+@task(isolation="process", atomic=True)
+def isolated_create_group(name: str) -> list[int]:
+    """Write a row in the transaction of the finish."""
+    return [Group.objects.create(name=name).pk, os.getpid()]
+
+
+@task(isolation="process", max_attempts=1)
+def isolated_fail(message: str) -> None:
+    """Fail."""
+    raise RuntimeError(message)
+
+
+@task(isolation="process", timeout=0.5, max_attempts=2, backoff=0)
+def loop_in_c() -> None:
+    """Never return from one call."""
+    re.match("(a+)+$", "a" * 60 + "b")
+
+
+@task(isolation="process")
+def leave_a_thread() -> int:
+    """Leave a thread running; return the process."""
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    return os.getpid()
+
+
+def end_process(how: str) -> None:
+    """End this process in one of the ways that are no exception."""
+    match how:
+        case "segfault":
+            ctypes.string_at(0)
+        case "exit 0":
+            os._exit(0)
+        case "exit 1":
+            os._exit(1)
+        case "abort":
+            os.abort()
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "close everything":
+            os.closerange(3, 256)
+        case _:
+            raise ValueError(how)

@@ -194,7 +194,7 @@ def test_an_idle_fetcher_looks_often_at_first_and_then_sleeps_until_something_is
 
 def test_a_hand_starts_no_more_than_its_capacity():
     hand = Hand(1)
-    jobs = [lifecycle.Claimed(n, n, "t", "q", 0, lifecycle.EPOCH, "{}", 1, 1, 0, None) for n in (1, 2)]
+    jobs = [lifecycle.Claimed(n, n, "t", "q", 0, lifecycle.EPOCH, "{}", 1, 1, 0, False, None) for n in (1, 2)]
     hand.add(jobs)
     assert hand.start(1, 0, wait=False) == jobs[0]
     with pytest.raises(Full):

@@ -25,6 +25,7 @@ def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
     parser.add_argument("--max-jobs", type=positive, help="replace a process after this many jobs")
     parser.add_argument("--max-rss-mb", type=positive, help="replace a process that has grown beyond this many MiB")
     parser.add_argument("--grace", type=seconds, help="seconds for running jobs after SIGTERM (default: a setting)")
+    parser.add_argument("--isolation", choices=["process"], help="run every job in a process of its own")
     parser.add_argument("--no-listen", action="store_true", help="poll only")
 
 
@@ -66,6 +67,7 @@ def as_options(alias: str, told: dict[str, Any]) -> Options:
         max_rss_mb=told["max_rss_mb"],
         grace_seconds=settings.GRACE if told["grace"] is None else told["grace"],
         listen=not told["no_listen"],
+        isolation=told["isolation"],
     )
 
 

@@ -1,0 +1,249 @@
+"""A process that runs isolated jobs, one at a time: its life, and the worker process's handle on it.
+
+A crash takes the job that runs here with it and nothing else. Jobs and reports go through a socket as JSON, each after
+its length; pickle would run code that a task put there.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Final, NoReturn
+
+from django_pgqueue import registry
+from django_pgqueue.lifecycle import Claimed
+
+from . import hygiene, memory
+from .executor import Attempt
+from .report import Ending, Report
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+LENGTH: Final = struct.Struct("=I")
+WORD: Final = struct.Struct("=i")
+STACK_SIGNAL: Final = signal.SIGUSR2
+STACK_SECONDS: Final = 0.5
+"""How long a process that is to be killed gets to write its stack."""
+ANSWER_SECONDS: Final = 30.0
+"""How long an answer that has begun may take to its end."""
+DEAD_SECONDS: Final = 0.2
+"""How long an answer is looked for of a process that has ended."""
+STATUS_SECONDS: Final = 2.0
+"""How long the nursery gets to tell how a process ended."""
+KEPT: Final = (
+    "started_at",
+    "finished_at",
+    "result",
+    "delay_seconds",
+    "may_be_committed",
+    "exception_class",
+    "error",
+    "traceback",
+)
+"""What of a report goes through the socket as it is."""
+
+
+class CellDied(Exception):
+    """The process ended without a report; `status` is its wait status, None if nobody could tell."""
+
+    def __init__(self, status: int | None) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class CellKilled(Exception):
+    """The process was killed because its time was over; `stack` is what it was doing."""
+
+    def __init__(self, stack: str) -> None:
+        super().__init__(stack)
+        self.stack = stack
+
+
+class Cell:
+    """The worker process's handle on one."""
+
+    def __init__(self, jobs: socket.socket, status: int, stack: int) -> None:
+        self._jobs = jobs
+        self._status = status
+        self._stack = stack
+        self.is_worn = False
+        """Whether a job left something there that the next should not find."""
+        self.resident_mib = 0.0
+        """Its memory after its last job."""
+        self._is_busy = False
+        word = os.read(status, WORD.size)  # the nursery answers at once, or is gone
+        pid = WORD.unpack(word)[0] if len(word) == WORD.size else -1
+        self.pid: int | None = pid if pid > 0 else None
+        """None if it could not be made."""
+
+    def run(self, claimed: Claimed, timeout_seconds: float | None) -> Report:
+        """Have one job run; raises `CellDied` if the process ended, `CellKilled` if its time was over."""
+        stop_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        self._is_busy = True
+        self._jobs.settimeout(None)
+        with suppress(OSError):  # dead already: found out below
+            _send(self._jobs, _as_json(claimed))
+        if not self._answers(stop_at):
+            stack = self.stack()
+            self.kill()
+            raise CellKilled(stack)
+        told = self._receive()
+        if told is None:
+            raise CellDied(self._wait_status())
+        self._is_busy = False
+        self.is_worn = told.pop("is_worn")
+        self.resident_mib = told.pop("resident_mib")
+        return _as_report(claimed, told)
+
+    def _receive(self) -> dict[str, Any] | None:
+        """Return the answer, None if the process ended without; what it forked may hold the socket open still."""
+        self._jobs.settimeout(DEAD_SECONDS if self._has_ended() else ANSWER_SECONDS)
+        try:
+            return _receive(self._jobs)
+        except OSError:
+            return None
+
+    def _answers(self, stop_at: float | None) -> bool:
+        """Wait for an answer, or the process's end; say whether it came in time."""
+        poll = select.poll()
+        poll.register(self._jobs, select.POLLIN)
+        poll.register(self._status, select.POLLIN)
+        left = None if stop_at is None else max(0.0, stop_at - time.monotonic()) * 1000
+        return bool(poll.poll(left))
+
+    def stack(self) -> str:
+        """Return what the process is doing, as far as it can tell; its C code is asked, so that no loop hides it."""
+        self._signal(STACK_SIGNAL)
+        text = b""
+        poll = select.poll()
+        poll.register(self._stack, select.POLLIN)
+        deadline = time.monotonic() + STACK_SECONDS
+        while poll.poll(50 if text else max(0.0, deadline - time.monotonic()) * 1000):
+            data = os.read(self._stack, 65536)
+            text += data
+            if not data or time.monotonic() > deadline:
+                break
+        return text.decode("utf-8", "replace")
+
+    def kill(self) -> None:
+        """End the process, whatever it does; from any thread."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self.pid is not None and not self._has_ended():
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def _has_ended(self) -> bool:
+        """Whether its end was told: from then on the pid may be another's."""
+        poll = select.poll()
+        poll.register(self._status, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _wait_status(self) -> int | None:
+        poll = select.poll()
+        poll.register(self._status, select.POLLIN)
+        if not poll.poll(STATUS_SECONDS * 1000):
+            return None
+        word = os.read(self._status, WORD.size)
+        return WORD.unpack(word)[0] if len(word) == WORD.size else None
+
+    def close(self) -> None:
+        """Let go of the process: one that waits for a job ends by itself, one that runs one is killed."""
+        if self._is_busy:
+            self.kill()
+        self._jobs.close()
+        os.close(self._status)
+        os.close(self._stack)
+
+
+def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
+    """Be a cell: run the jobs that come, until no more can come."""
+    faulthandler.register(STACK_SIGNAL, file=stack, all_threads=False, chain=False)
+    _be_first_to_go()
+    hygiene.watch()
+    threads = threading.active_count()
+    while (told := _receive(jobs)) is not None:
+        report = _run(_as_claimed(told), alias)
+        answer = {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value}
+        answer |= {"is_worn": threading.active_count() > threads, "resident_mib": memory.resident_mib()}
+        _flush()
+        _send(jobs, answer)
+    os._exit(0)
+
+
+def _run(claimed: Claimed, alias: str) -> Report:
+    attempt = Attempt(claimed, alias)
+    try:
+        hygiene.before_job()
+        report = attempt.run()
+    except Exception as error:  # noqa: BLE001 -- a connection that cannot even be closed
+        report = attempt.ended_by(error)
+    try:
+        hygiene.after_job()
+    except Exception:
+        logger.exception("cleaning up after job %s", claimed.job_id)
+    return report
+
+
+def _be_first_to_go() -> None:
+    """When memory runs out the kernel is to take this process, and not the worker that answers for many jobs."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+        score.write("500")
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # whatever the task made of it
+            stream.flush()
+
+
+# ------------------------------------------------------------------------------- what goes through the socket
+
+
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    data = json.dumps(message).encode()
+    connection.sendall(LENGTH.pack(len(data)) + data)
+
+
+def _receive(connection: socket.socket) -> dict[str, Any] | None:
+    """Return the next message, or None at the end of the connection, also in the middle of a message."""
+    head = _read(connection, LENGTH.size)
+    data = head and _read(connection, LENGTH.unpack(head)[0])
+    return json.loads(data) if data else None
+
+
+def _read(connection: socket.socket, size: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            return None
+        data += part
+    return bytes(data)
+
+
+def _as_json(claimed: Claimed) -> dict[str, Any]:
+    return claimed._asdict() | {"run_after": claimed.run_after.isoformat()}
+
+
+def _as_claimed(told: dict[str, Any]) -> Claimed:
+    return Claimed(**(told | {"run_after": datetime.fromisoformat(told["run_after"])}))
+
+
+def _as_report(claimed: Claimed, told: dict[str, Any]) -> Report:
+    ending = Ending(told.pop("ending"))
+    return Report(
+        claimed, ending, told.pop("started_at"), told.pop("finished_at"), registry.get(claimed.task_name), **told
+    )

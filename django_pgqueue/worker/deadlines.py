@@ -1,0 +1,62 @@
+"""Ends jobs that run for longer than their task's `timeout`.
+
+At the time: an exception is raised in the thread, the coroutine is cancelled. Five seconds later what is still there is
+given up: its stack goes on record, its execution is closed, and its slot gets a new thread. What keeps even this
+service from running, C code that holds the interpreter, is ended by the supervisor, with the process.
+
+Isolated jobs are not seen here: the slot that waits for one kills its process at the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from .service import Service
+
+STAY_SECONDS: Final = 5.0
+"""How long a job may take to clean up after its time."""
+
+
+class Deadlines(Service):
+    """Watches the jobs of this process that have a timeout."""
+
+    def __init__(self, time_out: Callable[[int], None], give_up: Callable[[int], None]) -> None:
+        super().__init__("deadlines")
+        self.time_out = time_out
+        self.give_up = give_up
+        self._stop_at: dict[int, float] = {}
+        self._late: dict[int, float] = {}
+        """Those told to stop, and when they will be given up."""
+        self._sleeps_until = float("inf")
+
+    def add(self, execution_id: int, stop_at: float) -> None:
+        """Watch a job that has started; `stop_at` is of the monotonic clock. From any thread."""
+        self._stop_at[execution_id] = stop_at
+        if stop_at < self._sleeps_until:
+            self.wake()
+
+    def remove(self, execution_id: int) -> None:
+        """A job has ended; from any thread, also for one that is not watched."""
+        self._stop_at.pop(execution_id, None)
+        self._late.pop(execution_id, None)
+
+    def tick(self) -> float:
+        """Stop what is due; sleep until the next is."""
+        self._sleeps_until = float("inf")  # whatever is added from here on wakes us
+        now = time.monotonic()
+        for execution_id in _due(self._stop_at, now):
+            if self._stop_at.pop(execution_id, None) is not None:
+                self._late[execution_id] = now + STAY_SECONDS
+                self.time_out(execution_id)
+        for execution_id in _due(self._late, now):
+            if self._late.pop(execution_id, None) is not None:
+                self.give_up(execution_id)
+        next_at = min((*list(self._stop_at.values()), *list(self._late.values())), default=now + 60.0)
+        self._sleeps_until = next_at
+        return max(0.0, next_at - time.monotonic())
+
+
+def _due(instants: dict[int, float], now: float) -> list[int]:
+    return [execution_id for execution_id, instant in list(instants.items()) if instant <= now]

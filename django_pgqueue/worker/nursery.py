@@ -1,0 +1,158 @@
+"""The process that makes processes: for isolated jobs, and forked from a worker process before that has any threads.
+
+A process with threads cannot fork safely, and starting Python and Django anew takes a second; the nursery has all the
+tasks loaded, no thread and no connection, and forks in milliseconds. For each process that it makes it is sent three
+file descriptors: the cell's end of a socket pair, that jobs go through; a pipe, to which the nursery writes the cell's
+pid and, when it ends, its wait status; and a pipe for the cell's stack (see `cell`).
+
+It ends with its worker process, and so do the cells with it: on Linux by the kernel's doing, whatever state they are
+in; elsewhere the nursery sees the socket's end, and kills them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import logging
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+from typing import Final, NoReturn
+
+from . import cell, hygiene
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+WORD: Final = struct.Struct("=i")
+NO_CELL: Final = -1
+"""In place of a pid: the fork failed."""
+PR_SET_PDEATHSIG: Final = 1
+
+
+class Nursery:
+    """The worker process's side of it."""
+
+    def __init__(self, alias: str) -> None:
+        self.is_gone = False
+        """Whether the process has ended, so that no more cells can be made."""
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair()
+        gc.freeze()  # what is loaded now stays shared with the processes to come: no collection touches it
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._socket.close()
+                _main(theirs, alias)
+            finally:
+                os._exit(1)
+        self.pid = pid
+        theirs.close()
+
+    def new_cell(self) -> cell.Cell:
+        """Make a process for isolated jobs; raises `OSError` if that fails."""
+        ours, theirs = socket.socketpair()
+        status, their_status = os.pipe()
+        stack, their_stack = os.pipe()
+        try:
+            with self._lock:
+                socket.send_fds(self._socket, [b"F"], [theirs.fileno(), their_status, their_stack])
+        except OSError:
+            self.is_gone = True
+            ours.close()
+            os.close(status)
+            os.close(stack)
+            raise
+        finally:
+            theirs.close()
+            os.close(their_status)
+            os.close(their_stack)
+        made = cell.Cell(ours, status, stack)
+        if made.pid is None:
+            made.close()
+            raise OSError("no process could be started for it")
+        return made
+
+
+def _main(orders: socket.socket, alias: str) -> NoReturn:
+    """Be the nursery: fork at each order, tell of each death, until the worker process is gone."""
+    _die_with_parent()
+    hygiene.close_for_good()
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    statuses: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([orders.fileno(), reader], [], [])
+        if reader in ready:
+            os.read(reader, 4096)
+            _tell_of_deaths(statuses)
+        if orders.fileno() in ready:
+            message, descriptors, _, _ = socket.recv_fds(orders, 1, 3)
+            if not message:
+                break
+            _fork(orders, alias, descriptors, statuses)
+    for pid in statuses:
+        os.kill(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def _fork(orders: socket.socket, alias: str, descriptors: list[int], statuses: dict[int, int]) -> None:
+    jobs, status, stack = descriptors
+    try:
+        pid = os.fork()
+    except OSError:
+        logger.exception("no process can be started for an isolated job")
+        pid = NO_CELL
+    if pid == 0:
+        try:
+            _leave_behind(orders, [*statuses.values(), status])
+            _die_with_parent()
+            cell.main(socket.socket(fileno=jobs), stack, alias)
+        finally:
+            os._exit(1)
+    os.close(jobs)
+    os.close(stack)
+    _write(status, pid)
+    if pid == NO_CELL:
+        os.close(status)
+    else:
+        statuses[pid] = status
+
+
+def _leave_behind(orders: socket.socket, descriptors: list[int]) -> None:
+    """In a cell just forked: let go of what is the nursery's."""
+    os.close(signal.set_wakeup_fd(-1))
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    orders.close()
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _tell_of_deaths(statuses: dict[int, int]) -> None:
+    while statuses:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        descriptor = statuses.pop(pid)
+        _write(descriptor, status)
+        os.close(descriptor)
+
+
+def _write(descriptor: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the worker process has lost interest in this cell
+        os.write(descriptor, WORD.pack(number))
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to end this process with the thread that forked it; only Linux can."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the kernel was asked
+            os._exit(1)

@@ -1,0 +1,149 @@
+"""One thread of the pool, that runs one job after another."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+import threading
+import traceback
+from queue import Empty
+from typing import TYPE_CHECKING, Final
+
+from django_pgqueue.exceptions import LeaseLost, TaskTimeout
+
+from . import cancelling, hygiene
+from .executor import Attempt, given_up
+from .isolated import IsolatedAttempt
+
+if TYPE_CHECKING:
+    from django_pgqueue.lifecycle import Claimed
+
+    from .cell import Cell
+    from .pool import Pool
+    from .report import Report
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+CELL_IDLE_SECONDS: Final = 60.0
+"""How long a process for isolated jobs is kept for the next one."""
+
+
+class ThreadSlot(threading.Thread):
+    """One thread that runs one job after another, or waits for the process that runs an isolated one."""
+
+    def __init__(self, pool: Pool, slot: int) -> None:
+        super().__init__(name=f"pgqueue-job-{slot}", daemon=True)
+        self.pool = pool
+        self.slot = slot
+        self.attempt: Attempt | IsolatedAttempt | None = None
+        self.cell: Cell | None = None
+        """The process that isolated jobs of this slot run in, one after another."""
+        self._given_up = False
+        self._guard = threading.Lock()
+        """Held to start and end an attempt, and to throw an exception into it: it hits that job or none."""
+
+    def run(self) -> None:
+        """Run jobs until told to end, or given up."""
+        try:
+            while not self._given_up and (execution_id := self._next()) is not None:
+                claimed = self.pool.hand.start(execution_id, self.slot, wait=True)
+                if claimed is not None:
+                    self._run_one(claimed)
+        finally:
+            self.close_cell()
+            hygiene.close_all()
+            cancelling.forget(threading.get_ident())
+
+    def _next(self) -> int | None:
+        while self.cell is not None:
+            try:
+                return self.pool.jobs.get(timeout=CELL_IDLE_SECONDS)
+            except Empty:
+                self.close_cell()
+        return self.pool.jobs.get()
+
+    def close_cell(self) -> None:
+        """End the process for isolated jobs, if there is one."""
+        cell, self.cell = self.cell, None
+        if cell is not None:
+            cell.close()
+
+    # ---------------------------------------------------------------- from other threads
+
+    def interrupt(self, execution_id: int) -> None:
+        """Make that job stop, if it runs here, for its lease is lost; C code sees it when it returns to Python."""
+        with self._guard:
+            if self._runs(execution_id):
+                self.attempt.interrupt()  # type: ignore[union-attr]  # it runs
+                self._throw(LeaseLost)
+
+    def time_out(self, execution_id: int) -> None:
+        """Make that job stop, if it runs here, for its time is over; a query that it waits for is cancelled."""
+        with self._guard:
+            if self._runs(execution_id):
+                self.attempt.time_out()  # type: ignore[union-attr]  # it runs
+                self._throw(TaskTimeout)
+                cancelling.cancel_queries(self.ident or 0)
+
+    def give_up(self, execution_id: int) -> Report | None:
+        """Leave that job to itself, if it still runs here: this thread reports no more; return its report instead."""
+        with self._guard:
+            attempt = self.attempt
+            if attempt is None or not self._runs(execution_id):
+                return None
+            self._given_up = True
+            frame = sys._current_frames().get(self.ident or 0)
+            stack = "".join(traceback.format_stack(frame)) if frame else ""
+            return given_up(attempt.claimed, attempt.started_at, stack=f"Where it was, 5 s after its time:\n{stack}")
+
+    def _runs(self, execution_id: int) -> bool:
+        return self.attempt is not None and self.attempt.claimed.execution_id == execution_id
+
+    def _throw(self, exception: type[BaseException]) -> None:
+        if isinstance(self.attempt, Attempt):  # an isolated one stops by losing its process
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(exception))
+
+    # ---------------------------------------------------------------- one job
+
+    def _run_one(self, claimed: Claimed) -> None:
+        attempt = self._attempt(claimed)
+        self.pool.started(claimed, self.slot, watched=isinstance(attempt, Attempt))
+        report = self._guarded(attempt)
+        self._clean_up(attempt)
+        if self._given_up:
+            logger.warning("job %s, given up at its timeout, has ended after all; it does not count", claimed.job_id)
+            return
+        # Handed over before it leaves the hand: at each moment somebody answers for the execution.
+        self.pool.hand_over(report)
+        self.pool.ended(claimed.execution_id, self.slot)
+
+    def _attempt(self, claimed: Claimed) -> Attempt | IsolatedAttempt:
+        if self.pool.isolates(claimed):
+            return IsolatedAttempt(claimed, self)
+        return Attempt(claimed, self.pool.alias)
+
+    def _guarded(self, attempt: Attempt | IsolatedAttempt) -> Report:
+        report = None
+        try:
+            hygiene.before_job()
+            self.attempt = attempt
+            report = attempt.run()
+            with self._guard:
+                self.attempt = None
+        except (LeaseLost, TaskTimeout) as thrown:  # in after the task's function had ended, or before it began
+            with self._guard:
+                self.attempt = None
+            return report or attempt.ended_by(thrown)
+        except Exception as error:  # noqa: BLE001 -- a connection that cannot even be closed
+            return attempt.ended_by(error)
+        return report
+
+    def _clean_up(self, attempt: Attempt | IsolatedAttempt) -> None:
+        try:
+            if attempt.interrupted or attempt.timed_out:  # the exception may have hit the driver in mid-air
+                hygiene.close_all()
+            else:
+                hygiene.after_job()
+        except Exception:
+            logger.exception("cleaning up after job %s", attempt.claimed.job_id)

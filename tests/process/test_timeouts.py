@@ -1,0 +1,115 @@
+"""Tasks that run for longer than their timeout: each ends as what it is, and takes nobody with it."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import Group
+
+from django_pgqueue.models import Execution, Job
+from tests.app import tasks
+
+pytestmark = pytest.mark.process
+
+TIMEOUT = "django_pgqueue.exceptions.TaskTimeout"
+
+
+def only_execution(job: Job) -> Execution:
+    return Execution.objects.get(job_id=job.pk)
+
+
+def is_timed_out(job: Job) -> bool:
+    return Execution.objects.filter(job_id=job.pk, outcome="failed", exception_class=TIMEOUT).exists()
+
+
+def test_what_can_be_stopped_is_stopped_at_its_time(start):
+    spinning = tasks.spin.enqueue()
+    waiting = tasks.await_for_ever.enqueue()
+    querying = tasks.wait_for_the_server.enqueue()
+    tidy = tasks.clean_up_in_time.enqueue()
+    worker = start("--drain")
+    assert worker.has_drained()
+    for job in (spinning, waiting, querying):
+        job.refresh_from_db()
+        execution = only_execution(job)
+        assert (job.state, execution.exception_class) == ("dead", TIMEOUT)
+        assert execution.error == "ran for longer than its timeout of 0.5 s"
+        assert (execution.finished_at - execution.started_at).total_seconds() < 5  # type: ignore[operator]
+        assert f"in {job.task_name.rsplit('.', 1)[1]}" in execution.traceback
+    tidy.refresh_from_db()
+    assert (tidy.state, tidy.result) == ("succeeded", "cleaned up")
+
+
+def test_what_stays_is_closed_with_its_stack_its_slot_is_used_again_and_its_effects_roll_back(start, tmp_path):
+    end = tmp_path / "end"
+    stays = [tasks.await_stubbornly.enqueue(str(end)), tasks.create_group_and_stay.enqueue("late", str(end))]
+    worker = start("--concurrency", "2")
+    worker.wait_until(lambda: all(map(is_timed_out, stays)))
+    for job in stays:
+        execution = only_execution(job)
+        assert "5 s after its time" in execution.traceback
+        assert f"in {job.task_name.rsplit('.', 1)[1]}" in execution.traceback
+    after = [tasks.pid.enqueue(), tasks.async_add.enqueue(1, 2)]
+    worker.wait_until(lambda: Job.objects.filter(pk__in=[job.pk for job in after], state="succeeded").count() == 2)
+    end.touch()
+    worker.wait_until(lambda: worker.said.count("has ended after all") == 2)
+    assert set(Execution.objects.filter(job__in=stays).values_list("outcome", flat=True)) == {"failed"}
+    assert not Group.objects.filter(name="late").exists()
+    assert "no longer this worker's" not in worker.said
+
+
+def test_a_blocked_event_loop_is_replaced_and_what_else_ran_there_is_given_back(start, tmp_path):
+    end, neighbour_may_end = tmp_path / "end", tmp_path / "neighbour"
+    started = tmp_path / "started"
+    neighbour = tasks.await_file.enqueue(str(neighbour_may_end), started=str(started))
+    worker = start()
+    worker.wait_until(started.exists)
+    blocking = tasks.block_the_loop.enqueue(str(end))
+    worker.wait_until(lambda: is_timed_out(blocking))
+    assert "time.sleep(0.05)" in only_execution(blocking).traceback
+    neighbour_may_end.touch()
+    worker.wait_until(lambda: Job.objects.filter(pk=neighbour.pk, state="succeeded").exists())
+    neighbour.refresh_from_db()
+    assert (neighbour.attempt, neighbour.crashes) == (1, 0)
+    assert tuple(Execution.objects.filter(job=neighbour).order_by("id").values_list("outcome", flat=True)) == (
+        "released",
+        "succeeded",
+    )
+    end.touch()
+
+
+def test_after_three_that_stay_the_process_is_replaced(start, tmp_path):
+    """The replacement works while the old one still finishes what it has."""
+    may_end, started = tmp_path / "may end", tmp_path / "started"
+    slow = tasks.wait_for_file.enqueue(str(may_end), started=str(started))
+    worker = start("--concurrency", "4")
+    worker.wait_until(started.exists)
+    [first] = worker.children
+    stays = [tasks.sleep_in_c.enqueue(600) for _ in range(3)]
+    worker.wait_until(lambda: all(map(is_timed_out, stays)))
+    worker.wait_until(lambda: len(worker.children) == 2)
+    job = tasks.pid.enqueue()
+    worker.wait_until(lambda: Job.objects.filter(pk=job.pk, state="succeeded").exists())
+    job.refresh_from_db()
+    assert job.result == worker.children[1]
+    may_end.touch()
+    worker.wait_until(lambda: worker.children == [job.result])
+    slow.refresh_from_db()
+    assert (slow.state, slow.attempt, slow.crashes) == ("succeeded", 1, 0)
+    assert first != job.result
+
+
+def test_what_keeps_the_whole_process_from_running_is_killed_with_it_and_alone_charged(start, tmp_path):
+    started, may_end = tmp_path / "started", tmp_path / "may end"
+    neighbour = tasks.wait_for_file.enqueue(str(may_end), started=str(started))
+    worker = start(LEASE=60.0)
+    worker.wait_until(started.exists)
+    guilty = tasks.hold_the_interpreter_for_ever.enqueue()
+    worker.wait_until(lambda: Execution.objects.filter(job=guilty, outcome="crashed").exists(), 30)
+    assert "past its timeout" in Execution.objects.get(job=guilty, outcome="crashed").error
+    may_end.touch()
+    worker.wait_until(lambda: Job.objects.filter(pk=neighbour.pk, state="succeeded").exists())
+    neighbour.refresh_from_db()
+    assert (neighbour.attempt, neighbour.crashes) == (1, 0)
+    # From now on it runs isolated, where its timeout is kept to the moment.
+    worker.wait_until(lambda: Job.objects.filter(pk=guilty.pk, state="dead").exists())
+    assert Execution.objects.filter(job=guilty).latest("id").exception_class == TIMEOUT
