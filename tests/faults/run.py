@@ -12,8 +12,9 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -33,6 +34,9 @@ TIMES: Final = {"POLL_INTERVAL": 0.2, "POLL_INTERVAL_WITHOUT_LISTEN": 0.2}
 """Besides the harness's own short times: lease 2 s, beat 0.5 s, rescue 0.25 s, grace 2 s."""
 PATIENCE_SECONDS: Final = 30.0
 SETTINGS_MODULE: Final = "tests.faults.settings"
+
+
+T = TypeVar("T")
 
 
 class Skip(Exception):
@@ -174,8 +178,12 @@ class Run:
         self.server, self.database, self.settings = server, "postgres", server.settings_for("postgres")
 
     def at_end(self, call: Callable[[], Any]) -> None:
-        """Have something done after the scenario, whatever comes of it."""
+        """Have something done after the scenario and its check, whatever comes of it."""
         self._undo.callback(call)
+
+    def enter(self, resource: AbstractContextManager[T]) -> T:
+        """Enter a context that lasts until the history is checked, as that of a server of the scenario's own."""
+        return self._undo.enter_context(resource)
 
     # ---------------------------------------------------------------- jobs
 
@@ -271,18 +279,18 @@ class Run:
         return [one for one in lines if one["event"] == event and all(one.get(k) == v for k, v in fields.items())]
 
     def close(self) -> tuple[History, list[Violation]]:
-        """End what still runs, put all back, and check the history."""
-        try:
+        """End what still runs, check the history, and put all back."""
+        with self._undo:
+            try:
+                for worker in self.workers:
+                    if worker.process.poll() is None and not _is_stopped(worker.process.pid):
+                        self.stop(worker)
+            finally:
+                self._end_all()
             for worker in self.workers:
-                if worker.process.poll() is None and not _is_stopped(worker.process.pid):
-                    self.stop(worker)
-        finally:
-            self._end_all()
-            self._undo.close()
-        for worker in self.workers:
-            worker.assert_sound()
-        history = collect(self.connection, self.where)
-        self.connection.close()
+                worker.assert_sound()
+            history = collect(self.connection, self.where)
+            self.connection.close()
         self.suite.drop_database(self._first_database)
         return history, checker.check(history, self.rules)
 
