@@ -113,25 +113,90 @@ class EngineConnection(psycopg.Connection[Row]):
             return end.value  # type: ignore[no-any-return]  # a generator's value is Any to mypy
 
 
+_for_django: dict[str, set[str]] = {}
+
+
+def add_options(alias: str, options: Mapping[str, Any]) -> None:
+    """Add to what Django's connections of this process are opened with; what the project's OPTIONS say wins."""
+    if alias in _for_django:  # in a fork of a process that did it
+        return
+    given = connections[alias].settings_dict["OPTIONS"]
+    _for_django[alias] = set(options) - set(given)
+    given.update({**options, **given})
+
+
 def connect(alias: str, role: str) -> EngineConnection:
     """Open an engine connection to the database of a Django alias; `role` goes into its `application_name`.
 
-    Raises `psycopg.OperationalError` if the server cannot be reached.
+    Raises `psycopg.OperationalError` if the server cannot be reached, or is a primary that was left behind.
     """
+    connection = _connect(alias, role)
+    try:
+        refuse_an_old_primary(connection, alias)
+    except psycopg.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect(alias: str, role: str) -> EngineConnection:
     params = connections[alias].get_connection_params()
-    for django_only in ("cursor_factory", "context", "prepare_threshold", "application_name"):
-        params.pop(django_only, None)
+    for not_ours in ("cursor_factory", "context", "prepare_threshold", "application_name", *_for_django.get(alias, ())):
+        params.pop(not_ours, None)
     params = {**KEEPALIVE, **params, "application_name": f"pgqueue:{role}"}
     user_options = params.pop("options", "")
     try:
-        return EngineConnection.connect(
+        connection = EngineConnection.connect(
             **params, options=f"{user_options} {PLANNER}".strip(), autocommit=True, prepare_threshold=1
         )
     except psycopg.OperationalError as error:
         if "startup parameter" not in str(error):
             raise
+    else:
+        if _has_its_options(connection):
+            return connection
+        connection.close()
     # A transaction pooler: each statement may run on another server connection, where nothing is prepared.
     return EngineConnection.connect(**params, autocommit=True, prepare_threshold=None)
+
+
+def _has_its_options(connection: EngineConnection) -> bool:
+    """Say whether the options reached the server: a pooler can be told to ignore them, and looks like a server then.
+
+    There, "_pg3_1" is whatever any client prepared last under that name: an error at best, another statement at worst.
+    """
+    try:
+        [[setting]] = connection.execute("SHOW enable_seqscan", prepare=False).fetchall()
+    except psycopg.Error:
+        connection.close()
+        raise
+    return bool(setting == "off")
+
+
+TIMELINE: Final = "SELECT CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END"
+_newest_timeline: dict[str, str] = {}
+
+
+def refuse_an_old_primary(connection: psycopg.Connection[Any], alias: str) -> None:
+    """Raise `psycopg.OperationalError` if this process has worked on a later timeline than the server's.
+
+    Each promotion of a standby begins a new one. An old primary that comes back beside the new one accepts writes, and
+    a list of hosts may well lead to it first: half of this process's jobs would be finished here, and half there.
+    """
+    try:
+        [[timeline]] = connection.execute(TIMELINE).fetchall()
+    except psycopg.DatabaseError:
+        if connection.closed or connection.broken:
+            raise
+        return  # a service that does not tell
+    if timeline is None:
+        return
+    newest = _newest_timeline[alias] = max(timeline, _newest_timeline.get(alias, ""))
+    if timeline != newest:
+        raise psycopg.OperationalError(
+            f"the server of {alias!r} is on timeline {int(timeline, 16)}, and this process has worked on "
+            f"{int(newest, 16)}: an old primary has come back, and must be stopped (or restart this process)"
+        )
 
 
 def is_lost(connection: EngineConnection) -> bool:
@@ -193,8 +258,8 @@ def wake_workers(connection: Connection) -> None:
 
 
 @contextmanager
-def read_committed(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Open a transaction at READ COMMITTED, whatever the database's default is.
+def read_committed(connection: BaseDatabaseWrapper) -> Iterator[bool]:
+    """Open a transaction at READ COMMITTED, whatever the database's default is; give whether it is not inside another.
 
     At REPEATABLE READ an atomic finish fails whenever a beat has touched its execution, which is always.
     """
@@ -203,7 +268,17 @@ def read_committed(connection: BaseDatabaseWrapper) -> Iterator[None]:
         if outermost:  # inside another transaction, as in a test, it is too late to choose
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        yield
+        yield outermost
+
+
+def expect_commit(connection: BaseDatabaseWrapper) -> None:
+    """Have the server roll the open transaction back if it then waits 10 s for the next statement.
+
+    A host lost between a finish and its COMMIT would else keep the job's rows locked for as long as the server
+    believes in it, two hours by its defaults, and nothing could take the job back.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '10s'")
 
 
 def missing_migrations(alias: str) -> list[str]:
@@ -211,3 +286,10 @@ def missing_migrations(alias: str) -> list[str]:
     executor = MigrationExecutor(connections[alias])
     targets = executor.loader.graph.leaf_nodes("pgqueue")
     return [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(targets)]
+
+
+def is_read_only(alias: str) -> bool:
+    """Say whether a database accepts no writes: it is a standby, or told so; raises what the database raises."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SHOW transaction_read_only")
+        return bool(cursor.fetchone()[0] == "on")

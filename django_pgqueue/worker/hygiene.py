@@ -19,6 +19,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db import add_options, refuse_an_old_primary
 
 ORDINARY: Final = (
     "SELECT",
@@ -35,6 +36,8 @@ ORDINARY: Final = (
 )
 """How statements begin that leave nothing behind, unless they call one of `LASTING`; compared by six letters."""
 LASTING: Final = ("set_config", "advisory_lock", "TEMP")
+CONNECT_SECONDS: Final = 10
+"""How long a job waits for a connection to one host, unless the project's settings say something else."""
 HARMLESS_SETTING: Final = re.compile(r"\s*SET\s+(LOCAL|TRANSACTION|CONSTRAINTS)\b", re.IGNORECASE)
 
 _dirty: WeakKeyDictionary[BaseDatabaseWrapper, bool] = WeakKeyDictionary()
@@ -54,6 +57,27 @@ def changes_the_session(statement: str) -> bool:
 def watch() -> None:
     """From now on, note on which connections of this process the session is changed; once per process."""
     connection_created.connect(_watch_connection, dispatch_uid="pgqueue-hygiene")
+    notice_lost_servers()
+
+
+def notice_lost_servers() -> None:
+    """Have the jobs' connections notice within a lease that a server is gone, where OPTIONS says nothing else.
+
+    By the system's defaults a job would wait for its answer for a quarter of an hour, or two hours, while its lease is
+    extended at the server that took over. Sooner than a lease would fail jobs that outlive a short break.
+    """
+    lease_seconds = get_settings().LEASE
+    patience = {
+        "connect_timeout": CONNECT_SECONDS,
+        "keepalives": 1,
+        "keepalives_idle": max(1, round(lease_seconds / 2)),
+        "keepalives_interval": max(1, round(lease_seconds / 8)),
+        "keepalives_count": 4,
+        "tcp_user_timeout": round(lease_seconds * 1000),
+    }
+    for connection in connections.all():
+        if connection.vendor == "postgresql":
+            add_options(connection.alias, patience)
 
 
 def distrust_all() -> None:
@@ -103,6 +127,13 @@ def close_for_good() -> None:
 
 
 def _watch_connection(sender: Any, connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
+    raw = connection.connection
+    if isinstance(raw, psycopg.Connection) and raw.autocommit:
+        try:
+            refuse_an_old_primary(raw, connection.alias)
+        except psycopg.OperationalError:
+            connection.close()
+            raise
     _dirty[connection] = False
     _opened_at[connection] = time.monotonic()
     _seen[connection] = _generation[0]

@@ -272,8 +272,11 @@ def _not_ready(alias: str) -> str:
     """Return what the database lacks, in words; an empty string if nothing."""
     try:
         missing = db.missing_migrations(alias)
+        read_only = db.is_read_only(alias)
     except Exception as error:  # noqa: BLE001 -- whatever keeps the database from answering
         return f"database {alias!r} does not answer: {error}"
     finally:
         hygiene.close_for_good()
-    return f"run `manage.py migrate`: database {alias!r} lacks {', '.join(missing)}" if missing else ""
+    if missing:
+        return f"run `manage.py migrate`: database {alias!r} lacks {', '.join(missing)}"
+    return f"database {alias!r} is read-only: is it a standby?" if read_only else ""
