@@ -62,7 +62,7 @@ def _tbf() -> str:
     if reason := _namespaces() or program("tc")():
         return reason
     with _namespace() as name:
-        words = "qdisc add dev lo root tbf rate 1mbit burst 1600 latency 400ms".split()
+        words = ["qdisc", "add", "dev", "lo", "root", "tbf", "rate", "1mbit", "burst", "1600", "latency", "400ms"]
         done = subprocess.run(["tc", "-n", name, *words], capture_output=True, check=False)
         return "the kernel has no token bucket filter (tbf)" if done.returncode else ""
 

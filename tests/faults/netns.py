@@ -1,4 +1,4 @@
-"""A network of a scenario's own: a server that listens on one end of a virtual cable, workers in a namespace at the other.
+"""A network of a scenario's own: a server at one end of a virtual cable, workers in a namespace at the other.
 
 What the kernel here can do to it: packets dropped or reset by nftables, in either direction, all or some; a slow line
 by the token bucket filter. Delays and reordering (netem) are not to be had everywhere, and are not used.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import psycopg
 
 from example_project.embedded.server import service_account
+from tests.faults.ports import free_port
 from tests.faults.run import Run
 
 
@@ -24,7 +24,7 @@ class Pooler:
 
     def __init__(self, home: Path, run: Run, settings: dict[str, str]) -> None:
         self.home = home
-        self.port = _free_port()
+        self.port = free_port()
         where = run.server.cluster.connection_settings
         given = {
             "listen_addr": "127.0.0.1",
@@ -76,7 +76,7 @@ class Pooler:
             connect_timeout=5,
             cursor_factory=psycopg.ClientCursor,
         ) as console:
-            console.execute(command)  # type: ignore[arg-type]  # not static text, and no SQL
+            console.execute(command)
 
     def settings(self, database: dict[str, Any]) -> dict[str, Any]:
         """The settings of a database that is reached through it."""
@@ -91,11 +91,6 @@ class Pooler:
         """End it at once, and start it again."""
         self.stop()
         self.process = self._start()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
