@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psycopg
 from django.db import connections, transaction
-from django.db.migrations.executor import MigrationExecutor
 from psycopg import errors
 
 from .conf import get_settings
 from .exceptions import StatementTimeout
+from .server import refuse_an_old_primary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +45,14 @@ KEEPALIVE: Final = {
 
 PLANNER: Final = "-c jit=off -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
 """Compiling a plan costs more than any statement here; a pooler that refuses the option goes without."""
+
+SESSION: Final = (
+    "-c default_transaction_isolation=read\\ committed -c lock_timeout=2s "
+    "-c idle_in_transaction_session_timeout=0 -c idle_session_timeout=0"
+)
+"""What an engine connection needs, whatever the role's own settings are. Nothing here waits for a row: a lock that is
+waited for is one on a table, and whoever waits is better off with an error that says so. Whether a role may write at
+all (`default_transaction_read_only`) stays the administrator's to say."""
 
 TRANSIENT: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
 
@@ -125,12 +133,14 @@ def add_options(alias: str, options: Mapping[str, Any]) -> None:
     given.update({**options, **given})
 
 
-def connect(alias: str, role: str) -> EngineConnection:
+def connect(alias: str, role: str, statement_timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) -> EngineConnection:
     """Open an engine connection to the database of a Django alias; `role` goes into its `application_name`.
 
+    The server is told to give up a second after the connection does, for it does not see that nobody waits any more.
     Raises `psycopg.OperationalError` if the server cannot be reached, or is a primary that was left behind.
     """
-    connection = _connect(alias, role)
+    connection = _connect(alias, role, statement_timeout_seconds)
+    connection.statement_timeout_seconds = statement_timeout_seconds
     try:
         refuse_an_old_primary(connection, alias)
     except psycopg.Error:
@@ -139,16 +149,15 @@ def connect(alias: str, role: str) -> EngineConnection:
     return connection
 
 
-def _connect(alias: str, role: str) -> EngineConnection:
+def _connect(alias: str, role: str, statement_timeout_seconds: float) -> EngineConnection:
     params = connections[alias].get_connection_params()
     for not_ours in ("cursor_factory", "context", "prepare_threshold", "application_name", *_for_django.get(alias, ())):
         params.pop(not_ours, None)
     params = {**KEEPALIVE, **params, "application_name": f"pgqueue:{role}"}
-    user_options = params.pop("options", "")
+    limit = f"-c statement_timeout={1000 * statement_timeout_seconds + 1000:.0f}"
+    options = f"{params.pop('options', '')} {PLANNER} {SESSION} {limit}".strip()
     try:
-        connection = EngineConnection.connect(
-            **params, options=f"{user_options} {PLANNER}".strip(), autocommit=True, prepare_threshold=1
-        )
+        connection = EngineConnection.connect(**params, options=options, autocommit=True, prepare_threshold=1)
     except psycopg.OperationalError as error:
         if "startup parameter" not in str(error):
             raise
@@ -158,6 +167,12 @@ def _connect(alias: str, role: str) -> EngineConnection:
         connection.close()
     # A transaction pooler: each statement may run on another server connection, where nothing is prepared.
     return EngineConnection.connect(**params, autocommit=True, prepare_threshold=None)
+
+
+def told(error: Exception) -> str:
+    """Return what an error says, without the server's detail, which may quote the row: arguments belong in no log."""
+    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return primary or str(error)
 
 
 def _has_its_options(connection: EngineConnection) -> bool:
@@ -171,32 +186,6 @@ def _has_its_options(connection: EngineConnection) -> bool:
         connection.close()
         raise
     return bool(setting == "off")
-
-
-TIMELINE: Final = "SELECT CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END"
-_newest_timeline: dict[str, str] = {}
-
-
-def refuse_an_old_primary(connection: psycopg.Connection[Any], alias: str) -> None:
-    """Raise `psycopg.OperationalError` if this process has worked on a later timeline than the server's.
-
-    Each promotion of a standby begins a new one. An old primary that comes back beside the new one accepts writes, and
-    a list of hosts may well lead to it first: half of this process's jobs would be finished here, and half there.
-    """
-    try:
-        [[timeline]] = connection.execute(TIMELINE).fetchall()
-    except psycopg.DatabaseError:
-        if connection.closed or connection.broken:
-            raise
-        return  # a service that does not tell
-    if timeline is None:
-        return
-    newest = _newest_timeline[alias] = max(timeline, _newest_timeline.get(alias, ""))
-    if timeline != newest:
-        raise psycopg.OperationalError(
-            f"the server of {alias!r} is on timeline {int(timeline, 16)}, and this process has worked on "
-            f"{int(newest, 16)}: an old primary has come back, and must be stopped (or restart this process)"
-        )
 
 
 def is_lost(connection: EngineConnection) -> bool:
@@ -279,17 +268,3 @@ def expect_commit(connection: BaseDatabaseWrapper) -> None:
     """
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '10s'")
-
-
-def missing_migrations(alias: str) -> list[str]:
-    """Return the names of this package's migrations that the database lacks; raises what the database raises."""
-    executor = MigrationExecutor(connections[alias])
-    targets = executor.loader.graph.leaf_nodes("pgqueue")
-    return [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(targets)]
-
-
-def is_read_only(alias: str) -> bool:
-    """Say whether a database accepts no writes: it is a standby, or told so; raises what the database raises."""
-    with connections[alias].cursor() as cursor:
-        cursor.execute("SHOW transaction_read_only")
-        return bool(cursor.fetchone()[0] == "on")

@@ -1,4 +1,4 @@
-"""The column type of arguments and results."""
+"""The column types of arguments and results, and of instants: what a row may hold, and Python could not read."""
 
 from __future__ import annotations
 
@@ -34,3 +34,25 @@ class PlainJSONField(models.JSONField):
             return json.loads(value)
         except (ValueError, RecursionError):
             return value
+
+
+if TYPE_CHECKING:
+    InstantField = models.DateTimeField  # of its types, which a subclass would lose
+else:
+
+    class InstantField(models.DateTimeField):
+        """An instant that can always be read: one beyond Python's years, or infinite, reads as the nearest it has.
+
+        psycopg refuses such a value, and with it the whole result: a single row would close a list to everybody.
+        """
+
+        def deconstruct(self) -> Any:
+            """Be an ordinary column to migrations: only reading differs."""
+            name, _, args, kwargs = super().deconstruct()
+            return name, "django.db.models.DateTimeField", args, kwargs
+
+        def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+            """Read the column, or the instant nearest to it that can be shown in any time zone."""
+            first, last = "'0001-01-03 00:00:00+00'", "'9999-12-29 00:00:00+00'"
+            sql = f"CASE WHEN {sql} < {first} THEN {first} WHEN {sql} > {last} THEN {last} ELSE {sql} END"
+            return sql, (*params, *params, *params)

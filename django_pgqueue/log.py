@@ -10,6 +10,7 @@ import logging
 from typing import Any
 
 from . import signals
+from .registry import in_words
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -40,16 +41,16 @@ def _about(task: str, told: dict[str, Any]) -> dict[str, Any]:
 
 
 def _started(sender: str, **told: Any) -> None:
-    logger.debug("job %s (%s) started", told["job_id"], sender, extra=_about(sender, told))
+    logger.debug("job %s (%s) started", told["job_id"], in_words(sender), extra=_about(sender, told))
 
 
 def _succeeded(sender: str, **told: Any) -> None:
     about = _about(sender, told)
-    logger.info("job %s (%s) succeeded in %s ms", told["job_id"], sender, about["duration_ms"], extra=about)
+    logger.info("job %s (%s) succeeded in %s ms", told["job_id"], in_words(sender), about["duration_ms"], extra=about)
 
 
 def _cancelled(sender: str, **told: Any) -> None:
-    logger.info("job %s (%s) cancelled", told["job_id"], sender, extra=_about(sender, told))
+    logger.info("job %s (%s) cancelled", told["job_id"], in_words(sender), extra=_about(sender, told))
 
 
 def _failed(sender: str, **told: Any) -> None:
@@ -59,7 +60,7 @@ def _failed(sender: str, **told: Any) -> None:
     logger.warning(
         "job %s (%s) failed at attempt %s; again in %.0f s",
         told["job_id"],
-        sender,
+        in_words(sender),
         told["attempt"],
         retry_seconds or 0.0,
         exc_info=exception,
@@ -71,7 +72,7 @@ def _dead(sender: str, **told: Any) -> None:
     logger.error(
         "job %s (%s) is dead after attempt %s: %s",
         told["job_id"],
-        sender,
+        in_words(sender),
         told["attempt"],
         told.get("error", ""),
         exc_info=told.get("exception"),

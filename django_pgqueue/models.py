@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from . import signals
 from .db import wake_workers_after_commit
-from .fields import PlainJSONField
+from .fields import InstantField, PlainJSONField
 from .states import FINISHED, Outcome, State
 
 if TYPE_CHECKING:
@@ -107,15 +107,15 @@ class Job(models.Model):
     priority = models.SmallIntegerField(_("priority"), db_default=0)
     arguments = PlainJSONField(_("arguments"))
     state = models.CharField(_("state"), max_length=12, choices=[(s.value, s.value) for s in State], db_default="ready")
-    run_after = models.DateTimeField(_("run after"), db_default=Now())
+    run_after = InstantField(_("run after"), db_default=Now())
     attempt = models.SmallIntegerField(_("attempt"), db_default=0)
     max_attempts = models.SmallIntegerField(_("attempts at most"), db_default=10)
     crashes = models.SmallIntegerField(_("crashes"), db_default=0)
     isolated = models.BooleanField(_("isolated"), db_default=False)
-    enqueued_at = models.DateTimeField(_("enqueued at"), db_default=Now())
-    finished_at = models.DateTimeField(_("finished at"), null=True)
-    cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
-    unknown_since = models.DateTimeField(_("unknown since"), null=True)
+    enqueued_at = InstantField(_("enqueued at"), db_default=Now())
+    finished_at = InstantField(_("finished at"), null=True)
+    cancel_requested_at = InstantField(_("cancel requested at"), null=True)
+    unknown_since = InstantField(_("unknown since"), null=True)
     limit_key = models.CharField(max_length=100, null=True)  # noqa: DJ001 -- NULL is "unlimited"; reserved
     result = PlainJSONField(_("result"), null=True)
 
@@ -231,10 +231,10 @@ class Execution(models.Model):
     outcome = models.CharField(  # noqa: DJ001 -- NULL is "open", the fence itself
         _("outcome"), max_length=12, null=True, choices=[(o.value, o.value) for o in Outcome]
     )
-    claimed_at = models.DateTimeField(_("claimed at"), db_default=Now())
-    started_at = models.DateTimeField(_("started at"), null=True)
-    finished_at = models.DateTimeField(_("finished at"), null=True)
-    lease_expires_at = models.DateTimeField(_("lease expires at"))
+    claimed_at = InstantField(_("claimed at"), db_default=Now())
+    started_at = InstantField(_("started at"), null=True)
+    finished_at = InstantField(_("finished at"), null=True)
+    lease_expires_at = InstantField(_("lease expires at"))
     exception_class = models.CharField(_("exception"), max_length=200, db_default="")
     error = models.TextField(_("error"), db_default="")
     traceback = models.TextField(_("traceback"), db_default="")
@@ -274,9 +274,9 @@ class Worker(models.Model):
     version = models.CharField(_("version"), max_length=50)
     queue_names = models.TextField(_("queues"), db_default="")
     concurrency = models.IntegerField(_("concurrency"))
-    started_at = models.DateTimeField(_("started at"), db_default=Now())
-    last_beat_at = models.DateTimeField(_("last beat at"), db_default=Now())
-    stopped_at = models.DateTimeField(_("stopped at"), null=True)
+    started_at = InstantField(_("started at"), db_default=Now())
+    last_beat_at = InstantField(_("last beat at"), db_default=Now())
+    stopped_at = InstantField(_("stopped at"), null=True)
 
     class Meta:
         verbose_name = _("worker")

@@ -42,6 +42,11 @@ def get(name: str) -> Task[Any, Any] | None:
     return _tasks.get(name)
 
 
+def in_words(name: str | None) -> str:
+    """Return a row's `task_name` as it can stand in a log line: whoever may write rows shall not write lines."""
+    return name if name is not None and name.isprintable() else repr(name)
+
+
 def all_tasks() -> list[Task[Any, Any]]:
     """Return every registered task once, by name."""
     return sorted({task.name: task for task in _tasks.values()}.values(), key=lambda task: task.name)

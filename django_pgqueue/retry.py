@@ -23,11 +23,14 @@ MAX_DELAY_SECONDS: Final = 400 * 24 * 3600.0
 def exponential(base: Duration = 30, *, factor: float = 2, cap: Duration = 3600, jitter: float = 0.3) -> Backoff:
     """Return a backoff of `base * factor ** (attempt - 1)`, at most `cap`, plus a random 0 to `jitter` of itself."""
     base_seconds, cap_seconds = seconds(base), seconds(cap)
-    if factor < 1 or not 0 <= jitter <= 1:
-        raise ValueError("exponential(): factor must be at least 1, and jitter between 0 and 1")
+    if not 1 <= factor < float("inf") or not 0 <= jitter <= 1:
+        raise ValueError("exponential(): factor must be at least 1 and finite, and jitter between 0 and 1")
 
     def backoff(attempt: int, exception: BaseException | None) -> float:
-        delay: float = min(cap_seconds, base_seconds * factor ** min(attempt - 1, 1000 / factor))
+        try:
+            delay = min(cap_seconds, base_seconds * float(factor) ** (attempt - 1))
+        except OverflowError:
+            delay = cap_seconds if base_seconds else 0.0
         return delay * (1 + random.uniform(0, jitter))  # noqa: S311 -- spreads load, hides nothing
 
     return backoff

@@ -14,20 +14,45 @@ The sender is the task's name; `job_id` is always given.
 | job_rescued | a lost worker's execution was closed (failed, dead or cancelled follows) | the rescuing worker |
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 from django.dispatch import Signal
 
-job_enqueued = Signal()
+_senders: dict[str, str] = {}
+"""Task names that receivers are connected for: of each the one object that stands for all equal ones."""
+
+
+class TaskSignal(Signal):
+    """A signal whose sender is a task's name: Django compares senders by identity, and a row's name is a new string."""
+
+    def connect(self, receiver: Any, sender: Any = None, *args: Any, **kwargs: Any) -> None:
+        """Connect a receiver, to the jobs of one task if `sender` is its name."""
+        known = _senders.setdefault(sender, sender) if isinstance(sender, str) else sender
+        super().connect(receiver, known, *args, **kwargs)
+
+    def disconnect(self, receiver: Any = None, sender: Any = None, dispatch_uid: str | None = None) -> bool:
+        """Disconnect what was connected with these arguments; say whether it was."""
+        return super().disconnect(receiver, _senders.get(sender, sender), dispatch_uid)
+
+    def send_robust(self, sender: Any, **named: Any) -> list[tuple[Any, Any]]:
+        """Call the receivers for this sender and those for all; what one raises is logged and returned."""
+        return super().send_robust(_senders.get(sender, sender), **named)
+
+
+job_enqueued = TaskSignal()
 """Arguments: job_id, queue_name."""
-job_started = Signal()
+job_started = TaskSignal()
 """Arguments: job_id, execution_id, queue_name, attempt."""
-job_succeeded = Signal()
+job_succeeded = TaskSignal()
 """Arguments: job_id, execution_id, queue_name, attempt, duration_seconds."""
-job_failed = Signal()
+job_failed = TaskSignal()
 """Arguments: job_id, execution_id, queue_name, attempt, exception, error, retry_seconds, and duration_seconds if it ran
 to its end. For a lost worker, exception and retry_seconds are None."""
-job_dead = Signal()
+job_dead = TaskSignal()
 """Arguments: as job_failed, but for retry_seconds."""
-job_cancelled = Signal()
+job_cancelled = TaskSignal()
 """Arguments: job_id, error (the reason, or empty); of an attempt that ran also those of job_dead, but for exception."""
-job_rescued = Signal()
+job_rescued = TaskSignal()
 """Arguments: job_id, execution_id, attempt."""

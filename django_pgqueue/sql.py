@@ -84,7 +84,8 @@ picked AS MATERIALIZED (
            job.attempt, job.max_attempts, job.crashes, job.isolated, job.unknown_since
     FROM lane
     CROSS JOIN LATERAL (
-        SELECT *
+        SELECT id, task_name, queue_name, priority, run_after, arguments,
+               attempt, max_attempts, crashes, isolated, unknown_since
         FROM pgqueue_job
         WHERE state = 'ready'
           AND limit_key IS NULL
@@ -394,6 +395,7 @@ SELECT id FROM mine
 # Moves:  running → ready later (a delay given), dead (none), cancelled (asked for meanwhile)
 # Caller: lifecycle.fail(), from the completer, and from the supervisor for a child it saw die
 # Fence, Locks, Index: as SUCCEED
+# A crash is charged only for what had started: where no beat has recorded when, it is recorded as now.
 FAIL: Final = """
 /* pgqueue:fail */
 WITH mine AS MATERIALIZED (
@@ -421,7 +423,9 @@ closed AS (
         started_at = coalesce(
             statement_timestamp()
                 + make_interval(secs => %(time_shift_seconds)s::float8 - mine.started_seconds_ago),
-            execution.started_at
+            execution.started_at,
+            CASE WHEN mine.outcome = 'crashed'
+                 THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END
         ),
         finished_at = statement_timestamp()
             + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago),

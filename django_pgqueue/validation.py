@@ -36,7 +36,9 @@ def as_call(call: Any, number: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
         args, kwargs = call
         if isinstance(args, tuple | list) and isinstance(kwargs, Mapping):
             return args, kwargs
-    raise TypeError(f"enqueue_many(): call {number} must be a pair (args, kwargs) such as ((1,), {{}}), not {call!r}")
+    # Its types only: what is in it may be a secret, and this text ends in logs.
+    kinds = [type(part).__name__ for part in call] if isinstance(call, tuple | list) else type(call).__name__
+    raise TypeError(f"enqueue_many(): call {number} must be a pair (args, kwargs) such as ((1,), {{}}), not {kinds}")
 
 
 def as_names(names: Any) -> tuple[str, ...]:

@@ -19,8 +19,14 @@ COMMON: dict[str, Any] = {
 }
 settings.register_profile("pgqueue", max_examples=400, **COMMON)
 settings.register_profile("quick", max_examples=100, **COMMON)
-settings.register_profile("thorough", max_examples=10_000, **COMMON)
 settings.load_profile("pgqueue")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the length of the long runs."""
+    parser.addoption(
+        "--stateful-examples", type=int, default=0, help="histories for each state machine, without a time limit"
+    )
 
 
 @pytest.fixture
@@ -31,9 +37,11 @@ def unused_port() -> int:
         return port
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give tests that commit the test database, of which pytest-django then empties our tables only."""
     for item in items:
+        if config.getoption("--stateful-examples"):
+            item.add_marker(pytest.mark.timeout(0), append=False)
         if "committing" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("django_db"):
             item.add_marker(pytest.mark.django_db(transaction=True, available_apps=["django_pgqueue", "tests.app"]))
 

@@ -32,6 +32,23 @@ def empty_tables(connection: psycopg.Connection[Any]) -> None:
     connection.execute(f"TRUNCATE {', '.join(TABLES)} RESTART IDENTITY")
 
 
+_cleared = 0
+
+
+def clear_tables(connection: psycopg.Connection[Any]) -> None:
+    """As `empty_tables`, for tests that do it hundreds of times: a TRUNCATE takes ten times as long as this does.
+
+    Dead rows would slow down what follows: a VACUUM comes with each tenth.
+    """
+    global _cleared
+    connection.execute("DELETE FROM pgqueue_execution")
+    connection.execute("DELETE FROM pgqueue_job")
+    connection.execute("SELECT setval('pgqueue_job_id_seq', 1, false), setval('pgqueue_execution_id_seq', 1, false)")
+    _cleared += 1
+    if _cleared % 10 == 0:
+        connection.execute("VACUUM pgqueue_job, pgqueue_execution")
+
+
 def make_jobs(connection, count: int = 1, **changes: Any) -> list[int]:
     """Enqueue jobs that are due, of a known task, but for `changes`; return their ids."""
     options = {

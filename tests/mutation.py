@@ -24,13 +24,22 @@ COPIED = ("django_pgqueue", "example_project", "tests", "pyproject.toml")
 QUICK = (
     *("tests/concurrency/test_races.py", "tests/concurrency/test_claims.py", "tests/test_states.py"),
     *("tests/test_sql.py", "tests/concurrency/test_cursor.py", "tests/concurrency/test_crowd.py"),
-    "tests/test_stateful.py",
+    *("tests/test_stateful.py", "tests/test_properties.py", "tests/test_arguments.py", "tests/model"),
 )
 KILLED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - |$)", re.M)
 SQL = "django_pgqueue/sql.py"
 FENCE = "        WHERE execution.id = given.id AND execution.outcome IS NULL\n"
 UNFENCED = "        WHERE execution.id = given.id\n"
 BY_STATE = "        WHERE execution.id = given.id AND job.state = 'running'\n"
+BY_ATTEMPT = "        WHERE execution.id = given.id AND job.state = 'running' AND job.attempt = execution.attempt\n"
+BY_WORKER = (
+    "        WHERE execution.id = given.id AND job.state = 'running' AND execution.worker_id = (SELECT other.worker_id "
+    "FROM pgqueue_execution AS other WHERE other.job_id = job.id AND other.outcome IS NULL)\n"
+)
+POLICY = "django_pgqueue/worker/policy.py"
+DESCRIBE = "django_pgqueue/worker/describe.py"
+RETRY = "django_pgqueue/retry.py"
+ARGUMENTS = "django_pgqueue/arguments.py"
 LATERAL_LOCK = "        FOR NO KEY UPDATE OF execution, job SKIP LOCKED\n"
 
 
@@ -224,6 +233,47 @@ MUTANTS = [
         "pass",
         path="django_pgqueue/db.py",
     ),
+    Mutant("fence by attempt only in RELEASE", FENCE, BY_ATTEMPT, "RELEASE"),
+    Mutant("fence by attempt only in SUCCEED", FENCE, BY_ATTEMPT, "SUCCEED"),
+    Mutant("fence by worker only in SUCCEED", FENCE, BY_WORKER, "SUCCEED"),
+    Mutant("fence by worker only in FAIL", FENCE, BY_WORKER, "FAIL"),
+    Mutant("set_aside takes what runs", " AND state = 'ready' FOR", " FOR", "SET_ASIDE"),
+    Mutant("retry takes what is not finished", " AND asked.state IN ('succeeded', 'dead', 'cancelled')", "", "RETRY"),
+    Mutant("retry does not lock", "    FOR NO KEY UPDATE SKIP LOCKED\n", "", "RETRY"),
+    Mutant("retry keeps the result", "result = NULL,", "result = result,", "RETRY"),
+    Mutant("run_now takes what is not ready", "state = 'ready'\n            AND ", "", "RUN_NOW"),
+    Mutant("an unknown task is known again by a release", "= 'released' THEN", "= '' THEN", "RELEASE"),
+    Mutant("a failure leaves the task unknown", "        unknown_since = NULL,\n", "", "FAIL"),
+    Mutant(
+        "a discarded job's executions stay",
+        "ANY (ARRAY (SELECT job_id FROM mine))\n)\nSELECT",
+        "0\n)\nSELECT",
+        "SUCCEED_AND_DISCARD",
+    ),
+    Mutant("prune of one task takes all", "task_name = %(task_name)s\n", "%(task_name)s <> ''\n", "PRUNE_TASK"),
+    Mutant(
+        "prune takes tasks that have their own",
+        "task_name <> ALL (%(other_task_names)s::varchar[])",
+        "%(other_task_names)s::varchar[] IS NOT NULL",
+        "PRUNE",
+    ),
+    Mutant("prune begins with the newest", "ORDER BY finished_at\n", "ORDER BY finished_at DESC\n", "PRUNE"),
+    Mutant("prune knows no limit", "LIMIT %(limit)s\n", "LIMIT 1000 + %(limit)s\n", "PRUNE"),
+    Mutant("one crash more than the budget", "held.crashes + 1 >=", "held.crashes >=", path=POLICY),
+    Mutant("the unstarted have a crash budget", "if held.started and", "if", path=POLICY),
+    Mutant("one attempt more than the maximum", "if attempt >= max_attempts", "if attempt > max_attempts", path=POLICY),
+    Mutant("a backoff may overflow", "except OverflowError:", "except KeyError:", path=RETRY),
+    Mutant("a factor may be anything", 'not 1 <= factor < float("inf")', "factor < 1", path=RETRY),
+    Mutant("a backoff has no cap", "min(cap_seconds, base_seconds", "min(1e300, base_seconds", path=RETRY),
+    Mutant("a delay of centuries is not cut", "min(seconds(delay), MAX_DELAY_SECONDS)", "seconds(delay)", path=RETRY),
+    Mutant("errors keep NUL", 'text.replace("\\x00", "\\N{REPLACEMENT CHARACTER}")', "text", path=DESCRIBE),
+    Mutant("errors are cut too late", "(limit - MIN_CUT_BYTES) // 2", "limit // 2", path=DESCRIBE),
+    Mutant("errors are not cut at small limits", "data = data[:limit]", "data = data", path=DESCRIBE),
+    Mutant("arguments keep NUL", 'if "\\x00" in text:', "if False:", path=ARGUMENTS),
+    Mutant("arguments keep NaN", "if not math.isfinite(number):", "if False:", path=ARGUMENTS),
+    Mutant("arguments keep huge integers", "if number.bit_length() > MAX_INTEGER_BITS:", "if False:", path=ARGUMENTS),
+    Mutant("keys that meet are one", "if name in normalised:", "if False:", path=ARGUMENTS),
+    Mutant("any depth", "if depth > MAX_DEPTH:", "if False:", path=ARGUMENTS),
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",
@@ -280,20 +330,25 @@ def main(names: Sequence[str], tests: Sequence[str]) -> int:
         mutated((CHECKOUT / mutant.path).read_text(), mutant)
     with tempfile.TemporaryDirectory(prefix="pgq-", dir="/tmp") as top:
         Path(top).chmod(0o711)
-        place = Path(top, "copy")
-        place.mkdir()
-        for name in COPIED:
-            source = CHECKOUT / name
-            if source.is_dir():
-                shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, place / name)
+        place = copied_to(Path(top, "copy"))
         failing = failing_anyway(place, tests)
         print(f"left out, for they fail without a mutant: {failing}", flush=True)  # noqa: T201
         tests = [*tests, *(f"--deselect={test}" for test in failing)]
         for mutant in chosen(names):
             survivors += not is_killed(place, mutant, tests)
     return survivors
+
+
+def copied_to(place: Path) -> Path:
+    """Copy what a run needs of the checkout to a new directory; return that."""
+    place.mkdir()
+    for name in COPIED:
+        source = CHECKOUT / name
+        if source.is_dir():
+            shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, place / name)
+    return place
 
 
 def chosen(names: Sequence[str]) -> list[Mutant]:

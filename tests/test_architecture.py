@@ -16,6 +16,7 @@ FILES = {
     str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py")) if "migrations" not in path.parts
 }
 TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
+TEMPLATES = sorted(PACKAGE.rglob("*.html"))
 WRITES = re.compile(r"\b(insert\s+into|update|delete\s+from|truncate|merge\s+into)\s+\"?pgqueue_", re.I)
 DANGEROUS = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "jsonpickle"}
 FILE_LINES, FUNCTION_LINES = 300, 50
@@ -39,8 +40,13 @@ def functions(tree):
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
+def parameters(tree):
+    return {argument.arg for function in functions(tree) for argument in function.args.args}
+
+
 def test_there_is_something_to_read():
     assert {"sql.py", "states.py", "lifecycle/__init__.py"} <= set(FILES)
+    assert {"job.html", "execution.html"} <= {path.name for path in TEMPLATES}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -86,6 +92,26 @@ def test_nothing_is_unpickled_or_evaluated(name):
         assert called not in {"eval", "exec", "compile", "__import__", "import_string"}, f"{name}:{call.lineno}"
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_is_declared_safe_that_was_not_escaped(name):
+    """HTML is made by templates and `format_html`, which escape; the format itself is a plain literal."""
+    names = {node.id for node in ast.walk(TREES[name]) if isinstance(node, ast.Name)}
+    attributes = {node.attr for node in ast.walk(TREES[name]) if isinstance(node, ast.Attribute)}
+    assert not {"mark_safe", "SafeData", "allow_tags", "__html__", "safe"} & (names | attributes)
+    for call in calls(TREES[name]):
+        called = ast.unparse(call.func).rpartition(".")[2]
+        assert called not in {"SafeString", "SafeText", "Markup"}, f"{name}:{call.lineno}"
+        if called in {"format_html", "format_html_join"}:
+            literal = call.args[called == "format_html_join"]
+            assert isinstance(literal, ast.Constant), f"{name}:{call.lineno}"
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=str)
+def test_templates_escape_and_run_nothing(path):
+    text = path.read_text()
+    assert not re.search(r"\|\s*safe|autoescape|<script|javascript:|\son\w+=|style=", text)
+
+
 def test_only_the_registry_imports_by_name():
     importers = {name for name, tree in TREES.items() for call in calls(tree) if "import_module" in ast.unparse(call)}
     assert importers <= {"registry.py"}
@@ -103,6 +129,16 @@ def test_statements_are_not_made_of_pieces(name):
             assert all(ast.unparse(piece).rpartition(".")[2].isupper() for piece in pieces), f"{name}:{call.lineno}"
         else:
             assert not isinstance(statement, ast.BinOp | ast.Call), f"{name}:{call.lineno}: {ast.unparse(statement)}"
+        if isinstance(statement, ast.Name) and not statement.id.isupper():
+            assert statement.id in parameters(TREES[name]), f"{name}:{call.lineno}: {statement.id} is made here"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_door_to_sql_but_execute(name):
+    doors = {"raw", "extra", "RawSQL", "mogrify", "executemany", "copy", "callproc"}
+    for call in calls(TREES[name]):
+        called = ast.unparse(call.func).rpartition(".")[2]
+        assert called not in doors or not call.args, f"{name}:{call.lineno}: {ast.unparse(call)}"
 
 
 @pytest.mark.parametrize("name", FILES)

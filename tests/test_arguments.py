@@ -73,7 +73,7 @@ def stored(engine):
     """The arguments as a worker claims them, of a call that is encoded and inserted."""
 
     def stored(args, kwargs):
-        helpers.empty_tables(engine)
+        helpers.clear_tables(engine)
         helpers.make_job(engine, arguments=[encode_arguments(args, kwargs)])
         return decode_arguments(helpers.claim_one(engine).arguments)
 

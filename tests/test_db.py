@@ -1,15 +1,18 @@
-"""How statements reach the server: what a pooler allows, and what a lost host leaves behind."""
+"""Engine connections: what they take from the project's settings, what a pooler allows, what a failover leaves."""
 
 from __future__ import annotations
+
+from contextlib import closing
 
 import psycopg
 import pytest
 from django.db import connection, transaction
 
-from django_pgqueue import db
+from django_pgqueue import db, server
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker import executor
 from tests.app import tasks
+from tests.helpers import scalar
 
 
 @pytest.fixture
@@ -63,24 +66,44 @@ def test_a_transaction_around_it_is_left_alone():
 
 
 def test_a_primary_that_was_left_behind_is_refused(engine_threshold, monkeypatch):
-    monkeypatch.setattr(db, "_newest_timeline", {})
+    monkeypatch.setattr(server, "_newest_timeline", {})
     engine_threshold()
-    assert db._newest_timeline == {"default": "00000001"}
-    db._newest_timeline["default"] = "0000000A"
+    assert server._newest_timeline == {"default": "00000001"}
+    server._newest_timeline["default"] = "0000000A"
     with pytest.raises(psycopg.OperationalError, match="timeline 1, and this process has worked on 10"):
         engine_threshold()
 
 
 def test_a_standby_has_no_timeline_to_compare_nor_has_a_service_that_tells_none(engine_threshold, monkeypatch):
-    monkeypatch.setattr(db, "_newest_timeline", {"default": "0000000A"})
+    monkeypatch.setattr(server, "_newest_timeline", {"default": "0000000A"})
     for answer in ("SELECT NULL", "SELECT no_such_function()"):
-        monkeypatch.setattr(db, "TIMELINE", answer)
+        monkeypatch.setattr(server, "TIMELINE", answer)
         assert engine_threshold() == 1
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_read_only_database_is_known_as_such():
-    assert not db.is_read_only("default")
+    assert not server.is_read_only("default")
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION READ ONLY")
-        assert db.is_read_only("default")
+        assert server.is_read_only("default")
+
+
+@pytest.fixture
+def impatient(committing):
+    """A database that gives its applications a millisecond."""
+    name = connection.ops.quote_name(connection.settings_dict["NAME"])
+    with connection.cursor() as cursor:
+        for setting in ("statement_timeout", "lock_timeout", "idle_session_timeout"):
+            cursor.execute(f"ALTER DATABASE {name} SET {setting} = '1ms'")
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER DATABASE {name} RESET ALL")
+
+
+@pytest.mark.django_db
+def test_timeouts_of_the_database_are_for_its_applications(impatient):
+    with closing(db.connect("default", "test")) as engine:
+        scalar(engine, "SELECT pg_sleep(0.05)::text")
+        names = ("statement_timeout", "lock_timeout", "idle_session_timeout")
+        assert [scalar(engine, f"SHOW {name}") for name in names] == ["31s", "2s", "0"]

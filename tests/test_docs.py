@@ -26,7 +26,8 @@ from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.supervisor import KILL_AFTER_GRACE_SECONDS
 
 TOP = Path(__file__).parents[1]
-PAGES = {str(path.relative_to(TOP)): path.read_text() for path in [TOP / "README.md", *sorted(TOP.glob("docs/*.md"))]}
+FILES = [TOP / "README.md", TOP / ".github/SECURITY.md", *sorted(TOP.glob("docs/*.md"))]
+PAGES = {str(path.relative_to(TOP)): path.read_text() for path in FILES}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^]]+\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -190,11 +191,23 @@ def test_every_path_that_is_named_is_there(page):
     ours = {path.name for path in TOP.iterdir()}
     package = TOP / "django_pgqueue"
     for code in CODE.findall(prose(page)):
-        word = code.split()[0].removeprefix("./")
+        word = code.split()[0].removeprefix("./").partition("::")[0]
         if "/" in word and word.split("/")[0] in ours:
             assert (TOP / word).exists(), f"{page}: {code}"
         elif re.fullmatch(r"\w+\.py|\w+/", word) and word != "manage.py":
             assert (package / word).exists(), f"{page}: {code}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_test_that_is_named_is_there(page):
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGES[page]):
+        assert f"def {name}(" in (TOP / path).read_text(), f"{page}: {path}::{name}"
+
+
+def test_every_guarantee_names_what_holds_it():
+    rows = [row for head in ("what", "what is lost") for row in table("docs/guarantees.md", head)]
+    assert len(rows) > 25
+    assert all(re.search(r"::test_|\bF\d\d\b|model|checker", row[-1]) for row in rows)
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
@@ -205,6 +218,19 @@ def test_no_page_promises_what_nobody_can_keep(page):
 def test_the_index_leads_to_every_page():
     linked = set(LINK.findall(PAGES["docs/index.md"]))
     assert linked >= {path.name for path in TOP.glob("docs/*.md")} - {"index.md"}
+
+
+def test_holes_are_reported_where_somebody_reads_it():
+    policy = PAGES[".github/SECURITY.md"]
+    assert "private vulnerability reporting" in policy
+    assert "@" not in policy, "an address that nobody may read"
+    assert {".github/SECURITY.md", "docs/security.md"} <= set(LINK.findall(PAGES["README.md"]))
+
+
+def test_each_threat_is_held_by_something():
+    rows = table("docs/security.md", "threat")
+    assert len(rows) >= 10
+    assert all(done and CODE.search(held) for _, done, held in rows)
 
 
 def test_the_readme_is_short():
@@ -284,6 +310,7 @@ def test_every_option_of_the_worker_is_there():
 @pytest.mark.parametrize("page", PAGES)
 def test_every_option_that_is_named_is_one(page):
     known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
+    known |= own_options("pgqueue", "health")
     known |= {"--verbosity"}  # Django's own, of every command
     if page == "README.md":
         known |= {"--serve"}  # bin/demo's

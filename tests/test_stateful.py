@@ -5,12 +5,13 @@ handed out, so also by a worker that was thought lost, or twice. A dict of jobs 
 have happened. After every step all rows of both tables are compared with them, and the invariants are asked of the
 tables alone. Nothing here waits: one tick of time is 1000 seconds, and the database's clock moves by `time_shift`.
 
-400 examples in CI; `--hypothesis-profile=thorough` for 10,000.
+300 examples in CI; `pytest tests/test_stateful.py --stateful-examples 10000` for a long run.
 """
 
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -30,12 +31,14 @@ from tests import helpers
 TICK = 1000.0
 LANES = [Lane("mail", 5), Lane("mail", 0), Lane("default", 0)]
 WORKERS = st.integers(1, 3)
+TASKS = st.sampled_from(["tests.app.tasks.noop", "tests.app.tasks.add"])
 COUNTED = {*Outcome, None} - {Outcome.RELEASED, Outcome.SNOOZED}
 
 # Every row as the model has it; all times are ticks.
 JOBS = """
-SELECT id, queue_name, priority, state, floor(extract(epoch FROM run_after - %(start)s) / 1000)::int, attempt,
-       max_attempts, crashes, floor(extract(epoch FROM finished_at - %(start)s) / 1000)::int,
+SELECT id, task_name, queue_name, priority, state,
+       floor(extract(epoch FROM run_after - %(start)s) / 1000)::int, attempt, max_attempts, crashes,
+       floor(extract(epoch FROM finished_at - %(start)s) / 1000)::int,
        cancel_requested_at IS NOT NULL, floor(extract(epoch FROM unknown_since - %(start)s) / 1000)::int, result::text
 FROM pgqueue_job ORDER BY id
 """
@@ -48,7 +51,7 @@ FROM pgqueue_execution ORDER BY id
 VIOLATIONS = {
     "I1 one open execution a job": "SELECT job_id FROM pgqueue_execution WHERE outcome IS NULL "
     "GROUP BY job_id HAVING count(*) > 1",
-    "I2 running is to have an open execution": "SELECT job.id FROM pgqueue_job AS job FULL JOIN "
+    "I2 running is to have an open execution": "SELECT job.id FROM pgqueue_job AS job LEFT JOIN "
     "(SELECT job_id FROM pgqueue_execution WHERE outcome IS NULL) AS open ON open.job_id = job.id "
     "WHERE (job.state = 'running') IS DISTINCT FROM (open.job_id IS NOT NULL)",
     "closed means finished": "SELECT id FROM pgqueue_execution WHERE (outcome IS NULL) <> (finished_at IS NULL)",
@@ -65,6 +68,7 @@ class Job:
     """A row of pgqueue_job; `order` is what a lane and a claim go by inside one tick."""
 
     id: int
+    task_name: str
     lane: Lane
     state: State
     due: int
@@ -81,7 +85,15 @@ class Job:
 
     def row(self) -> tuple[Any, ...]:
         return (
-            *(self.id, self.lane.queue_name, self.lane.priority, self.state.value, self.due, self.attempt),
+            *(
+                self.id,
+                self.task_name,
+                self.lane.queue_name,
+                self.lane.priority,
+                self.state.value,
+                self.due,
+                self.attempt,
+            ),
             *(self.max_attempts, self.crashes, self.finished, self.asked, self.unknown_since, self.result),
         )
 
@@ -131,7 +143,7 @@ class Queue(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         db.clock.shift_seconds = 0.0
-        helpers.empty_tables(self.engine)
+        helpers.clear_tables(self.engine)
         self.start = helpers.scalar(self.engine, "SELECT statement_timestamp()")
 
     def teardown(self) -> None:
@@ -148,9 +160,12 @@ class Queue(RuleBasedStateMachine):
 
     def held(self, execution_id: int) -> tuple[Execution, Job] | None:
         execution = self.executions.get(execution_id)
-        if execution is None or execution.outcome is not None:
+        if execution is None or execution.outcome is not None or execution.job_id not in self.jobs:
             return None
         return execution, self.jobs[execution.job_id]
+
+    def is_orphan(self, execution: Execution) -> bool:
+        return execution.outcome is None and execution.job_id not in self.jobs
 
     def close(self, execution_id: int, outcome: Outcome, error: str = "", started: bool | None = None) -> None:
         execution = self.executions[execution_id]
@@ -171,20 +186,23 @@ class Queue(RuleBasedStateMachine):
         execution = self.executions.get(execution_id)
         if execution is None:
             return missing
+        if self.is_orphan(execution):
+            del self.executions[execution_id]  # whoever meets it removes it
+            return Fate.LOST
         return Fate.DONE_BEFORE if execution.outcome is wanted else Fate.LOST
 
     # ------------------------------------------------------------------ the application
 
     @rule(lane=st.sampled_from(LANES), count=st.integers(1, 4), delay=st.sampled_from([0, 0, 1, 3]),
-          most=st.sampled_from([1, 2, 10]))  # fmt: skip
-    def enqueue(self, lane: Lane, count: int, delay: int, most: int) -> None:
-        options = {"queue_name": lane.queue_name, "priority": lane.priority, "max_attempts": most}
+          most=st.sampled_from([1, 2, 10]), task_name=TASKS)  # fmt: skip
+    def enqueue(self, lane: Lane, count: int, delay: int, most: int, task_name: str) -> None:
+        options = {**lane._asdict(), "max_attempts": most, "task_name": task_name}
         ids = helpers.make_jobs(self.engine, count, delay_seconds=delay * TICK, **options)
         assert len(set(ids)) == count
         assert not set(ids) & set(self.jobs)
         assert ids == sorted(ids)
         for job_id in ids:
-            self.jobs[job_id] = Job(job_id, lane, State.READY, self.now + delay, most, order=self.steps)
+            self.jobs[job_id] = Job(job_id, task_name, lane, State.READY, self.now + delay, most, order=self.steps)
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
@@ -225,13 +243,16 @@ class Queue(RuleBasedStateMachine):
         assert lifecycle.run_now(self.engine, [job_id]) == wanted
 
     @precondition(lambda self: self.jobs)
-    @rule(data=st.data())
-    def delete(self, data: st.DataObject) -> None:
-        """As Django's cascade does it; a delete that leaves the execution behind is raced elsewhere."""
+    @rule(data=st.data(), past_django=st.booleans())
+    def delete(self, data: st.DataObject, past_django: bool) -> None:
+        """As Django's cascade does it, or past it, which leaves the executions behind."""
         job_id = self.any_job(data)
-        self.engine.execute("DELETE FROM pgqueue_execution WHERE job_id = %s", [job_id])
         self.engine.execute("DELETE FROM pgqueue_job WHERE id = %s", [job_id])
-        self.forget(job_id)
+        if past_django:
+            self.jobs.pop(job_id, None)
+        else:
+            self.engine.execute("DELETE FROM pgqueue_execution WHERE job_id = %s", [job_id])
+            self.forget(job_id)
 
     def forget(self, job_id: int) -> None:
         self.jobs.pop(job_id, None)
@@ -360,17 +381,60 @@ class Queue(RuleBasedStateMachine):
         done = lifecycle.end_cancelled(self.engine, [Cancelled(execution_id, None, 0.0, "obeyed")])
         assert done == {execution_id: wanted}
 
-    @rule(data=st.data(), worker_id=WORKERS, lease=st.integers(0, 2))
-    def beat(self, data: st.DataObject, worker_id: int, lease: int) -> None:
-        mine = sorted(one.id for one in self.executions.values() if one.worker_id == worker_id and one.outcome is None)
-        started = data.draw(st.lists(st.sampled_from(mine), unique=True)) if mine else []
-        beats = lifecycle.extend(self.engine, [worker_id], lease_seconds=(lease + 0.5) * TICK, started_ids=started)
-        assert sorted(beats) == [(worker_id, execution_id, True) for execution_id in mine]
-        for execution_id in mine:
-            self.executions[execution_id].lease = self.now + lease
-            self.executions[execution_id].started |= execution_id in started
-        asked = [(worker_id, one) for one in mine if self.jobs[self.executions[one].job_id].asked]
-        assert sorted(lifecycle.cancel_requests(self.engine, [worker_id])) == asked
+    @rule(data=st.data(), worker_ids=st.lists(WORKERS, unique=True), lease=st.integers(0, 2))
+    def beat(self, data: st.DataObject, worker_ids: list[int], lease: int) -> None:
+        mine = {one.id: one for one in self.executions.values() if one.worker_id in worker_ids and one.outcome is None}
+        first_id = data.draw(st.sampled_from([0, *mine]))
+        mine = {one.id: one for one in mine.values() if one.id >= first_id}
+        started = data.draw(st.lists(st.sampled_from(sorted(mine)), unique=True)) if mine else []
+        seconds = (lease + 0.5) * TICK
+        beats = lifecycle.extend(self.engine, worker_ids, lease_seconds=seconds, started_ids=started, first_id=first_id)
+        assert sorted(beats) == sorted((one.worker_id, one.id, True) for one in mine.values())
+        for one in mine.values():
+            one.lease = self.now + lease
+            one.started |= one.id in started
+        asked = [(one.worker_id, one.id) for one in mine.values() if (held := self.held(one.id)) and held[1].asked]
+        assert sorted(lifecycle.cancel_requests(self.engine, worker_ids, first_id=first_id)) == sorted(asked)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), worker_id=WORKERS)
+    def set_aside(self, data: st.DataObject, worker_id: int) -> None:
+        job = self.jobs.get(self.any_job(data))
+        job_id = job.id if job else 0
+        done = lifecycle.set_aside(
+            self.engine, job_id, worker_id=worker_id, exception_class="X", error="cannot be read"
+        )
+        assert done == (job is not None and job.state is State.READY)
+        if done and job:
+            [execution_id] = {*helpers.rows_of(self.engine, "pgqueue_execution")} - {*self.executions}
+            self.executions[execution_id] = Execution(
+                execution_id, job_id, job.attempt, worker_id, self.now, False, Outcome.RELEASED, "cannot be read"
+            )
+            self.handed_out.append(execution_id)  # nobody holds it; let it be tried
+            self.move(job, State.DEAD)
+
+    @rule(worker_id=WORKERS, lanes=st.permutations(LANES), count=st.integers(1, 3))
+    def look(self, worker_id: int, lanes: list[Lane], count: int) -> None:
+        """What a worker asks before it claims, and a supervisor of a process that died."""
+        ready = [job for job in self.jobs.values() if job.state is State.READY]
+        assert {*lifecycle.lanes(self.engine)} == {job.lane for job in ready}
+        lanes = lanes[:count]
+        later = [job.due - self.now for job in ready if job.lane in lanes and job.due > self.now]
+        seconds = lifecycle.seconds_until_due(self.engine, lanes)
+        assert (seconds is None) if not later else abs((seconds or 0.0) / TICK - min(later)) < 0.5
+        due = [job.id for job in ready if job.lane in lanes and job.due <= self.now]
+        next_in_line = lifecycle.next_in_line(self.engine, dict.fromkeys(lanes, Cursor()), skipped_ids=due[1:])
+        assert next_in_line == (due[0] if due else None)
+        wanted = [
+            (one.id, one.job_id, job and job.task_name, job and job.attempt, job and job.crashes, one.started)
+            for one in sorted(self.executions.values(), key=lambda one: one.id)
+            for job in [self.jobs.get(one.job_id)]
+            if one.worker_id == worker_id and one.outcome is None
+        ]
+        found = lifecycle.open_executions(self.engine, worker_id)
+        assert [
+            (one.execution_id, one.job_id, one.task_name, one.attempt, one.crashes, one.started) for one in found
+        ] == wanted
 
     # ------------------------------------------------------------------ time, and what workers do for each other
 
@@ -383,6 +447,9 @@ class Queue(RuleBasedStateMachine):
     def rescue(self, delay: int | None) -> None:
         wanted = {}
         for one in [one for one in self.executions.values() if one.outcome is None and one.lease < self.now]:
+            if self.is_orphan(one):
+                del self.executions[one.id]
+                continue
             job = self.jobs[one.job_id]
             own = None if one.attempt >= job.max_attempts else delay
             self.close(one.id, Outcome.CRASHED, "its worker was lost")
@@ -394,16 +461,24 @@ class Queue(RuleBasedStateMachine):
         )
         assert {held.execution_id: moved for held, moved in done} == wanted
 
-    @rule(state=st.sampled_from(sorted(FINISHED)), retention=st.integers(0, 3))
-    def prune(self, state: State, retention: int) -> None:
-        old = [
-            job.id
+    @rule(state=st.sampled_from(sorted(FINISHED)), retention=st.integers(0, 3), task_name=TASKS,
+          alone=st.booleans(), limit=st.integers(1, 5))  # fmt: skip
+    def prune(self, state: State, retention: int, task_name: str, alone: bool, limit: int) -> None:
+        """Of one task, or of all but that one."""
+        old = {
+            job.id: job.finished
             for job in self.jobs.values()
             if job.state is state and job.finished is not None and job.finished <= self.now - retention
-        ]
-        assert lifecycle.prunable(self.engine, state, retention * TICK) == len(old)
-        assert lifecycle.prune(self.engine, state, retention * TICK).removed == len(old)
-        for job_id in old:
+            if (job.task_name == task_name) == alone
+        }
+        which: dict[str, Any] = {"task_name": task_name} if alone else {"other_task_names": [task_name]}
+        assert lifecycle.prunable(self.engine, state, retention * TICK, **which) == len(old)
+        pruned = lifecycle.prune(self.engine, state, retention * TICK, **which, limit=limit)
+        assert pruned.found == pruned.removed == min(limit, len(old))
+        gone = {*old} - {*helpers.rows_of(self.engine, "pgqueue_job")}
+        assert len(gone) == pruned.removed
+        assert all(old[one] <= old[other] for one in gone for other in {*old} - gone), "not the oldest first"
+        for job_id in gone:
             self.forget(job_id)
 
     # ------------------------------------------------------------------ what must hold
@@ -429,6 +504,14 @@ class Queue(RuleBasedStateMachine):
         assert self.engine.execute(query).fetchall() == []
 
 
-def test_whatever_is_done_in_whatever_order_the_tables_agree_with_the_model(engine):
+@pytest.fixture
+def examples(request) -> int:
+    """How many histories: as the option says, or as the profile does."""
+    asked: int = request.config.getoption("--stateful-examples")
+    return asked or settings().max_examples * 3 // 4
+
+
+@pytest.mark.timeout(400)  # hundreds of histories, on a machine that may be busy
+def test_whatever_is_done_in_whatever_order_the_tables_agree_with_the_model(engine, examples):
     Queue.engine = engine
-    run_state_machine_as_test(Queue, settings=settings(settings.default, stateful_step_count=25))
+    run_state_machine_as_test(Queue, settings=settings(max_examples=examples, stateful_step_count=25))

@@ -217,6 +217,21 @@ def test_a_rescue_charges_a_crash_only_to_what_had_started(engine, free_slots, c
     assert helpers.rescue(engine) == {claimed.execution_id: Moved(Fate.DONE, State.READY)}
     row = helpers.job_row(engine, job_id)
     assert (row["attempt"], row["crashes"]) == (1, crashes)
+    assert row["isolated"] == bool(crashes)
+
+
+@pytest.mark.parametrize(("outcome", "isolated"), [("crashed", True), ("failed", False)])
+def test_what_has_crashed_a_worker_is_isolated_from_then_on(engine, outcome, isolated):
+    helpers.make_job(engine)
+    first = helpers.claim_one(engine)
+    assert (first.isolated, first.crashes) == (False, 0)
+    lifecycle.fail(engine, helpers.failed(first.execution_id, outcome=outcome))
+    second = helpers.claim_one(engine)
+    assert (second.isolated, second.crashes) == (isolated, int(isolated))
+    lifecycle.fail(engine, helpers.failed(second.execution_id, None))
+    lifecycle.retry(engine, [second.job_id])
+    after_retry = helpers.claim_one(engine)
+    assert (after_retry.isolated, after_retry.crashes, after_retry.attempt) == (isolated, 0, 1)
 
 
 def test_a_retry_begins_anew_and_keeps_the_executions(engine, job_in):

@@ -15,6 +15,7 @@ from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from django_pgqueue import registry
 from django_pgqueue.models import Execution, Job, Worker
 from django_pgqueue.states import Outcome
 
@@ -99,6 +100,7 @@ def facts(job: Job) -> list[tuple[str, Any]]:
 
     found = [
         (_("Task"), visible(job.task_name)),
+        (_("Runs as"), _runs_as(job.task_name)),
         (_("Queue"), visible(job.queue_name)),
         (_("Priority"), job.priority),
         (_("Attempt"), _("%(attempt)s of %(most)s") % {"attempt": job.attempt, "most": job.max_attempts}),
@@ -112,6 +114,12 @@ def facts(job: Job) -> list[tuple[str, Any]]:
         (_("Limited by"), job.limit_key and visible(job.limit_key)),
     ]
     return [(label, value) for label, value in found if value is not None and value != ""]
+
+
+def _runs_as(task_name: str) -> str | None:
+    """Return the present name of a task that the job knows by an alias."""
+    task = registry.get(task_name)
+    return task.name if task is not None and task.name != task_name else None
 
 
 def read_attempts(job: Job) -> list[Attempt]:

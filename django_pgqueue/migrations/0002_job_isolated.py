@@ -2,6 +2,8 @@
 
 from django.db import migrations, models
 
+from django_pgqueue.operations import LockTable
+
 
 class Migration(migrations.Migration):
     dependencies = [
@@ -9,6 +11,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        LockTable("job"),
         migrations.AddField(
             model_name="job",
             name="isolated",

@@ -26,14 +26,22 @@ def watch() -> None:
 
 
 def cancel_queries(thread_id: int) -> None:
-    """Cancel what a thread's database connections are busy with, if anything; tells of no failure but in the log."""
+    """Cancel what a thread's database connections are busy with, if anything; tells of no failure but in the log.
+
+    Does not wait: with the server out of reach, the deadlines of all other jobs would wait too. A cancellation that
+    comes late finds the connection closed, as it is after every job that was stopped.
+    """
     for wrapper in list(_connections.get(thread_id, ())):
         raw = wrapper.connection
         if isinstance(raw, psycopg.Connection) and _is_busy(raw):
-            try:
-                raw.cancel_safe(timeout=CANCEL_SECONDS)
-            except (psycopg.Error, OSError) as error:
-                logger.warning("a query could not be cancelled: %s", error)
+            threading.Thread(target=_cancel, args=(raw,), name="pgqueue-cancelling", daemon=True).start()
+
+
+def _cancel(raw: psycopg.Connection[Any]) -> None:
+    try:
+        raw.cancel_safe(timeout=CANCEL_SECONDS)
+    except (psycopg.Error, OSError) as error:
+        logger.warning("a query could not be cancelled: %s", error)
 
 
 def forget(thread_id: int) -> None:

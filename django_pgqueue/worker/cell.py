@@ -25,6 +25,7 @@ from django_pgqueue import registry
 from django_pgqueue.lifecycle import Claimed
 
 from . import hygiene, memory
+from .drift import surroundings
 from .executor import Attempt
 from .report import Ending, Report
 
@@ -41,6 +42,16 @@ DEAD_SECONDS: Final = 0.2
 """How long an answer is looked for of a process that has ended."""
 STATUS_SECONDS: Final = 2.0
 """How long the nursery gets to tell how a process ended."""
+HANDLED: Final = (
+    signal.SIGALRM,
+    signal.SIGCHLD,
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+"""Signals whose handlers jobs may change: all 64 would cost 0.2 ms a job."""
 KEPT: Final = (
     "started_at",
     "finished_at",
@@ -73,7 +84,8 @@ class CellKilled(Exception):
 class Cell:
     """The worker process's handle on one."""
 
-    def __init__(self, jobs: socket.socket, status: int, stack: int) -> None:
+    def __init__(self, pid: int, jobs: socket.socket, status: int, stack: int) -> None:
+        self.pid = pid
         self._jobs = jobs
         self._status = status
         self._stack = stack
@@ -82,49 +94,57 @@ class Cell:
         self.resident_mib = 0.0
         """Its memory after its last job."""
         self._is_busy = False
-        word = os.read(status, WORD.size)  # the nursery answers at once, or is gone
-        pid = WORD.unpack(word)[0] if len(word) == WORD.size else -1
-        self.pid: int | None = pid if pid > 0 else None
-        """None if it could not be made."""
 
     def run(self, claimed: Claimed, timeout_seconds: float | None) -> Report:
         """Have one job run; raises `CellDied` if the process ended, `CellKilled` if its time was over."""
         stop_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         self._is_busy = True
-        self._jobs.settimeout(None)
-        with suppress(OSError):  # dead already: found out below
-            _send(self._jobs, _as_json(claimed))
-        if not self._answers(stop_at):
+        if not (self._send(_packed(_as_json(claimed)), stop_at) and self._wait(select.POLLIN, stop_at)):
             stack = self.stack()
             self.kill()
             raise CellKilled(stack)
         told = self._receive()
-        if told is None:
+        if told is None or told.pop("execution_id", None) != claimed.execution_id:
             raise CellDied(self._wait_status())
         self._is_busy = False
         self.is_worn = told.pop("is_worn")
         self.resident_mib = told.pop("resident_mib")
         return _as_report(claimed, told)
 
+    def _send(self, data: bytes, stop_at: float | None) -> bool:
+        """Send a job; say whether it went in time. That nobody is there to take it is found out by waiting."""
+        left = memoryview(data)
+        with suppress(OSError):
+            while left and not self.has_ended():  # else what it has forked may hold the socket open, and never read
+                if not self._wait(select.POLLOUT, stop_at):
+                    return False
+                with suppress(BlockingIOError):
+                    left = left[self._jobs.send(left, socket.MSG_DONTWAIT) :]
+        return True
+
     def _receive(self) -> dict[str, Any] | None:
         """Return the answer, None if the process ended without; what it forked may hold the socket open still."""
-        self._jobs.settimeout(DEAD_SECONDS if self._has_ended() else ANSWER_SECONDS)
+        self._jobs.settimeout(DEAD_SECONDS if self.has_ended() else ANSWER_SECONDS)
         try:
             return _receive(self._jobs)
-        except OSError:
+        except (OSError, ValueError):  # no answer, or none of ours
             return None
+        finally:
+            self._jobs.settimeout(None)
 
-    def _answers(self, stop_at: float | None) -> bool:
-        """Wait for an answer, or the process's end; say whether it came in time."""
+    def _wait(self, event: int, stop_at: float | None) -> bool:
+        """Wait until the socket is ready, or the process has ended; say whether that was in time."""
         poll = select.poll()
-        poll.register(self._jobs, select.POLLIN)
+        poll.register(self._jobs, event)
         poll.register(self._status, select.POLLIN)
         left = None if stop_at is None else max(0.0, stop_at - time.monotonic()) * 1000
         return bool(poll.poll(left))
 
     def stack(self) -> str:
         """Return what the process is doing, as far as it can tell; its C code is asked, so that no loop hides it."""
-        self._signal(STACK_SIGNAL)
+        if not self.has_ended():
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, STACK_SIGNAL)
         text = b""
         poll = select.poll()
         poll.register(self._stack, select.POLLIN)
@@ -137,24 +157,21 @@ class Cell:
         return text.decode("utf-8", "replace")
 
     def kill(self) -> None:
-        """End the process, whatever it does; from any thread."""
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: int) -> None:
-        if self.pid is not None and not self._has_ended():
+        """End the process, whatever it does, and the programs that it has started; from any thread."""
+        if self.has_ended():
+            return
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:  # just forked, and no group yet
             with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+                os.kill(self.pid, signal.SIGKILL)
 
-    def _has_ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether its end was told: from then on the pid may be another's."""
-        poll = select.poll()
-        poll.register(self._status, select.POLLIN)
-        return bool(poll.poll(0))
+        return _is_readable(self._status, 0.0)
 
     def _wait_status(self) -> int | None:
-        poll = select.poll()
-        poll.register(self._status, select.POLLIN)
-        if not poll.poll(STATUS_SECONDS * 1000):
+        if not _is_readable(self._status, STATUS_SECONDS):
             return None
         word = os.read(self._status, WORD.size)
         return WORD.unpack(word)[0] if len(word) == WORD.size else None
@@ -168,18 +185,26 @@ class Cell:
         os.close(self._stack)
 
 
+def _is_readable(descriptor: int, timeout_seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_seconds * 1000))
+
+
 def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
     """Be a cell: run the jobs that come, until no more can come."""
     faulthandler.register(STACK_SIGNAL, file=stack, all_threads=False, chain=False)
+    os.setpgid(0, 0)  # so that the programs which its jobs start can be killed with it
     _be_first_to_go()
     hygiene.watch()
-    threads = threading.active_count()
+    hygiene.keep_output_open()
+    context, before = hygiene.clean_context(), _traces()
     while (told := _receive(jobs)) is not None:
-        report = _run(_as_claimed(told), alias)
+        report = context.copy().run(_run, _as_claimed(told), alias)
         answer = {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value}
-        answer |= {"is_worn": threading.active_count() > threads, "resident_mib": memory.resident_mib()}
+        answer |= {"is_worn": _traces() != before, "resident_mib": memory.resident_mib()}
         _flush()
-        _send(jobs, answer)
+        jobs.sendall(_packed(answer | {"execution_id": report.claimed.execution_id}))
     os._exit(0)
 
 
@@ -203,6 +228,13 @@ def _be_first_to_go() -> None:
         score.write("500")
 
 
+def _traces() -> tuple[Any, ...]:
+    """Return what jobs may change in a process, and the next would find so: to be compared."""
+    alarm_is_set = signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    handlers = [signal.getsignal(number) for number in HANDLED]
+    return threading.active_count(), alarm_is_set, handlers, surroundings()
+
+
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # whatever the task made of it
@@ -212,9 +244,9 @@ def _flush() -> None:
 # ------------------------------------------------------------------------------- what goes through the socket
 
 
-def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+def _packed(message: dict[str, Any]) -> bytes:
     data = json.dumps(message).encode()
-    connection.sendall(LENGTH.pack(len(data)) + data)
+    return LENGTH.pack(len(data)) + data
 
 
 def _receive(connection: socket.socket) -> dict[str, Any] | None:

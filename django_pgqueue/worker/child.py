@@ -24,10 +24,12 @@ import psycopg
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db import told
 
 from . import cancelling, hygiene
 from .board import Board, Farewell
 from .completer import Completer
+from .drift import Drift
 from .fetcher import Fetcher
 from .giving import give_back
 from .hand import Hand
@@ -75,6 +77,7 @@ class Child:
         self.pool.on_hunger = self.fetcher.wake
         self.completer.on_ready = self.fetcher.notified
         self.watch = Watch(Link(alias, "heartbeat"), self.hand, self.completer, self.pool.interrupt, board, worker_id)
+        self.drift = Drift(self.hand, self.pool.loop.loop)
         self.guard = LeaseGuard(board, self.hand, self.pool.interrupt)
         self.fetcher.may_claim = self.guard.leases_hold
         self.maintenance = Maintenance(Link(alias, "maintenance"))
@@ -94,6 +97,7 @@ class Child:
         """Work until told to stop, drained, or due for replacement."""
         hygiene.watch()
         cancelling.watch()
+        hygiene.keep_output_open()
         self.pool.start()
         for service in self.services:
             service.start()
@@ -116,7 +120,7 @@ class Child:
                 return STOP, Farewell.RECYCLED
             if time.monotonic() - checked_at > CHECK_SECONDS:
                 checked_at = time.monotonic()
-                if self._has_grown() or self.pool.is_worn:
+                if self._has_grown() or self.pool.is_worn or self.drift.calls_for_another_process():
                     return STOP, Farewell.RECYCLED
 
     def _order(self, timeout_seconds: float) -> bytes | None:
@@ -185,7 +189,7 @@ class Child:
             with self.link.use() as connection:
                 give_back(connection, jobs)
         except (psycopg.Error, OSError) as error:
-            logger.warning("%d jobs could not be given back (%s): the supervisor will", len(jobs), error)
+            logger.warning("%d jobs could not be given back (%s): the supervisor will", len(jobs), told(error))
 
     def _empty_completer(self) -> None:
         deadline = time.monotonic() + max(1.0, min(10.0, self.board.lease_left_seconds))

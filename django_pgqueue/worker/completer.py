@@ -14,7 +14,7 @@ from typing import Final
 
 import psycopg
 
-from django_pgqueue.db import EngineConnection
+from django_pgqueue.db import EngineConnection, told
 
 from .finisher import finish
 from .link import Link
@@ -83,7 +83,7 @@ class Completer(Service):
 
     def _one_by_one(self, connection: EngineConnection, reports: list[Report], error: Exception) -> list[Report]:
         """Write a batch that cannot be written as one: the culprit's end is that it could not be stored."""
-        logger.warning("a batch of %d reports cannot be written (%s): one by one", len(reports), error)
+        logger.warning("a batch of %d reports cannot be written (%s): one by one", len(reports), told(error))
         locked = []
         for report in reports:
             try:
@@ -103,7 +103,8 @@ class Completer(Service):
         )
         try:
             return finish(connection, [plain])
-        except UNWRITABLE:
+        except UNWRITABLE as final:
             # Left open: its lease runs out, and rescue, which writes nothing of the task's, decides.
-            logger.exception("job %s: neither its end nor that failure can be written", report.claimed.job_id)
+            job_id = report.claimed.job_id
+            logger.error("job %s: neither its end nor that failure can be written: %s", job_id, told(final))
             return []

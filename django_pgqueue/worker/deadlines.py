@@ -15,6 +15,8 @@ from typing import Final
 
 from .service import Service
 
+AGAIN_SECONDS: Final = 0.01
+"""How soon to try again to stop a job that is where nothing can be thrown."""
 STAY_SECONDS: Final = 5.0
 """How long a job may take to clean up after its time."""
 
@@ -22,7 +24,7 @@ STAY_SECONDS: Final = 5.0
 class Deadlines(Service):
     """Watches the jobs of this process that have a timeout."""
 
-    def __init__(self, time_out: Callable[[int], None], give_up: Callable[[int], None]) -> None:
+    def __init__(self, time_out: Callable[[int], bool], give_up: Callable[[int], None]) -> None:
         super().__init__("deadlines")
         self.time_out = time_out
         self.give_up = give_up
@@ -48,8 +50,9 @@ class Deadlines(Service):
         now = time.monotonic()
         for execution_id in _due(self._stop_at, now):
             if self._stop_at.pop(execution_id, None) is not None:
-                self._late[execution_id] = now + STAY_SECONDS
-                self.time_out(execution_id)
+                self._late.setdefault(execution_id, now + STAY_SECONDS)
+                if not self.time_out(execution_id):
+                    self._stop_at[execution_id] = now + AGAIN_SECONDS
         for execution_id in _due(self._late, now):
             if self._late.pop(execution_id, None) is not None:
                 self.give_up(execution_id)

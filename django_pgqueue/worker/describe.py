@@ -10,13 +10,17 @@ from django_pgqueue.conf import get_settings
 MAX_ERROR_CHARACTERS: Final = 2000
 MAX_CLASS_CHARACTERS: Final = 200
 MAX_FRAMES: Final = 100
+MIN_CUT_BYTES: Final = 40
+"""What the note in place of the cut-out middle may take; where less is allowed, there is none."""
 
 
 def storable(text: str, limit: int) -> str:
     """Return `text` without what PostgreSQL refuses (NUL, lone surrogates), its middle cut out beyond `limit` bytes."""
     data = text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace")
-    if len(data) > limit:
-        half = max(0, (limit - 40) // 2)
+    if len(data) > limit and limit < MIN_CUT_BYTES:
+        data = data[:limit]
+    elif len(data) > limit:
+        half = (limit - MIN_CUT_BYTES) // 2
         cut = f"\n[… {len(data) - 2 * half:,} bytes cut …]\n".encode()
         data = data[:half] + cut + data[len(data) - half :]
     return data.decode("utf-8", "ignore")

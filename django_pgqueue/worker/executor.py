@@ -6,6 +6,7 @@ The only place that catches everything a task may raise.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -46,6 +47,7 @@ class Attempt:
         "context",
         "interrupted",
         "kwargs",
+        "pid",
         "started_at",
         "task",
         "timed_out",
@@ -63,6 +65,7 @@ class Attempt:
         self.interrupted = False
         self.timed_out = False
         self.committing = False
+        self.pid = os.getpid()
         self.started_at = time.monotonic()
 
     def run(self) -> Report:
@@ -82,7 +85,11 @@ class Attempt:
         try:
             self._prepare()
             self._tell_started()
-            return self._succeeded(await self._call(self.task.func))
+            try:
+                result = await self._call(self.task.func)
+            finally:
+                self._end_a_copy()
+            return self._succeeded(result)
         except BaseException as exception:  # noqa: BLE001 -- as in run()
             return self.ended_by(exception)
 
@@ -139,6 +146,13 @@ class Attempt:
             if not _binds(self.task, self.args, self.kwargs):
                 raise DoesNotFit(f"the job's arguments do not fit {self.task.name}(): {error}") from error
             raise
+        finally:
+            self._end_a_copy()
+
+    def _end_a_copy(self) -> None:
+        """End a process that the task has forked, and that comes back here: it would answer in its parent's place."""
+        if os.getpid() != self.pid:
+            os._exit(1)
 
     def _run_atomic(self) -> Report:
         connection = connections[self.alias]

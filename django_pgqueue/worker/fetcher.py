@@ -29,6 +29,8 @@ from .hand import Hand
 from .lanes import Lanes
 from .link import Link
 from .pool import Pool
+from .pulse import pulse
+from .rest import Rest
 from .service import Service
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -39,8 +41,6 @@ AHEAD_BYTES: Final = 16 * 1024 * 1024
 IDLE_PAUSES_SECONDS: Final = (0.005, 0.015, 0.06, 0.24)
 """Looks at 5, 20, 80 and 320 ms after the last job, before a long sleep: enqueue leaves notifications out that
 follow another within 5 ms, and counts on these."""
-FULL_SCAN_REST: Final = 10
-"""A claim from the start may take a tenth of the time."""
 EXECUTION_KEY: Final = "pgqueue_execution_pkey"
 UNCLAIMABLE: Final = (psycopg.DataError, psycopg.IntegrityError, psycopg.InternalError)
 
@@ -67,6 +67,7 @@ class Fetcher(Service):
         self._saw_all = False
         self._idle_steps = 0
         self._full_scan_at = 0.0
+        self._full_scan_rest = Rest()
         self._job_bytes = 1.0
         self._skipped_ids: set[int] = set()
 
@@ -150,18 +151,22 @@ class Fetcher(Service):
                 self.lanes.forget()
             cursors = self.lanes.ordered(connection, from_start=from_start)
             if not cursors:
+                pulse.claimed()
                 return ()
             claimed = self._take(connection, cursors, room)
         self.lanes.move_cursors(claimed)
+        pulse.claimed()
         if from_start:
-            self._full_scan_at = time.monotonic() + FULL_SCAN_REST * (time.monotonic() - began)
+            self._full_scan_at = time.monotonic() + self._full_scan_rest.after(time.monotonic() - began)
         return claimed
 
     def _take(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         try:
             claimed = self._claim_rows(connection, cursors, room)
         except UNCLAIMABLE as error:
-            logger.warning("a claim failed on its data (%s): one by one", error)
+            if not _is_of_rows(error):
+                raise
+            logger.warning("a claim failed on its data (%s): one by one", db.told(error))
             claimed = self._one_by_one(connection, cursors, room)
         if claimed:
             size = sum(len(job.arguments) for job in claimed) / len(claimed) + 1
@@ -198,17 +203,17 @@ class Fetcher(Service):
         return claimed
 
     def _set_aside(self, connection: db.EngineConnection, job_id: int, error: psycopg.Error) -> None:
-        logger.error("job %s cannot be claimed: %s", job_id, error)
+        logger.error("job %s cannot be claimed: %s", job_id, db.told(error))
         try:
             lifecycle.set_aside(
                 connection,
                 job_id,
                 worker_id=self.worker_id,
                 exception_class=f"{type(error).__module__}.{type(error).__qualname__}",
-                error=f"the job's row cannot be claimed: {error}"[:2000],
+                error=f"the job's row cannot be claimed: {db.told(error)}"[:2000],
             )
         except psycopg.Error as why:
-            logger.error("nor can it be set aside (%s): this worker passes it by", why)
+            logger.error("nor can it be set aside (%s): this worker passes it by", db.told(why))
             self._skipped_ids.add(job_id)
 
     # ---------------------------------------------------------------- when
@@ -223,6 +228,11 @@ class Fetcher(Service):
             due = lifecycle.seconds_until_due(connection, self.lanes.known)
         pause_seconds = self.polling_seconds * random.uniform(0.8, 1)  # noqa: S311 -- spreads load, hides nothing
         return pause_seconds if due is None else min(pause_seconds, max(due, 0.001))
+
+
+def _is_of_rows(error: psycopg.Error) -> bool:
+    """Say whether a row may be to blame. Class 25 is the transaction's state: a server that only reads, above all."""
+    return not (error.sqlstate or "").startswith("25")
 
 
 class Rate:

@@ -44,6 +44,8 @@ class Hand:
         self.running: dict[int, Running] = {}
         self.started = 0
         """How many jobs have started since the process did: the fetcher's measure of speed."""
+        self.lately: set[str] = set()
+        """The tasks of jobs that have ended since somebody last emptied this."""
         self._room = threading.Condition()
         self._threads_waiting = 0
 
@@ -75,7 +77,9 @@ class Hand:
     def end(self, execution_id: int) -> None:
         """Forget a job that has ended."""
         with self._room:
-            self.running.pop(execution_id, None)
+            running = self.running.pop(execution_id, None)
+            if running is not None:
+                self.lately.add(running.claimed.task_name)
             if self._threads_waiting:
                 self._room.notify_all()
 

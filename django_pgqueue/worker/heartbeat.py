@@ -25,6 +25,7 @@ from .giving import give_back
 from .hand import Hand
 from .link import Link
 from .service import Service
+from .trouble import trouble
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -103,7 +104,8 @@ class LeaseGuard(Service):
         self.board = board
         self.hand = hand
         self.interrupt = interrupt
-        self._warned = False
+        self._told = False
+        self._interrupted = False
 
     def leases_hold(self) -> bool:
         """Whether there is time enough on the leases to claim more: what is claimed must not be interrupted at once."""
@@ -117,15 +119,18 @@ class LeaseGuard(Service):
         if not len(self.hand):
             return 1.0
         if left_seconds > margin_seconds:
-            self._warned = False
+            self._told = self._interrupted = False
             return max(0.01, min(1.0, left_seconds - margin_seconds))
-        if not self._warned:
-            self._warned = True
+        if not self._told and trouble.may_speak():
+            self._told = True
             logger.error("the leases end in %.1f s and cannot be extended: all jobs are interrupted", left_seconds)
+        if not self._interrupted:
+            self._interrupted = True
             self.hand.take_waiting()  # open, and held by nobody now: given back when the database answers again
             self.interrupt(self.hand.known_before(float("inf")))
         if left_seconds <= 0:
-            logger.critical("the leases have ended: this process exits, its jobs are given back")
+            if trouble.may_speak():
+                logger.critical("the leases have ended: this process exits, its jobs are given back")
             self.board.say_farewell(Farewell.LEASE_LOST)
             os._exit(1)
         return 0.05

@@ -40,28 +40,35 @@ class IsolatedAttempt:
     def run(self) -> Report:
         """Have the job run in this slot's process, a new one if there is none; never raises."""
         try:
-            cell = self.slot.cell = self.slot.cell or self.slot.pool.nursery.new_cell()
+            cell = self._cell()
         except OSError as error:
             return self._without_process(error)
+        if self.interrupted:  # while there was no process yet to end
+            return self._report(Ending.RELEASED)
         task = registry.get(self.claimed.task_name)
         try:
             report = cell.run(self.claimed, task.timeout_seconds if task is not None else None)
-        except CellKilled as killed:
+        except (CellKilled, CellDied) as ended:
             self.slot.close_cell()
-            stack = f"Killed at its timeout; where it was:\n{killed.stack}"
-            return given_up(self.claimed, self.started_at, stack=stack)
-        except CellDied as died:
-            self.slot.close_cell()
-            return self._died(died.status)
+            report = self._killed(ended.stack) if isinstance(ended, CellKilled) else self._died(ended.status)
+            report.may_be_committed = task is not None and task.atomic
+            return report
         if cell.is_worn or self._has_grown(cell):
             self.slot.close_cell()
         return report
 
+    def _cell(self) -> Cell:
+        if self.slot.cell is not None and self.slot.cell.has_ended():  # while it was idle, which is no job's fault
+            self.slot.close_cell()
+        self.slot.cell = self.slot.cell or self.slot.pool.nursery.new_cell()
+        return self.slot.cell
+
     def interrupt(self) -> None:
         """The lease is lost: end the process, and with it what the job does."""
         self.interrupted = True
-        if self.slot.cell is not None:
-            self.slot.cell.kill()
+        cell = self.slot.cell
+        if cell is not None:
+            cell.kill()
 
     def time_out(self) -> None:
         """Nothing: `run()` itself ends the process at the task's time."""
@@ -69,6 +76,9 @@ class IsolatedAttempt:
     def ended_by(self, exception: BaseException) -> Report:
         """Return the report of an attempt that this process, not the task, failed at."""
         return self._report(Ending.RELEASED, str(exception))
+
+    def _killed(self, stack: str) -> Report:
+        return given_up(self.claimed, self.started_at, stack=f"Killed at its timeout; where it was:\n{stack}")
 
     def _died(self, status: int | None) -> Report:
         if self.interrupted:

@@ -11,11 +11,11 @@ from django_pgqueue import lifecycle
 from django_pgqueue.db import EngineConnection
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane
 
+from .rest import Rest
+
 logger = logging.getLogger("django_pgqueue.worker")
 
 AGE_LIMIT_SECONDS: Final = 1.0
-REST: Final = 10
-"""Looking for lanes may take a tenth of the time, however many dead entries it walks over."""
 MANY: Final = 200
 
 
@@ -28,7 +28,7 @@ class Lanes:
         self.known: list[Lane] = []
         self._cursors: dict[Lane, Cursor] = {}
         self._looked_at = float("-inf")
-        self._took = 0.0
+        self._rest = Rest()
         self._turn = 0
         self._last_was_empty = True
         self._warned = False
@@ -41,7 +41,7 @@ class Lanes:
     def ordered(self, connection: EngineConnection, *, from_start: bool) -> dict[Lane, Cursor]:
         """Return the lanes in the order to claim from, each with where to begin."""
         age = time.monotonic() - self._looked_at
-        if age > max(0.0 if self._last_was_empty else AGE_LIMIT_SECONDS, REST * self._took):
+        if age > max(0.0 if self._last_was_empty else AGE_LIMIT_SECONDS, self._rest.seconds):
             self._look(connection)
         self._turn += 1
         start = Cursor()
@@ -58,7 +58,7 @@ class Lanes:
         began = time.monotonic()
         found = lifecycle.lanes(connection)
         self._looked_at = time.monotonic()
-        self._took = self._looked_at - began
+        self._rest.after(self._looked_at - began)
         wanted = set(self.queue_names)
         self.known = [lane for lane in found if not wanted or lane.queue_name in wanted]
         self._cursors = {lane: cursor for lane, cursor in self._cursors.items() if lane in set(self.known)}

@@ -20,6 +20,7 @@ from .board import Board
 from .giving import give_back
 from .link import Link
 from .maintenance import tell_crash
+from .pulse import Pulse
 
 DIED: Final = "the worker process died while it ran"
 OVERDUE: Final = "it ran past its timeout, and kept the whole worker process from running: killed with it"
@@ -43,6 +44,7 @@ class Process:
     """Whether it was killed for showing no life, and is no longer beaten for, even if it cannot die."""
     overdue: frozenset[int] = frozenset()
     """Executions over their timeout that it was killed for."""
+    pulse: Pulse = field(default_factory=Pulse)
     expected_to_end: bool = False
     """Whether its end, however it comes, is no crash."""
 

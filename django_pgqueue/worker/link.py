@@ -6,10 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psycopg
+
 from django_pgqueue import db
 from django_pgqueue.conf import get_settings
 
 from . import hygiene
+from .trouble import trouble
 
 
 class Link:
@@ -26,22 +29,23 @@ class Link:
 
     @contextmanager
     def use(self) -> Iterator[db.EngineConnection]:
-        """Give a live connection; whatever is raised while it is used closes it if it is lost.
+        """Give a live connection; an error of the database that comes out of its use closes it.
 
-        Raises `psycopg.OperationalError` if none can be opened.
+        Also one that is not lost: a new one has the role's present settings and rights, and no prepared statements of
+        tables that were made anew. Raises `psycopg.OperationalError` if none can be opened.
         """
         connection = self._connection
         if connection is None or db.is_lost(connection):
-            connection = self._connection = db.connect(self.alias, self.role)
-            connection.statement_timeout_seconds = self.statement_timeout_seconds
+            connection = self._connection = db.connect(self.alias, self.role, self.statement_timeout_seconds)
             self.connected_at = time.monotonic()
         try:
             yield connection
-        except Exception:
+        except (psycopg.Error, OSError):
             if db.is_lost(connection):
-                self.close()
                 hygiene.distrust_all()  # the jobs' connections will have gone the same way
+            self.close()
             raise
+        trouble.succeeded()
 
     def close(self) -> None:
         """Close the connection, if there is one."""

@@ -41,10 +41,13 @@ class LoopSlots(threading.Thread):
         self._generation = hygiene.generation()
         self._ending = False
         self._retired = False
+        self._guard = threading.Lock()
+        """Held to start coroutines, and to retire: none is started that nobody answers for."""
 
     def run(self) -> None:
         """Run the loop until it is stopped."""
         asyncio.set_event_loop(self.loop)
+        self._context = hygiene.clean_context()
         while not self._ending:
             try:
                 self.loop.run_forever()
@@ -66,15 +69,21 @@ class LoopSlots(threading.Thread):
         else:
             self.submit([])
 
+    def free_slot(self, slot: int) -> None:
+        """Use a slot again whose coroutine was given up; from any thread."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._free_slot, slot)
+
     def interrupt(self, execution_id: int) -> None:
         """Cancel a coroutine, for its lease is lost; from any thread."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._cancel, execution_id, Attempt.interrupt)
 
-    def time_out(self, execution_id: int) -> None:
-        """Cancel a coroutine, for its time is over; from any thread."""
+    def time_out(self, execution_id: int) -> bool:
+        """Cancel a coroutine, for its time is over; from any thread. There is no need to try again."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._cancel, execution_id, Attempt.time_out)
+        return True
 
     def give_up(self, execution_id: int) -> Report | None:
         """Leave a coroutine to itself, if it still runs: it reports no more; return its report. From any thread."""
@@ -99,8 +108,9 @@ class LoopSlots(threading.Thread):
 
     def retire(self) -> list[int]:
         """Give the whole loop up, for it is blocked; return the ids of the coroutines that are left without it."""
-        self._retired = True
-        left = [key for key in list(self.running) if self.running.pop(key, None) is not None]
+        with self._guard:
+            self._retired = True
+            left = [key for key in list(self.running) if self.running.pop(key, None) is not None]
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._end_all)
         return left
@@ -121,26 +131,32 @@ class LoopSlots(threading.Thread):
         self.waiting.extend(execution_ids)
         self._start_waiting()
 
+    def _free_slot(self, slot: int) -> None:
+        self.free.append(slot)
+        self._start_waiting()
+
     def _start_waiting(self) -> None:
-        while self.waiting and self.free and not self._retired:
-            execution_id = self.waiting[0]
-            try:
-                claimed = self.pool.hand.start(execution_id, self.free[-1], wait=False)
-            except Full:
-                break
-            self.waiting.popleft()
-            if claimed is None:
-                continue
-            slot = self.free.pop()
-            attempt = Attempt(claimed, self.pool.alias)
-            self.running[execution_id] = (attempt, self.loop.create_task(self._run_one(attempt, slot)))
-            self.pool.started(claimed, slot)
+        with self._guard:
+            while self.waiting and self.free and not self._retired:
+                execution_id = self.waiting[0]
+                try:
+                    claimed = self.pool.hand.start(execution_id, self.free[-1], wait=False)
+                except Full:
+                    break
+                self.waiting.popleft()
+                if claimed is None:
+                    continue
+                slot = self.free.pop()
+                attempt = Attempt(claimed, self.pool.alias)
+                job = self.loop.create_task(self._run_one(attempt, slot), context=self._context.copy())
+                self.running[execution_id] = (attempt, job)
+                self.pool.started(claimed, slot)
 
     async def _run_one(self, attempt: Attempt, slot: int) -> None:
         execution_id = attempt.claimed.execution_id
         report = await self._run_cleanly(attempt)
         if self.running.pop(execution_id, None) is None:
-            logger.warning("job %s, given up at its timeout, has ended after all", attempt.claimed.job_id)
+            logger.warning("job %s, left to itself, has ended after all; it does not count", attempt.claimed.job_id)
             return
         self.pool.hand_over(report)
         self.free.append(slot)

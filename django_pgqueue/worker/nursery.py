@@ -31,6 +31,8 @@ logger = logging.getLogger("django_pgqueue.worker")
 WORD: Final = struct.Struct("=i")
 NO_CELL: Final = -1
 """In place of a pid: the fork failed."""
+ANSWER_SECONDS: Final = 10.0
+"""How long a fork may take: by then the nursery is stopped, or the machine as good as that."""
 PR_SET_PDEATHSIG: Final = 1
 
 
@@ -39,48 +41,65 @@ class Nursery:
 
     def __init__(self, alias: str) -> None:
         self.is_gone = False
-        """Whether the process has ended, so that no more cells can be made."""
+        """Whether the process has ended, or does not answer, so that no more cells can be made."""
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         gc.freeze()  # what is loaded now stays shared with the processes to come: no collection touches it
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
                 self._socket.close()
+                _die_with(parent)
                 _main(theirs, alias)
             finally:
                 os._exit(1)
-        self.pid = pid
         theirs.close()
 
     def new_cell(self) -> cell.Cell:
         """Make a process for isolated jobs; raises `OSError` if that fails."""
-        ours, theirs = socket.socketpair()
-        status, their_status = os.pipe()
-        stack, their_stack = os.pipe()
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            jobs, their_jobs = socket.socketpair()
+            ours.enter_context(jobs)
+            theirs.enter_context(their_jobs)
+            status, their_status = _pipe(ours, theirs)
+            stack, their_stack = _pipe(ours, theirs)
+            self._order([their_jobs.fileno(), their_status, their_stack])
+            theirs.close()  # so that the nursery's end is seen
+            pid = self._answer(status)
+            ours.pop_all()
+        return cell.Cell(pid, jobs, status, stack)
+
+    def _order(self, descriptors: list[int]) -> None:
         try:
             with self._lock:
-                socket.send_fds(self._socket, [b"F"], [theirs.fileno(), their_status, their_stack])
+                socket.send_fds(self._socket, [b"F"], descriptors)
         except OSError:
             self.is_gone = True
-            ours.close()
-            os.close(status)
-            os.close(stack)
             raise
-        finally:
-            theirs.close()
-            os.close(their_status)
-            os.close(their_stack)
-        made = cell.Cell(ours, status, stack)
-        if made.pid is None:
-            made.close()
+
+    def _answer(self, status: int) -> int:
+        """Return the new process's pid."""
+        if not select.select([status], [], [], ANSWER_SECONDS)[0]:
+            self.is_gone = True
+            raise OSError("the process that makes processes does not answer")
+        word = os.read(status, WORD.size)
+        pid: int = WORD.unpack(word)[0] if len(word) == WORD.size else NO_CELL
+        if pid == NO_CELL:
             raise OSError("no process could be started for it")
-        return made
+        return pid
+
+
+def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
+    """Make a pipe whose ends two stacks close."""
+    ends = os.pipe()
+    reader.callback(os.close, ends[0])
+    writer.callback(os.close, ends[1])
+    return ends
 
 
 def _main(orders: socket.socket, alias: str) -> NoReturn:
     """Be the nursery: fork at each order, tell of each death, until the worker process is gone."""
-    _die_with_parent()
     hygiene.close_for_good()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -96,14 +115,15 @@ def _main(orders: socket.socket, alias: str) -> NoReturn:
             message, descriptors, _, _ = socket.recv_fds(orders, 1, 3)
             if not message:
                 break
-            _fork(orders, alias, descriptors, statuses)
+            _fork(orders, alias, descriptors, statuses, [reader, writer])
     for pid in statuses:
         os.kill(pid, signal.SIGKILL)
     os._exit(0)
 
 
-def _fork(orders: socket.socket, alias: str, descriptors: list[int], statuses: dict[int, int]) -> None:
+def _fork(orders: socket.socket, alias: str, descriptors: list[int], statuses: dict[int, int], own: list[int]) -> None:
     jobs, status, stack = descriptors
+    parent = os.getpid()
     try:
         pid = os.fork()
     except OSError:
@@ -111,9 +131,11 @@ def _fork(orders: socket.socket, alias: str, descriptors: list[int], statuses: d
         pid = NO_CELL
     if pid == 0:
         try:
-            _leave_behind(orders, [*statuses.values(), status])
-            _die_with_parent()
+            _leave_behind(orders, [*statuses.values(), status, *own])
+            _die_with(parent)
             cell.main(socket.socket(fileno=jobs), stack, alias)
+        except BaseException:
+            logger.exception("a process for isolated jobs failed")
         finally:
             os._exit(1)
     os.close(jobs)
@@ -127,7 +149,7 @@ def _fork(orders: socket.socket, alias: str, descriptors: list[int], statuses: d
 
 def _leave_behind(orders: socket.socket, descriptors: list[int]) -> None:
     """In a cell just forked: let go of what is the nursery's."""
-    os.close(signal.set_wakeup_fd(-1))
+    signal.set_wakeup_fd(-1)  # from Python 3.12 on asyncio has done so already, if it is imported
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     orders.close()
     for descriptor in descriptors:
@@ -149,10 +171,9 @@ def _write(descriptor: int, number: int) -> None:
         os.write(descriptor, WORD.pack(number))
 
 
-def _die_with_parent() -> None:
+def _die_with(parent: int) -> None:
     """Ask the kernel to end this process with the thread that forked it; only Linux can."""
     if sys.platform == "linux":
-        parent = os.getppid()
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it ended before the kernel was asked
             os._exit(1)

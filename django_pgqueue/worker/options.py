@@ -27,3 +27,5 @@ class Options:
     listen: bool = True
     isolation: Isolation | None = None
     """"process": every job in a process of its own, whatever its task says."""
+    health_file: str | None = None
+    """Where to tell of the worker's health, once a second."""

@@ -116,10 +116,13 @@ class Pool:
             if slot := self._slot_of(execution_id):
                 slot.interrupt(execution_id)
 
-    def time_out(self, execution_id: int) -> None:
-        """Make a running job stop for its time is over: `TaskTimeout` raised in a thread, a coroutine cancelled."""
-        if slot := self._slot_of(execution_id):
-            slot.time_out(execution_id)
+    def time_out(self, execution_id: int) -> bool:
+        """Make a running job stop for its time is over: `TaskTimeout` raised in a thread, a coroutine cancelled.
+
+        Returns False if it has to be tried again.
+        """
+        slot = self._slot_of(execution_id)
+        return slot is None or slot.time_out(execution_id)
 
     def give_up(self, execution_id: int) -> None:
         """Report a job that did not end at its timeout as failed, with its stack, and give its slot to others."""
@@ -137,14 +140,16 @@ class Pool:
             report.claimed.task_name,
         )
         self._given_up += 1
+        self.hand_over(report)
+        self.ended(
+            execution_id, running.slot
+        )  # before the slot is used again: its next job has the same words of the board
         if isinstance(slot, ThreadSlot):
             self._replace_thread(running.slot)
         elif blocked:
             self._replace_loop()
         else:
-            slot.free.append(running.slot)
-        self.hand_over(report)
-        self.ended(execution_id, running.slot)
+            slot.free_slot(running.slot)
 
     def _slot_of(self, execution_id: int) -> ThreadSlot | LoopSlots | None:
         running = self.hand.running.get(execution_id)

@@ -7,11 +7,14 @@ import random
 import threading
 from typing import Final
 
+from .pulse import pulse
+from .trouble import is_expected, trouble
+
 logger = logging.getLogger("django_pgqueue.worker")
 
 ERROR_PAUSE_SECONDS: Final = 1.0
-ERROR_PAUSE_LIMIT_SECONDS: Final = 15.0
-"""After an error a loop pauses for 1, 2, 4, … 15 s and a little more: at most one error a second is logged."""
+ERROR_PAUSE_LIMIT_SECONDS: Final = 5.0
+"""After an error a loop pauses for 1, 2, 4, 5 s and a little more: so soon at the latest it works again."""
 
 
 class Service(threading.Thread):
@@ -65,11 +68,10 @@ class Service(threading.Thread):
     def _pause_after(self, error: Exception) -> float:
         pause_seconds = min(ERROR_PAUSE_SECONDS * 2 ** min(self._errors_in_a_row, 10), ERROR_PAUSE_LIMIT_SECONDS)
         self._errors_in_a_row += 1
-        logger.warning("%s: %s; again in %.0f s", self.name, error, pause_seconds, exc_info=_unless_expected(error))
+        pulse.erred()
+        if is_expected(error):
+            trouble.report(self.name, error)
+        elif trouble.may_speak():
+            logger.error("%s failed; again in %.0f s", self.name, pause_seconds, exc_info=error)
         self._stopping.wait(pause_seconds * random.uniform(1, 1.3))  # noqa: S311 -- spreads load, hides nothing
         return 0.0
-
-
-def _unless_expected(error: Exception) -> Exception | None:
-    """Return the error for its traceback, unless it only says that the database is away."""
-    return None if type(error).__module__.startswith("psycopg") or isinstance(error, OSError) else error

@@ -28,9 +28,13 @@ from django_pgqueue.conf import get_settings
 
 from . import child, hygiene, watchdog
 from .board import Board, Farewell
+from .health import HealthFile
 from .leases import Leases, Process, how_it_died
 from .link import Link
 from .options import Options
+from .pulse import Pulse, pulse
+from .readiness import what_is_missing
+from .trouble import trouble
 from .watchdog import kill
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -60,10 +64,12 @@ class Supervisor:
         self._spawn_at = 0.0
         self._spawned = 0
         self.leases = Leases(self.link)
+        self.health = HealthFile(options.health_file, self.children, lambda: self.stopping_since is not None)
         self._wake_reader, self._wake_writer = socket.socketpair()
 
     def run(self) -> int:
         """Work until told to stop, or drained; return the exit code: 0 if nothing is left in hand."""
+        self.health.start()
         self._listen_to_signals()
         self._wait_for_migrations()
         self._turn()
@@ -78,6 +84,7 @@ class Supervisor:
         signal.set_wakeup_fd(-1)
         self._wake_reader.close()
         self._wake_writer.close()
+        self.health.close()
         self.link.close()
 
     def _is_over(self) -> bool:
@@ -86,6 +93,7 @@ class Supervisor:
         return self.stopping_since is not None or (self.options.drain and self._spawned >= self.options.processes)
 
     def _turn(self) -> None:
+        self.health.turned()
         while self._signals_told < self.signals:  # not in the handler: a log line may be half written there
             logger.warning("signal: %s", SAID[self._signals_told])
             self._signals_told += 1
@@ -95,6 +103,7 @@ class Supervisor:
         self._survive(self.leases.settle)
         watchdog.look_after(self.children.values())
         self._enforce_grace()
+        trouble.settle()
 
     def _survive(self, step: Callable[[], None]) -> None:
         """Run a step that needs the database; it comes round again if that is away."""
@@ -102,7 +111,8 @@ class Supervisor:
             step()
         except (psycopg.Error, OSError) as error:
             self.leases.put_off(1.0)
-            logger.warning("supervisor: %s; again in 1 s", error)
+            pulse.erred()
+            trouble.report("supervisor", error)
 
     # ---------------------------------------------------------------- signals
 
@@ -152,7 +162,8 @@ class Supervisor:
         """Wait until the database is there and migrated, and say so."""
         said = ""
         while self.stopping_since is None:
-            waiting_for = _not_ready(self.options.database)
+            self.health.turned()
+            waiting_for = what_is_missing(self.options.database)
             if not waiting_for:
                 return
             if waiting_for != said:
@@ -201,9 +212,11 @@ class Supervisor:
     def _fork(self) -> Process:
         board = Board(child.slots(self.options))
         board.hold_until(time.monotonic() + get_settings().LEASE)
+        own_pulse = Pulse()
         reader, writer = os.pipe()
         try:
-            pid = os.fork()
+            with self.health.paused():
+                pid = os.fork()
         except OSError:
             os.close(reader)
             os.close(writer)
@@ -211,11 +224,12 @@ class Supervisor:
         if pid == 0:
             try:
                 self._leave_behind(writer)
+                pulse.become(own_pulse)
                 child.main(self.options, board, reader)
             finally:
                 os._exit(1)  # whatever happens, never back into the parent's code: it would be a second supervisor
         os.close(reader)
-        process = Process(board, pid, writer)
+        process = Process(board, pid, writer, pulse=own_pulse)
         self.children[pid] = process
         return process
 
@@ -266,17 +280,3 @@ class Supervisor:
         if time.monotonic() > self.stopping_since + self.options.grace_seconds + KILL_AFTER_GRACE_SECONDS:
             for process in self.children.values():
                 kill(process.pid)
-
-
-def _not_ready(alias: str) -> str:
-    """Return what the database lacks, in words; an empty string if nothing."""
-    try:
-        missing = db.missing_migrations(alias)
-        read_only = db.is_read_only(alias)
-    except Exception as error:  # noqa: BLE001 -- whatever keeps the database from answering
-        return f"database {alias!r} does not answer: {error}"
-    finally:
-        hygiene.close_for_good()
-    if missing:
-        return f"run `manage.py migrate`: database {alias!r} lacks {', '.join(missing)}"
-    return f"database {alias!r} is read-only: is it a standby?" if read_only else ""

@@ -6,13 +6,16 @@ import ctypes
 import logging
 import sys
 import threading
+import time
 import traceback
+from contextvars import Context
 from queue import Empty
 from typing import TYPE_CHECKING, Final
 
 from django_pgqueue.exceptions import LeaseLost, TaskTimeout
 
 from . import cancelling, hygiene
+from .deadlines import AGAIN_SECONDS
 from .executor import Attempt, given_up
 from .isolated import IsolatedAttempt
 
@@ -25,6 +28,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_pgqueue.worker")
 
+FRAGILE: Final = {
+    module: {"acquire", "release", "handle", "__enter__", "__exit__"}
+    for module in ("logging", "importlib._bootstrap", "_frozen_importlib")
+}
+"""Functions, by module, that take a lock and protect it only a moment later: an exception in between leaves it locked
+for ever, and with the lock of a log handler the whole process stands still."""
+INTERRUPT_TRIES: Final = 20
 CELL_IDLE_SECONDS: Final = 60.0
 """How long a process for isolated jobs is kept for the next one."""
 
@@ -40,11 +50,13 @@ class ThreadSlot(threading.Thread):
         self.cell: Cell | None = None
         """The process that isolated jobs of this slot run in, one after another."""
         self._given_up = False
+        self._context = Context()
         self._guard = threading.Lock()
         """Held to start and end an attempt, and to throw an exception into it: it hits that job or none."""
 
     def run(self) -> None:
         """Run jobs until told to end, or given up."""
+        self._context = hygiene.clean_context()
         try:
             while not self._given_up and (execution_id := self._next()) is not None:
                 claimed = self.pool.hand.start(execution_id, self.slot, wait=True)
@@ -65,26 +77,37 @@ class ThreadSlot(threading.Thread):
 
     def close_cell(self) -> None:
         """End the process for isolated jobs, if there is one."""
-        cell, self.cell = self.cell, None
-        if cell is not None:
-            cell.close()
+        with self._guard:  # nobody is to signal it any more
+            cell, self.cell = self.cell, None
+            if cell is not None:
+                cell.close()
 
     # ---------------------------------------------------------------- from other threads
 
     def interrupt(self, execution_id: int) -> None:
         """Make that job stop, if it runs here, for its lease is lost; C code sees it when it returns to Python."""
-        with self._guard:
-            if self._runs(execution_id):
+        for _ in range(INTERRUPT_TRIES):
+            with self._guard:
+                if not self._runs(execution_id):
+                    return
                 self.attempt.interrupt()  # type: ignore[union-attr]  # it runs
-                self._throw(LeaseLost)
+                if self._throw(LeaseLost):
+                    return
+            time.sleep(AGAIN_SECONDS)
 
-    def time_out(self, execution_id: int) -> None:
-        """Make that job stop, if it runs here, for its time is over; a query that it waits for is cancelled."""
+    def time_out(self, execution_id: int) -> bool:
+        """Make that job stop, if it runs here, for its time is over; a query that it waits for is cancelled.
+
+        Returns False if nothing can be thrown into it just now.
+        """
         with self._guard:
-            if self._runs(execution_id):
-                self.attempt.time_out()  # type: ignore[union-attr]  # it runs
-                self._throw(TaskTimeout)
-                cancelling.cancel_queries(self.ident or 0)
+            if not self._runs(execution_id):
+                return True
+            if not self._throw(TaskTimeout):
+                return False
+            self.attempt.time_out()  # type: ignore[union-attr]  # it runs
+            cancelling.cancel_queries(self.ident or 0)
+            return True
 
     def give_up(self, execution_id: int) -> Report | None:
         """Leave that job to itself, if it still runs here: this thread reports no more; return its report instead."""
@@ -100,19 +123,23 @@ class ThreadSlot(threading.Thread):
     def _runs(self, execution_id: int) -> bool:
         return self.attempt is not None and self.attempt.claimed.execution_id == execution_id
 
-    def _throw(self, exception: type[BaseException]) -> None:
+    def _throw(self, exception: type[BaseException]) -> bool:
+        """Raise an exception in this thread, unless a lock of all threads would stay locked by that; say whether."""
         if isinstance(self.attempt, Attempt):  # an isolated one stops by losing its process
+            frame = sys._current_frames().get(self.ident or 0)
+            if frame is not None and frame.f_code.co_name in FRAGILE.get(frame.f_globals.get("__name__", ""), ()):
+                return False
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(exception))
+        return True
 
     # ---------------------------------------------------------------- one job
 
     def _run_one(self, claimed: Claimed) -> None:
         attempt = self._attempt(claimed)
-        self.pool.started(claimed, self.slot, watched=isinstance(attempt, Attempt))
         report = self._guarded(attempt)
         self._clean_up(attempt)
         if self._given_up:
-            logger.warning("job %s, given up at its timeout, has ended after all; it does not count", claimed.job_id)
+            logger.warning("job %s, left to itself, has ended after all; it does not count", claimed.job_id)
             return
         # Handed over before it leaves the hand: at each moment somebody answers for the execution.
         self.pool.hand_over(report)
@@ -124,20 +151,30 @@ class ThreadSlot(threading.Thread):
         return Attempt(claimed, self.pool.alias)
 
     def _guarded(self, attempt: Attempt | IsolatedAttempt) -> Report:
-        report = None
+        """Run an attempt, and catch what is thrown into it at whatever moment; return its first end."""
+        ends: list[Report] = []
         try:
-            hygiene.before_job()
-            self.attempt = attempt
-            report = attempt.run()
-            with self._guard:
-                self.attempt = None
-        except (LeaseLost, TaskTimeout) as thrown:  # in after the task's function had ended, or before it began
-            with self._guard:
-                self.attempt = None
-            return report or attempt.ended_by(thrown)
+            try:
+                self.attempt = attempt
+                self.pool.started(attempt.claimed, self.slot, watched=isinstance(attempt, Attempt))
+                hygiene.before_job()
+                ends.append(self._context.copy().run(attempt.run))
+                self._leave()
+            except (LeaseLost, TaskTimeout) as thrown:  # in after the task's function had ended, or before it began
+                self._leave()
+                ends.append(attempt.ended_by(thrown))
+        except (LeaseLost, TaskTimeout) as thrown:  # the other of the two, while the first was being caught
+            self._leave()
+            ends.append(attempt.ended_by(thrown))
         except Exception as error:  # noqa: BLE001 -- a connection that cannot even be closed
-            return attempt.ended_by(error)
-        return report
+            self._leave()
+            ends.append(attempt.ended_by(error))
+        return ends[0]
+
+    def _leave(self) -> None:
+        """From here on nothing is thrown."""
+        with self._guard:
+            self.attempt = None
 
     def _clean_up(self, attempt: Attempt | IsolatedAttempt) -> None:
         try:

@@ -21,7 +21,7 @@ def make_user(db: None) -> Callable[..., User]:
     """Return a maker of staff users with the given permissions of this app."""
 
     def make(*codenames: str, name: str = "staff") -> User:
-        user = User.objects.create_user(name, password="secret", is_staff=True)
+        user = User.objects.create_user(name, password="secret", is_staff=True)  # noqa: S106 -- of this database alone
         permissions = Permission.objects.filter(codename__in=codenames, content_type__app_label="pgqueue")
         assert permissions.count() == len(codenames)
         user.user_permissions.set(permissions)

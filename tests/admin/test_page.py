@@ -12,11 +12,12 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import db, lifecycle, registry
 from django_pgqueue.lifecycle import Failed, Lane
 from django_pgqueue.models import Job, Worker
 from django_pgqueue.states import Outcome
 from tests.admin.conftest import JobMaker, add_execution
+from tests.app import tasks
 
 JOBS = "/admin/pgqueue/job/"
 
@@ -76,6 +77,16 @@ def test_what_holds_it_back_is_said(
     others = {name: value for name, value in columns.items() if name != "minutes"}
     job = make_job(run_after=timezone.now() + timedelta(minutes=minutes, seconds=0.4), **others)
     assert words in page_of(operator, job).replace("3 min 60 s", "4 min")
+
+
+def test_a_job_under_an_alias_says_which_task_runs_it(
+    operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(task_name="shop.tasks.former")
+    assert "Runs as" not in page_of(operator, job)
+    monkeypatch.setitem(registry._tasks, "shop.tasks.former", tasks.noop)
+    page = page_of(operator, job)
+    assert "Runs as" in page and tasks.noop.name in page and "shop.tasks.former" in page
 
 
 def test_page_shows_every_attempt_and_the_result(operator: Client, make_job: JobMaker) -> None:

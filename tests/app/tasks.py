@@ -2,9 +2,12 @@
 
 import asyncio
 import ctypes
+import logging
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -336,6 +339,14 @@ def clean_up_in_time() -> str:
         return "cleaned up"
 
 
+@task(timeout=0.2, max_attempts=1)
+def log_all_the_time() -> None:
+    """Write lines to a log that other threads write to as well."""
+    while True:
+        sum(range(100_000))
+        logging.getLogger("django_pgqueue.tests").info("still here")
+
+
 @task(timeout=0.5, max_attempts=1)
 def wait_for_the_server() -> None:
     """Run a query that takes long."""
@@ -444,6 +455,66 @@ def leave_a_thread() -> int:
     return os.getpid()
 
 
+@task(isolation="process")
+def leave_behind(what: str) -> int:
+    """Leave something behind that is the whole process's; return the process."""
+    match what:
+        case "directory":
+            os.chdir("/")
+        case "umask":
+            os.umask(0o777)
+        case "alarm":
+            signal.alarm(1)
+        case "handler":
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        case _:
+            raise ValueError(what)
+    return os.getpid()
+
+
+@task(isolation="process", max_attempts=1)
+def fork_and_come_back(name: str) -> str:
+    """Fork a process that leaves this function too, as where a program to be run is not there."""
+    return come_back_twice(name)
+
+
+@task(max_attempts=1, atomic=True)
+def fork_and_come_back_in_a_thread(name: str) -> str:
+    """The same in a transaction that both have."""
+    Group.objects.create(name=name)
+    return come_back_twice(name)
+
+
+def come_back_twice(name: str) -> str:
+    child = os.fork()
+    if child == 0:
+        raise RuntimeError("the copy")
+    os.waitpid(child, 0)
+    return name
+
+
+@task(isolation="process")
+def fork_and_leave(path: str) -> list[int]:
+    """Leave a process behind that holds what this one had open, until a file exists; return both."""
+    child = os.fork()
+    if child == 0:
+        wait_for_file(path)
+        os._exit(0)
+    return [os.getpid(), child]
+
+
+@task(isolation="process", timeout=1, max_attempts=1)
+def isolated_length(text: str) -> int:
+    """Return how long the argument is."""
+    return len(text)
+
+
+@task(isolation="process", timeout=1, max_attempts=1)
+def run_a_program(path: str) -> None:
+    """Run a program that takes long, and that writes its pid to a file."""
+    subprocess.run(["sh", "-c", 'echo $$ > "$0"; exec sleep 600', path], check=True)
+
+
 def end_process(how: str) -> None:
     """End this process in one of the ways that are no exception."""
     match how:
@@ -461,3 +532,48 @@ def end_process(how: str) -> None:
             os.closerange(3, 256)
         case _:
             raise ValueError(how)
+
+
+class KeptError(Exception):
+    """Says nothing of what it is about."""
+
+
+@task(backoff=0)
+def keep_secret(password: str) -> None:
+    """Fail, and tell nobody the argument."""
+    raise KeptError(f"a password of {len(password)} characters was refused")
+
+
+@task(backoff=0)
+async def keep_secret_async(password: str) -> None:
+    """The same on the event loop."""
+    raise KeptError(f"a password of {len(password)} characters was refused")
+
+
+@task(backoff=0, atomic=True)
+def keep_secret_atomic(password: str) -> None:
+    """The same in a transaction."""
+    raise KeptError(f"a password of {len(password)} characters was refused")
+
+
+@task
+def loaded(names: list[str]) -> list[str]:
+    """Return which of these modules this process has imported."""
+    return sorted(set(names) & set(sys.modules))
+
+
+@task
+def close_output() -> None:
+    """Close what the process prints and logs to, as a careless library does."""
+    sys.stdout.close()
+    sys.stderr.close()
+
+
+_leaked: list[bytearray] = []
+
+
+@task
+def leak_memory(mib: int) -> None:
+    """Take memory for good, in no hurry."""
+    _leaked.append(bytearray(b"x") * (mib * 2**20))
+    time.sleep(0.1)

@@ -57,9 +57,10 @@ def load() -> list[Fault]:
     """Import every module of scenarios; return all faults in the order of their numbers."""
     for module in pkgutil.iter_modules(scenarios.__path__, f"{scenarios.__name__}."):
         importlib.import_module(module.name)
-    return sorted(CATALOGUE.values(), key=lambda one: _number(one.id))
+    return sorted(CATALOGUE.values(), key=lambda one: number(one.id))
 
 
-def _number(id: str) -> tuple[int, str]:  # noqa: A002 -- as above
+def number(id: str) -> tuple[int, str]:  # noqa: A002 -- as above
+    """Return what to sort faults by."""
     digits = "".join(filter(str.isdigit, id))
     return int(digits or 0), id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import time
 import traceback
@@ -15,12 +16,15 @@ from tests.faults import needs, report
 from tests.faults.catalogue import Fault, load
 from tests.faults.report import Row
 from tests.faults.run import Run, Skip
+from tests.faults.soak import lines as soak_lines
+from tests.faults.soak import soak
 from tests.faults.suite import Suite, suite
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; return 1 if anything failed."""
     options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell's background job inherits it ignored, and so would workers
     faults = _chosen(load(), options)
     if options.list:
         for fault in faults:
@@ -29,13 +33,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     say(f"seed {seed}")
     with suite(seed, options.keep) as shared:
-        rows = run_all(shared, faults, options.jobs)
+        rows = [] if options.soak else run_all(shared, faults, options.jobs)
+        figures = soak(shared, options.soak, say) if options.soak else None
         with shared.server.connect() as session:
             server = session.execute("SHOW server_version").fetchall()[0][0]
+    for line in soak_lines(figures) if figures else []:
+        say(line)
     say(report.summary(rows, seed))
+    if options.markdown:
+        options.markdown.write_text(report.markdown(rows))
     if options.json:
-        report.write(options.json, rows, seed=seed, server=server)
-    return 1 if any(row.status == "FAILED" for row in rows) else 0
+        report.write(options.json, rows, seed=seed, server=server, soak=figures)
+    failed = any(row.status == "FAILED" for row in rows) or (figures and (figures["violations"] or figures["stuck"]))
+    return 1 if failed else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -45,7 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="run the choice that CI runs")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="scenarios at a time, where they may")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the results there as a table")
     parser.add_argument("--seed", type=int, help="repeat what was random")
+    parser.add_argument("--soak", type=float, metavar="MINUTES", help="instead: random faults under load, for so long")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep histories and logs there")
     return parser
 

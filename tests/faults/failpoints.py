@@ -14,6 +14,7 @@ import contextlib
 import functools
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -29,6 +30,7 @@ SECONDS: Final = "PGQUEUE_FAILPOINT_SECONDS"
 ACTS: Final = {
     "claim": "claim",
     "extend": "beat",
+    "open_executions": "watch",
     "succeed": "finish",
     "succeed_and_discard": "finish",
     "fail": "finish",
@@ -85,7 +87,8 @@ def _kill_all(connection: Any) -> None:
 
 
 def _stop(connection: Any) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
+    # Sent to this very thread: to the process, another thread may take it, and this one go on for a moment.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def _raise(connection: Any) -> None:

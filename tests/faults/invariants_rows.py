@@ -65,9 +65,10 @@ def an_outcome_is_final(history: History, lives: dict[int, Life], rules: Rules) 
 
 def counters(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
     """I6: the job's counters are what its executions say. I7: within the budgets."""
+    touched = operated(history, "sql")
     for job, row in history.jobs.items():
         life = lives.get(job)
-        if life is None or job in operated(history, "sql"):
+        if life is None or job in touched:
             continue
         outcomes = _since_retry(life)
         attempt = sum(outcome in COUNTED or outcome is None for outcome, _ in outcomes.values())
@@ -106,9 +107,10 @@ def nothing_early(history: History, lives: dict[int, Life], rules: Rules) -> Ite
 
 def removed_in_time(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
     """I17: only finished jobs are removed, past their retention; one whose task keeps nothing goes with its finish."""
+    touched = operated(history, "delete")
     for life in lives.values():
         for event in life.of("job"):
-            if event.op != "DELETE" or event.old is None or life.job in operated(history, "delete"):
+            if event.op != "DELETE" or event.old is None or life.job in touched:
                 continue
             if event.old["task"].endswith(".forgotten"):
                 continue

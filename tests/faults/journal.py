@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,9 +32,15 @@ def write(event: str, **fields: Any) -> None:
 
 def append(path: Path, event: str, **fields: Any) -> None:
     """Append one line to a file: `at` by the machine's monotonic clock, `wall` by this process's own."""
-    line = {"event": event, "at": time.monotonic(), "wall": time.time(), "pid": os.getpid(), **fields}
+    append_each(path, event, [fields])
+
+
+def append_each(path: Path, event: str, many: Sequence[Mapping[str, Any]]) -> None:
+    """Append a line for each of `many`, on the disk together."""
+    now = {"event": event, "at": time.monotonic(), "wall": time.time(), "pid": os.getpid()}
+    lines = "".join(json.dumps({**now, **fields}, default=str) + "\n" for fields in many)
     with path.open("ab", buffering=0) as file:
-        file.write(json.dumps(line, default=str).encode() + b"\n")  # one write, so that threads do not mix
+        file.write(lines.encode())  # one write, so that threads do not mix
         os.fsync(file.fileno())
 
 

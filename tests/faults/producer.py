@@ -22,7 +22,16 @@ from django.db import Error, InterfaceError, OperationalError, connection, trans
 from tests.faults import journal  # noqa: E402 -- as above
 from tests.faults.app import tasks  # noqa: E402 -- as above
 
-MIX: dict[str, int] = {"plain": 6, "atomic": 6, "coroutine": 4, "failing": 2, "atomic_failing": 1, "once": 2}
+MIX: dict[str, int] = {
+    "plain": 6,
+    "atomic": 6,
+    "coroutine": 4,
+    "failing": 2,
+    "atomic_failing": 1,
+    "once": 2,
+    "alone": 1,
+    "atomic_alone": 1,
+}
 
 
 def main() -> int:

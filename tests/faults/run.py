@@ -191,18 +191,18 @@ class Run:
         """Enqueue jobs of one of the suite's tasks, by lifecycle's own statement; return their ids.
 
         Options that are a job's (queue_name, priority, max_attempts, delay_seconds, run_after) are set on the job; all
-        others are the task's keyword arguments. Each job gets a tag of its own. Tells idle workers.
+        others are the task's keyword arguments. Attempts are 10 unless given, whatever the task says. Each job gets a
+        tag of its own. Tells idle workers.
         """
         own = {"queue_name", "priority", "max_attempts", "delay_seconds", "run_after", "task_name"}
         arguments = {key: value for key, value in options.items() if key not in own}
         tags = [uuid.uuid4().hex for _ in range(count)]
         texts = [json.dumps({"args": [], "kwargs": {"tag": tag, **arguments}}) for tag in tags]
         of_job = {key: value for key, value in options.items() if key in own}
-        for tag in tags:
-            self.note("enqueue-sent", tag=tag)
+        own_file = self.where / f"scenario{journal.SUFFIX}"
+        journal.append_each(own_file, "enqueue-sent", [{"tag": tag} for tag in tags])
         ids = helpers.make_jobs(self.connection, count, task_name=TASKS + task, arguments=texts, **of_job)
-        for tag in tags:
-            self.note("enqueue-returned", tag=tag, answer="committed")
+        journal.append_each(own_file, "enqueue-returned", [{"tag": tag, "answer": "committed"} for tag in tags])
         self.connection.execute("NOTIFY pgqueue")
         return ids
 
@@ -267,6 +267,15 @@ class Run:
         self.wait_until(lambda: len(self.journal(event, **fields)) >= number, within, f"{number} {event} {fields}")
         return self.journal(event, **fields)[number - 1]
 
+    def wait_until_stopped(self, worker: Worker) -> int:
+        """Wait until a failpoint has stopped a worker's process, and return its pid.
+
+        Its line in the journal comes a moment before: a SIGCONT sent then would come too early.
+        """
+        pid = worker.wait_for_child()
+        self.wait_until(lambda: is_stopped(pid), what=f"process {pid} to stop")
+        return pid
+
     # ---------------------------------------------------------------- history
 
     def note(self, event: str, **fields: Any) -> None:
@@ -283,7 +292,7 @@ class Run:
         with self._undo:
             try:
                 for worker in self.workers:
-                    if worker.process.poll() is None and not _is_stopped(worker.process.pid):
+                    if worker.process.poll() is None and not is_stopped(worker.process.pid):
                         self.stop(worker)
             finally:
                 self._end_all()
@@ -297,6 +306,8 @@ class Run:
     def _end_all(self) -> None:
         for worker in self.workers:
             worker.end()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(worker.process.pid, signal.SIGKILL)  # processes that have outlived their supervisor
         for process in self.processes:
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -304,7 +315,7 @@ class Run:
             process.communicate()
 
 
-def _is_stopped(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
     """Whether a process was stopped by SIGSTOP, and so obeys no signal but SIGKILL."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -252,6 +252,17 @@ def test_a_worker_whose_output_nobody_reads_any_more_ends_all_the_same(committin
             os.kill(pid, signal.SIGKILL)
 
 
+def test_a_task_that_closes_the_output_neither_silences_nor_ends_its_process(start):
+    tasks.close_output.enqueue()
+    worker = start("--concurrency", "2")
+    worker.wait_until(lambda: states() == {"succeeded": 1})
+    child = worker.children[0]
+    tasks.raise_directive.using(max_attempts=1).enqueue("dead")
+    worker.wait_until(lambda: states() == {"succeeded": 1, "dead": 1})
+    worker.wait_until(lambda: "hopeless" in worker.said)
+    assert worker.children == [child]
+
+
 def members_of(session: int) -> list[int]:
     """The living processes of a session."""
     found = []

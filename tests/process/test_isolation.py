@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from django.contrib.auth.models import Group
 from django_pgqueue.models import Execution, Job
 from tests.app import tasks
 from tests.helpers import wait_until
+
+from .harness import environment
 
 pytestmark = pytest.mark.process
 
@@ -84,7 +88,7 @@ def test_every_kind_of_task_works_there(start):
     worker = start("--drain")
     assert worker.has_drained()
     assert result_of(added) == 3
-    group, pid = result_of(written)  # type: ignore[misc]
+    group, pid = result_of(written)
     assert Group.objects.filter(pk=group, name="isolated").delete()[0] == 1
     assert pid not in (worker.process.pid, os.getpid())
     failing.refresh_from_db()
@@ -123,6 +127,101 @@ def test_an_endless_loop_in_c_is_killed_at_its_timeout_with_its_stack(start):
         assert execution.exception_class == "django_pgqueue.exceptions.TaskTimeout"
         assert "in loop_in_c" in execution.traceback
         assert (execution.finished_at - execution.started_at).total_seconds() < 3
+
+
+@pytest.mark.parametrize("what", ["directory", "umask", "alarm", "handler"])
+def test_what_a_job_changes_in_its_process_reaches_no_other_job(start, what):
+    worker = start("--concurrency", "1")
+    leaving = tasks.leave_behind.enqueue(what)
+    after = tasks.isolated_pid.enqueue()
+    worker.wait_until(lambda: succeeded(leaving, after))
+    assert result_of(leaving) != result_of(after)
+
+
+def test_a_process_that_ends_while_it_is_idle_is_no_jobs_fault(start):
+    worker = start("--concurrency", "1")
+    for _ in range(2):
+        job = tasks.isolated_pid.enqueue()
+        worker.wait_until(lambda job=job: succeeded(job))
+        pid = result_of(job)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+    assert set(Execution.objects.values_list("outcome", flat=True)) == {"succeeded"}
+
+
+def test_a_copy_that_a_task_has_forked_answers_for_nobody(start):
+    """Its answer would be taken for the job's, or for the next one's; in a thread it would stay for ever."""
+    worker = start("--concurrency", "1")
+    jobs = [
+        task.enqueue(f"job {number}")
+        for number in range(2)
+        for task in (tasks.fork_and_come_back, tasks.fork_and_come_back_in_a_thread)
+    ]
+    worker.wait_until(lambda: succeeded(*jobs))
+    assert [result_of(job) for job in jobs] == ["job 0", "job 0", "job 1", "job 1"]
+    assert set(Group.objects.filter(name__startswith="job ").values_list("name", flat=True)) == {"job 0", "job 1"}
+    Group.objects.filter(name__startswith="job ").delete()
+
+
+def test_a_process_that_does_not_read_holds_its_slot_no_longer_than_the_timeout(start, tmp_path):
+    """More than fits into the socket: one cell is stopped, the other has ended and left its socket open elsewhere."""
+    may_end = tmp_path / "may end"
+    worker = start("--concurrency", "1")
+    first = tasks.isolated_pid.enqueue()
+    worker.wait_until(lambda: succeeded(first))
+    os.kill(result_of(first), signal.SIGSTOP)
+    stuck = tasks.isolated_length.enqueue("x" * 250_000)
+    worker.wait_until(lambda: Job.objects.filter(pk=stuck.pk, state="dead").exists())
+    assert Execution.objects.get(job=stuck).exception_class == "django_pgqueue.exceptions.TaskTimeout"
+    leaving = tasks.fork_and_leave.enqueue(str(may_end))
+    worker.wait_until(lambda: succeeded(leaving))
+    os.kill(result_of(leaving)[0], signal.SIGKILL)
+    after = tasks.isolated_length.enqueue("x" * 250_000)
+    worker.wait_until(lambda: succeeded(after), 5)
+    may_end.touch()
+
+
+def test_a_program_that_a_job_has_started_is_killed_with_it(start, tmp_path):
+    path = tmp_path / "pid"
+    job = tasks.run_a_program.enqueue(str(path))
+    worker = start("--drain")
+    assert worker.has_drained()
+    assert Execution.objects.get(job=job).exception_class == "django_pgqueue.exceptions.TaskTimeout"
+    program = int(path.read_text())
+    wait_until(lambda: not is_alive(program))
+
+
+def test_a_nursery_that_does_not_answer_is_replaced_with_its_worker(start):
+    worker = start("--concurrency", "1")
+    [child] = [worker.wait_until_ready()]
+    [nursery] = descendants(child)
+    os.kill(nursery, signal.SIGKILL)
+    job = tasks.isolated_pid.using(max_attempts=1).enqueue()
+    worker.wait_until(lambda: succeeded(job))
+    assert [child] != worker.children
+    assert "died" not in worker.said
+
+
+MAKE_ONE = """
+import os, signal, time
+import django
+django.setup()
+from django_pgqueue.worker.nursery import Nursery
+os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+cell = Nursery("default").new_cell()
+deadline = time.monotonic() + 10
+while os.getpgid(cell.pid) != cell.pid and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(os.getpgid(cell.pid) == cell.pid)
+"""
+
+
+@pytest.mark.django_db
+def test_a_fork_may_reset_the_wakeup_descriptor():
+    """As asyncio has each do from Python 3.12 on."""
+    run = [sys.executable, "-c", MAKE_ONE]
+    done = subprocess.run(run, env=environment(None), capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "True\n", f"it has ended before it was one: {done.stderr}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -33,10 +33,22 @@ def test_what_can_be_stopped_is_stopped_at_its_time(start):
         execution = only_execution(job)
         assert (job.state, execution.exception_class) == ("dead", TIMEOUT)
         assert execution.error == "ran for longer than its timeout of 0.5 s"
-        assert (execution.finished_at - execution.started_at).total_seconds() < 5  # type: ignore[operator]
+        assert (execution.finished_at - execution.started_at).total_seconds() < 5
         assert f"in {job.task_name.rsplit('.', 1)[1]}" in execution.traceback
     tidy.refresh_from_db()
     assert (tidy.state, tidy.result) == ("succeeded", "cleaned up")
+
+
+def test_a_job_that_is_stopped_while_it_logs_leaves_the_log_to_others(start):
+    """An exception between a handler's lock and its `try` would leave it locked: no thread could log any more."""
+    jobs = [tasks.log_all_the_time.enqueue() for _ in range(24)]
+    worker = start("--concurrency", "6", LEASE=60.0)
+    child = worker.wait_until_ready()
+    worker.wait_until(lambda: all(map(is_timed_out, jobs)), 60)
+    after = tasks.pid.enqueue()
+    worker.wait_until(lambda: Job.objects.filter(pk=after.pk, state="succeeded").exists())
+    after.refresh_from_db()
+    assert after.result == child
 
 
 def test_what_stays_is_closed_with_its_stack_its_slot_is_used_again_and_its_effects_roll_back(start, tmp_path):

@@ -269,3 +269,20 @@ def test_what_is_stored_of_arguments_is_plain_json():
     with connection.cursor() as cursor:
         cursor.execute("SELECT arguments::text FROM pgqueue_job WHERE id = %s", [job.pk])
         assert json.loads(cursor.fetchone()[0]) == {"args": [[1, 2]], "kwargs": {"when": {"a": "é"}}}
+
+
+def test_a_receiver_may_be_connected_for_one_task_by_a_name_that_is_equal():
+    heard = []
+
+    def hear(sender, **kwargs):
+        heard.append(sender)
+
+    name = "".join(["tests.app.", "tasks.add"])
+    for signal in (signals.job_enqueued, signals.job_started, signals.job_succeeded):
+        signal.connect(hear, sender=name)
+    tasks.noop.enqueue()
+    tasks.add.enqueue(1)
+    run_jobs()
+    assert heard == [tasks.add.name] * 3
+    for signal in (signals.job_enqueued, signals.job_started, signals.job_succeeded):
+        assert signal.disconnect(hear, sender="".join(["tests.app.", "tasks.add"]))

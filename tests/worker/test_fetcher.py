@@ -13,7 +13,10 @@ from django_pgqueue.worker.fetcher import Fetcher
 from django_pgqueue.worker.hand import Full, Hand
 from django_pgqueue.worker.lanes import Lanes
 from django_pgqueue.worker.link import Link
+from django_pgqueue.worker.rest import Rest
 from tests import helpers
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 
 
 class NoPool:
@@ -232,3 +235,25 @@ def test_no_job_is_blamed_for_a_sequence_that_is_behind_its_table(engine, make_f
     with pytest.raises(psycopg.errors.UniqueViolation):
         fetcher.tick()
     assert [row["state"] for row in helpers.rows_of(engine, "pgqueue_job").values()].count("dead") == 0
+
+
+def test_a_look_that_waited_for_a_migration_s_lock_is_not_followed_by_a_rest_of_ten_times_that(
+    engine, second, watcher, make_fetcher
+):
+    fetcher = make_fetcher()
+    drain(fetcher)
+    for look in (lambda: fetcher.lanes._look(second), fetcher.tick):
+        with helpers.transaction(engine, "LOCK TABLE pgqueue_job IN ACCESS EXCLUSIVE MODE"):
+            blocked = helpers.Background(look)
+            helpers.wait_until(lambda: helpers.scalar(watcher, WAITING) == 1)
+            wait(0.5)
+        blocked.result()
+        helpers.make_job(engine)
+        helpers.wait_until(lambda: fetcher.tick() is not None and take(fetcher), 3.0)
+        assert fetcher._full_scan_at < time.monotonic() + 3.0
+
+
+def test_a_look_that_is_slow_each_time_rests_ten_times_as_long():
+    rest = Rest()
+    assert [rest.after(seconds) for seconds in (0.5, 0.5, 0.001, 0.5, 1.0)] == [0.0, 5.0, 0.01, 0.01, 5.0]
+    assert rest.seconds == 5.0

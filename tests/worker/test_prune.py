@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from io import StringIO
 
 import pytest
@@ -11,7 +13,8 @@ from django.test import override_settings
 from django_pgqueue.db import clock
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker.maintenance import Pruner
+from django_pgqueue.worker.link import Link
+from django_pgqueue.worker.maintenance import Duty, Maintenance, Pruner
 from tests.app import tasks
 
 DAY = 24 * 3600
@@ -81,3 +84,20 @@ def test_a_large_heap_goes_in_batches_and_marks_where_it_was(committing, engine)
     assert pruner.prune(engine, most_batches=2) == 2000
     assert pruner.prune(engine, most_batches=2) == 500
     assert pruner._marks
+
+
+@pytest.mark.parametrize(("fails", "at_least", "less_than"), [(False, 2.0, 10.0), (True, 0.4, 1.0)])
+def test_a_slow_duty_rests_ten_times_as_long_unless_it_was_slow_to_fail(fails, at_least, less_than):
+    def slow():
+        time.sleep(0.2)
+        if fails:
+            raise OSError("the database is away")
+
+    duty = Duty("slow", 0.5, slow)
+    maintenance = Maintenance(Link("default", "maintenance"))
+    maintenance.duties = [duty]
+    duty.due_at = 0.0
+    began = time.monotonic()
+    with contextlib.suppress(OSError):
+        maintenance.tick()
+    assert at_least < duty.due_at - began < less_than

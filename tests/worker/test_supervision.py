@@ -80,3 +80,18 @@ def test_a_locked_record_of_a_worker_holds_nobody_up(engine, second, process):
     with helpers.transaction(second, "SELECT 1 FROM pgqueue_worker FOR UPDATE"):
         lifecycle.beat_workers(engine, [process.worker_id])
         lifecycle.unregister_worker(engine, process.worker_id)
+
+
+def test_what_is_charged_with_a_crash_is_recorded_as_started(engine, leases, process):
+    """The record has to say why the job was charged, also where no beat came between its start and the crash."""
+    helpers.make_jobs(engine, 2)
+    ran, waited = helpers.claim_all(engine, worker_id=process.worker_id, free_slots=0)
+    process.board.started(0, ran.execution_id)
+    leases.to_settle.append(process)
+    leases.settle()
+    charged, given_back = (helpers.execution_row(engine, one.execution_id) for one in (ran, waited))
+    assert (charged["outcome"], given_back["outcome"]) == ("crashed", "released")
+    assert helpers.job_row(engine, ran.job_id)["crashes"] == 1
+    assert charged["started_at"] is not None
+    assert charged["started_at"] <= charged["finished_at"]
+    assert given_back["started_at"] is None

@@ -27,10 +27,11 @@ def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
     parser.add_argument("--grace", type=seconds, help="seconds for running jobs after SIGTERM (default: a setting)")
     parser.add_argument("--isolation", choices=["process"], help="run every job in a process of its own")
     parser.add_argument("--no-listen", action="store_true", help="poll only")
+    parser.add_argument("--health-file", metavar="PATH", help="file to tell of the worker's health, once a second")
 
 
 def run(told: dict[str, Any], stdout: OutputWrapper) -> int:
-    """Run a worker and return its exit code; raises `CommandError` for a database that cannot be used."""
+    """Run a worker and return its exit code; raises `CommandError` for a database or a file that cannot be used."""
     alias = told["database"] or default_alias()
     if alias not in connections:
         raise CommandError(f"DATABASES has no alias {alias!r}: it has {', '.join(connections)}.")
@@ -41,7 +42,12 @@ def run(told: dict[str, Any], stdout: OutputWrapper) -> int:
     if told["verbosity"]:
         stdout.write(banner(options))
         stdout.flush()
-    return Supervisor(options).run()
+    supervisor = Supervisor(options)
+    try:
+        supervisor.health.write()
+    except OSError as error:
+        raise CommandError(f"--health-file cannot be written: {error}") from None
+    return supervisor.run()
 
 
 def banner(options: Options) -> str:
@@ -68,6 +74,7 @@ def as_options(alias: str, told: dict[str, Any]) -> Options:
         grace_seconds=settings.GRACE if told["grace"] is None else told["grace"],
         listen=not told["no_listen"],
         isolation=told["isolation"],
+        health_file=told["health_file"],
     )
 
 

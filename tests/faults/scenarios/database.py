@@ -82,6 +82,33 @@ def long_outage(run: Run) -> str:
 
 
 @fault(
+    "F20b",
+    "the server is back after longer than a lease, and a new worker comes first",
+    invariant="it rescues nothing before its connection is two beats old: the old worker gets the time to tell",
+    expected="0 crashes charged",
+    exclusive=True,
+)
+def hasty_newcomer(run: Run) -> str:
+    go = run.where / "go"
+    jobs = [*run.enqueue("plain", 2, until=str(go)), *run.enqueue("atomic", 2, until=str(go))]
+    old = run.worker(LEASE=8.0)
+    run.wait_for("start", 4)
+    run.server.cluster.stop("immediate")
+    time.sleep(9)
+    old.send_all(signal.SIGSTOP)  # still busy with other things
+    run.server.cluster.start()
+    run.worker("--queues", "nothing", LEASE=8.0)
+    time.sleep(2)
+    charged = run.outcomes().get("crashed", 0)
+    assert not charged, f"{charged} of 4 charged"
+    old.send_all(signal.SIGCONT)
+    go.touch()
+    run.wait_until_done(60)
+    assert_only_counted(run, len(jobs))
+    return f"0 charged, {run.outcomes()}"
+
+
+@fault(
     "F21",
     "kill -9 of one of the server's processes, so that it ends all sessions",
     invariant="as F19",

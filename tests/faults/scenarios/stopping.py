@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
@@ -139,14 +140,12 @@ def amid_a_claim(run: Run) -> str:
     go = run.where / "go"
     jobs = run.enqueue("plain", 20, until=str(go))
     worker = run.worker(failpoint="claim.committed:stop", ready=False)
-    run.wait_for("failpoint")
-    [child] = worker.children
+    child = run.wait_until_stopped(worker)
     worker.send(signal.SIGTERM)
     run.wait_until(lambda: "grace" in worker.said)
-    run.note("continued")
-    worker.send_all(signal.SIGCONT)
+    os.kill(child, signal.SIGCONT)
     assert run.ended(worker) == 0
-    assert run.states() == {"ready": 20}, (child, run.states())
+    assert run.states() == {"ready": 20}, run.states()
     started = len(run.journal("start"))
     go.touch()
     run.worker()

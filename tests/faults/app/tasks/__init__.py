@@ -73,6 +73,26 @@ def atomic(context: TaskContext, tag: str = "", seconds: float = 0.0, until: str
     return context.attempt
 
 
+@task(takes_context=True, backoff=0, isolation="process")
+def alone(context: TaskContext, tag: str = "", seconds: float = 0.0) -> int:
+    """Have an effect from a process of its own."""
+    with body(context, "alone"):
+        effect(context, "plain")
+        hit("body.mid")
+        linger(context, seconds)
+    return context.attempt
+
+
+@task(takes_context=True, backoff=0, atomic=True, isolation="process")
+def atomic_alone(context: TaskContext, tag: str = "", seconds: float = 0.0) -> int:
+    """Have an effect in the job's own transaction, from a process of its own."""
+    with body(context, "atomic_alone"):
+        effect(context, "atomic")
+        hit("body.mid")
+        linger(context, seconds)
+    return context.attempt
+
+
 @task(takes_context=True, backoff=0)
 async def coroutine(context: TaskContext, tag: str = "", seconds: float = 0.0) -> int:
     """Have an effect from the event loop."""

@@ -1,0 +1,149 @@
+"""Fixtures of the tests with two releases: the trees, databases with the schema of each, and processes of each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from django.db import connection
+
+from django_pgqueue import db
+from tests import helpers
+from tests.process.harness import DATABASE_KEYS, Worker, environment
+
+from . import trees
+
+
+class Releases(NamedTuple):
+    """The trees, and databases to copy that each has migrated."""
+
+    previous: Path
+    next: Path
+    databases: dict[Path, str]
+
+
+@pytest.fixture(scope="session")
+def releases(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Releases]:
+    """Both releases; the server that has the test database has theirs too."""
+    home = tmp_path_factory.mktemp("releases")
+    made = Releases(trees.build_previous(home), trees.build_next(home), {})
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(contextlib.closing(helpers.connect()))
+        for tree in (made.previous, made.next):
+            # The later schema grows from the earlier one, as in life.
+            source = made.databases.get(made.previous, "template1")
+            made.databases[tree] = stack.enter_context(database(server, f"schema_{tree.name}", source))
+            run(tree, settings_of(made.databases[tree]), "-m", "django", "migrate", "-v0")
+        yield made
+
+
+@contextlib.contextmanager
+def database(server: db.EngineConnection, purpose: str, source: str) -> Iterator[str]:
+    """A database made as a copy of another, gone in the end."""
+    name = f"{connection.settings_dict['NAME']}_{purpose}"
+    server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+    server.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}"')
+    yield name
+    server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """Django's settings of a database on the server of the test database."""
+    return {key: connection.settings_dict[key] for key in DATABASE_KEYS} | {"NAME": name}
+
+
+def code_of(tree: Path) -> dict[str, str]:
+    """The variables by which a process has the code of a tree, whatever its directory."""
+    return {
+        "PYTHONPATH": f"{tree}{os.pathsep}{trees.TOP}",
+        "PYTHONSAFEPATH": "1",
+        "DJANGO_SETTINGS_MODULE": "tests.deploys.settings",
+    }
+
+
+def run(tree: Path, settings: dict[str, Any], *arguments: str) -> str:
+    """Run Python with the code of a tree to its end; return what it wrote."""
+    command, variables = [sys.executable, *arguments], environment(settings) | code_of(tree)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+class Deployment:
+    """One database, and the processes of either release that a test starts on it."""
+
+    def __init__(self, releases: Releases, settings: dict[str, Any], home: Path, stack: contextlib.ExitStack) -> None:
+        self.previous, self.next = releases.previous, releases.next
+        self.settings = settings
+        self.home = home
+        self.record = home / "record"
+        """What the tasks write: a line each, with the release that ran it."""
+        self.workers: list[Worker] = []
+        self._stack = stack
+        self.watcher = self.connect()
+
+    def connect(self) -> db.EngineConnection:
+        """A session of the test's own on the database."""
+        where: dict[str, Any] = {
+            key.lower(): self.settings[key] or None for key in ("HOST", "PORT", "USER", "PASSWORD")
+        }
+        session = db.EngineConnection.connect(**where, dbname=self.settings["NAME"], autocommit=True)
+        self._stack.callback(session.close)
+        return session
+
+    def worker(self, tree: Path, *arguments: str, **options: Any) -> Worker:
+        """Start a worker of a release."""
+        log = self.home / f"worker-{len(self.workers)}.log"
+        worker = Worker(log, *arguments, database=self.settings, variables=code_of(tree), **options)
+        self._stack.callback(worker.end)
+        self.workers.append(worker)
+        return worker
+
+    def run(self, tree: Path, code: str) -> str:
+        """Run lines of an application of a release; `path` is the record's, and the shop's tasks are there."""
+        prepare = "import django; django.setup(); from shop.tasks import *; from django_pgqueue.models import Job"
+        return run(tree, self.settings, "-c", f"{prepare}; path = {str(self.record)!r}\n{code}")
+
+    def migrate(self, tree: Path, log: Path) -> subprocess.Popen[bytes]:
+        """Start `manage.py migrate` of a release."""
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "django", "migrate"],
+                env=environment(self.settings) | code_of(tree),
+                stdout=output,
+                stderr=output,
+            )
+        self._stack.callback(process.wait)
+        self._stack.callback(process.kill)
+        return process
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs are in each state."""
+        return dict(self.watcher.execute("SELECT state, count(*) FROM pgqueue_job GROUP BY state").fetchall())
+
+    def lines(self) -> list[str]:
+        """What the tasks have written."""
+        return self.record.read_text().splitlines() if self.record.exists() else []
+
+
+@pytest.fixture
+def deployed(committing: None, releases: Releases, tmp_path: Path) -> Iterator[Any]:
+    """Makes a deployment whose database has the schema of the release given; all is gone after the test."""
+    made: list[Deployment] = []
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(contextlib.closing(helpers.connect()))
+
+        def deploy(schema: Path) -> Deployment:
+            name = stack.enter_context(database(server, "deploy", releases.databases[schema]))
+            made.append(Deployment(releases, settings_of(name), tmp_path, stack))
+            return made[-1]
+
+        yield deploy
+        for worker in [worker for deployment in made for worker in deployment.workers]:
+            worker.assert_sound()

@@ -1,0 +1,10 @@
+"""Settings of the processes of one release: its own package, and the shop in its version."""
+
+from tests.worker_settings import DATABASES, LOGGING, PGQUEUE
+
+__all__ = ["DATABASES", "LOGGING", "PGQUEUE"]
+
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+INSTALLED_APPS = ["django_pgqueue", "shop"]
+SECRET_KEY = "tests"
+USE_TZ = True

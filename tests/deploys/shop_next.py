@@ -1,0 +1,44 @@
+"""The tasks of the shop as they are to be. Becomes `shop/tasks.py` in the next release's tree."""
+
+from pathlib import Path
+
+import django_pgqueue
+from django_pgqueue import task
+
+RELEASE = Path(django_pgqueue.__file__).parents[1].name
+
+
+def note(path: str, word: object) -> None:
+    """Append a word and the release whose package runs this: one write, so that lines do not mix."""
+    with open(path, "ab", buffering=0) as file:
+        file.write(f"{word} {RELEASE}\n".encode())
+
+
+@task
+def ship(path: str, number: int) -> None:
+    """Is the same in both releases."""
+    note(path, number)
+
+
+@task(aliases=["shop.tasks.send_bill"])
+def send_invoice(path: str) -> None:
+    """Had another name."""
+    note(path, "send_invoice")
+
+
+@task
+def greet(path: str, person: str) -> None:
+    """Called this argument `name`."""
+    note(path, f"greet-{person}")
+
+
+@task
+def paint(path: str, colour: str = "red") -> None:
+    """Has an argument more."""
+    note(path, f"paint-{colour}")
+
+
+@task
+def wrap(path: str) -> None:
+    """Is new."""
+    note(path, "wrap")

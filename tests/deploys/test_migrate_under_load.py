@@ -1,0 +1,104 @@
+"""`migrate` while workers work and applications enqueue, and a long transaction is in the way: nothing stalls over 2 s.
+
+The promise is about what the migration adds, so the longest pause before it began, which is the machine's, is added to
+the bound. Without `LockTable` everything would stall for as long as the transaction takes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from django_pgqueue import db, lifecycle
+from tests import helpers
+
+pytestmark = pytest.mark.process
+
+PROMISED_SECONDS = 2.0
+HELD_SECONDS = float(os.environ.get("PGQUEUE_TEST_HELD_SECONDS", "3"))
+"""How long the long transaction takes: as much longer than the promise as CI has time for."""
+CALM_SECONDS = 1.0
+SHIP: dict[str, Any] = {
+    "task_name": "shop.tasks.ship",
+    "queue_name": "default",
+    "priority": 0,
+    "max_attempts": 10,
+    "run_after": None,
+    "delay_seconds": 0.0,
+}
+
+
+class Producer:
+    """Enqueues a job each 10 ms, as an application of the earlier release does, and notes when each was there."""
+
+    def __init__(self, connection: db.EngineConnection, path: str) -> None:
+        self.connection = connection
+        self.path = path
+        self.stopping = threading.Event()
+        self.enqueued: list[datetime] = []
+
+    def run(self) -> None:
+        """Enqueue until told to stop."""
+        while not self.stopping.wait(0.01):
+            arguments = f'{{"args":["{self.path}",{len(self.enqueued)}],"kwargs":{{}}}}'
+            lifecycle.enqueue(self.connection, arguments=arguments, **SHIP)
+            db.wake_workers(self.connection)
+            self.enqueued.append(helpers.scalar(self.connection, "SELECT clock_timestamp()"))
+
+
+@contextmanager
+def producing(connection: db.EngineConnection, path: str) -> Iterator[Producer]:
+    """A producer at work."""
+    producer = Producer(connection, path)
+    work = helpers.Background(producer.run)
+    try:
+        yield producer
+    finally:
+        producer.stopping.set()
+        work.result()
+
+
+def longest_pause(times: list[datetime], keep: Callable[[datetime], bool]) -> float:
+    """Return the seconds of the longest pause between two times, of those that end at a time to keep."""
+    return max((after - before).total_seconds() for before, after in pairwise(sorted(times)) if keep(after))
+
+
+def test_nothing_stalls_while_a_long_transaction_is_in_the_migration_s_way(releases, deployed, record_property):
+    deployment = deployed(releases.previous)
+    worker = deployment.worker(releases.previous, "--concurrency", "4", LEASE=60.0)
+    worker.wait_until_ready()
+    log = deployment.home / "migrate.log"
+    with producing(deployment.connect(), str(deployment.record)) as producer:
+        worker.wait_until(lambda: deployment.lines())
+        calm_until = time.monotonic() + CALM_SECONDS
+        worker.wait_until(lambda: time.monotonic() > calm_until)
+        with helpers.transaction(deployment.connect(), "SELECT count(*) FROM pgqueue_job"):
+            began = helpers.scalar(deployment.watcher, "SELECT clock_timestamp()")
+            migrate = deployment.migrate(releases.next, log)
+            held = helpers.wait_until(lambda: "trying again" in log.read_text() or migrate.poll(), 30)
+            assert held is True, log.read_text()
+            free_at = time.monotonic() + HELD_SECONDS
+            worker.wait_until(lambda: time.monotonic() > free_at, HELD_SECONDS + 20)
+            assert migrate.poll() is None, log.read_text()
+        assert migrate.wait(60) == 0, log.read_text()
+        after = len(producer.enqueued)
+        worker.wait_until(lambda: len(producer.enqueued) > after + 20)
+    worker.wait_until(lambda: deployment.counts() == {"succeeded": len(producer.enqueued)})
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0, worker.said
+    executions = deployment.watcher.execute("SELECT outcome, finished_at FROM pgqueue_execution").fetchall()
+    assert len(executions) == len(producer.enqueued) == len(deployment.lines())
+    assert "ERROR" not in worker.said, worker.said
+    for what, times in (("finishes", [at for _, at in executions]), ("enqueues", producer.enqueued)):
+        calm, longest = longest_pause(times, lambda at: at <= began), longest_pause(times, lambda at: at > began)
+        record_property(what, (round(calm, 3), round(longest, 3)))
+        assert longest < PROMISED_SECONDS + calm, f"{what}: {longest:.2f} s, {calm:.2f} s before the migration"

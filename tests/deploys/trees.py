@@ -1,0 +1,72 @@
+"""Two releases as two source trees, from which real processes run.
+
+`previous` is this checkout's package, or that of the tree which PGQUEUE_PREVIOUS_TREE names, as a real earlier release.
+`next` is this checkout's package as a later release may be: with columns and an index more, by three migrations after
+the last one, and code that writes them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+TOP = Path(__file__).parents[2]
+PREVIOUS_TREE = "PGQUEUE_PREVIOUS_TREE"
+
+MODELS = """
+Job.add_to_class("note", models.TextField(null=True))
+Execution.add_to_class("host", models.TextField(db_default=""))
+"""
+MIGRATION = """
+from django.db import migrations, models
+from django_pgqueue.operations import BuildIndex, LockTable
+
+class Migration(migrations.Migration):
+    atomic = {atomic}
+    dependencies = [("pgqueue", "{after}")]
+    operations = {operations}
+"""
+NOTE = '[LockTable("job"), migrations.AddField("job", "note", models.TextField(null=True))]'
+HOST = '[LockTable("execution"), migrations.AddField("execution", "host", models.TextField(db_default=""))]'
+INDEX = '[BuildIndex("job", models.Index(fields=["enqueued_at"], name="pgqueue_job_enqueued"))]'
+ENQUEUED_BY_NEXT = "next"
+
+
+def build_previous(home: Path) -> Path:
+    """Make the tree of the previous release below `home`."""
+    source = Path(os.environ.get(PREVIOUS_TREE, TOP))
+    return _build(home / "previous", source, "shop_previous.py")
+
+
+def build_next(home: Path) -> Path:
+    """Make the tree of the next release below `home`."""
+    tree = _build(home / "next", TOP, "shop_next.py")
+    package = tree / "django_pgqueue"
+    with (package / "models.py").open("a") as models:
+        models.write(MODELS)
+    sql = (package / "sql.py").read_text()
+    (package / "sql.py").write_text(_writing_notes(sql))
+    last = max(path.stem for path in (package / "migrations").glob("[0-9]*.py"))
+    for name, operations in (("8001_note", NOTE), ("8002_host", HOST), ("8003_index", INDEX)):
+        text = MIGRATION.format(atomic=operations is not INDEX, after=last, operations=operations)
+        (package / "migrations" / f"{name}.py").write_text(text)
+        last = name
+    return tree
+
+
+def _build(tree: Path, source: Path, shop: str) -> Path:
+    shutil.copytree(source / "django_pgqueue", tree / "django_pgqueue", ignore=shutil.ignore_patterns("__pycache__"))
+    (tree / "shop").mkdir()
+    (tree / "shop" / "__init__.py").touch()
+    shutil.copy(Path(__file__).parent / shop, tree / "shop" / "tasks.py")
+    return tree
+
+
+def _writing_notes(sql: str) -> str:
+    """Have both statements that enqueue write the new column."""
+    sql, columns = re.subn(r"INSERT INTO pgqueue_job \(", "INSERT INTO pgqueue_job (note, ", sql)
+    sql, values = re.subn(r"(VALUES \(|SELECT)\n    %\(task_name\)s", rf"\1 '{ENQUEUED_BY_NEXT}', %(task_name)s", sql)
+    assert (columns, values) == (2, 2), "the statements that enqueue look otherwise now"
+    return sql

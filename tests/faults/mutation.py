@@ -1,0 +1,218 @@
+"""Whether the fault suite would notice: `python -m tests.faults.mutation [name …]` breaks the product on purpose.
+
+Each mutant is put into a copy of the checkout, one at a time, and the faults that ought to notice it are run there.
+Prints a line for each, and ends with status 1 if one survived. Not part of CI.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.mutation import FENCE, UNFENCED, Mutant, copied_to, mutated
+
+WORKER: Final = "django_pgqueue/worker/"
+
+
+class Broken(NamedTuple):
+    """A mutant, and the faults that have to fail with it."""
+
+    mutant: Mutant
+    faults: str
+
+
+MUTANTS: Final = (
+    Broken(Mutant("a finish without its fence", FENCE, UNFENCED, "SUCCEED"), "F09"),
+    Broken(
+        Mutant(
+            "an atomic finish that is lost commits all the same",
+            "        if fate is not lifecycle.Fate.DONE:\n",
+            "        if False:\n",
+            path=WORKER + "executor.py",
+        ),
+        "F09",
+    ),
+    Broken(
+        Mutant(
+            "nothing is rescued",
+            "            rescued = lifecycle.rescue(connection, policy.delay_after_crash, error=RESCUED)\n",
+            "            rescued = []\n",
+            path=WORKER + "maintenance.py",
+        ),
+        "F03",
+    ),
+    Broken(
+        Mutant(
+            "a crash is charged to all that a process held",
+            " if one.execution_id in started and",
+            " if",
+            path=WORKER + "leases.py",
+        ),
+        "F02",
+    ),
+    Broken(
+        Mutant(
+            "a crash is charged to nobody",
+            "set() if process.expected_to_end else set(process.board.running())",
+            "set()",
+            path=WORKER + "leases.py",
+        ),
+        "F62",
+    ),
+    Broken(
+        Mutant(
+            "a stopping process gives nothing back",
+            "        running = [one.claimed for one in list(self.hand.running.values())]\n",
+            "        running: list = []\n",
+            path=WORKER + "child.py",
+        ),
+        "F02b",
+    ),
+    Broken(
+        Mutant(
+            "what a dead process held is not settled",
+            "        for process in list(self.to_settle):\n",
+            "        for process in []:\n",
+            path=WORKER + "leases.py",
+        ),
+        "F02",
+    ),
+    Broken(
+        Mutant(
+            "a process goes on when its supervisor is gone",
+            "            if order is not None:\n",
+            '            if order is not None and order != b"":\n',
+            path=WORKER + "child.py",
+        ),
+        "F02b",
+    ),
+    Broken(
+        Mutant(
+            "a lost claim is not given back",
+            "        if twice:\n",
+            "        if False:\n",
+            path=WORKER + "heartbeat.py",
+        ),
+        "F01b",
+    ),
+    Broken(
+        Mutant(
+            "rescue does not wait for two beats",
+            "            if time.monotonic() - self.link.connected_at < 2 * get_settings().beat_seconds:\n",
+            "            if False:\n",
+            path=WORKER + "maintenance.py",
+        ),
+        "F20b",
+    ),
+    Broken(
+        Mutant(
+            "no pause after an error",
+            "        self._stopping.wait(pause_seconds * random.uniform(1, 1.3))",
+            "        self._stopping.wait(0.05)",
+            path=WORKER + "service.py",
+        ),
+        "F27,F38",
+    ),
+    Broken(
+        Mutant(
+            "a row that cannot be claimed is not set aside",
+            "                self._set_aside(connection, job_id, error)\n",
+            "                pass\n",
+            path=WORKER + "fetcher.py",
+        ),
+        "F82",
+    ),
+    Broken(
+        Mutant(
+            "connections are not cleaned after a job",
+            "            hygiene.after_job()\n        except",
+            "            pass\n        except",
+            path=WORKER + "pool.py",
+        ),
+        "F72,F74",
+    ),
+    Broken(
+        Mutant(
+            "errors are stored as they are",
+            'text.replace("\\x00", "\\N{REPLACEMENT CHARACTER}")',
+            "text",
+            path=WORKER + "describe.py",
+        ),
+        "F67",
+    ),
+    Broken(
+        Mutant(
+            "a finish waits for locked rows",
+            "        FOR NO KEY UPDATE OF execution, job SKIP LOCKED\n",
+            "        FOR NO KEY UPDATE OF execution, job\n",
+            "SUCCEED",
+        ),
+        "F42",
+    ),
+    Broken(
+        Mutant(
+            "the supervisor does not beat",
+            "        self._survive(lambda: self.leases.beat(self.children.values()))\n",
+            "",
+            path=WORKER + "supervisor.py",
+        ),
+        "F09b",
+    ),
+)
+FAILED: Final = re.compile(r"^FAILED  (\S+)", re.M)
+
+
+def main(names: Sequence[str]) -> int:
+    """Try the mutants whose names contain one of `names`, or all; return how many survived."""
+    for broken in MUTANTS:  # refuse before the long run
+        mutated(Path(broken.mutant.path).read_text(), broken.mutant)
+    survivors = 0
+    with tempfile.TemporaryDirectory(prefix="pgqm", dir="/tmp") as top:
+        Path(top).chmod(0o755)
+        place = copied_to(Path(top, "copy"))
+        for broken in MUTANTS:
+            if not names or any(name in broken.mutant.name for name in names):
+                survivors += not is_noticed(place, broken)
+    return survivors
+
+
+def is_noticed(place: Path, broken: Broken) -> bool:
+    """Try one mutant in the copy, and undo it; say whether a fault failed."""
+    path = place / broken.mutant.path
+    original = path.read_text()
+    began = time.monotonic()
+    try:
+        path.write_text(mutated(original, broken.mutant))
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.faults", "--only", broken.faults, "--jobs", "3"],
+            cwd=place,
+            env={**os.environ, "PYTHONPATH": str(place)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=900,
+        )
+    finally:
+        path.write_text(original)
+    failed = FAILED.findall(done.stdout)
+    why = next(
+        (line for line in done.stdout.splitlines() if re.match(r"(FAILED: \S+: )?I\d+:|AssertionError", line)), ""
+    )
+    verdict = "noticed" if failed else "SURVIVED"
+    took = time.monotonic() - began
+    print(f"{verdict:9} {broken.mutant.name} ({took:.0f} s): {', '.join(failed)} {why[:150]}", flush=True)  # noqa: T201
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of the names of mutants; all without")
+    sys.exit(1 if main(parser.parse_args().names) else 0)

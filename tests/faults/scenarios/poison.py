@@ -1,0 +1,145 @@
+"""Jobs that take their worker down, or end in ways that are hard to write: F62 to F64, F67 to F69, F81.
+
+Room for what a task's `timeout` and a process of its own will promise: F65, F66, F79, and the halves of F12, F62 and
+F63 that are about isolation. Until then these hold what threads promise: the crash budget, and neighbours that survive.
+"""
+
+from __future__ import annotations
+
+from tests.faults.app_names import DEATHS, ERRORS, ODD_BACKOFFS, RESULTS
+from tests.faults.catalogue import fault
+from tests.faults.run import Run
+
+BUDGET = 3
+
+
+def assert_poison(run: Run, poison: int) -> None:
+    """The crash budget ended it, and no attempt more."""
+    row = run.job(poison)
+    assert (row["state"], row["crashes"], row["attempt"]) == ("dead", BUDGET, BUDGET), row
+    assert run.outcomes_of(poison) == ["crashed"] * BUDGET
+
+
+@fault(
+    "F62",
+    "a segmentation fault, again and again, among 199 good jobs",
+    invariant="the crash budget ends that job; its neighbours succeed",
+    expected="3 crashes, then dead; 199 of 199 others succeed",
+    quick=True,
+)
+def segfault(run: Run) -> str:
+    [poison] = run.enqueue("poison.die", how="segfault")
+    others = [*run.enqueue("plain", 100), *run.enqueue("atomic", 99)]
+    run.worker(ready=False)
+    run.wait_until_done()
+    assert_poison(run, poison)
+    assert run.states() == {"dead": 1, "succeeded": len(others)}
+    charged = run.scalar("SELECT count(*) FROM pgqueue_job WHERE crashes > 0 AND id <> %s", [poison])
+    return f"3 crashes, then dead; {len(others)} of {len(others)} others succeeded, {charged} of them charged"
+
+
+@fault(
+    "F63",
+    "os._exit(0), os._exit(1), os.abort(), SIGKILL of itself, a stack overflow",
+    invariant="an end without a farewell is a crash, whatever its exit code",
+    expected="each 3 crashes, then dead; all others succeed",
+)
+def other_deaths(run: Run) -> str:
+    """A worker for each: one that keeps dying is replaced with growing pauses."""
+    poisons = {}
+    for how in DEATHS:
+        [poisons[how]] = run.enqueue("poison.die", how=how, queue_name=how.replace(" ", "-"))
+        run.enqueue("plain", 20, queue_name=how.replace(" ", "-"))
+        run.worker("--queues", how.replace(" ", "-"), ready=False)
+    run.wait_until_done(60)
+    overflow = poisons.pop("stack")
+    for poison in poisons.values():
+        assert_poison(run, poison)
+    stack = run.outcomes_of(overflow)
+    assert run.job(overflow)["state"] == "dead", "a stack overflow is a crash, or on later Pythons a failure"
+    assert run.states() == {"dead": len(DEATHS), "succeeded": 20 * len(DEATHS)}
+    told = f"stack overflow: {len(stack)} {stack[0]}"
+    return f"{len(poisons)} of {len(poisons)} dead after 3 crashes ({told}), others succeeded"
+
+
+@fault(
+    "F64",
+    "SystemExit, KeyboardInterrupt, GeneratorExit and the like, in a thread and on the event loop",
+    invariant="a failure like any other; the process lives",
+    expected="attempts + 1 each, 0 crashes",
+)
+def exits(run: Run) -> str:
+    kinds = [kind for kind in ERRORS if kind[0].isupper()]
+    tasks = ("poison.fail_with", "poison.fail_with_async")
+    jobs = [run.enqueue(task, what=kind, max_attempts=2)[0] for kind in kinds for task in tasks]
+    worker = run.worker()
+    [child] = worker.children
+    run.enqueue("plain", 50)
+    run.enqueue("coroutine", 20)
+    run.wait_until_done()
+    for job in jobs:
+        assert run.outcomes_of(job) == ["failed", "failed"], (run.job(job), run.outcomes_of(job))
+    assert worker.children == [child]
+    return f"{len(jobs)} of {len(jobs)} failed twice, 0 crashes, the same process"
+
+
+@fault(
+    "F67",
+    "endless recursion, and exceptions that cannot be written as they are: F68 too",
+    invariant="the end can always be stored: cleaned and cut",
+    expected="each fails and is written once; 16 KiB of traceback at most",
+    quick=True,
+)
+def odd_errors(run: Run) -> str:
+    kinds = [kind for kind in ERRORS if kind[0].islower()]
+    jobs = [run.enqueue("poison.fail_with", what=kind, max_attempts=2)[0] for kind in kinds]
+    worker = run.worker()
+    [child] = worker.children
+    run.wait_until_done()
+    for kind, job in zip(kinds, jobs, strict=True):
+        assert run.outcomes_of(job) == ["failed", "failed"], (kind, run.outcomes_of(job))
+    [(error, traceback)] = run.sql("SELECT max(length(error)), max(octet_length(traceback)) FROM pgqueue_execution")
+    assert error <= 2000, error
+    assert traceback <= 16 * 1024, traceback
+    assert worker.children == [child]
+    return f"{len(jobs)} of {len(jobs)} failed twice; error {error} characters, traceback {traceback} bytes at most"
+
+
+@fault(
+    "F69",
+    "results that cannot be stored",
+    invariant="the attempt fails and says so; never stuck",
+    expected="each fails by the rule",
+)
+def odd_results(run: Run) -> str:
+    jobs = {kind: run.enqueue("poison.return_what", what=kind, max_attempts=2)[0] for kind in RESULTS}
+    run.worker()
+    run.wait_until_done()
+    for kind, job in jobs.items():
+        assert run.outcomes_of(job) == ["failed", "failed"], (kind, run.outcomes_of(job))
+    silent = run.scalar("SELECT count(*) FROM pgqueue_execution WHERE error = ''")
+    assert not silent
+    return f"{len(jobs)} of {len(jobs)} failed twice, each with its reason"
+
+
+@fault(
+    "F81",
+    "attempt 999 of 1,000, and backoffs that make no sense",
+    invariant="the next attempt is at most a day away, or there is none; never stuck",
+    expected="1 h + 30 % for the ordinary backoff; each odd one ends by a rule",
+)
+def odd_backoffs(run: Run) -> str:
+    [often] = run.enqueue("poison.often", max_attempts=1000)
+    run.meddle("UPDATE pgqueue_job SET attempt = 998 WHERE id = %s", [often], jobs=[often])
+    odd = [run.enqueue("poison.odd_backoff", kind=kind)[0] for kind in ODD_BACKOFFS]
+    run.worker()
+    run.wait_until(lambda: run.scalar("SELECT count(*) FROM pgqueue_job WHERE state = 'running' OR attempt = 0") == 0)
+    ahead = "SELECT extract(epoch FROM run_after - statement_timestamp())::float8 FROM pgqueue_job WHERE id = %s"
+    delay = run.scalar(ahead, [often])
+    assert 0 < delay <= 24 * 3600, delay
+    furthest = max(run.scalar(ahead, [job]) for job in odd)
+    ends = [(run.job(job)["state"], run.outcomes_of(job)) for job in odd]
+    assert all(state in ("ready", "dead", "succeeded") for state, _ in ends), ends
+    assert furthest <= 400 * 24 * 3600, f"an odd backoff put a job off by {furthest:.0f} s"
+    told = ", ".join(f"{kind}: {state}" for kind, (state, _) in zip(ODD_BACKOFFS, ends, strict=True))
+    return f"{delay:.0f} s after attempt 999; odd ones {told}, furthest {furthest:.0f} s"

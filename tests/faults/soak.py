@@ -1,0 +1,171 @@
+"""A long run under load with one random fault after another, and the checker at its end: `--soak MINUTES`."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+
+from tests.faults import checker
+from tests.faults.run import Run
+from tests.faults.soak_faults import FAULTS
+from tests.faults.suite import Suite
+from tests.process.harness import Worker
+
+WORKERS: Final = 3
+PRODUCERS: Final = 2
+JOBS_PER_SECOND: Final = 15.0
+"""Of each producer: so that an hour's history fits into memory, and two cores are not the bottleneck."""
+RETENTION_SECONDS: Final = 60.0
+PAUSES_SECONDS: Final = (1.0, 10.0)
+SLOPE_AFTER_SECONDS: Final = 60.0
+"""A process that lived for less says nothing about growth."""
+DRAIN_SECONDS: Final = 120.0
+
+
+class Crew:
+    """Workers and producers that are there again whenever one has gone."""
+
+    def __init__(self, run: Run, chance: random.Random) -> None:
+        self.run = run
+        self.chance = chance
+        self.workers: list[Worker] = []
+        self.producers: list[subprocess.Popen[str]] = []
+        self.sizes: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        """Of each process: when it was looked at, and its resident MiB."""
+
+    def fill(self) -> None:
+        """Start what is missing, note who has ended, and measure who lives."""
+        for worker in [one for one in self.workers if one.process.poll() is not None]:
+            self.workers.remove(worker)
+        while len(self.workers) < WORKERS:
+            self.workers.append(
+                self.run.worker(
+                    "--processes",
+                    str(self.chance.choice([1, 2])),
+                    ready=False,
+                    RETENTION={"succeeded": RETENTION_SECONDS, "cancelled": RETENTION_SECONDS},
+                )
+            )
+        self.producers = [one for one in self.producers if one.poll() is None]
+        while len(self.producers) < PRODUCERS:
+            seed = str(self.chance.randrange(10**6))
+            self.producers.append(self.run.producer("--per-second", str(JOBS_PER_SECOND), "--seed", seed))
+        self.measure()
+
+    def measure(self) -> None:
+        """Note how large each process of the workers is."""
+        for worker in self.workers:
+            for pid in (worker.process.pid, *worker.children):
+                try:
+                    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+                except (OSError, IndexError):
+                    continue
+                self.sizes[pid].append((time.monotonic(), pages * 4096 / 2**20))
+
+    def one(self) -> Worker:
+        """A worker that lives."""
+        return self.chance.choice([worker for worker in self.workers if worker.process.poll() is None])
+
+
+def soak(shared: Suite, minutes: float, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run for so long; return the figures, `violations` among them (an empty list is what it has to be)."""
+    run = Run(shared, "soak")
+    run.rules = run.rules._replace(retention_seconds=RETENTION_SECONDS)
+    crew = Crew(run, random.Random(shared.seed))
+    injected: Counter[str] = Counter()
+    crew.fill()
+    end = time.monotonic() + minutes * 60
+    while time.monotonic() < end:
+        _wait(crew, crew.chance.uniform(*PAUSES_SECONDS))
+        name = crew.chance.choice(list(FAULTS))
+        say(f"soak: {max(0.0, end - time.monotonic()):5.0f} s left: {name}")
+        run.note("fault", name=name)
+        try:
+            FAULTS[name](crew)
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            run.note("fault-error", name=name, error=str(error))  # its own session went with the server
+        injected[name] += 1
+        crew.fill()
+    return _figures(crew, injected, minutes)
+
+
+def _wait(crew: Crew, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(min(1.0, max(0.0, end - time.monotonic())))
+        crew.measure()
+
+
+def _figures(crew: Crew, injected: Counter[str], minutes: float) -> dict[str, Any]:
+    run = crew.run
+    for producer in crew.producers:
+        producer.kill()
+    drained = run.wait_until_done(DRAIN_SECONDS)
+    dead = run.sql("SELECT relname, n_dead_tup FROM pg_stat_user_tables WHERE relname LIKE 'pgqueue%' ORDER BY 1")
+    history, violations = run.close()
+    told = checker.summary(history)
+    return {
+        "minutes": minutes,
+        "jobs": told["jobs"],
+        "executions": told["executions"],
+        "overlaps": told["overlaps"],
+        "faults": dict(sorted(injected.items())),
+        "violations": [str(violation) for violation in violations],
+        "stuck": run_stuck(history.jobs),
+        "drained_seconds": round(drained, 1),
+        "dead_rows": dict(dead),
+        "growth": growth(crew.sizes),
+    }
+
+
+def run_stuck(jobs: dict[int, dict[str, Any]]) -> int:
+    """How many jobs have not ended."""
+    return sum(row["state"] in ("ready", "running") for row in jobs.values())
+
+
+def growth(sizes: dict[int, list[tuple[float, float]]]) -> list[dict[str, float]]:
+    """Return how the processes grew that lived for a minute or more: MiB at first and at last, and MiB an hour."""
+    told = []
+    for samples in sizes.values():
+        (began, first), (ended, last) = samples[0], samples[-1]
+        if ended - began < SLOPE_AFTER_SECONDS:
+            continue
+        later = [one for one in samples if one[0] > began + (ended - began) / 4]  # past its start
+        told.append(
+            {
+                "seconds": round(ended - began),
+                "first_mib": round(first, 1),
+                "last_mib": round(last, 1),
+                "mib_per_hour": round(slope(later) * 3600, 1),
+            }
+        )
+    return sorted(told, key=lambda one: -one["seconds"])[:6]
+
+
+def slope(samples: list[tuple[float, float]]) -> float:
+    """The least-squares slope of (x, y)."""
+    count = len(samples)
+    mean_x, mean_y = sum(x for x, _ in samples) / count, sum(y for _, y in samples) / count
+    spread = sum((x - mean_x) ** 2 for x, _ in samples)
+    return sum((x - mean_x) * (y - mean_y) for x, y in samples) / spread if spread else 0.0
+
+
+def lines(figures: dict[str, Any]) -> list[str]:
+    """The figures as text."""
+    faults = ", ".join(f"{number} {name}" for name, number in figures["faults"].items())
+    left = f"{figures['stuck']} stuck, {figures['overlaps']} overlaps after a rescue, dead rows {figures['dead_rows']}"
+    return [
+        f"soak: {figures['minutes']:g} min, {figures['jobs']} jobs, executions {figures['executions']}",
+        f"soak: {sum(figures['faults'].values())} faults: {faults}",
+        f"soak: {left}, drained in {figures['drained_seconds']} s",
+        f"soak: growth of the longest-lived: {figures['growth']}",
+        f"soak: {len(figures['violations'])} violations",
+        *figures["violations"][:50],
+    ]

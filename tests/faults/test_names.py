@@ -1,0 +1,21 @@
+"""The names that scenarios use are those that the suite's tasks know."""
+
+from tests.faults import app_names
+from tests.faults.app.tasks import leaks, poison
+from tests.faults.catalogue import load
+
+
+def test_names_are_known():
+    assert {*app_names.DEATHS, "segfault"} == set(poison.DEATHS)
+    assert set(app_names.ERRORS) == set(poison.ERRORS)
+    assert set(app_names.RESULTS) == set(poison.RESULTS)
+    assert set(app_names.ODD_BACKOFFS) == set(poison.BACKOFFS)
+    assert set(app_names.SPOILED) == set(leaks.SPOILED)
+    assert set(app_names.STATEMENTS) == set(leaks.STATEMENTS)
+    assert list(app_names.REFUSED) == list(leaks.REFUSED)
+
+
+def test_every_fault_says_what_it_expects():
+    faults = load()
+    assert all(fault.invariant and fault.expected for fault in faults)
+    assert [fault.id for fault in faults if fault.quick]

@@ -1,0 +1,83 @@
+"""One job leaves everything behind, and the next one, on the same slot, finds nothing of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import Group
+
+from django_pgqueue.models import Job
+from tests.app import leftovers
+
+pytestmark = pytest.mark.process
+
+MODULES = ["tests.app.leftovers"]
+CONTEXT = {"time zone": "UTC", "language": "en-us", "variable": "clean"}
+CONNECTION = {
+    "wrappers": False,
+    "queries": 0,
+    "debug": False,
+    "atomic": False,
+    "settings": 0,
+    "tables": 0,
+    "locks": 0,
+    "channels": 0,
+    "cursors": 0,
+    "seen": 0,
+}
+
+
+@pytest.fixture(autouse=True)
+def _found_by_workers(settings):
+    settings.PGQUEUE = {"TASK_MODULES": MODULES}
+
+
+def test_the_next_job_finds_nothing_of_it(start):
+    """Kinds that make the worker close the connection, and one that must not, each before each kind of task."""
+    leaving = [
+        lambda to: to(leftovers.leave).enqueue("connection"),
+        lambda to: to(leftovers.leave).enqueue("session"),
+        lambda to: to(leftovers.leave).enqueue("transaction"),
+        lambda to: to(leftovers.leave_from_atomic).enqueue(),
+        lambda to: to(leftovers.leave_from_coroutine).enqueue(),
+    ]
+    finding = [leftovers.find, leftovers.find_from_atomic, leftovers.find_from_coroutine]
+    priority, left, found = 100, [], []
+    for leave in leaving:
+        for find in finding:
+            left.append(leave(lambda task, to=priority: task.using(priority=to)))
+            found.append((find, find.using(priority=priority - 1).enqueue()))
+            priority -= 2
+    assert start("--concurrency", "1", "--drain", TASK_MODULES=MODULES).has_drained()
+    assert set(Job.objects.values_list("state", flat=True)) == {"succeeded"}
+    for find, job in found:
+        job.refresh_from_db()
+        atomic = {"atomic": True} if find is leftovers.find_from_atomic else {}
+        assert job.result == [job.result[0], CONTEXT, CONNECTION | atomic], job.pk
+    assert {job.result[0] for _, job in found} == {"pgqueue-job-0", ""}
+    assert not Group.objects.exists()
+
+
+def test_a_cache_is_made_once_for_a_slot(start):
+    jobs = [leftovers.the_cache.enqueue() for _ in range(5)]
+    assert start("--concurrency", "1", "--drain", TASK_MODULES=MODULES).has_drained()
+    assert Job.objects.filter(pk__in=[job.pk for job in jobs]).values("result").distinct().count() == 1
+
+
+def test_what_is_the_whole_process_s_is_told_and_cured_by_another_process(start, tmp_path):
+    wanderer = leftovers.wander.enqueue(str(tmp_path))
+    worker = start("--concurrency", "1", TASK_MODULES=MODULES)
+    worker.wait_until(lambda: "is replaced" in worker.said)
+    worker.wait_until(lambda: worker.said.count("is ready") == 2)
+    job = leftovers.where.enqueue()
+    worker.wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded")
+    wanderer.refresh_from_db()
+    job.refresh_from_db()
+    assert job.result[0] == str(Path.cwd())
+    assert job.result[1] not in (wanderer.result, os.getpid())
+    name = "task tests.app.leftovers.wander left behind"
+    assert f"{name}: the working directory" in worker.said
+    assert f"{name}: the umask ('0022', now '0007'); the process is to be replaced" in worker.said
+    assert worker.said.count("the working directory") == 1

@@ -1,0 +1,71 @@
+"""Processes that are replaced for what they did or how they grew: no job is lost, run twice, or charged."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from django_pgqueue.models import Execution, Job
+from tests.app import tasks
+
+pytestmark = pytest.mark.process
+
+
+def assert_each_ran_once_and_uncharged(count: int) -> None:
+    assert set(Job.objects.values_list("state", "attempt", "crashes")) == {("succeeded", 1, 0)}
+    assert Job.objects.count() == count
+    assert Execution.objects.filter(outcome="succeeded").count() == count
+    assert set(Execution.objects.values_list("outcome", flat=True)) <= {"succeeded", "released"}
+
+
+@pytest.mark.parametrize("processes", ["1", "3"])
+def test_after_so_many_jobs(start, tmp_path, processes):
+    path, count = tmp_path / "record", 300
+    tasks.record.enqueue_many([((str(path), str(number)), {}) for number in range(count)])
+    worker = start("--max-jobs", "40", "--processes", processes, "--concurrency", "4")
+    worker.wait_until(lambda: not Job.objects.exclude(state="succeeded").exists(), 60)
+    assert_each_ran_once_and_uncharged(count)
+    assert sorted(map(int, path.read_text().split())) == list(range(count))
+    assert worker.said.count("is replaced") >= 2
+    assert "died" not in worker.said
+
+
+def test_while_slow_ones_run_on_threads_and_on_the_loop(start, tmp_path):
+    """They outlast the process's term: it waits for them, longer than a stop would."""
+    go_on, path = tmp_path / "go", tmp_path / "record"
+    started = [tmp_path / name for name in ("sync", "async")]
+    slow = [
+        tasks.wait_for_file.using(priority=10).enqueue(str(go_on), started=str(started[0])),
+        tasks.await_file.using(priority=10).enqueue(str(go_on), started=str(started[1])),
+    ]
+    worker = start("--max-jobs", "10", "--concurrency", "6", GRACE=0.2)
+    worker.wait_until(lambda: all(mark.exists() for mark in started))
+    tasks.record.enqueue_many([((str(path), str(number)), {}) for number in range(40)])
+    worker.wait_until(lambda: "is to be replaced" in worker.said)
+    first, told_at = worker.children[0], time.monotonic()
+    worker.wait_until(lambda: time.monotonic() > told_at + 1)  # five times the grace that a stop would have given
+    assert Execution.objects.filter(job__in=slow, outcome=None).count() == 2
+    go_on.touch()
+    worker.wait_until(lambda: not Job.objects.exclude(state="succeeded").exists(), 60)
+    assert_each_ran_once_and_uncharged(42)
+    assert sorted(map(int, path.read_text().split())) == list(range(40))
+    worker.wait_until(lambda: first not in worker.children)
+    assert Execution.objects.filter(job__in=slow).count() == 2
+
+
+def test_async_ones(start, tmp_path):
+    tasks.async_overlap.enqueue_many([((str(tmp_path / "record"),), {}) for _ in range(100)])
+    worker = start("--max-jobs", "25", "--processes", "2", "--concurrency", "4", "--drain")
+    assert worker.has_drained(60)
+    assert_each_ran_once_and_uncharged(100)
+    assert (tmp_path / "record").read_text().split().count("end") == 100
+
+
+def test_after_it_has_grown(start):
+    tasks.leak_memory.enqueue_many([((10,), {})] * 60)
+    worker = start("--max-rss-mb", "250", "--processes", "2", "--concurrency", "2")
+    worker.wait_until(lambda: not Job.objects.exclude(state="succeeded").exists(), 60)
+    assert_each_ran_once_and_uncharged(60)
+    assert worker.said.count("is replaced") >= 1
+    assert "died" not in worker.said

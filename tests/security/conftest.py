@@ -1,0 +1,163 @@
+"""The roles of docs/security.md, made from its own text, on a database of their own that `queue_owner` has migrated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, connections
+from django.db.backends.postgresql.base import DatabaseWrapper
+
+from django_pgqueue import db
+from tests import helpers
+from tests.process.conftest import start as start
+from tests.process.harness import DATABASE_KEYS, Worker, django
+
+DOCUMENT = Path(__file__).parents[2] / "docs/security.md"
+BLOCK = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ROLE = re.compile(r"\bqueue_(owner|enqueuer|worker|viewer|operator)\b")
+GROUPS = ("owner", "enqueuer", "worker", "viewer", "operator")
+APPLICATION = ("auth_user", "auth_group", "auth_permission", "django_content_type", "django_session")
+PASSWORD = "made-up"
+
+
+class Roles:
+    """A database with the roles of the document. Roles are the whole server's, hence a prefix of this database's own.
+
+    For each of `GROUPS` there is a user who is a member of it, and of nothing else.
+    """
+
+    def __init__(self, database: str) -> None:
+        self.database = database
+        self.before_migrating, self.after_migrating = (
+            ROLE.sub(lambda role: self.group(role[1]), block) for block in BLOCK.findall(DOCUMENT.read_text())[:2]
+        )
+
+    def group(self, name: str) -> str:
+        return f"{self.database}_{name}"
+
+    def user(self, name: str) -> str:
+        return f"{self.database}_user_{name}"
+
+    def as_user(self, name: str) -> dict[str, Any]:
+        """What is different for one of the users, from the settings of the tests' own connection."""
+        return {"NAME": self.database, "USER": self.user(name), "PASSWORD": PASSWORD}
+
+    def make(self) -> None:
+        with patient() as server:
+            server.execute(f"CREATE DATABASE {self.database}")
+        with swapped({"NAME": self.database}), closing(helpers.connect()) as superuser:
+            superuser.execute(self.before_migrating)
+            for name in GROUPS:
+                superuser.execute(f"CREATE ROLE {self.user(name)} LOGIN PASSWORD '{PASSWORD}'")
+                superuser.execute(f"GRANT {self.group(name)} TO {self.user(name)}")
+            with swapped(self.as_user("owner")):
+                owner = {key: connection.settings_dict[key] for key in DATABASE_KEYS}
+                django("migrate", "-v0", database=owner | {"OPTIONS": {"assume_role": self.group("owner")}})
+            for _ in range(2):  # after a later migration it is run again
+                superuser.execute(self.after_migrating)
+            others = ", ".join(self.user(name) for name in GROUPS)
+            superuser.execute(f"GRANT ALL ON {', '.join(APPLICATION)}, django_admin_log TO {others}")
+
+    def remove(self) -> None:
+        with patient() as server:
+            server.execute(f"DROP DATABASE IF EXISTS {self.database} WITH (FORCE)")
+            for name in GROUPS:
+                server.execute(f"DROP ROLE IF EXISTS {self.user(name)}")
+            for name in GROUPS:
+                server.execute(f"DROP ROLE IF EXISTS {self.group(name)}")
+
+
+@contextmanager
+def patient() -> Iterator[db.EngineConnection]:
+    """A connection that waits: dropping a database is a checkpoint, and writes what every test before has changed."""
+    with closing(helpers.connect()) as server:
+        server.statement_timeout_seconds = 100.0
+        yield server
+
+
+@contextmanager
+def swapped(changes: dict[str, Any]) -> Iterator[None]:
+    """Let the default alias lead elsewhere: Django's connection, engine connections, and the workers a test starts."""
+    before = connections["default"]
+    before.ensure_connection()  # an embedded server tells only then where it is
+    settings = before.settings_dict | {"ENGINE": "django.db.backends.postgresql"} | changes
+    connections["default"] = DatabaseWrapper(settings, "default")
+    try:
+        yield
+    finally:
+        connections["default"].close()
+        connections["default"] = before
+
+
+@pytest.fixture(scope="module")
+def made_roles(django_db_setup: None, django_db_blocker: Any) -> Iterator[Roles]:
+    roles = Roles(f"test_{connection.settings_dict['NAME'].removeprefix('test_')}_roles")
+    with django_db_blocker.unblock():
+        with closing(helpers.connect()) as server:
+            if not helpers.scalar(server, "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"):
+                pytest.skip("making roles and databases needs a superuser in DATABASE_URL")
+        roles.remove()
+        try:
+            roles.make()
+            yield roles
+        finally:
+            roles.remove()
+
+
+@pytest.fixture
+def superuser(made_roles: Roles, django_db_blocker: Any) -> Iterator[db.EngineConnection]:
+    """A connection that may do everything, to the roles' database, with empty tables."""
+    with django_db_blocker.unblock():
+        with swapped({"NAME": made_roles.database}):
+            connected = helpers.connect()
+        with closing(connected):
+            helpers.empty_tables(connected)
+            connected.execute("DELETE FROM auth_group")
+            yield connected
+
+
+@pytest.fixture
+def as_role(superuser: db.EngineConnection, made_roles: Roles) -> Callable[[str], Any]:
+    """Lets Django, engine connections and workers be a member of one of the roles, and of nothing else."""
+    return lambda name: swapped(made_roles.as_user(name))
+
+
+@pytest.fixture
+def refusals(as_role: Callable[[str], Any]) -> Callable[[str, Iterable[str]], dict[str, str | None]]:
+    """Runs statements as a role; returns the SQLSTATE that each is refused with, None if it is not."""
+
+    def run(role: str, statements: Iterable[str]) -> dict[str, str | None]:
+        with as_role(role), closing(helpers.connect()) as session:
+            return {statement: sqlstate(session, statement) for statement in statements}
+
+    return run
+
+
+def sqlstate(session: db.EngineConnection, statement: str) -> str | None:
+    with helpers.transaction(session):
+        try:
+            session.execute(statement)
+        except psycopg.Error as error:
+            return error.sqlstate
+    return None
+
+
+@pytest.fixture
+def start_as(as_role: Callable[[str], Any], tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+    """Starts a worker that logs in as a role."""
+    workers: list[Worker] = []
+
+    def start(role: str, *arguments: str, **options: Any) -> Worker:
+        with as_role(role):
+            workers.append(Worker(tmp_path / "worker.log", *arguments, **options))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.end()

@@ -1,0 +1,231 @@
+"""Rows that somebody who may write the table, but not run code, has put there: they stop nothing and start nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+
+from django_pgqueue import InvalidTask, db, stats
+from tests import helpers
+from tests.admin.test_hostile import IMPORTABLE
+from tests.app import tasks
+from tests.process.harness import django
+
+DROP = "'; DROP TABLE pgqueue_job; --"
+FORGED = "\x1b[2J\n2001-01-01 00:00:00,000 1 MainThread INFO job 1 succeeded"
+GIANT = "x" * 3_000_000
+QUOTED = '"' + "x" * 1_000_000 + '"'
+
+ARGUMENTS = [
+    "null", "7", "[]", "{}", '"text"', "true",
+    '{"args":{},"kwargs":[]}', '{"args":[],"kwargs":null}', '{"args":[]}', '{"kwargs":{}}',
+    '{"args":[],"kwargs":{"__class__":1}}', '{"args":[],"kwargs":{"self":1,"":2}}',
+    '{"args":[' + "9" * 5000 + '],"kwargs":{}}',
+    '{"args":[1e999],"kwargs":{}}', '{"args":["\\u0000\\ud800"],"kwargs":{}}', '{"args":[],"args":7,"kwargs":{}}',
+    "[" * 5000 + "]" * 5000, '{"args":' + "[" * 5000 + "]" * 5000 + ',"kwargs":{}}',
+    '{"args":[' + QUOTED + '],"kwargs":{}}',
+]  # fmt: skip
+JOBS: list[dict[str, Any]] = [
+    *({"arguments": arguments} for arguments in ARGUMENTS),
+    *({"task_name": name} for name in (*IMPORTABLE, DROP, "", " ", FORGED, "%s{0}")),
+    {"queue_name": DROP},
+    {"queue_name": ""},
+    {"queue_name": "\n\x1b[31m"},
+    {"attempt": -32768},
+    {"attempt": 32767},
+    {"max_attempts": -1},
+    {"max_attempts": 0},
+    {"crashes": -32768},
+    {"crashes": 32767},
+    {"priority": -32768},
+    {"priority": 32767},
+    {"enqueued_at": "infinity"},
+    {"enqueued_at": "-infinity"},
+    {"enqueued_at": "294276-01-01"},
+    {"enqueued_at": "4713-01-01 BC"},
+    {"cancel_requested_at": "294276-01-01"},
+    {"unknown_since": "infinity"},
+    {"unknown_since": "4713-01-01 BC", "task_name": FORGED},
+    {"unknown_since": "294276-01-01", "task_name": "nobody.knows"},
+    {"state": "dead", "finished_at": "infinity"},
+    {"state": "dead", "finished_at": "-infinity"},
+    {"state": "dead", "finished_at": "4713-01-01 BC"},
+    {"state": "dead", "finished_at": "294276-01-01"},
+    {"state": "succeeded", "finished_at": "2001-01-01", "result": "[" * 5000 + "]" * 5000},
+    {"state": "succeeded", "finished_at": "294276-01-01", "result": "9" * 5000},
+    {"state": "nonsense"},
+    {"state": "running"},
+    {"state": "waiting"},
+    {"limit_key": "x"},
+]
+EXECUTIONS: list[dict[str, Any]] = [
+    {"claimed_at": "-infinity", "started_at": "infinity", "lease_expires_at": "infinity"},
+    {"claimed_at": "294276-01-01", "started_at": "4713-01-01 BC", "lease_expires_at": "-infinity"},
+    {"attempt": -32768, "worker_id": -1, "lease_expires_at": "4713-01-01 BC"},
+    {"outcome": "nonsense", "finished_at": "294276-01-01", "error": GIANT, "traceback": GIANT},
+    {"outcome": "failed", "finished_at": "4713-01-01 BC", "started_at": "infinity", "exception_class": DROP},
+]
+WORKERS: list[dict[str, Any]] = [
+    {"hostname": DROP, "queue_names": GIANT, "last_beat_at": "infinity", "pid": -1, "concurrency": -1},
+    {"hostname": "\x1b[2J", "started_at": "4713-01-01 BC", "last_beat_at": "294276-01-01", "stopped_at": "-infinity"},
+]
+REFUSED: list[dict[str, Any]] = [
+    {"state": "dead"},
+    {"state": "ready", "finished_at": "2001-01-01"},
+    {"run_after": "infinity"},
+    {"run_after": "-infinity"},
+    {"run_after": "294276-01-01"},
+    {"run_after": "4713-01-01 BC"},
+    {"run_after": "9999-12-31"},
+    {"run_after": None},
+    {"arguments": "NaN"},
+    {"arguments": "{"},
+    {"arguments": None},
+    {"task_name": "x" * 101},
+    {"queue_name": "x" * 101},
+    {"task_name": None},
+    {"priority": 32768},
+    {"attempt": 32768},
+]
+
+
+def insert(on: Any, table: str, row: dict[str, Any]) -> int:
+    statement = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join(['%s'] * len(row))}) RETURNING id"
+    return int(on.execute(statement, list(row.values())).fetchone()[0])
+
+
+def insert_job(on: Any, **changes: Any) -> int:
+    return insert(on, "pgqueue_job", {"task_name": helpers.NOOP, "arguments": helpers.NO_ARGUMENTS} | changes)
+
+
+@pytest.fixture
+def hostile(engine: Any) -> list[int]:
+    """All those rows, committed; they are due before any other."""
+    return insert_all(engine)
+
+
+def insert_all(engine: Any) -> list[int]:
+    ids = [insert_job(engine, **{"run_after": "2020-01-01", **changes}) for changes in JOBS]
+    for changes in EXECUTIONS:
+        job_id = insert_job(engine, state="running", task_name=FORGED)
+        row = {"job_id": job_id, "attempt": 1, "worker_id": 1, "lease_expires_at": "2001-01-01"}
+        insert(engine, "pgqueue_execution", row | changes)
+        ids.append(job_id)
+    for changes in WORKERS:
+        row = {"hostname": "h", "pid": 1, "version": "v", "concurrency": 1}
+        insert(engine, "pgqueue_worker", row | changes)
+    return ids
+
+
+@pytest.mark.parametrize("changes", REFUSED, ids=str)
+def test_what_the_table_refuses(engine, changes):
+    with pytest.raises((psycopg.IntegrityError, psycopg.DataError)):
+        insert_job(engine, **changes)
+
+
+@pytest.mark.parametrize("name", [DROP, "", "a b", "x" * 101, "ä", "a\nb", 7])
+def test_no_task_puts_a_job_under_such_a_name(committing, name):
+    with pytest.raises(InvalidTask):
+        tasks.noop.using(queue_name=name).enqueue()
+
+
+def test_no_worker_is_told_such_a_queue(committing):
+    with pytest.raises(AssertionError, match="cannot be a queue"):
+        django("runworker", "--drain", "--queues", DROP)
+
+
+@pytest.mark.django_db
+def test_every_page_of_the_admin_opens():
+    with connection.cursor() as cursor:
+        hostile = insert_all(cursor)
+    client = Client()
+    client.force_login(User.objects.create(username="root", is_staff=True, is_superuser=True))
+    lists = ["job/", "deadjob/", "worker/", *(f"job/?state={state}" for state in ("ready", "running", "dead"))]
+    lists += [f"{kind}/?since={span}" for kind in ("job", "deadjob") for span in ("hour", "week")]
+    for url in [*lists, *(f"job/{job_id}/change/" for job_id in hostile)]:
+        answer = client.get(f"/admin/pgqueue/{url}")
+        assert answer.status_code == 200, url
+        assert len(answer.content) < 9_000_000, url
+
+
+def test_the_figures_can_be_read(hostile):
+    assert DROP in stats.names(connection).queues
+    assert stats.last_id(connection) >= hostile[-1]
+    assert stats.first_id_since(connection, 3600) is not None
+
+
+@pytest.mark.process
+def test_a_worker_goes_on(engine, hostile, start):
+    """Jobs behind the hostile rows run, a while later too; the old ones are pruned; nothing is imported."""
+    always_there = {"os", "builtins", "encodings", "subprocess"}
+    modules = sorted({name.split(".")[0] for name in IMPORTABLE if name[0].isalpha()} - always_there)
+    ids = helpers.make_jobs(engine, 5)
+    worker = start("--concurrency", "2")
+    worker.wait_until(lambda: {helpers.state_of(engine, one) for one in ids} == {"succeeded"})
+    pruned = "SELECT count(*) = 0 FROM pgqueue_job WHERE state = 'succeeded' AND finished_at = '2001-01-01'"
+    worker.wait_until(lambda: helpers.scalar(engine, pruned))
+    due = "SELECT count(*) = 0 FROM pgqueue_job WHERE state = 'ready' AND limit_key IS NULL AND run_after < %s"
+    worker.wait_until(lambda: helpers.scalar(engine, due, ["2021-01-01"]))
+    for _ in range(100):
+        engine.execute("SELECT pg_notify(%s, %s)", [db.CHANNEL, DROP])  # as anybody on the server may
+    worker.wait_until(lambda: "its lease ran out" in worker.said and "is dead after" in worker.said)
+    asked = f'{{"args":[{list(map(str, modules))!r}],"kwargs":{{}}}}'.replace("'", '"')
+    last_id = helpers.make_job(engine, task_name="tests.app.tasks.loaded", arguments=[asked])
+    worker.wait_until(lambda: helpers.state_of(engine, last_id) == "succeeded")
+    assert helpers.scalar(engine, "SELECT result FROM pgqueue_job WHERE id = %s", [last_id]) == []
+    worker.send(15)
+    assert worker.exit_code() == 0, worker.said
+    assert " died " not in worker.said, worker.said
+    assert "\n2001-01-01" not in worker.said and "\x1b" not in worker.said, "a line that a row has forged"
+
+
+# ------------------------------------------------------------------ nothing listens
+
+
+def inodes(pids: list[int]) -> set[str]:
+    """The sockets that these processes hold open."""
+    links = [os.readlink(fd) for pid in pids for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()]
+    return {found[1] for link in links if (found := re.fullmatch(r"socket:\[(\d+)\]", link))}
+
+
+def listening(held: set[str]) -> list[str]:
+    """Lines of /proc/net for those of these sockets that take connections, or datagrams from anybody."""
+    found = []
+    for name, state, inode, wanted in (("tcp", 3, 9, "0A"), ("tcp6", 3, 9, "0A"), ("unix", 3, 6, "00010000")):
+        lines = [line.split() for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+        found += [" ".join(line) for line in lines if line[inode] in held and line[state] == wanted]
+    for name in ("udp", "udp6", "raw", "raw6"):
+        lines = [line.split() for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+        found += [" ".join(line) for line in lines if line[9] in held]
+    return found
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads /proc")
+def test_a_worker_listens_to_nobody(start):
+    worker = start("--processes", "2")
+    worker.wait_until(lambda: worker.said.count("is ready") == 2)
+    held = inodes([worker.process.pid, *worker.children])
+    assert len(held) >= 8, "its connections to the server"
+    assert listening(held) == []
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads /proc")
+@pytest.mark.parametrize("kind", ["tcp", "unix", "udp"])
+def test_a_listener_would_be_seen(tmp_path, kind):
+    address: Any = str(tmp_path / "s") if kind == "unix" else ("127.0.0.1", 0)
+    family = socket.AF_UNIX if kind == "unix" else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM) as one:
+        one.bind(address)
+        if kind != "udp":
+            one.listen()
+        assert listening(inodes([os.getpid()]))

@@ -1,0 +1,297 @@
+"""The roles of docs/security.md: each can do its work, and none anything else.
+
+The first test is exact: PostgreSQL checks privileges for an EXPLAIN as it does for the statement, so every statement of
+the package is asked about for every role. The others do the real thing.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import chain
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.test import Client
+
+from django_pgqueue import db, lifecycle, sql, stats
+from django_pgqueue.models import Job
+from tests import helpers
+from tests.app import tasks
+from tests.process.harness import django
+from tests.security.conftest import GROUPS
+from tests.test_sql import call_everything
+
+ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY"}
+OPERATOR = {"CANCEL", "RETRY"}
+READING = {
+    "LANES", "SECONDS_UNTIL_DUE", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "RESCUABLE", "EXISTING", "PRUNABLE",
+    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "LAST_ID",
+}  # fmt: skip
+STATEMENTS = {
+    name: text
+    for module in (sql, stats)
+    for name, text in vars(module).items()
+    if name.isupper() and isinstance(text, str)
+}
+MAY = {
+    "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "LAST_ID"},  # ids and times, which RETURNING has to read
+    "viewer": READING,
+    "operator": READING | OPERATOR | {"RUN_NOW", "NEXT_IN_LINE"},  # the latter two write what is the operator's too
+    "worker": set(STATEMENTS) - ENQUEUER - OPERATOR,
+}
+
+
+@pytest.fixture
+def parameters(superuser: db.EngineConnection, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What each statement is given, from running them all."""
+    given: dict[str, Any] = {"NAMES": {"names_limit": 9, "recent_jobs": 9}, "FIRST_ID_SINCE": {"seconds": 1.0}}
+    original = db.execute
+
+    def execute(on: Any, statement: str, params: Any) -> Any:
+        given[statement[statement.index("pgqueue:") + 8 : statement.index(" */")].upper()] = params
+        return original(on, statement, params)
+
+    for module in ("application", "claims", "finishes", "maintenance", "persistence", "workers"):
+        monkeypatch.setattr(f"django_pgqueue.lifecycle.{module}.execute", execute)
+
+    def running(state: str) -> lifecycle.Claimed:
+        helpers.make_job(superuser)
+        return helpers.claim_one(superuser)
+
+    call_everything(superuser, running)
+    monkeypatch.undo()
+    return given
+
+
+@pytest.mark.parametrize("role", MAY)
+def test_a_role_may_run_its_statements_and_no_other(superuser, as_role, parameters, role):
+    allowed = set()
+    with as_role(role), closing(helpers.connect()) as session:
+        for name, statement in STATEMENTS.items():
+            try:
+                params = {**parameters.get(name, {}), "time_shift_seconds": 0.0}
+                session.execute(f"EXPLAIN {statement}", params, prepare=False)
+            except db.errors.InsufficientPrivilege:
+                continue
+            allowed.add(name)
+    assert allowed == MAY[role]
+
+
+# ------------------------------------------------------------------ what each can do
+
+
+def test_the_owner_owns_the_tables_and_cannot_log_in(superuser, made_roles):
+    owners = "SELECT DISTINCT tableowner FROM pg_tables WHERE tablename LIKE 'pgqueue%%'"
+    assert helpers.scalar(superuser, owners) == made_roles.group("owner")
+    groups = [made_roles.group(name) for name in GROUPS]
+    powers = (
+        "SELECT bool_or(rolcanlogin OR rolsuper OR rolcreaterole OR rolcreatedb OR rolbypassrls OR rolreplication)"
+        " FROM pg_roles WHERE rolname = ANY (%s)"
+    )
+    assert helpers.scalar(superuser, powers, [groups]) is False
+    assert helpers.scalar(superuser, "SELECT count(*) FROM pg_roles WHERE rolname = ANY (%s)", [groups]) == len(groups)
+
+
+def test_the_enqueuer_enqueues(superuser, as_role):
+    listener = superuser
+    listener.execute(f"LISTEN {db.CHANNEL}")
+    with as_role("enqueuer"):
+        db._last_wake_at.clear()
+        job = tasks.add.using(run_after=60).enqueue(1, b=2)
+        with transaction.atomic():
+            ids = tasks.add.enqueue_many([((n,), {}) for n in range(3)])
+        assert tasks.add.enqueue_many([((1,), {})], returning=False) == 1
+    assert list(listener.notifies(timeout=5, stop_after=1))
+    rows = helpers.rows_of(superuser, "pgqueue_job")
+    assert {row["state"] for row in rows.values()} == {"ready"}
+    assert set(rows) > {job.pk, *ids}
+
+
+def test_the_viewer_sees_and_the_operator_acts_in_the_admin(superuser, as_role):
+    job_id = helpers.make_job(superuser, task_name="tests.app.tasks.add", delay_seconds=3600.0)
+    dead_id = helpers.make_job(superuser, queue_name="other")
+    [claimed] = helpers.claim_all(superuser, lifecycle.Lane("other", 0))
+    lifecycle.fail(superuser, helpers.failed(claimed.execution_id, None))
+    urls = ["job/", "job/?state=dead", f"job/{job_id}/change/", f"job/{dead_id}/change/", "deadjob/", "worker/"]
+    for role, code in (("viewer", b"permission denied"), ("operator", None)):
+        with as_role(role):
+            client = Client(raise_request_exception=True)
+            client.force_login(User.objects.get_or_create(username="root", is_staff=True, is_superuser=True)[0])
+            for url in urls:
+                assert client.get(f"/admin/pgqueue/{url}").status_code == 200, url
+            for act, acted_on in (("run", job_id), ("cancel", job_id), ("retry", dead_id)):
+                url = f"/admin/pgqueue/job/{acted_on}/{act}/"
+                if code:
+                    with pytest.raises(Exception, match=code.decode()):
+                        client.post(url)
+                else:
+                    assert b'class="success"' in client.post(url, follow=True).content
+    assert {state: helpers.state_of(superuser, state) for state in (job_id, dead_id)} == {
+        job_id: "cancelled",
+        dead_id: "ready",
+    }
+
+
+def test_an_application_that_is_operator_and_enqueuer_needs_no_more(superuser, as_role, made_roles):
+    superuser.execute(f"GRANT {made_roles.group('enqueuer')} TO {made_roles.user('operator')}")
+    try:
+        with as_role("operator"):
+            job = tasks.add.enqueue(1)
+            job.refresh_from_db()
+            assert job.cancel() and job.retry()
+            assert Job.objects.filter(pk=job.pk).cancel() == 1
+    finally:
+        superuser.execute(f"REVOKE {made_roles.group('enqueuer')} FROM {made_roles.user('operator')}")
+
+
+JOBS = {
+    "noop": "succeeded",
+    "async_add": "succeeded",
+    "create_group": "succeeded",
+    "keeps_nothing": None,
+    "fail": "dead",
+    "raise_directive": "cancelled",
+    "nobody_knows": "ready",
+}
+ARGUMENTS = {"async_add": "[1]", "create_group": '["made by the worker"]', "raise_directive": '["cancel"]'}
+
+
+@pytest.mark.process
+def test_the_worker_works(superuser, start_as):
+    """Every way a job can end, a lost worker's job, one that cannot be claimed, an orphan, and old ones to prune."""
+    lost_id, orphaned_id = leave_behind(superuser), leave_behind(superuser)
+    superuser.execute("DELETE FROM pgqueue_job WHERE id = %s", [orphaned_id])
+    worker = start_as("worker", "--concurrency", "2", CRASH_BUDGET=1)
+    worker.wait_until_ready()
+    beat = "SELECT last_beat_at > started_at FROM pgqueue_worker"
+    worker.wait_until(lambda: helpers.scalar(superuser, beat))
+    ids = {
+        name: helpers.make_job(
+            superuser,
+            task_name=f"tests.app.tasks.{name}",
+            max_attempts=2,
+            arguments=[f'{{"args":{ARGUMENTS.get(name, "[]")},"kwargs":{{}}}}'],
+        )
+        for name in JOBS
+    }
+    bad_id = helpers.make_job(superuser)
+    superuser.execute("UPDATE pgqueue_job SET attempt = 32767 WHERE id = %s", [bad_id])
+    old_id = helpers.make_job(superuser)
+    superuser.execute("UPDATE pgqueue_job SET state = 'dead', finished_at = '2001-01-01' WHERE id = %s", [old_id])
+    superuser.execute(f"NOTIFY {db.CHANNEL}")
+    wanted = {ids[name]: state for name, state in JOBS.items()} | {lost_id: "ready", bad_id: "dead", old_id: None}
+    gone = f"SELECT count(*) = 0 FROM pgqueue_execution WHERE job_id IN ({orphaned_id}, {ids['keeps_nothing']})"
+    worker.wait_until(lambda: {one: helpers.state_of(superuser, one) for one in wanted} == wanted, 40)
+    worker.wait_until(lambda: helpers.scalar(superuser, gone))
+    crash_id = helpers.make_job(superuser, task_name="tests.app.tasks.exit_at_once")  # alone: it takes neighbours along
+    worker.wait_until(lambda: helpers.state_of(superuser, crash_id) == "dead")
+    worker.send(15)
+    assert worker.exit_code() == 0, worker.said
+    for trouble in ("permission denied", "do not arrive", "startup parameter"):
+        assert trouble not in worker.said, worker.said
+    assert helpers.scalar(superuser, "SELECT bool_or(stopped_at IS NOT NULL) FROM pgqueue_worker")
+
+
+def leave_behind(superuser) -> int:
+    """A job in the hands of a worker that is no more."""
+    job_id = helpers.make_job(superuser, queue_name="lost")
+    [claimed] = helpers.claim_all(superuser, lifecycle.Lane("lost", 0), worker_id=1_000_000)
+    superuser.execute("UPDATE pgqueue_execution SET started_at = NULL WHERE id = %s", [claimed.execution_id])
+    helpers.end_lease(superuser, claimed.execution_id)
+    return job_id
+
+
+@pytest.mark.process
+def test_the_worker_prunes_by_hand(superuser, as_role):
+    with as_role("worker"):
+        assert "Removed 0" in django("pgqueue", "prune")
+        assert "dead" in django("pgqueue", "prune", "--dry-run")
+
+
+# ------------------------------------------------------------------ what none of them can
+
+STRUCTURE = [
+    "DROP TABLE pgqueue_job",
+    "TRUNCATE pgqueue_job",
+    "ALTER TABLE pgqueue_job ADD COLUMN x int",
+    "CREATE INDEX ON pgqueue_job (state)",
+    "CREATE TABLE made (x int)",
+    "CREATE FUNCTION made() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    "CREATE TRIGGER made AFTER INSERT ON pgqueue_job EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    "SELECT setval('pgqueue_job_id_seq', 1)",
+    "COPY pgqueue_worker FROM PROGRAM 'true'",
+    "SELECT pg_read_file('/etc/passwd')",
+    "SET session_replication_role = replica",
+    "UPDATE django_migrations SET app = 'x'",
+]
+REWRITING = [
+    "UPDATE pgqueue_job SET arguments = '{}'",
+    "UPDATE pgqueue_job SET task_name = 'x'",
+    "UPDATE pgqueue_job SET queue_name = 'x'",
+    "UPDATE pgqueue_job SET priority = 1",
+    "UPDATE pgqueue_job SET max_attempts = 1000",
+    "UPDATE pgqueue_execution SET job_id = 1",
+    "UPDATE pgqueue_execution SET worker_id = 1",
+    "UPDATE pgqueue_worker SET hostname = 'x'",
+]
+ADDING = [
+    "INSERT INTO pgqueue_job (task_name, arguments) VALUES ('x', '{}')",
+    "INSERT INTO pgqueue_job (task_name, arguments, state) VALUES ('x', '{}', 'ready')",
+]
+READ = [f"SELECT {column} FROM pgqueue_job" for column in ("arguments", "result", "task_name", "state", "*")]
+READ += ["SELECT error FROM pgqueue_execution", "SELECT hostname FROM pgqueue_worker"]
+OPERATING = [
+    "UPDATE pgqueue_job SET state = 'ready'",
+    "UPDATE pgqueue_job SET cancel_requested_at = now()",
+    "SELECT id FROM pgqueue_job FOR UPDATE",
+]
+WORKING = [
+    "DELETE FROM pgqueue_job",
+    "DELETE FROM pgqueue_execution",
+    "DELETE FROM pgqueue_worker",
+    "UPDATE pgqueue_execution SET outcome = 'succeeded', finished_at = now()",
+    "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, lease_expires_at) VALUES (1, 1, 1, now())",
+    "INSERT INTO pgqueue_worker (hostname, pid, version, concurrency) VALUES ('x', 1, 'x', 1)",
+    "SELECT nextval('pgqueue_execution_id_seq')",
+    "SELECT * FROM django_migrations",
+]
+FORBIDDEN = {
+    "enqueuer": [
+        *STRUCTURE,
+        *REWRITING,
+        *READ,
+        *OPERATING,
+        *WORKING,
+        "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at) VALUES ('x', '{}', 'dead', now())",
+        "INSERT INTO pgqueue_job (id, task_name, arguments) VALUES (1, 'x', '{}')",
+        "INSERT INTO pgqueue_job (task_name, arguments) VALUES ('x', '{}') RETURNING arguments",
+    ],
+    "viewer": [*STRUCTURE, *REWRITING, *ADDING, *OPERATING, *WORKING],
+    "operator": [*STRUCTURE, *REWRITING, *ADDING, *WORKING],
+    "worker": [*STRUCTURE, *REWRITING, *ADDING, "UPDATE pgqueue_job SET cancel_requested_at = now()"],
+}
+
+
+@pytest.mark.parametrize("role", FORBIDDEN)
+def test_what_is_not_granted_is_refused(refusals, role):
+    assert refusals(role, FORBIDDEN[role]) == dict.fromkeys(FORBIDDEN[role], "42501")
+
+
+@pytest.mark.parametrize("role", FORBIDDEN)
+def test_no_role_can_become_another(refusals, made_roles, role):
+    own = {role, "viewer"} if role == "operator" else {role}
+    others = [f"SET ROLE {made_roles.group(other)}" for other in GROUPS if other not in own]
+    assert refusals(role, others) == dict.fromkeys(others, "42501")
+
+
+def test_each_statement_that_is_refused_is_one(superuser):
+    """By somebody who may do everything: else a slip of the pen would pass for a refusal."""
+    for statement in set(chain.from_iterable(FORBIDDEN.values())):
+        with helpers.transaction(superuser):
+            superuser.execute(statement)
+
+
+def test_the_tests_refuse_enough():
+    assert all(len(statements) >= 10 for statements in FORBIDDEN.values())

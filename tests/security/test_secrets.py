@@ -1,0 +1,137 @@
+"""A secret in a job's arguments is in the job's row, and nowhere else: in no log line, error, traceback or repr.
+
+What a task itself logs, raises or returns is its own; these tasks keep the secret to themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_pgqueue import log, signals
+from django_pgqueue.models import Execution, Job
+from django_pgqueue.testing import run_jobs
+from tests import helpers
+from tests.app import tasks
+
+SECRET = "hunter2-correct-horse"
+CALL = {"password": SECRET}
+ENDINGS = {
+    "noop": "succeeded",
+    "keep_secret": "dead",
+    "keep_secret_async": "dead",
+    "keep_secret_atomic": "dead",
+    "raise_directive": "ready",  # it has no such argument
+    "nobody_knows": "ready",
+}
+fail: Any = tasks.fail
+noop: Any = tasks.noop
+COLUMNS = "exception_class || error || traceback"
+
+
+def enqueue_all(on: Any) -> dict[str, int]:
+    arguments = [f'{{"args":[],"kwargs":{{"password":"{SECRET}"}}}}']
+    return {
+        name: helpers.make_job(on, task_name=f"tests.app.tasks.{name}", arguments=arguments, max_attempts=2)
+        for name in ENDINGS
+    }
+
+
+@pytest.mark.process
+def test_a_worker_at_debug_tells_no_secret(engine, start, monkeypatch):
+    """Each ending, and a crash, a lost worker, a claim that fails on its data, a grace that is over."""
+    monkeypatch.setenv("PGQUEUE_TEST_LOG", "DEBUG")
+    engine.execute("ALTER TABLE pgqueue_job ADD CONSTRAINT never_13 CHECK (priority <> 13 OR state <> 'running')")
+    try:
+        ids = enqueue_all(engine)
+        arguments = [f'{{"args":["{SECRET}"],"kwargs":{{}}}}']
+        bad_id = helpers.make_job(engine, arguments=arguments, priority=13)
+        lost_id = helpers.make_job(engine, arguments=arguments, queue_name="lost")
+        helpers.claim_all(engine, helpers.lifecycle.Lane("lost", 0), worker_id=1_000_000)
+        helpers.end_lease(engine)
+        worker = start("--concurrency", "2", CRASH_BUDGET=1, GRACE=0.2)
+        wanted = {ids[name]: state for name, state in ENDINGS.items()} | {bad_id: "dead", lost_id: "dead"}
+        worker.wait_until(lambda: {one: helpers.state_of(engine, one) for one in wanted} == wanted)
+        crash_id = helpers.make_job(
+            engine, task_name="tests.app.tasks.exit_at_once", arguments=['{"args":[],"kwargs":{"code":7}}']
+        )
+        worker.wait_until(lambda: helpers.state_of(engine, crash_id) == "dead")
+        stuck = [f'{{"args":["/{SECRET}"],"kwargs":{{}}}}']
+        stuck_id = helpers.make_job(engine, task_name="tests.app.tasks.wait_for_file", arguments=stuck)
+        worker.wait_until(lambda: helpers.state_of(engine, stuck_id) == "running")
+        worker.send(15)
+        worker.exit_code()
+    finally:
+        engine.execute("ALTER TABLE pgqueue_job DROP CONSTRAINT never_13")
+    assert "DEBUG" in worker.said and "one by one" in worker.said and "given back" in worker.said
+    assert SECRET not in worker.said, worker.said
+    rows = [text for [text] in engine.execute(f"SELECT {COLUMNS} FROM pgqueue_execution").fetchall()]
+    assert len(rows) >= len(ENDINGS) + 3 and any("KeptError" in row for row in rows)
+    assert not [row for row in rows if SECRET in row]
+
+
+@pytest.mark.django_db
+def test_no_record_and_no_signal_has_a_secret(caplog):
+    """Records with all that hangs on them, but for the frames of an exception's own traceback."""
+    caplog.set_level(logging.DEBUG)
+    log.connect()
+    told: list[Any] = []
+    senders = [value for value in vars(signals).values() if isinstance(value, signals.Signal)]
+    for signal in senders:
+        signal.connect(lambda **about: told.append(about), weak=False, dispatch_uid="secrets")
+    try:
+        enqueue_all(connection)
+        run_jobs()
+    finally:
+        for signal in senders:
+            signal.disconnect(dispatch_uid="secrets")
+            signal.disconnect(dispatch_uid="pgqueue-log")
+    assert len(told) >= len(ENDINGS)
+    ours = [record for record in caplog.records if record.name.startswith("django_pgqueue")]
+    assert len(ours) >= len(ENDINGS)
+    assert SECRET not in "".join(f"{vars(record)} {record.getMessage()}" for record in ours) + caplog.text + str(told)
+    assert not [row for row in Execution.objects.values() if SECRET in str(row)]
+
+
+@pytest.mark.django_db
+def test_no_repr_has_a_secret():
+    job = noop.enqueue(SECRET, password=SECRET)
+    run_jobs()
+    stored = Job.objects.get(pk=job.pk)
+    execution = stored.executions.get()
+    shown = [str(thing) + repr(thing) for thing in (job, stored, execution, Job.objects.all(), tasks.noop)]
+    assert SECRET not in "".join(shown)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: fail.enqueue(password=SECRET),
+        lambda: fail.enqueue(SECRET, SECRET),
+        lambda: noop.enqueue(password=f"{SECRET}\0"),
+        lambda: noop.enqueue(password=f"{SECRET}\ud800"),
+        lambda: noop.enqueue(password=SECRET.encode()),
+        lambda: noop.enqueue(password={SECRET}),
+        lambda: noop.enqueue(password=[SECRET, float("nan")]),
+        lambda: noop.enqueue(password=SECRET * 100_000),
+        lambda: noop.enqueue(password={"a": [SECRET, 10**5000]}),
+        lambda: noop.enqueue_many([CALL]),
+        lambda: noop.enqueue_many([(SECRET,)]),
+        lambda: noop.enqueue_many([(SECRET, CALL)]),
+        lambda: noop.enqueue_many([((), SECRET)]),
+        lambda: noop.enqueue_many([((), {"password": SECRET.encode()})]),
+    ],
+)
+def test_no_refusal_has_a_secret(wrong):
+    with pytest.raises((TypeError, ValueError)) as refused:
+        wrong()
+    ours = refused.value
+    while ours is not None:  # also what it was raised from
+        assert SECRET not in f"{ours!s} {ours!r}"
+        ours = None if ours.__suppress_context__ and ours.__cause__ is None else (ours.__cause__ or ours.__context__)
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
