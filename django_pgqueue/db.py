@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psycopg
 from django.db import connections, transaction
-from django.db.migrations.executor import MigrationExecutor
 from psycopg import errors
 
 from .conf import get_settings
 from .exceptions import StatementTimeout
+from .server import refuse_an_old_primary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -121,15 +121,38 @@ class EngineConnection(psycopg.Connection[Row]):
             return end.value  # type: ignore[no-any-return]  # a generator's value is Any to mypy
 
 
+_for_django: dict[str, set[str]] = {}
+
+
+def add_options(alias: str, options: Mapping[str, Any]) -> None:
+    """Add to what Django's connections of this process are opened with; what the project's OPTIONS say wins."""
+    if alias in _for_django:  # in a fork of a process that did it
+        return
+    given = connections[alias].settings_dict["OPTIONS"]
+    _for_django[alias] = set(options) - set(given)
+    given.update({**options, **given})
+
+
 def connect(alias: str, role: str, statement_timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) -> EngineConnection:
     """Open an engine connection to the database of a Django alias; `role` goes into its `application_name`.
 
     The server is told to give up a second after the connection does, for it does not see that nobody waits any more.
-    Raises `psycopg.OperationalError` if the server cannot be reached.
+    Raises `psycopg.OperationalError` if the server cannot be reached, or is a primary that was left behind.
     """
+    connection = _connect(alias, role, statement_timeout_seconds)
+    connection.statement_timeout_seconds = statement_timeout_seconds
+    try:
+        refuse_an_old_primary(connection, alias)
+    except psycopg.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect(alias: str, role: str, statement_timeout_seconds: float) -> EngineConnection:
     params = connections[alias].get_connection_params()
-    for django_only in ("cursor_factory", "context", "prepare_threshold", "application_name"):
-        params.pop(django_only, None)
+    for not_ours in ("cursor_factory", "context", "prepare_threshold", "application_name", *_for_django.get(alias, ())):
+        params.pop(not_ours, None)
     params = {**KEEPALIVE, **params, "application_name": f"pgqueue:{role}"}
     limit = f"-c statement_timeout={1000 * statement_timeout_seconds + 1000:.0f}"
     options = f"{params.pop('options', '')} {PLANNER} {SESSION} {limit}".strip()
@@ -138,16 +161,31 @@ def connect(alias: str, role: str, statement_timeout_seconds: float = STATEMENT_
     except psycopg.OperationalError as error:
         if "startup parameter" not in str(error):
             raise
-        # A transaction pooler: each statement may run on another server connection, where nothing is prepared.
-        connection = EngineConnection.connect(**params, autocommit=True, prepare_threshold=None)
-    connection.statement_timeout_seconds = statement_timeout_seconds
-    return connection
+    else:
+        if _has_its_options(connection):
+            return connection
+        connection.close()
+    # A transaction pooler: each statement may run on another server connection, where nothing is prepared.
+    return EngineConnection.connect(**params, autocommit=True, prepare_threshold=None)
 
 
 def told(error: Exception) -> str:
     """Return what an error says, without the server's detail, which may quote the row: arguments belong in no log."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return primary or str(error)
+
+
+def _has_its_options(connection: EngineConnection) -> bool:
+    """Say whether the options reached the server: a pooler can be told to ignore them, and looks like a server then.
+
+    There, "_pg3_1" is whatever any client prepared last under that name: an error at best, another statement at worst.
+    """
+    try:
+        [[setting]] = connection.execute("SHOW enable_seqscan", prepare=False).fetchall()
+    except psycopg.Error:
+        connection.close()
+        raise
+    return bool(setting == "off")
 
 
 def is_lost(connection: EngineConnection) -> bool:
@@ -209,8 +247,8 @@ def wake_workers(connection: Connection) -> None:
 
 
 @contextmanager
-def read_committed(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Open a transaction at READ COMMITTED, whatever the database's default is.
+def read_committed(connection: BaseDatabaseWrapper) -> Iterator[bool]:
+    """Open a transaction at READ COMMITTED, whatever the database's default is; give whether it is not inside another.
 
     At REPEATABLE READ an atomic finish fails whenever a beat has touched its execution, which is always.
     """
@@ -219,11 +257,14 @@ def read_committed(connection: BaseDatabaseWrapper) -> Iterator[None]:
         if outermost:  # inside another transaction, as in a test, it is too late to choose
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        yield
+        yield outermost
 
 
-def missing_migrations(alias: str) -> list[str]:
-    """Return the names of this package's migrations that the database lacks; raises what the database raises."""
-    executor = MigrationExecutor(connections[alias])
-    targets = executor.loader.graph.leaf_nodes("pgqueue")
-    return [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(targets)]
+def expect_commit(connection: BaseDatabaseWrapper) -> None:
+    """Have the server roll the open transaction back if it then waits 10 s for the next statement.
+
+    A host lost between a finish and its COMMIT would else keep the job's rows locked for as long as the server
+    believes in it, two hours by its defaults, and nothing could take the job back.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '10s'")

@@ -18,7 +18,7 @@ from django_pgqueue import lifecycle, registry, signals
 from django_pgqueue.arguments import decode_arguments, encode_result
 from django_pgqueue.conf import get_settings
 from django_pgqueue.context import TaskContext
-from django_pgqueue.db import read_committed
+from django_pgqueue.db import expect_commit, read_committed
 from django_pgqueue.exceptions import Cancel, Dead, JobLocked, LeaseLost, Retry, Snooze, TaskTimeout
 
 from . import describe, policy
@@ -156,8 +156,10 @@ class Attempt:
 
     def _run_atomic(self) -> Report:
         connection = connections[self.alias]
-        with read_committed(connection):
+        with read_committed(connection) as commits:
             report = self._succeeded(self._call(self.task.func))
+            if commits:
+                expect_commit(connection)
             self._finish_within(connection, report)
             self.committing = True
         report.ending = Ending.WRITTEN

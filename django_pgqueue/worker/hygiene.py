@@ -26,6 +26,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db import add_options
+from django_pgqueue.server import refuse_an_old_primary
 
 BEFORE_IT: Final = r"(?:[\s(]|--[^\n]*\n|/\*.*?\*/)*"
 ORDINARY: Final = re.compile(
@@ -39,6 +41,8 @@ INTO_TEMPORARY: Final = re.compile(r"\binto\s+(local\s+)?temp(orary)?\b")
 KNOWN_LIMIT: Final = 2000
 KNOWN_LENGTH: Final = 1000
 """Verdicts are kept for so many statements of at most so many characters: the ORM sends the same again and again."""
+CONNECT_SECONDS: Final = 10
+"""How long a job waits for a connection to one host, unless the project's settings say something else."""
 
 _known: dict[str, bool] = {}
 _generation = [0]
@@ -129,9 +133,37 @@ _all: WeakKeyDictionary[BaseDatabaseWrapper, Watched] = WeakKeyDictionary()
 def watch() -> None:
     """From now on, note on which connections of this process the session is changed; once per process."""
     connection_created.connect(_watch_connection, dispatch_uid="pgqueue-hygiene")
+    notice_lost_servers()
+
+
+def notice_lost_servers() -> None:
+    """Have the jobs' connections notice within a lease that a server is gone, where OPTIONS says nothing else.
+
+    By the system's defaults a job would wait for its answer for a quarter of an hour, or two hours, while its lease is
+    extended at the server that took over. Sooner than a lease would fail jobs that outlive a short break.
+    """
+    lease_seconds = get_settings().LEASE
+    patience = {
+        "connect_timeout": CONNECT_SECONDS,
+        "keepalives": 1,
+        "keepalives_idle": max(1, round(lease_seconds / 2)),
+        "keepalives_interval": max(1, round(lease_seconds / 8)),
+        "keepalives_count": 4,
+        "tcp_user_timeout": round(lease_seconds * 1000),
+    }
+    for connection in connections.all():
+        if connection.vendor == "postgresql":
+            add_options(connection.alias, patience)
 
 
 def _watch_connection(sender: Any, connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
+    raw = connection.connection
+    if isinstance(raw, psycopg.Connection) and raw.autocommit:
+        try:
+            refuse_an_old_primary(raw, connection.alias)
+        except psycopg.OperationalError:
+            connection.close()
+            raise
     if connection in _all:
         _all[connection].opened()
         return

@@ -1,6 +1,7 @@
 """Listens for notifications and wakes the fetcher; polling is what correctness rests on.
 
-A transaction pooler accepts LISTEN and delivers nothing, so what is listened on is tried: a notification to itself.
+A transaction pooler accepts LISTEN and delivers nothing, so what is listened on is tried: with a notification from
+another connection.
 """
 
 from __future__ import annotations
@@ -70,8 +71,10 @@ class Listener(Service):
         return 0.0
 
     def _hears_itself(self, connection: db.EngineConnection) -> bool:
+        """Say whether what others tell arrives. Told from here it would, also through a pooler: with the answer."""
         word = f"self-test {os.getpid()} {time.monotonic()}"
-        connection.execute("SELECT pg_notify(%s, %s)", (db.CHANNEL, word))
+        with db.connect(self.link.alias, "listener") as other:
+            other.execute("SELECT pg_notify(%s, %s)", (db.CHANNEL, word))
         deadline = time.monotonic() + SELF_TEST_SECONDS
         while (left_seconds := deadline - time.monotonic()) > 0:
             if any(notice.payload == word for notice in connection.notifies(timeout=left_seconds, stop_after=1)):

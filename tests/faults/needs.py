@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +40,33 @@ def _tmpfs() -> str:
     return _root() or ("" if shutil.which("mount") else "mount is not installed")
 
 
+@contextmanager
+def _namespace() -> Iterator[str]:
+    """A network namespace to try things in; its name is empty if there are none here."""
+    name = f"pgq-try-{os.getpid()}-{threading.get_ident()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False)
+    try:
+        yield "" if made.returncode else name
+    finally:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def _namespaces() -> str:
+    if reason := _root() or program("ip")():
+        return reason
+    with _namespace() as name:
+        return "" if name else "no network namespaces here"
+
+
+def _tbf() -> str:
+    if reason := _namespaces() or program("tc")():
+        return reason
+    with _namespace() as name:
+        words = ["qdisc", "add", "dev", "lo", "root", "tbf", "rate", "1mbit", "burst", "1600", "latency", "400ms"]
+        done = subprocess.run(["tc", "-n", name, *words], capture_output=True, check=False)
+        return "the kernel has no token bucket filter (tbf)" if done.returncode else ""
+
+
 def program(name: str) -> Callable[[], str]:
     """Return the check for a program in the PATH."""
     return lambda: "" if shutil.which(name) else f"{name} is not installed"
@@ -50,6 +80,8 @@ NEEDS: Final[dict[str, Callable[[], str]]] = {
     "tmpfs": _tmpfs,
     "nft": program("nft"),
     "pgbouncer": program("pgbouncer"),
+    "namespaces": _namespaces,
+    "tbf": _tbf,
 }
 
 

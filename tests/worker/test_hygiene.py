@@ -6,9 +6,12 @@ import threading
 
 import pytest
 from django.contrib.auth.models import Group
+from django.db import connections
 
+from django_pgqueue import db
+from django_pgqueue.conf import get_settings
 from django_pgqueue.models import Job
-from django_pgqueue.worker.hygiene import changes_the_session
+from django_pgqueue.worker.hygiene import changes_the_session, notice_lost_servers
 from tests.app import tasks
 
 CLEAN = ["0", "0", "0", "False", "True"]
@@ -75,3 +78,17 @@ def test_the_asynchronous_orm_has_one_connection_on_one_thread(start):
     assert len(where) == 1
     [(thread, _)] = where
     assert thread != threading.current_thread().name
+
+
+def test_the_jobs_connections_notice_a_server_that_is_gone_and_the_workers_own_sooner(monkeypatch):
+    monkeypatch.setattr(db, "_for_django", {})
+    monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", {"keepalives_idle": 77})
+    notice_lost_servers()
+    jobs = connections["default"].get_connection_params()
+    assert (jobs["keepalives_idle"], jobs["tcp_user_timeout"]) == (77, get_settings().LEASE * 1000)
+    asked = {}
+    monkeypatch.setattr(db.EngineConnection, "connect", lambda **params: asked.update(params))
+    monkeypatch.setattr(db, "_has_its_options", lambda connection: True)
+    monkeypatch.setattr(db, "refuse_an_old_primary", lambda connection, alias: None)
+    db.connect("default", "test")
+    assert (asked["keepalives_idle"], asked["tcp_user_timeout"]) == (77, db.KEEPALIVE["tcp_user_timeout"])

@@ -1,0 +1,193 @@
+"""A standby that takes over, with what it has: F24 to F27."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from django_pgqueue import db
+from tests import helpers
+from tests.faults import journal
+from tests.faults.catalogue import fault
+from tests.faults.run import TASKS, Run
+from tests.faults.standby import Pair, replicated
+from tests.process.harness import Worker
+
+from .database import ROLES, end_sessions, enqueue_load, resumed, wait_until_busy
+
+PARKED: Final = "parked"
+"""A queue that no worker serves until the scenario wants it to."""
+
+
+def acknowledged(run: Run) -> set[str]:
+    """The tags whose enqueue was answered with a commit."""
+    return {one["tag"] for one in run.journal("enqueue-returned", answer="committed")}
+
+
+def present(run: Run) -> set[str]:
+    """The tags of the jobs that are there."""
+    return {tag for [tag] in run.sql("SELECT arguments->'kwargs'->>'tag' FROM pgqueue_job")}
+
+
+def admit_losses(run: Run) -> int:
+    """Tell the history which acknowledged enqueues the failover lost, so that it shows them as that; count them."""
+    lost = acknowledged(run) - present(run)
+    for tag in lost:
+        run.note("enqueue-returned", tag=tag, answer="unknown", lost="by failover")
+    return len(lost)
+
+
+@fault(
+    "F24",
+    "failover to an asynchronous standby that had fallen behind",
+    invariant="what the standby never had is lost, and told; everything else goes on by itself",
+    expected="4 of 18 acknowledged enqueues lost; running jobs end, 0 charged",
+    exclusive=True,
+)
+def asynchronous(run: Run) -> str:
+    pair = replicated(run)
+    go = run.where / "go"
+    running = run.enqueue("plain", 4, until=str(go))
+    worker = run.worker("--queues", "default", LEASE=30.0)
+    run.wait_for("start", 4)
+    run.enqueue("plain", 10, queue_name=PARKED)
+    pair.part()
+    run.enqueue("plain", 4, queue_name=PARKED)
+    pair.fail_over()
+    up = time.monotonic()
+    go.touch()
+    lost = admit_losses(run)
+    late = run.enqueue("plain", 5)
+    run.wait_until(lambda: {run.job(job)["state"] for job in [*running, *late]} == {"succeeded"})
+    first = resumed(run, up)
+    run.worker("--queues", PARKED)
+    run.wait_until_done()
+    assert run.outcomes() == {"succeeded": 19}, run.outcomes()
+    assert lost == 4, lost
+    assert worker.process.poll() is None
+    return f"{lost} of 18 acknowledged enqueues lost; first job {first:.1f} s after the promotion; 0 charged"
+
+
+@fault(
+    "F25",
+    "failover to a synchronous standby, with workers and an application at work",
+    invariant="nothing that was acknowledged is lost",
+    expected="0 lost; workers and application go on by themselves",
+    exclusive=True,
+)
+def synchronous(run: Run) -> str:
+    pair = replicated(run)
+    run.configure("synchronous_standby_names", "*")
+    run.wait_until(lambda: run.sql("SELECT pid FROM pg_stat_replication WHERE sync_state = 'sync'"))
+    enqueue_load(run, seconds=0.1)
+    workers = [run.worker(LEASE=30.0), run.worker(LEASE=30.0)]
+    producer = run.producer("--seconds", "12", "--per-second", "20", "--task", "atomic")
+    wait_until_busy(run, 40)
+    run.wait_for("enqueue-returned", 250)
+    pair.fail_over()
+    up = time.monotonic()
+    run.wait_for("start", 1 + len(run.journal("start")))
+    first = resumed(run, up)
+    producer.wait(60)
+    run.wait_until_done(60)
+    lost = acknowledged(run) - present(run)
+    assert not lost, f"{len(lost)} acknowledged and gone"
+    assert not run.scalar("SELECT sum(crashes) FROM pgqueue_job"), run.outcomes()
+    assert set(run.states()) == {"succeeded"}
+    assert all(worker.process.poll() is None for worker in workers)
+    unknown = len(run.journal("enqueue-returned", answer="unknown"))
+    return (
+        f"{len(acknowledged(run))} acknowledged, 0 lost, {unknown} unknown; first job {first:.1f} s after the promotion"
+    )
+
+
+@fault(
+    "F27b",
+    "a worker pointed at a standby alone, before and after its promotion",
+    invariant="it waits, without spinning, and works once it may write",
+    expected="at most 1 error a second and loop; resumes upon the promotion",
+    exclusive=True,
+)
+def worker_on_a_standby(run: Run) -> str:
+    return _on_standby(run, {})
+
+
+@fault(
+    "F27c",
+    "the same with target_session_attrs=read-write",
+    invariant="as F27b",
+    expected="as F27b",
+    exclusive=True,
+)
+def worker_refused_by_a_standby(run: Run) -> str:
+    return _on_standby(run, {"target_session_attrs": "read-write"})
+
+
+def _on_standby(run: Run, options: dict[str, str]) -> str:
+    pair = replicated(run)
+    jobs = len(run.enqueue("plain", 20))
+    pair.wait_until_followed()
+    settings = pair.new.settings | {"OPTIONS": options}
+    worker = run.worker(ready=False, database=settings, LEASE=30.0)
+    worker.wait_until(lambda: "read-only" in worker.said, 30)
+    began, before = time.monotonic(), worker.said.count("read-only")
+    time.sleep(5)
+    rate = (worker.said.count("read-only") - before) / (time.monotonic() - began)
+    assert worker.process.poll() is None, worker.said
+    pair.fail_over()
+    up = time.monotonic()
+    run.wait_until_done(60)
+    assert run.states() == {"succeeded": jobs}
+    return f"{rate:.1f} errors a second; first job {resumed(run, up):.1f} s after the promotion"
+
+
+@fault(
+    "F26",
+    "the old primary comes back, and can be written to, beside the new one",
+    invariant="a worker that has worked at the new one writes nothing at the old one; who knows only that goes on",
+    expected="0 jobs run at the old one by a worker that left it; what ran on both sides is told",
+    exclusive=True,
+)
+def split_brain(run: Run) -> str:
+    pair = replicated(run)
+    elsewhere = run.where / "elsewhere"
+    elsewhere.mkdir()
+    both = len(run.enqueue("plain", 10, queue_name=PARKED))
+    worker = run.worker("--queues", "default", LEASE=6.0)
+    run.enqueue("plain", 5)
+    run.wait_until(lambda: run.states().get("succeeded") == 5)
+    pair.wait_until_followed()
+    pair.fail_over()
+    run.enqueue("plain", 5)
+    run.wait_until(lambda: run.states().get("succeeded") == 10)
+    pair.old.cluster.start()
+    return _with_two(run, pair, worker, both)
+
+
+def _with_two(run: Run, pair: Pair, worker: Worker, both: int) -> str:
+    elsewhere = {journal.DIRECTORY: str(run.where / "elsewhere")}
+    with pair.old.connect() as old:
+        helpers.make_jobs(old, 5, task_name=f"{TASKS}plain")  # what an application enqueues that knows only the old one
+        lone = run.worker("--queues", PARKED, database=pair.old.settings, variables=elsewhere)
+        helpers.wait_until(lambda: _succeeded(old, PARKED) == both, 30)
+        run.stop(lone)
+        end_sessions(run, *ROLES)  # from now on the worker has to choose
+        worker.wait_until(lambda: "timeline" in worker.said, 30)
+        time.sleep(5)
+        assert _succeeded(old, "default") == 5, "a worker that had left the old primary has worked there again"
+    pair.old.cluster.stop("immediate")
+    fenced = time.monotonic()
+    run.enqueue("plain", 5)
+    run.wait_until(lambda: run.states().get("succeeded") == 15)
+    run.worker("--queues", PARKED)
+    run.wait_until_done()
+    told, again = worker.said.count("timeline"), resumed(run, fenced)
+    return (
+        f"{both} of {both} jobs of one queue ran on both sides, each side by its own worker; the worker that had left"
+        f" the old primary wrote nothing there, said so {told} times, and went on {again:.1f} s after that was stopped"
+    )
+
+
+def _succeeded(session: db.EngineConnection, queue_name: str) -> int:
+    query = "SELECT count(*) FROM pgqueue_job WHERE state = 'succeeded' AND queue_name = %s"
+    return int(helpers.scalar(session, query, [queue_name]))

@@ -1,0 +1,274 @@
+"""A network between worker and server that swallows, resets, loses or slows: F28 to F34, F42, and partitions."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from tests.faults import failpoints
+from tests.faults.catalogue import fault
+from tests.faults.netns import IN, OUT, Net, across
+from tests.faults.run import Run
+from tests.process.harness import Worker
+
+from .database import assert_only_counted, enqueue_load, resumed, wait_until_busy
+
+NEEDS: Final = ("root", "namespaces", "nft")
+LOST: Final = ("server closed the connection", "timed out", "no answer from PostgreSQL", "connection is lost", "reset")
+"""How a worker says that a connection of its own is gone."""
+
+
+def seconds_until_noticed(run: Run, worker: Worker, who: str, within: float = 60) -> float:
+    """Wait until one of a worker's services says that its connection is lost; return how long that took."""
+    seen = len(worker.said)
+
+    def said() -> bool:
+        lines = worker.said[seen:].splitlines()
+        return any(f"pgqueue-{who}" in line and any(words in line for words in LOST) for line in lines)
+
+    return run.wait_until(said, within, f"the {who} to notice:\n{worker.said[-2000:]}")
+
+
+@fault(
+    "F28",
+    "a black hole between the server and a worker that has nothing to do",
+    invariant="its listener notices, reconnects, and hears again",
+    expected="noticed within 12 s; by the system's defaults it takes two hours",
+    needs=NEEDS,
+)
+def hole_while_idle(run: Run) -> str:
+    net = across(run)
+    worker = run.worker(prefix=net.prefix, LEASE=60.0, POLL_INTERVAL=300.0)
+    time.sleep(1.5)  # so that its last looks are over, and nothing but the listener is on the line
+    net.cut()
+    noticed = seconds_until_noticed(run, worker, "listener")
+    net.heal()
+    healed = time.monotonic()
+    run.enqueue("plain", 20)
+    run.wait_until_done(60)
+    assert noticed < 20, noticed
+    return f"noticed after {noticed:.1f} s; a job ran {resumed(run, healed):.1f} s after the network was back"
+
+
+@fault(
+    "F29",
+    "a black hole while statements are under way",
+    invariant="it is noticed, nothing is lost, nothing is charged to a worker whose leases hold",
+    expected="noticed within 12 s",
+    needs=NEEDS,
+)
+def hole_while_busy(run: Run) -> str:
+    net = across(run)
+    jobs = enqueue_load(run, seconds=0.1)
+    worker = run.worker(prefix=net.prefix, LEASE=60.0)
+    wait_until_busy(run)
+    net.cut()
+    noticed = seconds_until_noticed(run, worker, "")
+    net.heal()
+    healed = time.monotonic()
+    run.wait_until_done(60)
+    assert_only_counted(run, jobs)
+    assert noticed < 20, noticed
+    return f"noticed after {noticed:.1f} s; {jobs} of {jobs} jobs, 0 charged, on after {resumed(run, healed):.1f} s"
+
+
+@fault(
+    "F30",
+    "every connection is reset, and new ones refused, for 3 s",
+    invariant="nothing is lost or charged",
+    expected="noticed within 1 s, work goes on within 2 s after",
+    needs=NEEDS,
+)
+def resets(run: Run) -> str:
+    net = across(run)
+    jobs = enqueue_load(run, seconds=0.1)
+    worker = run.worker(prefix=net.prefix, LEASE=30.0)
+    wait_until_busy(run)
+    net.rule(OUT, "reject with tcp reset")
+    noticed = seconds_until_noticed(run, worker, "")
+    time.sleep(3)
+    net.heal()
+    healed = time.monotonic()
+    run.wait_until_done(60)
+    assert_only_counted(run, jobs)
+    return f"noticed after {noticed:.2f} s; {jobs} of {jobs} jobs, 0 charged, on after {resumed(run, healed):.1f} s"
+
+
+@fault(
+    "F33",
+    "30 % of the packets are lost, both ways",
+    invariant="slower, and safe",
+    expected="0 violations, all done",
+    needs=NEEDS,
+)
+def lossy(run: Run) -> str:
+    net = across(run)
+    run.worker(prefix=net.prefix, LEASE=30.0)
+    for direction in (OUT, IN):
+        net.rule(direction, "numgen random mod 100 < 30 drop")
+    jobs = len(run.enqueue("plain", 20) + run.enqueue("atomic", 10) + run.enqueue("coroutine", 10))
+    took = run.wait_until_done(240)
+    assert run.states() == {"succeeded": jobs}, run.states()
+    return f"{jobs} of {jobs} jobs in {took:.0f} s; {run.outcomes()}"
+
+
+@fault(
+    "F34",
+    "a line of 64 kbit/s",
+    invariant="the beat has a connection of its own: leases hold",
+    expected="0 leases lost with a lease of 6 s",
+    needs=(*NEEDS, "tbf"),
+)
+def slow_line(run: Run) -> str:
+    net = across(run)
+    run.worker(prefix=net.prefix, LEASE=6.0)
+    net.slow("64kbit")
+    jobs = enqueue_load(run, seconds=0.05)
+    took = run.wait_until_done(240)
+    assert_only_counted(run, jobs)
+    return f"{jobs} of {jobs} jobs in {took:.0f} s, 0 charged; {run.outcomes()}"
+
+
+def _parted(run: Run, task: str) -> tuple[Net, Worker, float]:
+    """Part a worker that runs 4 jobs from the server for longer than its leases, and have another run them too."""
+    net = across(run)
+    go = run.where / "go"
+    run.enqueue(task, 4, until=str(go))
+    far = run.worker(prefix=net.prefix, LEASE=4.0)
+    run.wait_for("start", 4)
+    run.worker(LEASE=4.0)
+    time.sleep(2)  # a worker that has come rescues nobody for two beats
+    net.cut()
+    cut = time.monotonic()
+    go.touch()
+    run.wait_for("start", 8)
+    taken_over = time.monotonic() - cut
+    run.wait_until_done()
+    return net, far, taken_over
+
+
+@fault(
+    "F28b",
+    "a partition for longer than the lease; the bodies end on the far side, and are run again on the near one",
+    invariant="who ends late is refused",
+    expected="4 of 4 taken over within lease and rescue; 4 of 4 late ends refused",
+    needs=NEEDS,
+)
+def partition(run: Run) -> str:
+    net, far, taken_over = _parted(run, "plain")
+    net.heal()
+    far.wait_until(lambda: far.said.count("does not count") == 4, 60)
+    assert run.outcomes() == {"crashed": 4, "succeeded": 4}, run.outcomes()
+    _works_again(run, far)
+    return f"4 of 4 taken over after {taken_over:.1f} s of a lease of 4 s; 4 of 4 late ends refused"
+
+
+@fault(
+    "F28c",
+    "the same with atomic tasks, whose finish hangs on the far side",
+    invariant="they are interrupted before the leases end, or the process ends itself; each effect is there once",
+    expected="4 of 4 taken over within lease and rescue; 4 effects",
+    needs=NEEDS,
+)
+def partition_of_atomic_tasks(run: Run) -> str:
+    net, far, taken_over = _parted(run, "atomic")
+    far.wait_until(lambda: "the leases" in far.said, 20)
+    net.heal()
+    _works_again(run, far)
+    effects = run.scalar("SELECT count(*) FROM fault_effect WHERE kind = 'atomic'")
+    assert effects == 4, effects
+    assert run.outcomes()["crashed"] == 4, run.outcomes()
+    how = "ended itself" if "the leases have ended" in far.said else "interrupted its jobs"
+    return f"4 of 4 taken over after {taken_over:.1f} s of a lease of 4 s, 4 effects; the far process {how}"
+
+
+def _works_again(run: Run, worker: Worker) -> None:
+    """The worker that was cut off takes jobs again."""
+    before = set(worker.children)
+    run.enqueue("plain", 60, seconds=0.2)
+    run.wait_until(lambda: {one["pid"] for one in run.journal("start")[-40:]} & {*before, *worker.children})
+    run.wait_until_done()
+
+
+def _one_way(run: Run, direction: str) -> str:
+    net = across(run)
+    jobs = enqueue_load(run, seconds=0.1)
+    worker = run.worker(prefix=net.prefix, LEASE=60.0)
+    wait_until_busy(run)
+    net.rule(direction, "drop")
+    noticed = seconds_until_noticed(run, worker, "")
+    net.heal()
+    healed = time.monotonic()
+    run.wait_until_done(90)
+    assert_only_counted(run, jobs)
+    came = resumed(run, healed)
+    return f"noticed after {noticed:.1f} s; {jobs} of {jobs} jobs, 0 charged, on after {came:.1f} s; {run.outcomes()}"
+
+
+@fault(
+    "F29b",
+    "only the replies are lost: what the worker asks for is done, and it does not learn of it",
+    invariant="what was done counts once; claims that nobody knows of are given back",
+    expected="noticed within 12 s; 0 charged",
+    needs=NEEDS,
+)
+def replies_lost(run: Run) -> str:
+    return _one_way(run, IN)
+
+
+@fault(
+    "F29c",
+    "only the requests are lost",
+    invariant="as F29",
+    expected="noticed within 12 s; 0 charged",
+    needs=NEEDS,
+)
+def requests_lost(run: Run) -> str:
+    return _one_way(run, OUT)
+
+
+@fault(
+    "F42b",
+    "a host is lost between an atomic task's finish and its commit: the server still holds its session, and its locks",
+    invariant="the server does not wait for a host that is gone; the job runs again, its effect is there once",
+    expected="taken over within lease, rescue and the 10 s that the server waits for a commit",
+    needs=NEEDS,
+)
+def half_open(run: Run) -> str:
+    net = across(run)
+    [job] = run.enqueue("atomic")
+    far = run.worker(
+        prefix=net.prefix, LEASE=4.0, failpoint="atomic.finished:sleep", variables={failpoints.SECONDS: "8"}
+    )
+    run.wait_for("failpoint")
+    net.cut()
+    run.worker(LEASE=4.0)
+    cut = time.monotonic()
+    far.end()  # the kernel's farewells go into the black hole
+    run.wait_until_done(90)
+    took = time.monotonic() - cut
+    assert run.outcomes_of(job) == ["crashed", "succeeded"]
+    return f"taken over after {took:.1f} s of a lease of 4 s; outcomes {run.outcomes_of(job)}"
+
+
+@fault(
+    "F29d",
+    "a black hole opens for a job's own connection, which waits for a long query; the worker's own are spared",
+    invariant="the job fails and is tried again, though its lease is extended all the while",
+    expected="noticed within two leases of 6 s; by the system's defaults it takes two hours",
+    needs=NEEDS,
+)
+def hole_for_a_job(run: Run) -> str:
+    net = across(run)
+    [job] = run.enqueue("pooled.first_query_waits", max_attempts=3)
+    run.worker(prefix=net.prefix, LEASE=6.0)
+    waiting = (
+        "SELECT client_port FROM pg_stat_activity WHERE query LIKE '%%pg_sleep(600)%%' AND pid <> pg_backend_pid()"
+    )
+    run.wait_until(lambda: run.sql(waiting), what="the query")
+    port = run.scalar(waiting)
+    net.rule(OUT, f"tcp sport {port} drop")
+    net.rule(IN, f"tcp dport {port} drop")
+    took = run.wait_until_done(60)
+    assert run.outcomes_of(job) == ["failed", "succeeded"]
+    return f"tried again after {took:.1f} s of a hole"

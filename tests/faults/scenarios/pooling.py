@@ -1,0 +1,191 @@
+"""PgBouncer in transaction mode between everything and the server: F50, F51."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Final
+
+from tests.faults.catalogue import fault
+from tests.faults.pooler import Pooler, through_pooler
+from tests.faults.run import Run
+from tests.process.harness import Worker
+
+from .database import assert_only_counted, enqueue_load, resumed, wait_until_busy
+
+NEEDS: Final = ("pgbouncer",)
+DEAF: Final = "notifications do not arrive"
+COMPLAINTS: Final = ("prepared statement", "InvalidSqlStatementName", "DuplicatePreparedStatement")
+
+
+def wait_until_deaf(worker: Worker) -> None:
+    """Wait until a worker has found that notifications do not arrive, which it says once."""
+    worker.wait_until(lambda: DEAF in worker.said)
+    assert worker.said.count(DEAF) == 1
+
+
+def assert_unprepared(worker: Worker) -> None:
+    """Nothing was prepared on one server connection and asked for on another."""
+    assert not any(words in worker.said for words in COMPLAINTS), worker.said
+
+
+@fault(
+    "F50",
+    "PgBouncer in transaction mode, 4 server connections for two workers and an application",
+    invariant="the self-test finds that notifications do not arrive, says so once, and the worker polls",
+    expected="all jobs, 0 charged, 1 warning a process; a query over its time is cancelled through it",
+    needs=NEEDS,
+)
+def transaction_mode(run: Run) -> str:
+    through_pooler(run, default_pool_size="4")
+    workers = [run.worker(LEASE=8.0), run.worker(LEASE=8.0)]
+    producer = run.producer("--jobs", "200", "--per-second", "100", "--task", "atomic")
+    jobs = enqueue_load(run) + 200
+    timed = run.enqueue("pooled.slow_query", 2, max_attempts=1)
+    isolated = run.enqueue("pooled.isolated", 4)
+    producer.wait(60)
+    run.wait_until_done(60)
+    states = dict(run.sql("SELECT state, count(*) FROM pgqueue_job WHERE id <> ALL (%s) GROUP BY 1", [timed]))
+    assert states == {"succeeded": jobs + len(isolated)}, states
+    assert run.outcomes_of(timed[0]) == ["failed"] == run.outcomes_of(timed[1])
+    assert not run.scalar("SELECT sum(crashes) FROM pgqueue_job"), run.outcomes()
+    held = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%%pg_sleep(20)%%'"
+    assert not run.sql(held + " AND state = 'active' AND pid <> pg_backend_pid()"), "a query goes on past its time"
+    for worker in workers:
+        wait_until_deaf(worker)
+        assert_unprepared(worker)
+    return f"{jobs + len(isolated)} jobs, 0 charged; 2 of 2 slow queries cancelled; said once by each that it polls"
+
+
+@fault(
+    "F50b",
+    "PgBouncer, and PGQUEUE['LISTEN_DATABASE'] that leads past it",
+    invariant="notifications arrive; an idle worker starts a job at once",
+    expected="no warning; the start long before the poll of 5 s",
+    needs=NEEDS,
+)
+def listening_past_it(run: Run) -> str:
+    direct = {key: run.settings[key] for key in ("HOST", "PORT")}
+    through_pooler(run)
+    about = {"DJANGO_SETTINGS_MODULE": "tests.faults.settings_pooled", "PGQUEUE_FAULTS_DIRECT": json.dumps(direct)}
+    worker = run.worker(variables=about, LISTEN_DATABASE="direct", LEASE=8.0, POLL_INTERVAL=5.0)
+    time.sleep(2)
+    run.producer("--jobs", "5", "--per-second", "1", "--task", "plain").wait(60)
+    run.wait_until_done()
+    [[slowest]] = run.sql(
+        "SELECT max(extract(epoch FROM claimed_at - enqueued_at))::float8"
+        " FROM pgqueue_execution JOIN pgqueue_job job ON job.id = job_id"
+    )
+    assert DEAF not in worker.said
+    assert slowest < 3, slowest
+    return f"the slowest of 5 starts {slowest * 1000:.0f} ms after its enqueue through the pooler"
+
+
+@fault(
+    "F50c",
+    "a single server connection for two workers and their jobs",
+    invariant="everything waits for its turn; nothing is lost; that notifications do not arrive is found here too",
+    expected="all jobs, 0 charged",
+    needs=NEEDS,
+)
+def pool_of_one(run: Run) -> str:
+    through_pooler(run, default_pool_size="1")
+    jobs = enqueue_load(run)
+    workers = [run.worker(LEASE=8.0), run.worker(LEASE=8.0)]
+    took = run.wait_until_done(120)
+    assert_only_counted(run, jobs)
+    for worker in workers:
+        assert_unprepared(worker)
+        wait_until_deaf(worker)
+    return f"{jobs} of {jobs} jobs in {took:.1f} s, 0 charged; {run.outcomes()}"
+
+
+@fault(
+    "F50d",
+    "server connections that live for 1 s",
+    invariant="nothing of a session is relied upon",
+    expected="all jobs, 0 charged, 0 complaints",
+    needs=NEEDS,
+)
+def short_lives(run: Run) -> str:
+    through_pooler(run, default_pool_size="3", server_lifetime="1", server_idle_timeout="1")
+    jobs = enqueue_load(run, seconds=0.1)
+    worker = run.worker(LEASE=8.0)
+    run.wait_until_done(60)
+    assert_only_counted(run, jobs)
+    assert_unprepared(worker)
+    return f"{jobs} of {jobs} jobs, 0 charged"
+
+
+@fault(
+    "F50e",
+    "PgBouncer told to ignore `options`, so that it looks like a server",
+    invariant="the worker finds that its options did not arrive, and prepares no statements",
+    expected="all jobs, 0 charged",
+    needs=NEEDS,
+)
+def options_ignored(run: Run) -> str:
+    through_pooler(run, default_pool_size="3", ignore_startup_parameters="options")
+    jobs = enqueue_load(run, seconds=0.05)
+    workers = [run.worker(LEASE=8.0), run.worker(LEASE=8.0)]
+    took = run.wait_until_done(60)
+    assert_only_counted(run, jobs)
+    for worker in workers:
+        assert_unprepared(worker)
+    return f"{jobs} of {jobs} jobs in {took:.1f} s, 0 charged"
+
+
+def _disturbed(run: Run, pooler: Pooler, disturb: str, seconds: float = 0.0) -> str:
+    jobs = enqueue_load(run, seconds=0.1)
+    workers = [run.worker(LEASE=8.0), run.worker(LEASE=8.0)]
+    wait_until_busy(run)
+    if disturb == "restart":
+        pooler.restart()
+    else:
+        pooler.tell(disturb)
+    time.sleep(seconds)
+    if disturb == "PAUSE":
+        pooler.tell("RESUME")
+    up = time.monotonic()
+    run.wait_until_done(60)
+    assert_only_counted(run, jobs)
+    assert all(worker.process.poll() is None for worker in workers)
+    return f"{jobs} of {jobs} jobs, 0 charged, on after {resumed(run, up):.1f} s"
+
+
+@fault(
+    "F51",
+    "PgBouncer restarted under load",
+    invariant="as F19",
+    expected="0 lost, 0 charged",
+    needs=NEEDS,
+)
+def pooler_restarted(run: Run) -> str:
+    return _disturbed(run, through_pooler(run, default_pool_size="4"), "restart")
+
+
+def _pause(run: Run, pooler: Pooler, seconds: float) -> str:
+    """PAUSE waits for transactions to end, and answers only then."""
+    return _disturbed(run, pooler, "PAUSE", seconds)
+
+
+@fault(
+    "F51b",
+    "PgBouncer paused for 3 s, as for a switch-over, with a lease of 8 s",
+    invariant="as F19",
+    expected="0 lost, 0 charged",
+    needs=NEEDS,
+)
+def paused(run: Run) -> str:
+    return _pause(run, through_pooler(run, default_pool_size="4"), 3)
+
+
+@fault(
+    "F51c",
+    "PgBouncer told to RECONNECT under load",
+    invariant="as F19",
+    expected="0 lost, 0 charged",
+    needs=NEEDS,
+)
+def reconnected(run: Run) -> str:
+    return _disturbed(run, through_pooler(run, default_pool_size="4"), "RECONNECT")
