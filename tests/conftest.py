@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from django.db import connection as django_connection
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from django_pgqueue import db, lifecycle
 from tests import helpers
@@ -19,6 +19,7 @@ COMMON: dict[str, Any] = {
 }
 settings.register_profile("pgqueue", max_examples=400, **COMMON)
 settings.register_profile("quick", max_examples=100, **COMMON)
+settings.register_profile("mutation", max_examples=400, phases=[Phase.explicit, Phase.generate], **COMMON)
 settings.load_profile("pgqueue")
 
 

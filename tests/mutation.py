@@ -311,7 +311,7 @@ def failing_anyway(place: Path, tests: Sequence[str]) -> list[str]:
 
 def pytest(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run pytest in the copy."""
-    options = ("-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "--reuse-db", "--hypothesis-profile=pgqueue")
+    options = ("-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "--reuse-db", "--hypothesis-profile=mutation")
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, *arguments],
         cwd=place,

@@ -26,6 +26,8 @@ from tests.test_stateful import VIOLATIONS
 
 Do = Callable[[Any], None]
 WHO = st.sampled_from([0, 1])
+LEASES = st.sampled_from([-1.0, 60.0])
+"""Seconds: over at once, or for long."""
 STATEMENTS = {
     "succeed": "SUCCEED",
     "discard": "SUCCEED_AND_DISCARD",
@@ -35,11 +37,14 @@ STATEMENTS = {
     "snooze": "RELEASE",
     "obey": "END_CANCELLED",
     "claim": "CLAIM",
+    "beat": "EXTEND",
+    "rescue": "RESCUE",
     "cancel": "CANCEL",
     "retry": "RETRY",
     "run_now": "RUN_NOW",
 }
-ACTS = st.sampled_from([*STATEMENTS, "claim", "enqueue", "beat", "rescue", "prune", "set_aside"])
+ACTS = st.sampled_from([*STATEMENTS, *["claim"] * 4, *["enqueue"] * 2, "prune", "set_aside"])
+"""What opens comes more often than what ends, or soon there would be nothing left to meet at."""
 ENDINGS = {
     "succeed": Outcome.SUCCEEDED,
     "discard": Outcome.SUCCEEDED,
@@ -88,8 +93,8 @@ class Sessions(RuleBasedStateMachine):
     watcher: Any
     gates: Any
 
-    @initialize(count=st.integers(1, 4), most=st.sampled_from([1, 2, 10]))
-    def begin_history(self, count: int, most: int) -> None:
+    @initialize(count=st.integers(1, 3), most=st.sampled_from([1, 2, 10]), lease=LEASES)
+    def begin_history(self, count: int, most: int, lease: float) -> None:
         self.open: list[list[Callable[[], None]] | None] = [None, None]
         self.told: dict[int, Outcome] = {}
         self.known: set[int] = set()
@@ -97,6 +102,7 @@ class Sessions(RuleBasedStateMachine):
         helpers.clear_tables(self.watcher)
         self.watcher.execute("DELETE FROM history")
         self.jobs = helpers.make_jobs(self.watcher, count, max_attempts=most)
+        self.claim(0, self.watcher, 1, lease)
 
     def teardown(self) -> None:
         for who in (0, 1):
@@ -126,9 +132,10 @@ class Sessions(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ acts
 
-    @rule(who=WHO, name=ACTS, data=st.data())
-    def act(self, who: int, name: str, data: st.DataObject) -> None:
-        self.plan(who, name, data)(self.connections[who])
+    @rule(what=st.lists(st.tuples(WHO, ACTS), min_size=1, max_size=6), data=st.data())
+    def act(self, what: list[tuple[int, str]], data: st.DataObject) -> None:
+        for who, name in what:
+            self.plan(who, name, data)(self.connections[who])
 
     @rule(who=WHO, name=st.sampled_from([*STATEMENTS]), between=st.lists(ACTS, min_size=1, max_size=3), data=st.data())
     def act_with_a_gap(self, who: int, name: str, between: list[str], data: st.DataObject) -> None:
@@ -145,13 +152,13 @@ class Sessions(RuleBasedStateMachine):
 
     def plan(self, who: int, name: str, data: st.DataObject) -> Do:
         """Draw what the act needs, and return the act."""
-        job_id = data.draw(st.sampled_from(self.jobs), label="job")
-        execution_id = data.draw(st.sampled_from([0, *sorted(self.known)]), label="execution")
+        job_id = data.draw(st.sampled_from(self.jobs[-2:]), label="job")
+        execution_id = data.draw(st.sampled_from([*sorted(self.known)[-3:], 0]), label="execution")
         if name in ENDINGS:
             return lambda connection: self.finish(who, connection, name, execution_id)
         if name in ("cancel", "retry", "run_now"):
             return lambda connection: self.operate(who, connection, name, job_id)
-        lease = data.draw(st.sampled_from([-1.0, 60.0]), label="lease")
+        lease = data.draw(LEASES, label="lease")
         limit = data.draw(st.integers(1, 3), label="limit")
         plans: dict[str, Do] = {
             "claim": lambda connection: self.claim(who, connection, limit, lease),
@@ -271,5 +278,5 @@ def test_however_two_transactions_overlap_nothing_waits_and_nothing_is_wrong(
     for connection in (engine, second):
         connection.execute("SET lock_timeout = '5s'")
     Sessions.connections, Sessions.watcher, Sessions.gates = (engine, second), history, gates
-    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 10
+    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 5
     run_state_machine_as_test(Sessions, settings=settings(max_examples=examples, stateful_step_count=30))
