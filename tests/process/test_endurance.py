@@ -237,7 +237,7 @@ def serve(home: Path) -> Server:
     server = Server(home)
     with server.connect() as admin:
         admin.execute("CREATE DATABASE migrated TEMPLATE postgres")
-    hba = home / "data" / "pg_hba.conf"
+    hba = server.cluster.data / "pg_hba.conf"
     hba.write_text("local all nopassword scram-sha-256\n" + hba.read_text())
     with server.connect() as admin:
         admin.execute("SELECT pg_reload_conf()")
