@@ -31,6 +31,11 @@ PAGES = {str(path.relative_to(TOP)): path.read_text() for path in FILES}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^]]+\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
+OF_THE_SUITES = {
+    *("--list", "--only", "--quick", "--jobs", "--json", "--markdown", "--seed", "--soak", "--keep"),
+    *("--deep", "--stateful-examples", "--python", "--heartbeat-timeout"),
+}
+"""Options of `bin/faults`, of the model, of the tests and of the comparison with other queues."""
 FORBIDDEN = re.compile(
     r"exactly[- ]once[- ]delivery|delivered exactly once|\bblazing|\bpypi\b|files\.pythonhosted", re.I
 )
@@ -312,8 +317,7 @@ def test_every_option_that_is_named_is_one(page):
     known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
     known |= own_options("pgqueue", "health")
     known |= {"--verbosity"}  # Django's own, of every command
-    if page == "README.md":
-        known |= {"--serve"}  # bin/demo's
+    known |= {"README.md": {"--serve"}, "docs/reliability.md": OF_THE_SUITES}.get(page, set())
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGES[page])) <= known
 
 

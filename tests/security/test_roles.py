@@ -181,7 +181,7 @@ def test_the_worker_works(superuser, start_as):
     old_id = helpers.make_job(superuser)
     superuser.execute("UPDATE pgqueue_job SET state = 'dead', finished_at = '2001-01-01' WHERE id = %s", [old_id])
     superuser.execute(f"NOTIFY {db.CHANNEL}")
-    wanted = {ids[name]: state for name, state in JOBS.items()} | {lost_id: "ready", bad_id: "dead", old_id: None}
+    wanted = {ids[name]: state for name, state in JOBS.items()} | {lost_id: "succeeded", bad_id: "dead", old_id: None}
     gone = f"SELECT count(*) = 0 FROM pgqueue_execution WHERE job_id IN ({orphaned_id}, {ids['keeps_nothing']})"
     worker.wait_until(lambda: {one: helpers.state_of(superuser, one) for one in wanted} == wanted, 40)
     worker.wait_until(lambda: helpers.scalar(superuser, gone))
