@@ -278,3 +278,23 @@ def test_set_aside_says_why_and_counts_no_attempt(engine, job_in):
     [execution] = helpers.rows_of(engine, "pgqueue_execution").values()
     assert (row["state"], row["attempt"]) == ("dead", 0)
     assert (execution["outcome"], execution["error"]) == ("released", "cannot be read")
+
+
+def test_since_when_a_task_is_unknown_is_kept_until_an_attempt_has_run(engine):
+    """A worker that stops does not tell; a snooze and a failure do: the task has run."""
+    job_id = helpers.make_job(engine)
+
+    def since(act, **options):
+        act(engine, [Released(helpers.claim_one(engine).execution_id, 0.0)], **options)
+        return helpers.job_row(engine, job_id)["unknown_since"]
+
+    def fail(engine, released):
+        lifecycle.fail(engine, helpers.failed(released[0].execution_id))
+
+    assert since(lifecycle.release) is None
+    first = since(lifecycle.release, unknown=True)
+    assert first is not None
+    assert since(lifecycle.release, unknown=True) == since(lifecycle.release) == first
+    assert since(lifecycle.snooze) is None
+    assert since(lifecycle.release, unknown=True) > first
+    assert since(fail) is None
