@@ -322,7 +322,7 @@ def test_a_burst_is_one_notification(engine, second, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(
             db, "time", types.SimpleNamespace(monotonic=lambda: 1000.0)
-        )  # a burst however slow the machine is
+        )  # however slow the machine is
         for _ in range(20):
             tasks.noop.enqueue()
     assert len(list(second.notifies(timeout=0.1))) == 1
