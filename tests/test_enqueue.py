@@ -320,9 +320,7 @@ def test_it_can_be_turned_off(heard):
 def test_a_burst_is_one_notification(engine, second, monkeypatch):
     second.execute("LISTEN pgqueue")
     with monkeypatch.context() as patch:
-        patch.setattr(
-            db, "time", types.SimpleNamespace(monotonic=lambda: 1000.0)
-        )  # however slow the machine is
+        patch.setattr(db, "time", types.SimpleNamespace(monotonic=lambda: 1000.0))  # however slow the machine is
         for _ in range(20):
             tasks.noop.enqueue()
     assert len(list(second.notifies(timeout=0.1))) == 1
