@@ -67,7 +67,8 @@ class Crew:
                     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
                 except (OSError, IndexError):
                     continue
-                self.sizes[pid].append((time.monotonic(), pages * 4096 / 2**20))
+                if pages:  # none: it has ended
+                    self.sizes[pid].append((time.monotonic(), pages * 4096 / 2**20))
 
     def one(self) -> Worker:
         """A worker that lives."""
