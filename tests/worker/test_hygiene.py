@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import Group
@@ -87,7 +88,7 @@ def test_the_jobs_connections_notice_a_server_that_is_gone_and_the_workers_own_s
     jobs = connections["default"].get_connection_params()
     assert (jobs["keepalives_idle"], jobs["tcp_user_timeout"]) == (77, get_settings().LEASE * 1000)
     asked = {}
-    monkeypatch.setattr(db.EngineConnection, "connect", lambda **params: asked.update(params))
+    monkeypatch.setattr(db.EngineConnection, "connect", lambda **params: asked.update(params) or SimpleNamespace())
     monkeypatch.setattr(db, "_has_its_options", lambda connection: True)
     monkeypatch.setattr(db, "refuse_an_old_primary", lambda connection, alias: None)
     db.connect("default", "test")
