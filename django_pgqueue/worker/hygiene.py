@@ -219,7 +219,10 @@ def after_job() -> None:
             continue
         if connection.connection is not None and (watched.is_dirty or _is_spoilt(connection)):
             _abandon(connection)
-        watched.tidy(connection)
+        try:
+            watched.tidy(connection)
+        except psycopg.OperationalError:  # the server was lost since the job's last statement
+            _abandon(connection)
 
 
 def close_all() -> None:

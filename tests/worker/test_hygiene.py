@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import Group
@@ -11,8 +12,10 @@ from django.db import connections
 from django_pgqueue import db
 from django_pgqueue.conf import get_settings
 from django_pgqueue.models import Job
+from django_pgqueue.worker import hygiene
 from django_pgqueue.worker.hygiene import changes_the_session, notice_lost_servers
 from tests.app import tasks
+from tests.helpers import scalar, wait_until
 
 CLEAN = ["0", "0", "0", "False", "True"]
 
@@ -87,8 +90,20 @@ def test_the_jobs_connections_notice_a_server_that_is_gone_and_the_workers_own_s
     jobs = connections["default"].get_connection_params()
     assert (jobs["keepalives_idle"], jobs["tcp_user_timeout"]) == (77, get_settings().LEASE * 1000)
     asked = {}
-    monkeypatch.setattr(db.EngineConnection, "connect", lambda **params: asked.update(params))
+    monkeypatch.setattr(db.EngineConnection, "connect", lambda **params: asked.update(params) or SimpleNamespace())
     monkeypatch.setattr(db, "_has_its_options", lambda connection: True)
     monkeypatch.setattr(db, "refuse_an_old_primary", lambda connection, alias: None)
     db.connect("default", "test")
     assert (asked["keepalives_idle"], asked["tcp_user_timeout"]) == (77, db.KEEPALIVE["tcp_user_timeout"])
+
+
+def test_a_server_lost_after_a_jobs_last_statement_is_no_error_of_the_cleaning(new_connection, monkeypatch):
+    connection = connections["default"]
+    connection.ensure_connection()
+    monkeypatch.setattr(connection, "execute_wrappers", [])
+    monkeypatch.setattr(hygiene._here, "watched", [hygiene.Watched(connection)])
+    pid, other = connection.connection.info.backend_pid, new_connection()
+    scalar(other, "SELECT pg_terminate_backend(%s)", [pid])
+    wait_until(lambda: not other.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).rowcount)
+    hygiene.after_job()
+    assert connection.connection is None

@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.faults.catalogue import fault
 from tests.faults.pooler import Pooler, through_pooler
-from tests.faults.run import Run
+from tests.faults.run import Run, Skip
 from tests.process.harness import Worker
 
 from .database import assert_only_counted, enqueue_load, resumed, wait_until_busy
@@ -33,7 +33,7 @@ def assert_unprepared(worker: Worker) -> None:
     "F50",
     "PgBouncer in transaction mode, 4 server connections for two workers and an application",
     invariant="the self-test finds that notifications do not arrive, says so once, and the worker polls",
-    expected="all jobs, 0 charged, 1 warning a process; a query over its time is cancelled through it",
+    expected="all jobs, 0 charged, 1 warning a process",
     needs=NEEDS,
 )
 def transaction_mode(run: Run) -> str:
@@ -41,20 +41,14 @@ def transaction_mode(run: Run) -> str:
     workers = [run.worker(LEASE=8.0), run.worker(LEASE=8.0)]
     producer = run.producer("--jobs", "200", "--per-second", "100", "--task", "atomic")
     jobs = enqueue_load(run) + 200
-    timed = run.enqueue("pooled.slow_query", 2, max_attempts=1)
     isolated = run.enqueue("pooled.isolated", 4)
     producer.wait(60)
     run.wait_until_done(60)
-    states = dict(run.sql("SELECT state, count(*) FROM pgqueue_job WHERE id <> ALL (%s) GROUP BY 1", [timed]))
-    assert states == {"succeeded": jobs + len(isolated)}, states
-    assert run.outcomes_of(timed[0]) == ["failed"] == run.outcomes_of(timed[1])
-    assert not run.scalar("SELECT sum(crashes) FROM pgqueue_job"), run.outcomes()
-    held = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%%pg_sleep(20)%%'"
-    assert not run.sql(held + " AND state = 'active' AND pid <> pg_backend_pid()"), "a query goes on past its time"
+    assert_only_counted(run, jobs + len(isolated))
     for worker in workers:
         wait_until_deaf(worker)
         assert_unprepared(worker)
-    return f"{jobs + len(isolated)} jobs, 0 charged; 2 of 2 slow queries cancelled; said once by each that it polls"
+    return f"{jobs + len(isolated)} jobs, 0 charged; said once by each that it polls"
 
 
 @fault(
@@ -189,3 +183,26 @@ def paused(run: Run) -> str:
 )
 def reconnected(run: Run) -> str:
     return _disturbed(run, through_pooler(run, default_pool_size="4"), "RECONNECT")
+
+
+@fault(
+    "F50f",
+    "queries that take longer than their tasks may, behind PgBouncer",
+    invariant="they are cancelled through it, and their attempts have failed",
+    expected="2 of 2 cancelled",
+    needs=NEEDS,
+)
+def cancelled_through_it(run: Run) -> str:
+    pooler = through_pooler(run, default_pool_size="4")
+    run.worker(LEASE=8.0)
+    jobs = run.enqueue("pooled.slow_query", 2, max_attempts=1)
+    run.wait_until(lambda: not run.unfinished() or pooler.process.poll() is not None, 30)
+    if pooler.process.poll() is not None:
+        raise Skip("PgBouncer itself has crashed when it was asked to cancel (seen of 1.18)")
+    run.wait_until_done()
+    assert [run.outcomes_of(job) for job in jobs] == [["failed"], ["failed"]]
+    held = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
+    assert not run.sql(held + " AND query LIKE '%pg_sleep(20)%' AND pid <> pg_backend_pid()"), (
+        "it goes on past its time"
+    )
+    return "2 of 2 cancelled"
