@@ -13,6 +13,13 @@ from django_pgqueue.task import Task
 from tests.app import tasks
 
 
+@pytest.fixture(autouse=True)
+def tasks_of_this_project(monkeypatch):
+    """Only what a worker of these settings imports: other tests may have imported modules of other projects."""
+    found = {name: task for name, task in registry._tasks.items() if registry.is_found_by_workers(task.func.__module__)}
+    monkeypatch.setattr(registry, "_tasks", found)
+
+
 def ids(messages):
     return [message.id for message in messages]
 
