@@ -10,6 +10,21 @@ from django.db.migrations.executor import MigrationExecutor
 
 TIMELINE: Final = "SELECT CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END"
 _newest_timeline: dict[str, str] = {}
+_promotions: dict[str, bool] = {"end this process": False, "seen": False}
+
+
+def end_at_promotion() -> None:
+    """From now on refuse later timelines too: what this process holds was claimed on the one it knows.
+
+    A standby that had not received the claims hands out the same ids again, and a report of this process would end
+    somebody else's execution.
+    """
+    _promotions["end this process"] = True
+
+
+def was_promoted() -> bool:
+    """Whether this process was to end at a promotion, and has met one."""
+    return _promotions["seen"]
 
 
 def refuse_an_old_primary(connection: psycopg.Connection[Any], alias: str) -> None:
@@ -26,6 +41,10 @@ def refuse_an_old_primary(connection: psycopg.Connection[Any], alias: str) -> No
         return  # a service that does not tell
     if timeline is None:
         return
+    known = _newest_timeline.get(alias, timeline)
+    if timeline > known and _promotions["end this process"]:
+        _promotions["seen"] = True
+        raise psycopg.OperationalError(f"the server of {alias!r} was promoted: this process ends, a new one takes over")
     newest = _newest_timeline[alias] = max(timeline, _newest_timeline.get(alias, ""))
     if timeline != newest:
         raise psycopg.OperationalError(

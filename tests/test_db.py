@@ -74,6 +74,18 @@ def test_a_primary_that_was_left_behind_is_refused(engine_threshold, monkeypatch
         engine_threshold()
 
 
+def test_a_process_that_holds_claims_ends_at_a_promotion(engine_threshold, monkeypatch):
+    monkeypatch.setattr(server, "_newest_timeline", {})
+    monkeypatch.setattr(server, "_promotions", {"end this process": False, "seen": False})
+    server.end_at_promotion()
+    engine_threshold()  # the first timeline that it knows is the one it works on
+    assert not server.was_promoted()
+    server._newest_timeline["default"] = "00000000"
+    with pytest.raises(psycopg.OperationalError, match="was promoted"):
+        engine_threshold()
+    assert server.was_promoted()
+
+
 def test_a_standby_has_no_timeline_to_compare_nor_has_a_service_that_tells_none(engine_threshold, monkeypatch):
     monkeypatch.setattr(server, "_newest_timeline", {"default": "0000000A"})
     for answer in ("SELECT NULL", "SELECT no_such_function()"):

@@ -22,7 +22,7 @@ from typing import Final, NoReturn
 
 import psycopg
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, server
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db import told
 
@@ -71,6 +71,7 @@ class Child:
         self.link = Link(alias, "child")
         self.hand = Hand(options.concurrency)
         self.completer = Completer(Link(alias, "completer"))
+        server.end_at_promotion()
         self.pool = Pool(options, self.hand, board, Nursery(alias), self.completer.hand_over)
         self.fetcher = Fetcher(Link(alias, "fetcher"), self.hand, self.pool, self.completer, Lanes(options.queue_names))
         self.fetcher.worker_id = worker_id
@@ -111,6 +112,8 @@ class Child:
     def _until_ordered(self) -> tuple[bytes, Farewell]:
         checked_at = time.monotonic()
         while True:
+            if server.was_promoted():
+                self._end_at_once()
             order = self._order(TURN_SECONDS if self.options.drain or self.options.max_jobs else CHECK_SECONDS)
             if order is not None:
                 return order, Farewell.STOPPED
@@ -122,6 +125,12 @@ class Child:
                 checked_at = time.monotonic()
                 if self._has_grown() or self.pool.is_worn or self.drift.calls_for_another_process():
                     return STOP, Farewell.RECYCLED
+
+    def _end_at_once(self) -> NoReturn:
+        """End without writing anything: the server that took over may have other executions of the same ids."""
+        logger.critical("the database was promoted: this process exits, what it ran is given back")
+        self.board.say_farewell(Farewell.LEASE_LOST)
+        os._exit(1)
 
     def _order(self, timeout_seconds: float) -> bytes | None:
         """Return the next order, b"" if the supervisor is gone, None if there is none in time."""

@@ -41,7 +41,7 @@ def admit_losses(run: Run) -> int:
     "F24",
     "failover to an asynchronous standby that had fallen behind",
     invariant="what the standby never had is lost, and told; everything else goes on by itself",
-    expected="4 of 18 acknowledged enqueues lost; running jobs end, 0 charged",
+    expected="4 of 18 acknowledged enqueues lost; running jobs are given back and begin anew, 0 charged",
     exclusive=True,
 )
 def asynchronous(run: Run) -> str:
@@ -62,7 +62,7 @@ def asynchronous(run: Run) -> str:
     first = resumed(run, up)
     run.worker("--queues", PARKED)
     run.wait_until_done()
-    assert run.outcomes() == {"succeeded": 19}, run.outcomes()
+    assert run.outcomes() == {"released": 4, "succeeded": 19}, run.outcomes()
     assert lost == 4, lost
     assert worker.process.poll() is None
     return f"{lost} of 18 acknowledged enqueues lost; first job {first:.1f} s after the promotion; 0 charged"
@@ -191,3 +191,40 @@ def _with_two(run: Run, pair: Pair, worker: Worker, both: int) -> str:
 def _succeeded(session: db.EngineConnection, queue_name: str) -> int:
     query = "SELECT count(*) FROM pgqueue_job WHERE state = 'succeeded' AND queue_name = %s"
     return int(helpers.scalar(session, query, [queue_name]))
+
+
+@fault(
+    "F24b",
+    "the same while jobs run whose claims the standby never had: it hands out the same ids again",
+    invariant="the end of a lost execution does not count for another that has its id",
+    expected="0 jobs that succeeded with another's result; the lost ones run again",
+    exclusive=True,
+)
+def ids_again(run: Run) -> str:
+    pair = replicated(run)
+    go = run.where / "go"
+    elsewhere = run.where / "elsewhere"  # what is claimed where it is lost is no part of this history
+    elsewhere.mkdir()
+    far = {journal.DIRECTORY: str(elsewhere)}
+    run.enqueue("plain", 1)
+    run.worker("--drain").exit_code()
+    pair.part()
+    run.enqueue("pooled.told_apart", 96)
+    held = run.enqueue("pooled.told_apart", 4, until=str(go))
+    worker = run.worker(variables=far, LEASE=60.0)
+    run.wait_until(lambda: run.states() == {"running": 4, "succeeded": 97}, what="4 to run where they are lost")
+    pair.fail_over()
+    lost = admit_losses(run)
+    settled = len(worker.said.splitlines())
+    after = run.enqueue("pooled.told_apart", 150, until=str(run.where / "later"))
+    run.worker("--concurrency", "200", LEASE=60.0)
+    run.wait_for("start", 1 + 150 - 4)  # the first worker may take 4 of them itself
+    go.touch()
+    ends = ("succeeded in", "does not count", "no longer this worker's", "the database was promoted")
+    worker.wait_until(lambda: any(words in line for line in worker.said.splitlines()[settled:] for words in ends), 40)
+    time.sleep(3)
+    early = run.sql("SELECT id FROM pgqueue_job WHERE id = ANY (%s) AND state <> 'running'", [after])
+    (run.where / "later").touch()
+    run.wait_until_done(60)
+    assert not early, f"{len(early)} jobs were ended by the report of another"
+    return f"{lost} lost with the primary, {len(held)} of them running; 0 of {len(after)} ended by another's report"
