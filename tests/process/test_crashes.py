@@ -205,11 +205,14 @@ def test_what_nobody_holds_is_given_back_by_an_idle_worker_too(start):
     """As after a claim whose commit came long after its worker had given it up."""
     worker = start()
     worker.wait_until_ready()
-    tasks.noop.using(queue_name="elsewhere").enqueue_many([((), {})] * 5)
     [worker_id] = Worker.objects.values_list("pk", flat=True)
     session = helpers.connect()
     try:
-        assert len(helpers.claim_all(session, Lane("elsewhere", 0), limit=5, free_slots=0, worker_id=worker_id)) == 5
+        with session.transaction():  # so that the worker sees them claimed, and not before
+            helpers.make_jobs(session, 5, queue_name="elsewhere")
+            assert (
+                len(helpers.claim_all(session, Lane("elsewhere", 0), limit=5, free_slots=0, worker_id=worker_id)) == 5
+            )
     finally:
         session.close()
     worker.wait_until(lambda: states() == {"succeeded": 5})
