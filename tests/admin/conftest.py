@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.test import Client
 
@@ -14,6 +15,12 @@ from django_pgqueue.models import Execution, Job
 JobMaker = Callable[..., Job]
 
 FINISHED = {"succeeded", "dead", "cancelled"}
+
+
+@pytest.fixture(autouse=True)
+def known_content_types() -> None:
+    """Other tests empty the whole database: what was looked up before that is there no more."""
+    ContentType.objects.clear_cache()
 
 
 @pytest.fixture
