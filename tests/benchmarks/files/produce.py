@@ -1,0 +1,79 @@
+"""Enqueues, in a process and an environment of the system's own: `produce.py WAY TASK FIRST COUNT [NUMBER]`.
+
+Copied beside the system's `adapter.py`, which has
+
+- `start()`, called once;
+- `enqueue(task, number)`: one job, committed when it returns;
+- `enqueue_later(task, number, seconds)`: one job that is due later;
+- `enqueue_many(task, numbers)`: all of them, by the fastest way that the system documents;
+- `transaction()`: a context in which `enqueue` is part of one transaction, if the system has it.
+
+Prints one line of JSON: seconds, and by how many KiB the process has grown at the most.
+"""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+
+import adapter
+import record
+
+
+def bulk(task: str, numbers: range, _: float) -> None:
+    adapter.enqueue_many(task, numbers)
+
+
+def single(task: str, numbers: range, _: float) -> None:
+    for number in numbers:
+        adapter.enqueue(task, number)
+
+
+def transaction(task: str, numbers: range, _: float) -> None:
+    with adapter.transaction():
+        single(task, numbers, 0)
+
+
+def paced(task: str, numbers: range, per_second: float) -> None:
+    """At a steady pace; what is late is made up for."""
+    began = time.monotonic()
+    for place, number in enumerate(numbers):
+        time.sleep(max(0.0, began + place / per_second - time.monotonic()))
+        adapter.enqueue(task, number)
+        record.committed(number)
+
+
+def later(task: str, numbers: range, seconds: float) -> None:
+    """Due after so many seconds, 50 ms apart."""
+    for number in numbers:
+        due_at = time.monotonic() + seconds
+        adapter.enqueue_later(task, number, seconds)
+        record.committed(number, due_at)
+        time.sleep(0.05)
+
+
+WAYS: dict[str, Callable[[str, range, float], None]] = {
+    "bulk": bulk,
+    "single": single,
+    "transaction": transaction,
+    "paced": paced,
+    "later": later,
+}
+
+
+def resident_kib() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def main() -> None:
+    way, task, first, count, *rest = sys.argv[1:]
+    adapter.start()
+    before, began = resident_kib(), time.monotonic()
+    WAYS[way](task, range(int(first), int(first) + int(count)), float(rest[0]) if rest else 0.0)
+    took = time.monotonic() - began
+    print(json.dumps({"seconds": took, "grown_kib": resident_kib() - before}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""All scenarios, by name, in the order that they are run in."""
+
+from tests.benchmarks.scenarios import drain
+from tests.benchmarks.scenarios.scenario import Scenario
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.name: scenario
+    for scenario in (
+        drain.SYNC,
+        drain.ASYNC,
+        drain.TWO,
+    )
+}

@@ -1,0 +1,12 @@
+"""All systems, by name: ours, the yardsticks, the peers."""
+
+from tests.benchmarks.systems import limit, ours
+from tests.benchmarks.systems.system import System
+
+SYSTEMS: dict[str, System] = {
+    system.name: system
+    for system in (
+        ours.SYSTEM,
+        limit.SYSTEM,
+    )
+}

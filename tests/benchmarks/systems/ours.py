@@ -1,0 +1,39 @@
+"""This project, from this checkout, with no setting changed."""
+
+from pathlib import Path
+
+from tests.benchmarks.place import Bench
+from tests.benchmarks.systems import django
+from tests.benchmarks.systems.system import Load, System
+from tests.peers.place import Command
+
+ADAPTER = """
+
+def enqueue_many(task, numbers):
+    getattr(tasks, task).enqueue_many((((number,), {}) for number in numbers), returning=False)
+"""
+UNFINISHED = "SELECT count(*) FROM pgqueue_job WHERE finished_at IS NULL"
+
+
+def worker(load: Load) -> Command:
+    more = ("--concurrency", str(load.concurrency)) if load.concurrency else ()
+    return ("-m", "django", "runworker", "--processes", str(load.processes), *more)
+
+
+def unfinished(bench: Bench) -> int:
+    return bench.count(UNFINISHED)
+
+
+SYSTEM = System(
+    name="us",
+    distribution="",
+    packages=django.PACKAGES,
+    files=django.project("django_pgqueue", "django_pgqueue", ADAPTER),
+    prepare=[django.MIGRATE],
+    worker=worker,
+    unfinished=unfinished,
+    tasks=frozenset({"noop", "anoop", "began", "abegan", "touch"}),
+    settings="none changed",
+    path=Path(__file__).resolve().parents[3],
+    ways=frozenset({"bulk", "single", "transaction", "paced", "later"}),
+)
