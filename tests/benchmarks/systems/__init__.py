@@ -1,6 +1,6 @@
 """All systems, by name: ours, the yardsticks, the peers."""
 
-from tests.benchmarks.systems import limit, ours
+from tests.benchmarks.systems import create, limit, ours
 from tests.benchmarks.systems.system import System
 
 SYSTEMS: dict[str, System] = {
@@ -8,5 +8,6 @@ SYSTEMS: dict[str, System] = {
     for system in (
         ours.SYSTEM,
         limit.SYSTEM,
+        create.SYSTEM,
     )
 }

@@ -8,9 +8,18 @@ from tests.benchmarks.systems.system import Load, System
 from tests.peers.place import Command
 
 ADAPTER = """
+import record
+from django.db.transaction import on_commit
+
 
 def enqueue_many(task, numbers):
     getattr(tasks, task).enqueue_many((((number,), {}) for number in numbers), returning=False)
+
+
+def enqueue_noted(task, number):
+    with transaction():
+        on_commit(lambda: record.committed(number))  # before the notification, which comes after the commit too
+        enqueue(task, number)
 """
 UNFINISHED = "SELECT count(*) FROM pgqueue_job WHERE finished_at IS NULL"
 

@@ -48,6 +48,8 @@ class System(NamedTuple):
     oldest_python: tuple[int, int] = (3, 11)
     path: Path | None = None
     """A checkout to import from."""
+    runs: bool = True
+    """False for a yardstick that only enqueues."""
     sweep: Sequence[int] = ()
     """Numbers of jobs at a time to try where the best is to be found for each load."""
     ways: frozenset[str] = frozenset({"bulk", "single", "paced", "later"})
