@@ -1,6 +1,6 @@
 """All systems, by name: ours, the yardsticks, the peers."""
 
-from tests.benchmarks.systems import limit, ours
+from tests.benchmarks.systems import celery, graphile_worker, limit, ours, pgqueuer, procrastinate
 from tests.benchmarks.systems.system import System
 
 SYSTEMS: dict[str, System] = {
@@ -8,5 +8,9 @@ SYSTEMS: dict[str, System] = {
     for system in (
         ours.SYSTEM,
         limit.SYSTEM,
+        pgqueuer.SYSTEM,
+        procrastinate.SYSTEM,
+        celery.SYSTEM,
+        graphile_worker.SYSTEM,
     )
 }
