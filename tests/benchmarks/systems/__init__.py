@@ -1,6 +1,6 @@
 """All systems, by name: ours, the yardsticks, the peers."""
 
-from tests.benchmarks.systems import create, limit, ours
+from tests.benchmarks.systems import celery, create, graphile_worker, limit, ours, pgqueuer, procrastinate
 from tests.benchmarks.systems.system import System
 
 SYSTEMS: dict[str, System] = {
@@ -9,5 +9,9 @@ SYSTEMS: dict[str, System] = {
         ours.SYSTEM,
         limit.SYSTEM,
         create.SYSTEM,
+        pgqueuer.SYSTEM,
+        procrastinate.SYSTEM,
+        celery.SYSTEM,
+        graphile_worker.SYSTEM,
     )
 }

@@ -41,7 +41,7 @@ class System(NamedTuple):
     """Which of its settings were chosen, and how, for the reader."""
     prepare: Sequence[Command] = ()
     npm: Sequence[str] = ()
-    """Packages of npm's that it needs."""
+    """Packages of npm's that it needs; `packages` then have a Node.js."""
     broker: str = "postgresql"
     drain_jobs: int = 50_000
     """How many no-op jobs are drained: fewer where 50,000 would take minutes."""
