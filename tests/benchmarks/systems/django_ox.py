@@ -45,5 +45,6 @@ SYSTEM = System(
     drain_jobs=5_000,
     oldest_python=(3, 12),
     sweep=(1, 2, 4, 10, 20),
+    processes=(1, 2),
     ways=frozenset({"bulk", "single", "transaction", "paced", "later"}),
 )
