@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.benchmarks.runner import say
 from tests.benchmarks.systems import django
 from tests.benchmarks.systems.system import System
+from tests.benchmarks.telling import say
 from tests.peers.environment import said
 
 DJANGO_6_PYTHON = (3, 12)

@@ -1,6 +1,18 @@
 """All systems, by name: ours, the yardsticks, the peers."""
 
-from tests.benchmarks.systems import celery, create, graphile_worker, limit, ours, pgqueuer, procrastinate
+from tests.benchmarks.systems import (
+    bare,
+    celery,
+    create,
+    dj_queue,
+    django_ox,
+    django_tasks_db,
+    graphile_worker,
+    limit,
+    ours,
+    pgqueuer,
+    procrastinate,
+)
 from tests.benchmarks.systems.system import System
 
 SYSTEMS: dict[str, System] = {
@@ -9,9 +21,13 @@ SYSTEMS: dict[str, System] = {
         ours.SYSTEM,
         limit.SYSTEM,
         create.SYSTEM,
+        bare.SYSTEM,
         pgqueuer.SYSTEM,
         procrastinate.SYSTEM,
-        celery.SYSTEM,
+        django_tasks_db.SYSTEM,
+        django_ox.SYSTEM,
+        dj_queue.SYSTEM,
         graphile_worker.SYSTEM,
+        celery.SYSTEM,
     )
 }

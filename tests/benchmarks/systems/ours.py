@@ -44,5 +44,7 @@ SYSTEM = System(
     tasks=frozenset({"noop", "anoop", "began", "abegan", "touch"}),
     settings="none changed",
     path=Path(__file__).resolve().parents[3],
+    sweep=(1, 2, 4, 10),
+    processes=(1, 2),
     ways=frozenset({"bulk", "single", "transaction", "paced", "later"}),
 )

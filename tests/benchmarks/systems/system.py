@@ -52,5 +52,7 @@ class System(NamedTuple):
     """False for a yardstick that only enqueues."""
     sweep: Sequence[int] = ()
     """Numbers of jobs at a time to try where the best is to be found for each load."""
+    processes: Sequence[int] = (1,)
+    """Numbers of processes to try with each of them."""
     ways: frozenset[str] = frozenset({"bulk", "single", "paced", "later"})
     """Of produce.py's: how it can enqueue."""
