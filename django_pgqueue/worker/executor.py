@@ -21,7 +21,7 @@ from django_pgqueue.context import TaskContext
 from django_pgqueue.db import expect_commit, read_committed
 from django_pgqueue.exceptions import Cancel, Dead, JobLocked, LeaseLost, Retry, Snooze, TaskTimeout
 
-from . import describe, policy
+from . import describe, forks, policy
 from .report import Ending, Report
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ class Attempt:
         "claimed",
         "committing",
         "context",
+        "copy",
         "interrupted",
         "kwargs",
-        "pid",
         "started_at",
         "task",
         "timed_out",
@@ -65,7 +65,7 @@ class Attempt:
         self.interrupted = False
         self.timed_out = False
         self.committing = False
-        self.pid = os.getpid()
+        self.copy = forks.here.copy
         self.started_at = time.monotonic()
 
     def run(self) -> Report:
@@ -151,7 +151,7 @@ class Attempt:
 
     def _end_a_copy(self) -> None:
         """End a process that the task has forked, and that comes back here: it would answer in its parent's place."""
-        if os.getpid() != self.pid:
+        if forks.here.copy != self.copy:
             os._exit(1)
 
     def _run_atomic(self) -> Report:
