@@ -66,6 +66,8 @@ class Fetcher(Service):
         self._afresh = False
         self._saw_all = False
         self._idle_steps = 0
+        self._due_at = float("inf")
+        """When the next job is due that was not due at the last look ahead, by the monotonic clock."""
         self._full_scan_at = 0.0
         self._full_scan_rest = Rest()
         self._job_bytes = 1.0
@@ -95,10 +97,12 @@ class Fetcher(Service):
         room = self._room()
         if room <= 0:
             return self._until_slots_free()
-        claimed = self._claim(room)
-        if claimed:
+        began = time.monotonic()
+        if self._claim(room):
             self._idle_steps = 0
             return 0.0
+        if self._due_at <= began:  # somebody else has taken that one
+            self._due_at = float("inf")
         return self._idle_pause()
 
     def at_end(self) -> None:
@@ -219,15 +223,23 @@ class Fetcher(Service):
     # ---------------------------------------------------------------- when
 
     def _idle_pause(self) -> float:
-        if self._idle_steps < len(IDLE_PAUSES_SECONDS):
-            self._idle_steps += 1
-            return IDLE_PAUSES_SECONDS[self._idle_steps - 1]
+        step, self._idle_steps = self._idle_steps, self._idle_steps + 1
+        if step == 0:
+            self._look_ahead()
+        if step < len(IDLE_PAUSES_SECONDS):
+            return self._until_due(IDLE_PAUSES_SECONDS[step])
         if not self._saw_all:  # something may lie behind a cursor: no long sleep before a claim from the start
-            return min(self.polling_seconds, max(0.001, self._full_scan_at - time.monotonic()))
+            return self._until_due(min(self.polling_seconds, max(0.001, self._full_scan_at - time.monotonic())))
+        self._look_ahead()
+        return self._until_due(self.polling_seconds * random.uniform(0.8, 1))  # noqa: S311 -- spreads load
+
+    def _look_ahead(self) -> None:
         with self.link.use() as connection:
-            due = lifecycle.seconds_until_due(connection, self.lanes.known)
-        pause_seconds = self.polling_seconds * random.uniform(0.8, 1)  # noqa: S311 -- spreads load, hides nothing
-        return pause_seconds if due is None else min(pause_seconds, max(due, 0.001))
+            seconds = lifecycle.seconds_until_due(connection, self.lanes.known)
+        self._due_at = float("inf") if seconds is None else time.monotonic() + seconds
+
+    def _until_due(self, pause_seconds: float) -> float:
+        return min(pause_seconds, max(0.001, self._due_at - time.monotonic()))
 
 
 def _is_of_rows(error: psycopg.Error) -> bool:

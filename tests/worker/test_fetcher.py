@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from django_pgqueue import lifecycle
+from django_pgqueue.worker import fetcher as module
 from django_pgqueue.worker.fetcher import Fetcher
 from django_pgqueue.worker.hand import Full, Hand
 from django_pgqueue.worker.lanes import Lanes
@@ -217,6 +218,17 @@ def test_no_long_sleep_before_a_claim_from_the_start(engine, make_fetcher):
     fetcher._full_scan_at = time.monotonic() + 5.0
     fetcher._idle_steps = 4
     assert fetcher.tick() <= 5.0
+
+
+def test_a_job_that_is_due_soon_is_not_slept_over(engine, make_fetcher, monkeypatch):
+    """Not by the pauses between the looks after the last job either."""
+    monkeypatch.setattr(module, "IDLE_PAUSES_SECONDS", (60.0, 60.0))
+    fetcher = make_fetcher()
+    helpers.make_job(engine, delay_seconds=5.0)
+    helpers.make_job(engine)
+    fetcher.tick()
+    take(fetcher)
+    assert [fetcher.tick() <= 5.0 for _ in range(3)] == [True] * 3
 
 
 def test_nothing_is_claimed_on_leases_that_are_about_to_end(engine, make_fetcher):
