@@ -5,7 +5,7 @@ from tests.benchmarks.systems import django
 from tests.benchmarks.systems.system import Load, System
 from tests.peers.place import Command
 
-BEST = 4
+BEST = 2
 SETTINGS = """
 TASKS = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend", "QUEUES": ["default"]}}
 """
