@@ -39,7 +39,7 @@ SYSTEM = System(
     unfinished=unfinished,
     tasks=frozenset({"noop", "anoop", "began", "abegan", "touch"}),
     settings=(
-        f"--concurrency {BEST}, the best for no-ops of 1, 2, 4, 10, 20; --interval 0.1 (1), --verbosity 0; "
+        f"--concurrency {BEST} (for no-ops 2, 4 were alike, 1, 10, 20 slower); --interval 0.1 (1), --verbosity 0; "
         "CONN_MAX_AGE None; bulk is enqueue_many"
     ),
     drain_jobs=5_000,
