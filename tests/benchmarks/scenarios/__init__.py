@@ -1,6 +1,6 @@
 """All scenarios, by name, in the order that they are run in."""
 
-from tests.benchmarks.scenarios import drain
+from tests.benchmarks.scenarios import drain, scaling
 from tests.benchmarks.scenarios.scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -9,5 +9,6 @@ SCENARIOS: dict[str, Scenario] = {
         drain.SYNC,
         drain.ASYNC,
         drain.TWO,
+        scaling.SCALING,
     )
 }

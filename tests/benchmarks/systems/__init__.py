@@ -1,6 +1,6 @@
 """All systems, by name: ours, the yardsticks, the peers."""
 
-from tests.benchmarks.systems import limit, ours
+from tests.benchmarks.systems import limit, naive, ours
 from tests.benchmarks.systems.system import System
 
 SYSTEMS: dict[str, System] = {
@@ -8,5 +8,7 @@ SYSTEMS: dict[str, System] = {
     for system in (
         ours.SYSTEM,
         limit.SYSTEM,
+        naive.FOR_UPDATE,
+        naive.SKIP_LOCKED,
     )
 }

@@ -74,6 +74,8 @@ class Migration(migrations.Migration):
 """
 
 TASKS = """
+import time
+
 from {module} import task
 
 import record
@@ -105,6 +107,23 @@ def touch(number):
     customer = Customer.objects.get(pk=number % 1000 + 1)
     Visit.objects.create(customer=customer, number=number)
     record.ran(number)
+
+
+@task
+def nap(number):
+    time.sleep(0.05)
+    record.ran(number)
+
+
+@task
+def carry(number, text):
+    record.ran(number)
+
+
+@task
+def fruit(number):
+    record.ran(number)
+    return f"{{number:010d}}" * 1000
 """
 
 ADAPTER = """
