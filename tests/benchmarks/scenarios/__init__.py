@@ -1,6 +1,6 @@
 """All scenarios, by name, in the order that they are run in."""
 
-from tests.benchmarks.scenarios import drain, scaling
+from tests.benchmarks.scenarios import drain, idle, scaling
 from tests.benchmarks.scenarios.scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -10,5 +10,7 @@ SCENARIOS: dict[str, Scenario] = {
         drain.ASYNC,
         drain.TWO,
         scaling.SCALING,
+        idle.IDLE,
+        idle.GROWTH,
     )
 }
