@@ -1,6 +1,6 @@
 """All scenarios, by name, in the order that they are run in."""
 
-from tests.benchmarks.scenarios import drain, idle, scaling
+from tests.benchmarks.scenarios import drain, history, idle, scaling
 from tests.benchmarks.scenarios.scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -9,6 +9,7 @@ SCENARIOS: dict[str, Scenario] = {
         drain.SYNC,
         drain.ASYNC,
         drain.TWO,
+        history.HISTORY,
         scaling.SCALING,
         idle.IDLE,
         idle.GROWTH,

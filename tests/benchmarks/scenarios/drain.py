@@ -13,21 +13,22 @@ STARTING_SECONDS = 60.0
 DRAINING_SECONDS = 600.0
 
 
-def drain(bench: Bench, system: System, load: Load, jobs: int, workers: int = 1) -> dict[str, float]:
+def drain(bench: Bench, system: System, load: Load, jobs: int, workers: int = 1, first: int = 0) -> dict[str, float]:
     """Enqueue, start the workers, and time from the first run until the system's books have finished the last."""
-    bench.produce("bulk", load.task, 0, jobs)
+    last = first + jobs
+    bench.produce("bulk", load.task, first, jobs)
     before = Counters.read(bench.connection)
     server_before = bench.server.cpu_seconds()
     started = [bench.start(system.worker(load)) for _ in range(workers)]
-    began = wait_for(lambda: any(bench.runs[:jobs]), STARTING_SECONDS, "no job has begun", pause=0.001)
+    began = wait_for(lambda: any(bench.runs[first:last]), STARTING_SECONDS, "no job has begun", pause=0.001)
     worker_before = cpu_seconds(started)
-    wait_for(lambda: not bench.runs[:jobs].count(0), DRAINING_SECONDS, "jobs that have not run", pause=0.01)
+    wait_for(lambda: not bench.runs[first:last].count(0), DRAINING_SECONDS, "jobs that have not run", pause=0.01)
     ended = wait_for(lambda: not system.unfinished(bench), DRAINING_SECONDS, "jobs that are not finished")
     worker_cpu = cpu_seconds(started) - worker_before
     server_after = bench.server.cpu_seconds()
     bench.stop(started)
     after = Counters.read(bench.connection)
-    bench.check_each_ran_once(jobs)
+    bench.check_each_ran_once(last)
     measured = {
         "jobs_per_second": jobs / (ended - began),
         "worker_cpu_us": worker_cpu / jobs * 1e6,
