@@ -6,12 +6,15 @@ Copied beside the system's `adapter.py`, which has
 - `enqueue(task, number)`: one job, committed when it returns;
 - `enqueue_later(task, number, seconds)`: one job that is due later;
 - `enqueue_many(task, numbers)`: all of them, by the fastest way that the system documents;
+- `enqueue_payload(task, numbers, text)`: the same with that text as second argument, if the system has it;
 - `transaction()`: a context in which `enqueue` is part of one transaction, if the system has it.
 
 Prints one line of JSON: seconds, and by how many KiB the process has grown at the most.
 """
 
+import base64
 import json
+import random
 import resource
 import sys
 import time
@@ -53,12 +56,19 @@ def later(task: str, numbers: range, seconds: float) -> None:
         time.sleep(0.05)
 
 
+def payload(task: str, numbers: range, size: float) -> None:
+    """With a text of so many bytes, which the server cannot compress."""
+    text = base64.b64encode(random.Random(0).randbytes(int(size))).decode()[: int(size)]
+    adapter.enqueue_payload(task, numbers, text)
+
+
 WAYS: dict[str, Callable[[str, range, float], None]] = {
     "bulk": bulk,
     "single": single,
     "transaction": transaction,
     "paced": paced,
     "later": later,
+    "payload": payload,
 }
 
 

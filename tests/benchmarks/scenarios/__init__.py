@@ -1,6 +1,6 @@
 """All scenarios, by name, in the order that they are run in."""
 
-from tests.benchmarks.scenarios import drain, history, idle, scaling
+from tests.benchmarks.scenarios import drain, history, idle, payload, scaling
 from tests.benchmarks.scenarios.scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -13,5 +13,6 @@ SCENARIOS: dict[str, Scenario] = {
         scaling.SCALING,
         idle.IDLE,
         idle.GROWTH,
+        *payload.PAYLOADS,
     )
 }

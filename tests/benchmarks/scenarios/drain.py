@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tests.benchmarks.place import Bench, cpu_seconds, wait_for
 from tests.benchmarks.scenarios.scenario import Scenario
 from tests.benchmarks.server import Counters
 from tests.benchmarks.systems.system import Load, System
+from tests.peers.place import Worker
 
 STARTING_SECONDS = 60.0
 DRAINING_SECONDS = 600.0
@@ -15,8 +16,21 @@ DRAINING_SECONDS = 600.0
 
 def drain(bench: Bench, system: System, load: Load, jobs: int, workers: int = 1, first: int = 0) -> dict[str, float]:
     """Enqueue, start the workers, and time from the first run until the system's books have finished the last."""
-    last = first + jobs
     bench.produce("bulk", load.task, first, jobs)
+    return drained(bench, system, load, jobs, workers, first)
+
+
+def drained(
+    bench: Bench,
+    system: System,
+    load: Load,
+    jobs: int,
+    workers: int = 1,
+    first: int = 0,
+    look: Callable[[Worker], Mapping[str, float]] = lambda worker: {},
+) -> dict[str, float]:
+    """The same for jobs that wait already; `look` is one at the first worker before it is stopped."""
+    last = first + jobs
     before = Counters.read(bench.connection)
     server_before = bench.server.cpu_seconds()
     started = [bench.start(system.worker(load)) for _ in range(workers)]
@@ -26,6 +40,7 @@ def drain(bench: Bench, system: System, load: Load, jobs: int, workers: int = 1,
     ended = wait_for(lambda: not system.unfinished(bench), DRAINING_SECONDS, "jobs that are not finished")
     worker_cpu = cpu_seconds(started) - worker_before
     server_after = bench.server.cpu_seconds()
+    seen = look(started[0])
     bench.stop(started)
     after = Counters.read(bench.connection)
     bench.check_each_ran_once(last)
@@ -38,7 +53,7 @@ def drain(bench: Bench, system: System, load: Load, jobs: int, workers: int = 1,
     }
     if server_before is not None and server_after is not None:
         measured["server_cpu_us"] = (server_after - server_before) / jobs * 1e6
-    return measured
+    return measured | dict(seen)
 
 
 def _takes_part(task: str) -> Callable[[System], bool]:

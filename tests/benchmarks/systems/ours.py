@@ -11,6 +11,10 @@ ADAPTER = """
 
 def enqueue_many(task, numbers):
     getattr(tasks, task).enqueue_many((((number,), {}) for number in numbers), returning=False)
+
+
+def enqueue_payload(task, numbers, text):
+    getattr(tasks, task).enqueue_many((((number, text), {}) for number in numbers), returning=False)
 """
 UNFINISHED = "SELECT count(*) FROM pgqueue_job WHERE finished_at IS NULL"
 
@@ -35,5 +39,5 @@ SYSTEM = System(
     tasks=frozenset({"noop", "anoop", "began", "abegan", "touch", "nap", "carry", "fruit"}),
     settings="none changed",
     path=Path(__file__).resolve().parents[3],
-    ways=frozenset({"bulk", "single", "transaction", "paced", "later"}),
+    ways=frozenset({"bulk", "single", "transaction", "paced", "later", "payload"}),
 )
