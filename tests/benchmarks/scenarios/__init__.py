@@ -1,6 +1,6 @@
 """All scenarios, by name, in the order that they are run in."""
 
-from tests.benchmarks.scenarios import drain, history, idle, payload, scaling
+from tests.benchmarks.scenarios import drain, history, idle, notify, payload, scaling
 from tests.benchmarks.scenarios.scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -13,6 +13,7 @@ SCENARIOS: dict[str, Scenario] = {
         scaling.SCALING,
         idle.IDLE,
         idle.GROWTH,
+        notify.NOTIFY,
         *payload.PAYLOADS,
     )
 }

@@ -1,6 +1,6 @@
 """All systems, by name: ours, the yardsticks, the peers."""
 
-from tests.benchmarks.systems import limit, naive, ours
+from tests.benchmarks.systems import limit, naive, notifying, ours
 from tests.benchmarks.systems.system import System
 
 SYSTEMS: dict[str, System] = {
@@ -10,5 +10,7 @@ SYSTEMS: dict[str, System] = {
         limit.SYSTEM,
         naive.FOR_UPDATE,
         naive.SKIP_LOCKED,
+        notifying.WITHIN,
+        notifying.NEVER,
     )
 }
