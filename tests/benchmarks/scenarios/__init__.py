@@ -1,6 +1,6 @@
 """All scenarios, by name, in the order that they are run in."""
 
-from tests.benchmarks.scenarios import drain, history, idle, notify, payload, scaling
+from tests.benchmarks.scenarios import drain, history, idle, notify, payload, scaling, steady
 from tests.benchmarks.scenarios.scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -9,6 +9,7 @@ SCENARIOS: dict[str, Scenario] = {
         drain.SYNC,
         drain.ASYNC,
         drain.TWO,
+        steady.STEADY,
         history.HISTORY,
         scaling.SCALING,
         idle.IDLE,
