@@ -19,6 +19,8 @@ MAX_DEPTH: Final = 100
 MAX_INTEGER_BITS: Final = 14_000
 """Python itself refuses to write or read a decimal of more than 4,300 digits."""
 
+_decode = json.JSONDecoder().decode
+
 INSTEAD: Final[tuple[tuple[Any, str], ...]] = (
     (datetime, "pass value.isoformat(), and datetime.fromisoformat() it in the task"),
     (date, "pass value.isoformat(), and date.fromisoformat() it in the task"),
@@ -67,7 +69,7 @@ def encode_result(value: Any) -> str:
 def decode_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
     """Return (args, kwargs) from a job's JSON text; raises `ValueError` if it does not have their shape."""
     try:
-        decoded = json.loads(text)
+        decoded = _decode(text)
         args, kwargs = decoded["args"], decoded["kwargs"]
     except (ValueError, RecursionError, LookupError, TypeError) as error:
         raise ValueError(f"the job's arguments cannot be read: {error!r}") from error

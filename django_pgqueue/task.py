@@ -276,6 +276,8 @@ class Task(Generic[P, R]):
 
     def retention_for(self, state: str) -> tuple[bool, float | None]:
         """Return whether this task says how long jobs that end in `state` are kept, and the seconds (None: ever)."""
+        if self.retention is None:
+            return (False, None)
         own = self.retention.get(state) if isinstance(self.retention, Mapping) else self.retention
         return (False, None) if own is None else (True, retention_seconds(own))
 

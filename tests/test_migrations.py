@@ -44,7 +44,7 @@ def tables(connection):
 def test_the_settings_of_the_tables_are_set_on_postgresql():
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT reloptions FROM pg_class WHERE relname = 'pgqueue_execution'")
-        assert "fillfactor=70" in cursor.fetchone()[0]
+        assert "fillfactor=50" in cursor.fetchone()[0]
 
 
 def test_another_kind_of_database_can_be_migrated_too(lite):

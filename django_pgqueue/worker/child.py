@@ -215,6 +215,7 @@ class Child:
             logger.debug("the end of worker %s is not recorded", self.worker_id, exc_info=True)
 
 
+
 def main(options: Options, board: Board, orders: int) -> NoReturn:
     """Be a child: called in a process just forked; never returns."""
     try:

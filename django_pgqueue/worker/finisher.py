@@ -21,6 +21,7 @@ from .report import Ending, Report
 logger = logging.getLogger("django_pgqueue.worker")
 
 WARN_AGAIN_SECONDS: Final = 60.0
+SUCCEEDED: Final = Moved(Fate.DONE, State.SUCCEEDED)
 
 
 def finish(connection: Connection, reports: Sequence[Report]) -> list[Report]:
@@ -36,10 +37,11 @@ def finish(connection: Connection, reports: Sequence[Report]) -> list[Report]:
         moves = WRITERS[ending](connection, group)
         for report in group:
             moved = moves[report.claimed.execution_id]
-            if moved.fate is Fate.LOCKED:
-                locked.append(report)
-            else:
-                tell(report, moved)
+            if moved is not SUCCEEDED or signals.job_succeeded.receivers:  # else there is nothing to tell
+                if moved.fate is Fate.LOCKED:
+                    locked.append(report)
+                else:
+                    tell(report, moved)
     return locked
 
 
@@ -131,23 +133,23 @@ def _ages(report: Report, now: float) -> tuple[float, float]:
     return now - report.started_at, now - report.finished_at
 
 
-def _all(fates: dict[int, Fate], state: State) -> dict[int, Moved]:
-    done = Moved(Fate.DONE, state)
-    return {key: done if fate is Fate.DONE else Moved(fate) for key, fate in fates.items()}
+def _all(fates: dict[int, Fate], done: Moved) -> dict[int, Moved]:
+    fate_done = done.fate
+    return {key: done if fate is fate_done else Moved(fate) for key, fate in fates.items()}
 
 
 def _write_succeeded(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
     now = time.monotonic()
     rows = [lifecycle.Succeeded(r.claimed.execution_id, r.result, *_ages(r, now)) for r in reports]
-    return _all(lifecycle.succeed(connection, rows), State.SUCCEEDED)
+    return _all(lifecycle.succeed(connection, rows), SUCCEEDED)
 
 
 def _write_discarded(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
-    return _all(lifecycle.succeed_and_discard(connection, _ids(reports)), State.SUCCEEDED)
+    return _all(lifecycle.succeed_and_discard(connection, _ids(reports)), SUCCEEDED)
 
 
 def _already_written(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
-    return dict.fromkeys(_ids(reports), Moved(Fate.DONE, State.SUCCEEDED))
+    return dict.fromkeys(_ids(reports), SUCCEEDED)
 
 
 def _write_failed(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
@@ -186,7 +188,7 @@ def _write_snoozed(connection: Connection, reports: Sequence[Report]) -> dict[in
 def _write_cancelled(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
     now = time.monotonic()
     rows = [lifecycle.Cancelled(r.claimed.execution_id, *_ages(r, now), r.error) for r in reports]
-    return _all(lifecycle.end_cancelled(connection, rows), State.CANCELLED)
+    return _all(lifecycle.end_cancelled(connection, rows), Moved(Fate.DONE, State.CANCELLED))
 
 
 WRITERS: Final[dict[Ending, Writer]] = {

@@ -49,10 +49,10 @@ class Lanes:
 
     def move_cursors(self, claimed: Iterable[Claimed]) -> None:
         """Put each lane's cursor where its claim ended, also when that is further back."""
-        self._last_was_empty = True
-        for job in claimed:
-            self._last_was_empty = False
-            self._cursors[Lane(job.queue_name, job.priority)] = Cursor(job.run_after, job.job_id)
+        last = {(job.queue_name, job.priority): job for job in claimed}
+        for lane, job in last.items():
+            self._cursors[Lane(*lane)] = Cursor(job.run_after, job.job_id)
+        self._last_was_empty = not last
 
     def _look(self, connection: EngineConnection) -> None:
         began = time.monotonic()

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue import registry
 
@@ -25,6 +25,7 @@ from .thread_slot import ThreadSlot
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.task import Task
 
     from .board import Board
     from .nursery import Nursery
@@ -72,18 +73,17 @@ class Pool:
         to_loop = []
         for claimed in jobs:
             task = registry.get(claimed.task_name)
-            if task is not None and task.is_async and not self.isolates(claimed):
+            if task is not None and task.is_async and not self.isolates(claimed, task):
                 to_loop.append(claimed.execution_id)
             else:
                 self.jobs.put(claimed.execution_id)
         if to_loop:
             self.loop.submit(to_loop)
 
-    def isolates(self, claimed: Claimed) -> bool:
+    def isolates(self, claimed: Claimed, task: Task[Any, Any] | None) -> bool:
         """Say whether a job is to run in a process of its own: by option, by its task, or for what it once did."""
         if claimed.isolated or self.options.isolation == "process":
             return True
-        task = registry.get(claimed.task_name)
         return task is not None and task.isolation == "process"
 
     def started(self, claimed: Claimed, slot: int, *, here: bool = True) -> None:

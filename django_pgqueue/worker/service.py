@@ -41,8 +41,13 @@ class Service(threading.Thread):
         """Leave nothing behind; called in the service's thread after its last tick."""
 
     def wake(self) -> None:
-        """End the current sleep; harmless at any time, from any thread."""
-        self._wake.set()
+        """End the current sleep; harmless at any time, from any thread.
+
+        Whoever finds it woken has done enough: the loop clears that before it looks. Each `set()` takes a lock, and
+        threads that report thousands of jobs a second would wait for each other.
+        """
+        if not self._wake.is_set():
+            self._wake.set()
 
     def stop(self) -> None:
         """Ask the loop to end after the round it is in."""

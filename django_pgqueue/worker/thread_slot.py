@@ -12,6 +12,7 @@ from contextvars import Context
 from queue import Empty
 from typing import TYPE_CHECKING, Final
 
+from django_pgqueue import registry
 from django_pgqueue.exceptions import LeaseLost, TaskTimeout
 
 from . import cancelling, hygiene
@@ -146,7 +147,7 @@ class ThreadSlot(threading.Thread):
         self.pool.ended(claimed.execution_id, self.slot)
 
     def _attempt(self, claimed: Claimed) -> Attempt | IsolatedAttempt:
-        if self.pool.isolates(claimed):
+        if self.pool.isolates(claimed, registry.get(claimed.task_name)):
             return IsolatedAttempt(claimed, self)
         return Attempt(claimed, self.pool.alias)
 

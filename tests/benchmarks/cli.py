@@ -15,11 +15,12 @@ from pathlib import Path
 
 from tests.benchmarks import scale, tables
 from tests.benchmarks.environments import environments
-from tests.benchmarks.runner import Round, Runner, say
+from tests.benchmarks.runner import Round, Runner
 from tests.benchmarks.scenarios import SCENARIOS
 from tests.benchmarks.scenarios.scenario import Scenario
 from tests.benchmarks.server import server
 from tests.benchmarks.systems import SYSTEMS
+from tests.benchmarks.telling import say
 from tests.peers import brokers
 from tests.peers.environment import said
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.benchmarks.runner import say
 from tests.benchmarks.systems import django
 from tests.benchmarks.systems.system import System
+from tests.benchmarks.telling import say
 from tests.peers.environment import said
 
 DJANGO_6_PYTHON = (3, 12)
@@ -50,9 +50,9 @@ def lacks(system: System, version: tuple[int, ...]) -> str:
     if version < system.oldest_python:
         wanted = ".".join(map(str, system.oldest_python))
         return f"it needs Python {wanted} or later: name one with --python"
-    needed = [*(["redis-server"] if system.broker == "redis" else []), *(["node", "npm"] if system.npm else [])]
-    missing = [program for program in needed if not shutil.which(program)]
-    return f"it needs {' and '.join(missing)} on the PATH" if missing else ""
+    if system.broker == "redis" and not shutil.which("redis-server"):
+        return "it needs redis-server on the PATH"
+    return ""
 
 
 def environment(work: Path, python: str, system: System, version: tuple[int, ...]) -> Path:
@@ -66,7 +66,7 @@ def environment(work: Path, python: str, system: System, version: tuple[int, ...
         subprocess.run([python, "-m", "venv", "--clear", home], check=True)
         subprocess.run([home / "bin/python", "-m", "pip", "install", "-q", *packages], check=True)
         if system.npm:
-            subprocess.run(["npm", "install", "--silent", "--prefix", home, *system.npm], check=True)
+            subprocess.run([home / "bin/npm", "install", "--silent", "--prefix", home, *system.npm], check=True)
         (home / "complete").touch()
     return home
 

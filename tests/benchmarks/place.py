@@ -62,13 +62,13 @@ class Bench(Place):
         """The instants of a file of the record, by the number of the job."""
         return [instant for (instant,) in struct.iter_unpack("=d", (self.directory / name).read_bytes())]
 
-    def check_each_ran_once(self, jobs: int) -> None:
-        """Raise if the jobs' own record has one that did not run, or ran twice."""
-        runs = self.runs[:jobs]
+    def check_each_ran_once(self, numbers: range) -> None:
+        """Raise if the jobs' own record has one of these that did not run, or ran twice."""
+        runs = self.runs[numbers.start : numbers.stop]
         if missing := runs.count(0):
-            raise RuntimeError(f"{missing} of {jobs} jobs did not run")
-        if again := jobs - runs.count(1):
-            raise RuntimeError(f"{again} of {jobs} jobs ran more than once")
+            raise RuntimeError(f"{missing} of {len(numbers)} jobs did not run")
+        if again := len(numbers) - runs.count(1):
+            raise RuntimeError(f"{again} of {len(numbers)} jobs ran more than once")
 
     # ---------------------------------------------------------------- doing
 

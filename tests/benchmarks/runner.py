@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +15,7 @@ from tests.benchmarks.place import Bench
 from tests.benchmarks.scenarios.scenario import Figures, Scenario
 from tests.benchmarks.server import Server
 from tests.benchmarks.systems.system import System
+from tests.benchmarks.telling import say
 from tests.peers import brokers
 from tests.peers.place import ending
 
@@ -73,10 +72,6 @@ class Runner:
             figures = scenario.measure(bench, system)
         shutil.rmtree(directory, ignore_errors=True)  # kept, with its logs, where something failed
         return figures
-
-
-def say(text: str) -> None:
-    sys.stderr.write(f"{datetime.now(UTC):%H:%M:%S} {text}\n")
 
 
 def told(measured: Round) -> str:

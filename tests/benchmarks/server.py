@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,10 +29,10 @@ class Server(NamedTuple):
     variables: dict[str, str]
     pid: int | None = None
 
-    def cpu_seconds(self) -> float | None:
-        """What all its processes have used, those that have ended too; None for a server elsewhere."""
+    def cpu_seconds(self) -> float:
+        """What all its processes have used, those that have ended too; not a number for a server elsewhere."""
         if self.pid is None:
-            return None
+            return math.nan
         return sum(process.cpu_seconds for process in processes() if self.pid in (process.pid, process.parent))
 
     def make_database(self, name: str) -> dict[str, str]:
@@ -88,8 +90,6 @@ def server(work: Path) -> Iterator[Server]:
 @contextmanager
 def _directory() -> Iterator[Path]:
     """A directory whose path is short, as a socket's has to be."""
-    import tempfile
-
     with tempfile.TemporaryDirectory(prefix="pgq", dir="/tmp") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -111,7 +111,8 @@ class Counters(NamedTuple):
 
     wal_bytes: int
     commits: int
-    dead_tuples: int
+    row_versions: int
+    """Written over or deleted: each a dead row in the end."""
 
     @classmethod
     def read(cls, connection: psycopg.Connection[Any]) -> Counters:
@@ -123,3 +124,7 @@ class Counters(NamedTuple):
         ).fetchone()
         assert row
         return cls(*(int(value or 0) for value in row))
+
+    def since(self, before: Counters) -> Counters:
+        """What was counted since then."""
+        return Counters(*(now - then for now, then in zip(self, before, strict=True)))

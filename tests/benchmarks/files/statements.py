@@ -86,4 +86,4 @@ def pruned() -> dict[str, float]:
     return {"prune_look_ms": milliseconds(look), "prune_1000_ms": milliseconds(batch, warm=3)}
 
 
-print(json.dumps(idle() | held() | pruned()))  # noqa: T201 -- what it is for
+print(json.dumps(idle() | held() | pruned()))

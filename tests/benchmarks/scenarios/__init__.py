@@ -1,6 +1,18 @@
 """All scenarios, by name, in the order that they are run in."""
 
-from tests.benchmarks.scenarios import drain, history, idle, notify, payload, scaling, steady
+from tests.benchmarks.scenarios import (
+    drain,
+    enqueueing,
+    history,
+    idle,
+    latency,
+    notify,
+    orm,
+    payload,
+    scaling,
+    snapshot,
+    steady,
+)
 from tests.benchmarks.scenarios.scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -9,7 +21,14 @@ SCENARIOS: dict[str, Scenario] = {
         drain.SYNC,
         drain.ASYNC,
         drain.TWO,
+        orm.ORM,
+        latency.PICK_UP,
+        latency.DUE,
         steady.STEADY,
+        enqueueing.SINGLE,
+        enqueueing.TRANSACTION,
+        enqueueing.BULK,
+        snapshot.HELD,
         history.HISTORY,
         scaling.SCALING,
         idle.IDLE,

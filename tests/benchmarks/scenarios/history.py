@@ -11,7 +11,7 @@ import time
 
 from tests.benchmarks.place import FILES, Bench
 from tests.benchmarks.scale import jobs
-from tests.benchmarks.scenarios.drain import drain
+from tests.benchmarks.scenarios.drain import drained
 from tests.benchmarks.scenarios.scenario import Scenario
 from tests.benchmarks.systems.system import Load, System
 
@@ -57,15 +57,15 @@ SELECT (SELECT count(*) FROM pgqueue_job WHERE state = 'ready' AND limit_key IS 
 def measure(bench: Bench, system: System) -> dict[str, float]:
     many = system.drain_jobs
     system = system._replace(unfinished=lambda bench: bench.count(DUE))
-    empty = drain(bench, system, Load("noop"), many)
+    empty = drained(bench, system, Load("noop"), range(many)).jobs_per_second
     took = fill(bench)
-    full = drain(bench, system, Load("noop"), many, first=many)
+    full = drained(bench, system, Load("noop"), range(many, 2 * many)).jobs_per_second
     bench.write({SCRIPT: (FILES / SCRIPT).read_text()})
     statements: dict[str, float] = json.loads(bench.run((SCRIPT,)).splitlines()[-1])
     rates = {
-        "share_of_empty": full["jobs_per_second"] / empty["jobs_per_second"],
-        "jobs_per_second_empty": empty["jobs_per_second"],
-        "jobs_per_second_full": full["jobs_per_second"],
+        "share_of_empty": full / empty,
+        "jobs_per_second_empty": empty,
+        "jobs_per_second_full": full,
     }
     return rates | statements | {"tables_mb": megabytes(bench), "filling_seconds": took}
 

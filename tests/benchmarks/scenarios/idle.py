@@ -42,7 +42,7 @@ def idle(bench: Bench, system: System) -> dict[str, float]:
         counted = Counter(STATEMENT.findall(file.read().decode(errors="replace")))
     cpu = cpu_seconds([worker]) - cpu_before
     bench.stop([worker])
-    bench.check_each_ran_once(BEFORE)
+    bench.check_each_ran_once(range(BEFORE))
     minutes = lasted / 60
     measured = {"statements_a_minute": counted.total() / minutes, "worker_cpu_ms_a_minute": cpu * 1000 / minutes}
     return measured | {name or "other": number / minutes for name, number in counted.most_common()}
@@ -68,7 +68,7 @@ def grown(bench: Bench, system: System) -> dict[str, float]:
     if child(worker) != pid:
         raise RuntimeError("the worker's process was replaced meanwhile")
     bench.stop([worker])
-    bench.check_each_ran_once(last)
+    bench.check_each_ran_once(range(last))
     return {
         "growth_mb": resident[-1] - resident[0],
         "rss_mb_first": resident[0],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 from tests.benchmarks.files import record
-from tests.benchmarks.latency import percentile, pick_up_ms
+from tests.benchmarks.percentiles import percentile, pick_up_ms
 from tests.benchmarks.place import Bench, wait_for
 from tests.benchmarks.scale import seconds
 from tests.benchmarks.scenarios.scenario import Scenario
@@ -47,7 +47,7 @@ def picked_up(bench: Bench, system: System, first: int, pace: int) -> dict[str, 
     last = first + paced_jobs(pace)
     bench.produce("paced", "began", first, last - first, pace)
     wait_for(lambda: not system.unfinished(bench) and not bench.runs[first:last].count(0), 60, "jobs that have not run")
-    bench.check_each_ran_once(last)
+    bench.check_each_ran_once(range(last))
     waited = pick_up_ms(bench, first, last)
     return {
         f"pick_up_p50_ms_at_{pace}": percentile(waited, 0.5),

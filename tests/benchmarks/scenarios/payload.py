@@ -6,8 +6,13 @@ from tests.benchmarks.memory import child, peak_mb
 from tests.benchmarks.place import Bench
 from tests.benchmarks.scale import jobs
 from tests.benchmarks.scenarios.drain import drained
-from tests.benchmarks.scenarios.scenario import Scenario
+from tests.benchmarks.scenarios.scenario import Figures, Scenario
 from tests.benchmarks.systems.system import Load, System
+from tests.peers.place import Worker
+
+
+def peak(worker: Worker) -> Figures:
+    return {"peak_rss_mb": peak_mb(child(worker))}
 
 
 def payload(name: str, title: str, task: str, size: int, count: int) -> Scenario:
@@ -17,13 +22,13 @@ def payload(name: str, title: str, task: str, size: int, count: int) -> Scenario
         many = jobs(count)
         way = "payload" if task == "carry" else "bulk"
         produced = bench.produce(way, task, 0, many, size)
-        figures = drained(bench, system, Load(task), many, look=lambda worker: {"peak_rss_mb": peak_mb(child(worker))})
+        drain = drained(bench, system, Load(task), range(many), enqueue=False, look=peak)
         return {
-            "jobs_per_second": figures["jobs_per_second"],
-            "mb_per_second": figures["jobs_per_second"] * size / 1e6,
-            "peak_rss_mb": figures["peak_rss_mb"],
-            "worker_cpu_us": figures["worker_cpu_us"],
-            "wal_bytes": figures["wal_bytes"],
+            "jobs_per_second": drain.jobs_per_second,
+            "mb_per_second": drain.jobs_per_second * size / 1e6,
+            **drain.seen,
+            "worker_cpu_us": drain.figures["worker_cpu_us"],
+            "wal_bytes": drain.figures["wal_bytes"],
             "enqueued_per_second": many / produced["seconds"],
             "producer_grown_mb": produced["grown_kib"] / 1024,
         }

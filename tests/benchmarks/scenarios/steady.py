@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import mean
 from typing import NamedTuple
 
-from tests.benchmarks.latency import percentile, pick_up_ms
+from tests.benchmarks.percentiles import percentile, pick_up_ms
 from tests.benchmarks.place import Bench, wait_for
 from tests.benchmarks.scale import jobs, seconds
-from tests.benchmarks.scenarios.drain import drain
+from tests.benchmarks.scenarios.drain import drained
 from tests.benchmarks.scenarios.scenario import Scenario
 from tests.benchmarks.systems.system import Load, System
 
@@ -44,8 +44,8 @@ def measure(bench: Bench, system: System) -> dict[str, float]:
     with (bench.directory / "settings.py").open("a") as file:
         file.write(SETTINGS)
     first = jobs(DRAINED)
-    drained = drain(bench, system, Load("noop"), first)["jobs_per_second"]
-    pace = min(drained / 2, MOST_A_SECOND)
+    limit = drained(bench, system, Load("noop"), range(first)).jobs_per_second
+    pace = min(limit / 2, MOST_A_SECOND)
     last = first + round(pace * seconds(LASTING_SECONDS))
     worker = bench.start(system.worker(Load("began")))
     time.sleep(seconds(SAMPLING_SECONDS))  # it begins, and removes what was drained
@@ -54,14 +54,14 @@ def measure(bench: Bench, system: System) -> dict[str, float]:
     produced = bench.produced(producer)
     wait_for(lambda: not system.unfinished(bench), 300, "jobs that are not finished")
     bench.stop([worker])
-    bench.check_each_ran_once(last)
+    bench.check_each_ran_once(range(last))
     waited = pick_up_ms(bench, first, last)
     return {
         "p99_ms": percentile(waited, 0.99),
         "p50_ms": percentile(waited, 0.5),
         "most_ms": max(waited),
         "enqueued_per_second": (last - first) / produced["seconds"],
-        "drained_per_second": drained,
+        "drained_per_second": limit,
         "producer_late_seconds": produced["late_seconds"],
         **courses(samples),
     }

@@ -1,6 +1,20 @@
 """All systems, by name: ours, the yardsticks, the peers."""
 
-from tests.benchmarks.systems import limit, naive, notifying, ours
+from tests.benchmarks.systems import (
+    bare,
+    celery,
+    create,
+    dj_queue,
+    django_ox,
+    django_tasks_db,
+    graphile_worker,
+    limit,
+    naive,
+    notifying,
+    ours,
+    pgqueuer,
+    procrastinate,
+)
 from tests.benchmarks.systems.system import System
 
 SYSTEMS: dict[str, System] = {
@@ -8,9 +22,18 @@ SYSTEMS: dict[str, System] = {
     for system in (
         ours.SYSTEM,
         limit.SYSTEM,
+        create.SYSTEM,
+        bare.SYSTEM,
         naive.FOR_UPDATE,
         naive.SKIP_LOCKED,
         notifying.WITHIN,
         notifying.NEVER,
+        pgqueuer.SYSTEM,
+        procrastinate.SYSTEM,
+        django_tasks_db.SYSTEM,
+        django_ox.SYSTEM,
+        dj_queue.SYSTEM,
+        graphile_worker.SYSTEM,
+        celery.SYSTEM,
     )
 }

@@ -60,7 +60,13 @@ def add(apps, schema_editor):
 class Migration(migrations.Migration):
     initial = True
     operations = [
-        migrations.CreateModel("Customer", [("id", models.BigAutoField(primary_key=True)), ("name", models.CharField(max_length=100))]),
+        migrations.CreateModel(
+            "Customer",
+            [
+                ("id", models.BigAutoField(primary_key=True)),
+                ("name", models.CharField(max_length=100)),
+            ],
+        ),
         migrations.CreateModel(
             "Visit",
             [

@@ -32,7 +32,7 @@ def execute_and_notify(connection, statement, params):
     now = time.monotonic()
     if now - told_at < INTERVAL_SECONDS:
         rows = execute(connection, statement, params)
-        left_out.set()
+        on_commit(left_out.set)
         return rows
     told_at = now
     return [row[:3] for row in execute(connection, ENQUEUE_AND_NOTIFY, params)]

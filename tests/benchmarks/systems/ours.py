@@ -8,6 +8,9 @@ from tests.benchmarks.systems.system import Load, System
 from tests.peers.place import Command
 
 ADAPTER = """
+import record
+from django.db.transaction import on_commit
+
 
 def enqueue_many(task, numbers):
     getattr(tasks, task).enqueue_many((((number,), {}) for number in numbers), returning=False)
@@ -15,6 +18,12 @@ def enqueue_many(task, numbers):
 
 def enqueue_payload(task, numbers, text):
     getattr(tasks, task).enqueue_many((((number, text), {}) for number in numbers), returning=False)
+
+
+def enqueue_noted(task, number):
+    with transaction():
+        on_commit(lambda: record.committed(number))  # before the notification, which comes after the commit too
+        enqueue(task, number)
 """
 UNFINISHED = "SELECT count(*) FROM pgqueue_job WHERE finished_at IS NULL"
 
@@ -39,5 +48,7 @@ SYSTEM = System(
     tasks=frozenset({"noop", "anoop", "began", "abegan", "touch", "nap", "carry", "fruit"}),
     settings="none changed",
     path=Path(__file__).resolve().parents[3],
+    sweep=(1, 2, 4, 10),
+    processes=(1, 2),
     ways=frozenset({"bulk", "single", "transaction", "paced", "later", "payload"}),
 )

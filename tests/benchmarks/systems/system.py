@@ -41,14 +41,18 @@ class System(NamedTuple):
     """Which of its settings were chosen, and how, for the reader."""
     prepare: Sequence[Command] = ()
     npm: Sequence[str] = ()
-    """Packages of npm's that it needs."""
+    """Packages of npm's that it needs; `packages` then have a Node.js."""
     broker: str = "postgresql"
     drain_jobs: int = 50_000
     """How many no-op jobs are drained: fewer where 50,000 would take minutes."""
     oldest_python: tuple[int, int] = (3, 11)
     path: Path | None = None
     """A checkout to import from."""
+    runs: bool = True
+    """False for a yardstick that only enqueues."""
     sweep: Sequence[int] = ()
     """Numbers of jobs at a time to try where the best is to be found for each load."""
+    processes: Sequence[int] = (1,)
+    """Numbers of processes to try with each of them."""
     ways: frozenset[str] = frozenset({"bulk", "single", "paced", "later"})
     """Of produce.py's: how it can enqueue."""

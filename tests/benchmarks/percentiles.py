@@ -10,7 +10,7 @@ from tests.benchmarks.place import Bench
 
 
 def pick_up_ms(bench: Bench, first: int, last: int) -> list[float]:
-    """How long each of these jobs waited to begin, from when its enqueue had returned."""
+    """How long each of these jobs waited to begin, from when its commit was noted."""
     commits = _instants(bench, record.COMMITS, first, last)
     starts = _instants(bench, record.STARTS, first, last)
     return [(start - commit) * 1000 for commit, start in zip(commits, starts, strict=True)]
