@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.benchmarks import tables
+from tests.benchmarks import scale, tables
 from tests.benchmarks.environments import environments
 from tests.benchmarks.runner import Round, Runner
 from tests.benchmarks.scenarios import SCENARIOS
@@ -30,15 +30,17 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}; all of them")
     parser.add_argument("--only", metavar="SYSTEM,…", help=f"systems, of {', '.join(SYSTEMS)}; all of them")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each scenario (%(default)s)")
+    parser.add_argument("--scale", type=float, default=1.0, help="part of the jobs and time: 0.01 is a smoke test")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure of every round there")
     parser.add_argument("--work", type=Path, default=default_work(), help="keeps environments and logs (%(default)s)")
     parser.add_argument("--python", default=sys.executable, help="the Python of all systems (%(default)s)")
     options = parser.parse_args(arguments)
+    scale.scale.factor = options.scale
     options.scenarios = [scenario for name in options.scenarios or SCENARIOS for scenario in matching(parser, name)]
     names = options.only.split(",") if options.only else list(SYSTEMS)
     if unknown := set(names) - set(SYSTEMS):
         parser.error(f"no such system: {', '.join(sorted(unknown))}; there are {', '.join(SYSTEMS)}")
-    options.systems = [SYSTEMS[name] for name in names]
+    options.systems = [scale.scaled(SYSTEMS[name]) for name in names]
     return options
 
 
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     top = Path(tempfile.mkdtemp(prefix="run-", dir=options.work))
     rounds: list[Round] = []
     with server(options.work) as postgresql:
-        about = machine(postgresql.variables, options.python)
+        about = machine(postgresql.variables, options.python) + scale.told()
         say(about)
         runner = Runner(top, postgresql, ready.pythons, options.rounds)
         for scenario in options.scenarios:

@@ -39,10 +39,11 @@ class Runner:
     def run(self, scenario: Scenario, systems: Sequence[System]) -> Iterator[Round]:
         """Every round of a scenario; a system that fails is told of, and left out of its further rounds."""
         taking_part = [system for system in systems if scenario.takes_part(system)]
-        for number in range(1, self.rounds + 1):
+        rounds = scenario.rounds or self.rounds
+        for number in range(1, rounds + 1):
             for system in list(taking_part):
                 measured = self._round(scenario, system, number)
-                say(f"{scenario.name} {system.name} {number}/{self.rounds}: {told(measured)}")
+                say(f"{scenario.name} {system.name} {number}/{rounds}: {told(measured)}")
                 if measured.failure:
                     taking_part.remove(system)
                 yield measured

@@ -6,20 +6,28 @@ Copied beside the system's `adapter.py`, which has
 - `enqueue(task, number)`: one job, committed when it returns;
 - `enqueue_later(task, number, seconds)`: one job that is due later;
 - `enqueue_many(task, numbers)`: all of them, by the fastest way that the system documents;
+- `enqueue_payload(task, numbers, text)`: the same with that text as second argument, if the system has it;
 - `transaction()`: a context in which `enqueue` is part of one transaction, if the system has it;
 - `enqueue_noted(task, number)`, if it does more after its commit than to return: it calls `record.committed(number)`.
 
 Prints one line of JSON: seconds, and by how many KiB the process has grown at the most.
 """
 
+import base64
 import json
+import random
 import resource
 import sys
 import time
+from array import array
 from collections.abc import Callable
 
 import adapter  # type: ignore[import-not-found]  # it lies beside a copy of this file
 import record  # type: ignore[import-not-found]  # as above
+
+STREAMED = 100
+Result = dict[str, float] | None
+"""What a way has measured itself."""
 
 
 def bulk(task: str, numbers: range, _: float) -> None:
@@ -59,12 +67,58 @@ def later(task: str, numbers: range, seconds: float) -> None:
         time.sleep(0.05)
 
 
-WAYS: dict[str, Callable[[str, range, float], None]] = {
+def timed(task: str, numbers: range, seconds: float) -> Result:
+    """As fast as possible for so many seconds, from when there is a file `go`: many producers can begin together."""
+    adapter.enqueue(task, numbers[0])  # connects
+    (record.HERE / f"{record.READY}-{numbers[0]}").touch()
+    while not (record.HERE / record.GO).exists():
+        time.sleep(0.002)
+    took = array("d")
+    began = before = time.perf_counter()
+    for number in numbers[1:]:
+        adapter.enqueue(task, number)
+        after = time.perf_counter()
+        took.append(after - before)
+        before = after
+        if after - began > seconds:
+            break
+    else:
+        raise RuntimeError("more numbers are needed for this time")
+    (record.HERE / f"{record.TOOK}-{numbers[0]}").write_bytes(took.tobytes())
+    return {"enqueued": 1 + len(took), "per_second": len(took) / (before - began)}
+
+
+def stream(task: str, numbers: range, per_second: float) -> Result:
+    """At a steady pace, in transactions of 100 jobs; tells how late the last one was."""
+    began = time.monotonic()
+    late = 0.0
+    for place in range(0, len(numbers), STREAMED):
+        early = began + place / per_second - time.monotonic()
+        late = max(0.0, -early)
+        time.sleep(max(0.0, early))
+        chunk = numbers[place : place + STREAMED]
+        adapter.enqueue_many(task, chunk)
+        committed_at = time.monotonic()
+        for number in chunk:
+            record.committed(number, committed_at)
+    return {"late_seconds": late}
+
+
+def payload(task: str, numbers: range, size: float) -> None:
+    """With a text of so many bytes, which the server cannot compress."""
+    text = base64.b64encode(random.Random(0).randbytes(int(size))).decode()[: int(size)]
+    adapter.enqueue_payload(task, numbers, text)
+
+
+WAYS: dict[str, Callable[[str, range, float], Result]] = {
     "bulk": bulk,
     "single": single,
     "transaction": transaction,
     "paced": paced,
     "later": later,
+    "timed": timed,
+    "stream": stream,
+    "payload": payload,
 }
 
 
@@ -76,9 +130,9 @@ def main() -> None:
     way, task, first, count, *rest = sys.argv[1:]
     adapter.start()
     before, began = resident_kib(), time.monotonic()
-    WAYS[way](task, range(int(first), int(first) + int(count)), float(rest[0]) if rest else 0.0)
+    more = WAYS[way](task, range(int(first), int(first) + int(count)), float(rest[0]) if rest else 0.0)
     took = time.monotonic() - began
-    print(json.dumps({"seconds": took, "grown_kib": resident_kib() - before}))
+    print(json.dumps({"seconds": took, "grown_kib": resident_kib() - before, **(more or {})}))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from pathlib import Path
 
 HERE = Path(os.environ.get("RECORD_DIRECTORY") or Path(__file__).parent)
 RUNS, STARTS, COMMITS = "runs", "starts", "commits"
+READY, GO, TOOK = "ready", "go", "took"
+"""Files of producers that begin together; all but `go` have the first number in their names."""
 INSTANT = struct.Struct("=d")
 """Seconds of the machine's monotonic clock, which all processes share."""
 

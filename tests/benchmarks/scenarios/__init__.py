@@ -1,6 +1,18 @@
 """All scenarios, by name, in the order that they are run in."""
 
-from tests.benchmarks.scenarios import drain, enqueueing, latency, orm, snapshot
+from tests.benchmarks.scenarios import (
+    drain,
+    enqueueing,
+    history,
+    idle,
+    latency,
+    notify,
+    orm,
+    payload,
+    scaling,
+    snapshot,
+    steady,
+)
 from tests.benchmarks.scenarios.scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -12,9 +24,16 @@ SCENARIOS: dict[str, Scenario] = {
         orm.ORM,
         latency.PICK_UP,
         latency.DUE,
+        steady.STEADY,
         enqueueing.SINGLE,
         enqueueing.TRANSACTION,
         enqueueing.BULK,
         snapshot.HELD,
+        history.HISTORY,
+        scaling.SCALING,
+        idle.IDLE,
+        idle.GROWTH,
+        notify.NOTIFY,
+        *payload.PAYLOADS,
     )
 }

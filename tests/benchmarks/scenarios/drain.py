@@ -10,6 +10,7 @@ from tests.benchmarks.place import Bench, cpu_seconds, wait_for
 from tests.benchmarks.scenarios.scenario import Figures, Scenario
 from tests.benchmarks.server import Counters
 from tests.benchmarks.systems.system import Load, System
+from tests.peers.place import Worker
 
 STARTING_SECONDS = 60.0
 DRAINING_SECONDS = 900.0
@@ -27,6 +28,7 @@ class Drained(NamedTuple):
     """From the first run on: what it takes to start is not in it."""
     server_cpu_seconds: float
     counted: Counters
+    seen: Figures
 
     @property
     def jobs_per_second(self) -> float:
@@ -45,8 +47,16 @@ class Drained(NamedTuple):
         }
 
 
-def drained(bench: Bench, system: System, load: Load, numbers: range, *, enqueue: bool = True) -> Drained:
-    """Enqueue these jobs, unless they are there, start a worker, and wait until all are done."""
+def drained(
+    bench: Bench,
+    system: System,
+    load: Load,
+    numbers: range,
+    *,
+    enqueue: bool = True,
+    look: Callable[[Worker], Figures] = lambda worker: {},
+) -> Drained:
+    """Enqueue these jobs, unless they are there, start a worker, wait until all are done, and look at it."""
     if enqueue:
         bench.produce("bulk", load.task, numbers.start, len(numbers))
     before, server_before = Counters.read(bench.connection), bench.server.cpu_seconds()
@@ -57,6 +67,7 @@ def drained(bench: Bench, system: System, load: Load, numbers: range, *, enqueue
     wait_for(lambda: runs.done() == len(numbers), DRAINING_SECONDS, "jobs that have not run", pause=LOOK_SECONDS)
     ended = wait_for(lambda: not system.unfinished(bench), DRAINING_SECONDS, "jobs that are not finished")
     worker_cpu, server_after = cpu_seconds([worker]) - worker_before, bench.server.cpu_seconds()
+    seen = look(worker)
     bench.stop([worker])
     after = Counters.read(bench.connection)
     bench.check_each_ran_once(numbers)
@@ -67,6 +78,7 @@ def drained(bench: Bench, system: System, load: Load, numbers: range, *, enqueue
         worker_cpu_seconds=worker_cpu,
         server_cpu_seconds=server_after - server_before,
         counted=after.since(before),
+        seen=seen,
     )
 
 

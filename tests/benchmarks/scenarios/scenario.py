@@ -27,3 +27,5 @@ class Scenario(NamedTuple):
     bigger_is_better: bool = True
     targets: Sequence[str] = ()
     """What is to be shown, in words."""
+    rounds: int | None = None
+    """How many rounds, whatever is asked for: where one takes very long."""

@@ -80,10 +80,16 @@ class Migration(migrations.Migration):
 """
 
 TASKS = """
+import base64
+import random
+import time
+
 from {module} import task
 
 import record
 from app.models import Customer, Visit
+
+FRUIT = base64.b64encode(random.Random(0).randbytes(7_500)).decode()  # 10 kB that the server cannot compress
 
 
 @task
@@ -111,6 +117,23 @@ def touch(number):
     customer = Customer.objects.get(pk=number % 1000 + 1)
     Visit.objects.create(customer=customer, number=number)
     record.ran(number)
+
+
+@task
+def nap(number):
+    time.sleep(0.05)
+    record.ran(number)
+
+
+@task
+def carry(number, text):
+    record.ran(number)
+
+
+@task
+def fruit(number):
+    record.ran(number)
+    return FRUIT
 """
 
 ADAPTER = """

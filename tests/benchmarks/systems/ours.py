@@ -16,6 +16,10 @@ def enqueue_many(task, numbers):
     getattr(tasks, task).enqueue_many((((number,), {}) for number in numbers), returning=False)
 
 
+def enqueue_payload(task, numbers, text):
+    getattr(tasks, task).enqueue_many((((number, text), {}) for number in numbers), returning=False)
+
+
 def enqueue_noted(task, number):
     with transaction():
         on_commit(lambda: record.committed(number))  # before the notification, which comes after the commit too
@@ -41,10 +45,10 @@ SYSTEM = System(
     prepare=[django.MIGRATE],
     worker=worker,
     unfinished=unfinished,
-    tasks=frozenset({"noop", "anoop", "began", "abegan", "touch"}),
+    tasks=frozenset({"noop", "anoop", "began", "abegan", "touch", "nap", "carry", "fruit"}),
     settings="none changed",
     path=Path(__file__).resolve().parents[3],
     sweep=(1, 2, 4, 10),
     processes=(1, 2),
-    ways=frozenset({"bulk", "single", "transaction", "paced", "later"}),
+    ways=frozenset({"bulk", "single", "transaction", "paced", "later", "payload"}),
 )

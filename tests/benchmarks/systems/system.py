@@ -15,7 +15,7 @@ class Load(NamedTuple):
 
     task: str
     """noop or anoop (sync and async, `record.ran(number)`), began or abegan (`record.began(number)`), touch (one read
-    and one write by Django's ORM, then `record.ran`)."""
+    and one write by Django's ORM, then `record.ran`), nap (50 ms), carry (takes a text), fruit (returns 10 kB)."""
     processes: int = 1
     concurrency: int | None = None
     """Jobs at a time in each process; None: the system's best."""
