@@ -8,6 +8,7 @@ that cannot write would else be taken for lost and run again.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -26,6 +27,8 @@ logger = logging.getLogger("django_pgqueue.worker")
 BATCH: Final = 500
 BUFFER_LIMIT: Final = 5000
 """Reports that wait at the most before no more jobs are claimed."""
+WRITE_INTERVAL_SECONDS: Final = 0.005
+"""From the beginning of one write to that of the next, unless hundreds wait."""
 LOCKED_PAUSE_SECONDS: Final = 0.05
 DUE_AGAIN: Final = frozenset({Ending.FAILED, Ending.CRASHED, Ending.RELEASED, Ending.UNKNOWN, Ending.SNOOZED})
 UNWRITABLE: Final = (psycopg.DataError, psycopg.IntegrityError, UnicodeError)
@@ -47,7 +50,7 @@ class Completer(Service):
     def hand_over(self, report: Report) -> None:
         """Take responsibility for writing a report."""
         self.pending.append(report)
-        self._wake.set()
+        self.wake()
 
     @property
     def is_full(self) -> bool:
@@ -68,6 +71,7 @@ class Completer(Service):
             self.pending.popleft()
         if not self._writing:
             return 60.0
+        began = time.monotonic()
         reports = self._writing
         with self.link.use() as connection:
             try:
@@ -79,6 +83,8 @@ class Completer(Service):
         self.pending.extend(locked)
         if any(report.ending in DUE_AGAIN for report in reports):
             self.on_ready()
+        if len(reports) < BATCH:
+            self._stopping.wait(began + WRITE_INTERVAL_SECONDS - time.monotonic())
         return LOCKED_PAUSE_SECONDS if locked and len(locked) == len(self.pending) else 0.0
 
     def _one_by_one(self, connection: EngineConnection, reports: list[Report], error: Exception) -> list[Report]:
