@@ -71,9 +71,9 @@ SYSTEM = System(
     unfinished=unfinished,
     tasks=frozenset({"noop", "began"}),
     settings=(
-        "10 threads, which had the best median of prefork with 1, 2 and 4 children, of 1, 2 and 10 threads, and of solo; "
+        "10 threads, whose median was best of prefork with 1, 2 and 4 children, of 1, 2 and 10 threads, and of solo; "
         "worker_prefetch_multiplier 128, of 4, 128 and 1024; task_ignore_result, worker_disable_rate_limits, without "
-        "gossip, mingle and heartbeat; hiredis made no difference; early acks, its default: a lost worker loses its jobs. "
+        "gossip, mingle and heartbeat; hiredis made no difference; early acks, its default: a lost worker loses jobs. "
         "It has no coroutine tasks. Redis is at its defaults but saves nothing; its CPU is not counted"
     ),
     broker="redis",

@@ -108,9 +108,9 @@ SYSTEM = System(
     unfinished=unfinished,
     tasks=frozenset({"noop", "anoop", "began", "abegan"}),
     settings=(
-        "`pgq autovac`; one connection; --batch-size 500, of 10, 100, 500 and 1000, each with one connection and with a "
-        "pool, and of 10, 100 and 500 with 2 and 5 managers in the process; uvloop, which `pgq run` has; durable, its "
-        "default. "
+        "`pgq autovac`; one connection; --batch-size 500, of 10, 100, 500 and 1000, each with one connection and "
+        "with a pool, and of 10, 100 and 500 with 2 and 5 managers in the process; uvloop, which `pgq run` has; durable, "
+        "its default. "
         "It has only coroutines: what is a sync no-op elsewhere is called in one, without a thread"
     ),
     ways=frozenset({"bulk", "single", "transaction", "paced", "later"}),
