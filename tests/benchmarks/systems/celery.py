@@ -29,7 +29,6 @@ def began(number):
 """
 
 ADAPTER = """
-from celery import group
 from work import app
 
 
@@ -46,7 +45,9 @@ def enqueue_later(task, number, seconds):
 
 
 def enqueue_many(task, numbers):
-    group(app.tasks[task].s(number) for number in numbers).apply_async()
+    with app.producer_pool.acquire(block=True) as producer:
+        for number in numbers:
+            app.tasks[task].apply_async((number,), producer=producer)
 """
 CLI = ("-m", "celery", "-A", "work", "worker", "--without-gossip", "--without-mingle", "--without-heartbeat")
 NAME = ("-n", "{process}@%h")
