@@ -15,7 +15,12 @@ def main() -> None:
     if len(commands) == 1:
         os.execv(sys.executable, commands[0])  # noqa: S606 -- words of the system's own
     processes = [subprocess.Popen(command) for command in commands]
-    signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in processes])
+
+    def stop(*_: object) -> None:
+        for process in processes:
+            process.terminate()
+
+    signal.signal(signal.SIGTERM, stop)
     for process in processes:
         process.wait()
 

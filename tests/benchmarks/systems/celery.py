@@ -29,7 +29,6 @@ def began(number):
 """
 
 ADAPTER = """
-from celery import group
 from work import app
 
 
@@ -46,7 +45,9 @@ def enqueue_later(task, number, seconds):
 
 
 def enqueue_many(task, numbers):
-    group(app.tasks[task].s(number) for number in numbers).apply_async()
+    with app.producer_pool.acquire(block=True) as producer:
+        for number in numbers:
+            app.tasks[task].apply_async((number,), producer=producer)
 """
 CLI = ("-m", "celery", "-A", "work", "worker", "--without-gossip", "--without-mingle", "--without-heartbeat")
 NAME = ("-n", "{process}@%h")
@@ -71,9 +72,9 @@ SYSTEM = System(
     unfinished=unfinished,
     tasks=frozenset({"noop", "began"}),
     settings=(
-        "10 threads, which had the best median of prefork with 1, 2 and 4 children, of 1, 2 and 10 threads, and of solo; "
+        "10 threads, whose median was best of prefork with 1, 2 and 4 children, of 1, 2 and 10 threads, and of solo; "
         "worker_prefetch_multiplier 128, of 4, 128 and 1024; task_ignore_result, worker_disable_rate_limits, without "
-        "gossip, mingle and heartbeat; hiredis made no difference; early acks, its default: a lost worker loses its jobs. "
+        "gossip, mingle and heartbeat; hiredis made no difference; early acks, its default: a lost worker loses jobs. "
         "It has no coroutine tasks. Redis is at its defaults but saves nothing; its CPU is not counted"
     ),
     broker="redis",

@@ -40,44 +40,34 @@ async def main():
 """
 
 ADAPTER = """
-import asyncio
-from contextlib import contextmanager
 from datetime import timedelta
 
-import asyncpg
-import uvloop
-from pgqueuer.db import AsyncpgDriver
-from pgqueuer.queries import Queries
-
-loop = uvloop.new_event_loop()
-asyncio.set_event_loop(loop)
+import psycopg
+from pgqueuer.db import SyncPsycopgDriver
+from pgqueuer.queries import SyncQueries
 
 
 def start():
     global connection, queries
-    connection = loop.run_until_complete(asyncpg.connect())
-    queries = Queries(AsyncpgDriver(connection))
+    connection = psycopg.connect(autocommit=True)
+    queries = SyncQueries(SyncPsycopgDriver(connection))
 
 
 def enqueue(task, number):
-    loop.run_until_complete(queries.enqueue(task, b"%d" % number))
+    queries.enqueue(task, b"%d" % number)
 
 
 def enqueue_later(task, number, seconds):
-    loop.run_until_complete(queries.enqueue(task, b"%d" % number, execute_after=timedelta(seconds=seconds)))
+    queries.enqueue(task, b"%d" % number, execute_after=timedelta(seconds=seconds))
 
 
 def enqueue_many(task, numbers):
     payloads = [b"%d" % number for number in numbers]
-    loop.run_until_complete(queries.enqueue([task] * len(payloads), payloads, [0] * len(payloads)))
+    queries.enqueue([task] * len(payloads), payloads, [0] * len(payloads))
 
 
-@contextmanager
 def transaction():
-    open_one = connection.transaction()
-    loop.run_until_complete(open_one.start())
-    yield
-    loop.run_until_complete(open_one.commit())
+    return connection.transaction()
 """
 CLI = ("-m", "pgqueuer")
 BATCH = 500
@@ -101,17 +91,21 @@ def unfinished(bench: Bench) -> int:
 SYSTEM = System(
     name="pgqueuer",
     distribution="pgqueuer",
-    packages=("pgqueuer[asyncpg]==1.6.0", "typer==0.24.1"),  # with typer 0.29.2 `pgq run` ends with an AttributeError
+    packages=(
+        "pgqueuer[asyncpg]==1.6.0",
+        "psycopg[binary]==3.3.9",
+        "typer==0.24.1",  # with 0.29.2 `pgq run` ends with an AttributeError
+    ),
     files={"work.py": WORK, "adapter.py": ADAPTER, "start.py": (FILES / "start.py").read_text()},
     prepare=[(*CLI, "install"), (*CLI, "autovac")],
     worker=worker,
     unfinished=unfinished,
     tasks=frozenset({"noop", "anoop", "began", "abegan"}),
     settings=(
-        "`pgq autovac`; one connection; --batch-size 500, of 10, 100, 500 and 1000, each with one connection and with a "
-        "pool, and of 10, 100 and 500 with 2 and 5 managers in the process; uvloop, which `pgq run` has; durable, its "
-        "default. "
-        "It has only coroutines: what is a sync no-op elsewhere is called in one, without a thread"
+        "`pgq autovac`; one connection; --batch-size 500, of 10, 100, 500 and 1000, each with one connection and a "
+        "pool, and of 10, 100 and 500 with 2 and 5 managers in the process; uvloop, which `pgq run` has; durable, "
+        "its default. It has only coroutines: what is a sync no-op elsewhere is called in one, without a thread. "
+        "Enqueued by its sync queries and driver"
     ),
     ways=frozenset({"bulk", "single", "transaction", "paced", "later"}),
 )
