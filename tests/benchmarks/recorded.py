@@ -17,7 +17,7 @@ DROP = 0.15
 
 
 def shares(rounds: Sequence[Round]) -> dict[str, float]:
-    """By scenario, our median rate against that of scenario 1's limit, which runs no jobs: of whatever kind they are."""
+    """By scenario, our median rate against the limit of scenario 1, for the limit runs no jobs of any kind."""
     limit = medians(one for one in rounds if one.scenario == SCENARIOS[0])["limit"][FIGURE]
     ours = {name: medians(one for one in rounds if one.scenario == name)[US][FIGURE] for name in SCENARIOS}
     return {name: rate / limit for name, rate in ours.items()}
