@@ -24,7 +24,7 @@ from .service import Service
 
 logger = logging.getLogger("django_pgqueue.worker")
 
-BATCH: Final = 500
+BATCH: Final = 1000
 BUFFER_LIMIT: Final = 5000
 """Reports that wait at the most before no more jobs are claimed."""
 WRITE_INTERVAL_SECONDS: Final = 0.005
