@@ -19,7 +19,8 @@ MAX_DEPTH: Final = 100
 MAX_INTEGER_BITS: Final = 14_000
 """Python itself refuses to write or read a decimal of more than 4,300 digits."""
 
-_decode = json.JSONDecoder().decode
+_to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_from_json: Final = json.JSONDecoder().decode
 
 INSTEAD: Final[tuple[tuple[Any, str], ...]] = (
     (datetime, "pass value.isoformat(), and datetime.fromisoformat() it in the task"),
@@ -44,7 +45,7 @@ def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     named = {
         _text(name, "an argument's name"): _normalise(value, f"argument {name!r}", 1) for name, value in kwargs.items()
     }
-    text = json.dumps({"args": positional, "kwargs": named}, separators=(",", ":"), ensure_ascii=False)
+    text = _to_json({"args": positional, "kwargs": named})
     limit = get_settings().MAX_ARGUMENTS_BYTES
     if (size := _size(text)) > limit:
         raise ValueError(
@@ -56,7 +57,7 @@ def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 def encode_result(value: Any) -> str:
     """Return the JSON text of a task's return value; raises as `encode_arguments`."""
-    text = json.dumps(_normalise(value, "the return value", 0), separators=(",", ":"), ensure_ascii=False)
+    text = _to_json(_normalise(value, "the return value", 0))
     limit = get_settings().MAX_RESULT_BYTES
     if (size := _size(text)) > limit:
         raise ValueError(
@@ -69,7 +70,7 @@ def encode_result(value: Any) -> str:
 def decode_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
     """Return (args, kwargs) from a job's JSON text; raises `ValueError` if it does not have their shape."""
     try:
-        decoded = _decode(text)
+        decoded = _from_json(text)
         args, kwargs = decoded["args"], decoded["kwargs"]
     except (ValueError, RecursionError, LookupError, TypeError) as error:
         raise ValueError(f"the job's arguments cannot be read: {error!r}") from error

@@ -43,17 +43,19 @@ RETURNING id, run_after, enqueued_at
 #
 # Moves:  → ready
 # Caller: Task.enqueue_many(), a chunk at a time
+# Cost:   6 us a job. One JSON array comes in, whose elements are kept as they are written: an array of texts took the
+#         client 5 us a job to put together.
 ENQUEUE_MANY: Final = """
 /* pgqueue:enqueue_many */
 INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after)
 SELECT
-    %(task_name)s, %(queue_name)s, %(priority)s, given.arguments::json, %(max_attempts)s,
+    %(task_name)s, %(queue_name)s, %(priority)s, given.arguments, %(max_attempts)s,
     statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
     coalesce(
         %(run_after)s::timestamptz,
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
     )
-FROM unnest(%(arguments)s::text[]) WITH ORDINALITY AS given (arguments, place)
+FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS given (arguments, place)
 ORDER BY given.place
 RETURNING id
 """
@@ -188,63 +190,45 @@ recorded AS (
 SELECT id FROM culprit
 """
 
-# The lanes that hold ready jobs, due or not, by a loose index scan.
+# The lanes that hold ready jobs, and in how many seconds the first job of each is due (not above 0: it is), by a loose
+# index scan.
 #
-# Caller: lifecycle.lanes(), at most once a second
-# Index:  pgqueue_job_ready: one look-up a lane
-# Cost:   0.3 ms; 1.1 ms for 250 lanes
+# Caller: lifecycle.lanes(), at most once a second, and before a worker sleeps
+# Index:  pgqueue_job_ready: one look-up a lane finds the first entry of the next
+# Cost:   0.2 ms; 1.1 ms for 250 lanes
 LANES: Final = """
 /* pgqueue:lanes */
 WITH RECURSIVE lane AS (
     (
-        SELECT queue_name, priority FROM pgqueue_job
+        SELECT queue_name, priority, run_after FROM pgqueue_job
         WHERE state = 'ready' AND limit_key IS NULL
-        ORDER BY queue_name, priority DESC
+        ORDER BY queue_name, priority DESC, run_after, id
         LIMIT 1
     )
     UNION ALL
-    SELECT next.queue_name, next.priority
+    SELECT next.queue_name, next.priority, next.run_after
     FROM lane
     CROSS JOIN LATERAL (
         (
-            SELECT queue_name, priority FROM pgqueue_job
+            SELECT queue_name, priority, run_after FROM pgqueue_job
             WHERE state = 'ready' AND limit_key IS NULL
               AND queue_name = lane.queue_name AND priority < lane.priority
-            ORDER BY queue_name, priority DESC
+            ORDER BY queue_name, priority DESC, run_after, id
             LIMIT 1
         )
         UNION ALL
         (
-            SELECT queue_name, priority FROM pgqueue_job
+            SELECT queue_name, priority, run_after FROM pgqueue_job
             WHERE state = 'ready' AND limit_key IS NULL AND queue_name > lane.queue_name
-            ORDER BY queue_name, priority DESC
+            ORDER BY queue_name, priority DESC, run_after, id
             LIMIT 1
         )
         LIMIT 1
     ) AS next
 )
-SELECT queue_name, priority FROM lane
-"""
-
-# Seconds until the next job of the lanes given is due; NULL if none waits.
-#
-# Caller: lifecycle.seconds_until_due(), when a claim came back empty
-# Index:  pgqueue_job_ready: the first entry of each lane that is later than now
-SECONDS_UNTIL_DUE: Final = """
-/* pgqueue:seconds_until_due */
-SELECT min(extract(epoch FROM job.run_after - statement_timestamp())::float8 - %(time_shift_seconds)s::float8)
-FROM unnest(%(queue_names)s::varchar[], %(priorities)s::smallint[]) AS lane (queue_name, priority)
-CROSS JOIN LATERAL (
-    SELECT run_after
-    FROM pgqueue_job
-    WHERE state = 'ready'
-      AND limit_key IS NULL
-      AND queue_name = lane.queue_name
-      AND priority = lane.priority
-      AND run_after > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-    ORDER BY run_after, id
-    LIMIT 1
-) AS job
+SELECT queue_name, priority,
+       extract(epoch FROM run_after - statement_timestamp())::float8 - %(time_shift_seconds)s::float8
+FROM lane
 """
 
 # Extend the leases of the open executions of these workers, and tell which are open at all.

@@ -23,7 +23,7 @@ from .context import TaskContext
 from .db import open_transaction_elsewhere, wake_workers_after_commit
 from .exceptions import Duration, InvalidTask, Retry, seconds
 from .retry import Backoff, as_backoff, delay_after
-from .validation import RunAfter, as_call, as_names, due, validate
+from .validation import RunAfter, as_call, as_names, check_call, due, validate
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -193,7 +193,7 @@ class Task(Generic[P, R]):
 
     def _encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         try:
-            self.signature.bind(*self._with_context(tuple(args)), **kwargs)
+            check_call(self.func, len(args) + self.takes_context, tuple(kwargs))
         except TypeError as error:
             raise TypeError(f"{self.name}() cannot be called like this: {error}") from None
         return encode_arguments(args, kwargs)

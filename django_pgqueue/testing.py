@@ -46,7 +46,10 @@ def run_jobs(
 
 def _claim_one(alias: str, queue_names: Sequence[str]) -> Claimed | None:
     connection = connections[alias]
-    lanes = [lane for lane in lifecycle.lanes(connection) if not queue_names or lane.queue_name in queue_names]
+    found = lifecycle.lanes(connection)
+    lanes = [
+        lane for lane, seconds in found.items() if seconds <= 0 and (not queue_names or lane.queue_name in queue_names)
+    ]
     lanes.sort(key=lambda lane: -lane.priority)
     if not lanes:
         return None

@@ -109,7 +109,6 @@ def call_everything(engine, job_in):
     lifecycle.enqueue(engine, task_name=helpers.NOOP, arguments=helpers.NO_ARGUMENTS, **one_call)
     lifecycle.enqueue_many(engine, task_name=helpers.NOOP, arguments=[helpers.NO_ARGUMENTS], **one_call)
     lanes = lifecycle.lanes(engine)
-    lifecycle.seconds_until_due(engine, lanes)
     lifecycle.next_in_line(engine, helpers.lanes_from_start(*lanes))
     helpers.claim_all(engine)
     lifecycle.extend(engine, [1], lease_seconds=60.0)
@@ -219,11 +218,6 @@ TEXTS = {"exception_classes": "E", "errors": "e", "tracebacks": "t"}
 CASES: dict[str, tuple[Any, int, set[str]]] = {
     "CLAIM": (claim, BATCH, {"pgqueue_job_ready", "pgqueue_job_pkey"}),
     "NEXT_IN_LINE": (lane_params, LANES, {"pgqueue_job_ready"}),
-    "SECONDS_UNTIL_DUE": (
-        lambda connection: {k: v for k, v in lane_params(connection).items() if k in {"queue_names", "priorities"}},
-        LANES,
-        {"pgqueue_job_ready"},
-    ),
     "LANES": (lambda connection: {}, LANES, {"pgqueue_job_ready"}),
     "SUCCEED": (
         lambda connection: ends(connection, results=None, **TIMES),

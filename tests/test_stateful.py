@@ -419,11 +419,11 @@ class Queue(RuleBasedStateMachine):
     def look(self, worker_id: int, lanes: list[Lane], count: int) -> None:
         """What a worker asks before it claims, and a supervisor of a process that died."""
         ready = [job for job in self.jobs.values() if job.state is State.READY]
-        assert {*lifecycle.lanes(self.engine)} == {job.lane for job in ready}
+        waiting = lifecycle.lanes(self.engine)
+        assert {*waiting} == {job.lane for job in ready}
+        for lane, seconds in waiting.items():
+            assert abs(seconds / TICK - min(job.due - self.now for job in ready if job.lane == lane)) < 0.5
         lanes = lanes[:count]
-        later = [job.due - self.now for job in ready if job.lane in lanes and job.due > self.now]
-        seconds = lifecycle.seconds_until_due(self.engine, lanes)
-        assert (seconds is None) if not later else abs((seconds or 0.0) / TICK - min(later)) < 0.5
         due = [job.id for job in ready if job.lane in lanes and job.due <= self.now]
         next_in_line = lifecycle.next_in_line(self.engine, dict.fromkeys(lanes, Cursor()), skipped_ids=due[1:])
         assert next_in_line == (due[0] if due else None)

@@ -26,7 +26,6 @@ from .claims import (
     extend,
     lanes,
     next_in_line,
-    seconds_until_due,
     set_aside,
 )
 from .finishes import (
@@ -106,7 +105,6 @@ __all__ = [
     "rescue",
     "retry",
     "run_now",
-    "seconds_until_due",
     "set_aside",
     "snooze",
     "succeed",

@@ -66,7 +66,7 @@ def enqueue_many(
             "task_name": task_name,
             "queue_name": queue_name,
             "priority": priority,
-            "arguments": list(arguments),
+            "arguments": f"[{','.join(arguments)}]",
             "max_attempts": max_attempts,
             "run_after": run_after,
             "delay_seconds": delay_seconds,

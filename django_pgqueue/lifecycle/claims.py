@@ -54,27 +54,19 @@ def set_aside(connection: Connection, job_id: int, *, worker_id: int, exception_
     return bool(persistently(connection, sql.SET_ASIDE, params))
 
 
-def lanes(connection: Connection) -> list[Lane]:
-    """Return the lanes that hold ready jobs, due or not, by queue name, highest priority first."""
-    return list(map(Lane._make, execute(connection, sql.LANES, {})))
+def lanes(connection: Connection) -> dict[Lane, float]:
+    """Return the lanes that hold ready jobs, by queue name, highest priority first.
 
-
-def seconds_until_due(connection: Connection, wanted: Iterable[Lane]) -> float | None:
-    """Return the seconds until the next job of these lanes is due, or None if none waits."""
-    return execute(connection, sql.SECONDS_UNTIL_DUE, _queue_params(wanted))[0][0]  # type: ignore[no-any-return]
-
-
-def _queue_params(wanted: Iterable[Lane]) -> dict[str, Any]:
-    names_and_priorities = list(wanted)
-    return {
-        "queue_names": [lane.queue_name for lane in names_and_priorities],
-        "priorities": [lane.priority for lane in names_and_priorities],
-    }
+    With each, the seconds until its first job is due; not above 0 if it is.
+    """
+    rows = execute(connection, sql.LANES, {})
+    return {Lane(queue_name, priority): seconds for queue_name, priority, seconds in rows}
 
 
 def _lane_params(cursors: Mapping[Lane, Cursor]) -> dict[str, Any]:
     return {
-        **_queue_params(cursors),
+        "queue_names": [lane.queue_name for lane in cursors],
+        "priorities": [lane.priority for lane in cursors],
         "after_ats": [cursor.run_after for cursor in cursors.values()],
         "after_ids": [cursor.job_id for cursor in cursors.values()],
     }

@@ -41,6 +41,8 @@ AHEAD_BYTES: Final = 16 * 1024 * 1024
 IDLE_PAUSES_SECONDS: Final = (0.005, 0.015, 0.06, 0.24)
 """Looks at 5, 20, 80 and 320 ms after the last job, before a long sleep: enqueue leaves notifications out that
 follow another within 5 ms, and counts on these."""
+LOCKED_SECONDS: Final = 1.0
+"""How long to sleep at most while jobs are due that cannot be had: somebody has them locked."""
 EXECUTION_KEY: Final = "pgqueue_execution_pkey"
 UNCLAIMABLE: Final = (psycopg.DataError, psycopg.IntegrityError, psycopg.InternalError)
 
@@ -66,8 +68,7 @@ class Fetcher(Service):
         self._afresh = False
         self._saw_all = False
         self._idle_steps = 0
-        self._due_at = float("inf")
-        """When the next job is due that was not due at the last look ahead, by the monotonic clock."""
+        self._announced = False
         self._full_scan_at = 0.0
         self._full_scan_rest = Rest()
         self._job_bytes = 1.0
@@ -80,6 +81,7 @@ class Fetcher(Service):
     def notified(self) -> None:
         """Look again soon, and more often for a while; from any thread."""
         self._idle_steps = 0
+        self._announced = True
         self.wake()
 
     def look_afresh(self) -> None:
@@ -97,12 +99,9 @@ class Fetcher(Service):
         room = self._room()
         if room <= 0:
             return self._until_slots_free()
-        began = time.monotonic()
-        if self._claim(room):
+        if self._claim_announced() or self._claim(room):
             self._idle_steps = 0
             return 0.0
-        if self._due_at <= began:  # somebody else has taken that one
-            self._due_at = float("inf")
         return self._idle_pause()
 
     def at_end(self) -> None:
@@ -136,6 +135,24 @@ class Fetcher(Service):
                 give_back(connection, taken)
 
     # ---------------------------------------------------------------- where
+
+    def _claim_announced(self) -> bool:
+        """Take the job that a notification woke this worker for, if it is in a lane that had jobs lately.
+
+        Before the look at the lanes, which takes 0.3 ms of the 2 from a commit to the start of its job. One job only:
+        another's lane may come first.
+        """
+        announced, self._announced = self._announced, False
+        lately = self.lanes.lately() if announced and self.lanes.last_was_empty else {}
+        if not lately:
+            return False
+        with self.link.use() as connection:
+            claimed = self._take(connection, lately, 1)
+        if claimed:
+            self.lanes.move_cursors(claimed)
+            self.vain_looks = 0
+        pulse.claimed()
+        return bool(claimed)
 
     def _claim(self, room: int) -> Sequence[Claimed]:
         now = time.monotonic()
@@ -223,23 +240,16 @@ class Fetcher(Service):
     # ---------------------------------------------------------------- when
 
     def _idle_pause(self) -> float:
-        step, self._idle_steps = self._idle_steps, self._idle_steps + 1
-        if step == 0:
-            self._look_ahead()
-        if step < len(IDLE_PAUSES_SECONDS):
-            return self._until_due(IDLE_PAUSES_SECONDS[step])
+        if self._idle_steps < len(IDLE_PAUSES_SECONDS):
+            self._idle_steps += 1
+            return self._until_due(IDLE_PAUSES_SECONDS[self._idle_steps - 1])
         if not self._saw_all:  # something may lie behind a cursor: no long sleep before a claim from the start
             return self._until_due(min(self.polling_seconds, max(0.001, self._full_scan_at - time.monotonic())))
-        self._look_ahead()
         return self._until_due(self.polling_seconds * random.uniform(0.8, 1))  # noqa: S311 -- spreads load
 
-    def _look_ahead(self) -> None:
-        with self.link.use() as connection:
-            seconds = lifecycle.seconds_until_due(connection, self.lanes.known)
-        self._due_at = float("inf") if seconds is None else time.monotonic() + seconds
-
     def _until_due(self, pause_seconds: float) -> float:
-        return min(pause_seconds, max(0.001, self._due_at - time.monotonic()))
+        now = time.monotonic()
+        return min(pause_seconds, max(0.001, self.lanes.next_due_at(now + LOCKED_SECONDS) - now))
 
 
 def _is_of_rows(error: psycopg.Error) -> bool:

@@ -17,6 +17,8 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 AGE_LIMIT_SECONDS: Final = 1.0
 MANY: Final = 200
+LATELY: Final = 8
+"""Lanes that are remembered for the next announcement."""
 
 
 class Lanes:
@@ -25,12 +27,15 @@ class Lanes:
     def __init__(self, queue_names: Sequence[str]) -> None:
         self.queue_names = list(queue_names)
         """Strict in this order; empty for all queues, by priority, those of one priority taking turns."""
-        self.known: list[Lane] = []
+        self.last_was_empty = True
+        """Whether the last claim found nothing, or there was nothing to claim."""
+        self._due_at: dict[Lane, float] = {}
+        """When the first job of each lane is due, by the monotonic clock."""
         self._cursors: dict[Lane, Cursor] = {}
-        self._looked_at = float("-inf")
+        self._lately: dict[Lane, None] = {}
+        self._looked_at = self._ordered_at = float("-inf")
         self._rest = Rest()
         self._turn = 0
-        self._last_was_empty = True
         self._warned = False
 
     def forget(self) -> None:
@@ -39,20 +44,39 @@ class Lanes:
         self._looked_at = float("-inf")
 
     def ordered(self, connection: EngineConnection, *, from_start: bool) -> dict[Lane, Cursor]:
-        """Return the lanes in the order to claim from, each with where to begin."""
+        """Return the lanes that have something due, in the order to claim from, each with where to begin."""
         age = time.monotonic() - self._looked_at
-        if age > max(0.0 if self._last_was_empty else AGE_LIMIT_SECONDS, self._rest.seconds):
+        if age > max(0.0 if self.last_was_empty else AGE_LIMIT_SECONDS, self._rest.seconds):
             self._look(connection)
         self._turn += 1
+        start, lanes = Cursor(), self._in_order()
+        self.last_was_empty = self.last_was_empty or not lanes
+        return {lane: start if from_start else self._cursors.get(lane, start) for lane in lanes}
+
+    def lately(self) -> dict[Lane, Cursor]:
+        """Return the lanes that jobs were last found in, the latest first, each with where to begin."""
         start = Cursor()
-        return {lane: start if from_start else self._cursors.get(lane, start) for lane in self._in_order()}
+        return {lane: self._cursors.get(lane, start) for lane in reversed(self._lately)}
+
+    def next_due_at(self, otherwise: float) -> float:
+        """Return when the next job is due, by the monotonic clock: infinite if none is known of.
+
+        `otherwise`: in place of that for lanes whose first job was due already, and not to be had.
+        """
+        tried_at = self._ordered_at
+        return min((at if at > tried_at else otherwise for at in self._due_at.values()), default=float("inf"))
 
     def move_cursors(self, claimed: Iterable[Claimed]) -> None:
         """Put each lane's cursor where its claim ended, also when that is further back."""
         last = {(job.queue_name, job.priority): job for job in claimed}
-        for lane, job in last.items():
-            self._cursors[Lane(*lane)] = Cursor(job.run_after, job.job_id)
-        self._last_was_empty = not last
+        for queue_and_priority, job in last.items():
+            lane = Lane(*queue_and_priority)
+            self._cursors[lane] = Cursor(job.run_after, job.job_id)
+            self._lately.pop(lane, None)
+            self._lately[lane] = None
+        for oldest in list(self._lately)[:-LATELY]:
+            del self._lately[oldest]
+        self.last_was_empty = not last
 
     def _look(self, connection: EngineConnection) -> None:
         began = time.monotonic()
@@ -60,15 +84,21 @@ class Lanes:
         self._looked_at = time.monotonic()
         self._rest.after(self._looked_at - began)
         wanted = set(self.queue_names)
-        self.known = [lane for lane in found if not wanted or lane.queue_name in wanted]
-        self._cursors = {lane: cursor for lane, cursor in self._cursors.items() if lane in set(self.known)}
-        if len(self.known) > MANY and not self._warned:
+        self._due_at = {
+            lane: self._looked_at + seconds
+            for lane, seconds in found.items()
+            if not wanted or lane.queue_name in wanted
+        }
+        self._cursors = {lane: cursor for lane, cursor in self._cursors.items() if lane in self._due_at}
+        if len(self._due_at) > MANY and not self._warned:
             self._warned = True
             logger.warning("%d lanes (queues times priorities) have ready jobs: each costs every claim", len(found))
 
     def _in_order(self) -> list[Lane]:
+        self._ordered_at = time.monotonic()
+        due = [lane for lane, due_at in self._due_at.items() if due_at <= self._ordered_at]
         if self.queue_names:
             place = {name: number for number, name in enumerate(self.queue_names)}
-            return sorted(self.known, key=lambda lane: (place[lane.queue_name], -lane.priority))
-        shift = self._turn % len(self.known) if self.known else 0
-        return sorted(self.known[shift:] + self.known[:shift], key=lambda lane: -lane.priority)
+            return sorted(due, key=lambda lane: (place[lane.queue_name], -lane.priority))
+        shift = self._turn % len(due) if due else 0
+        return sorted(due[shift:] + due[:shift], key=lambda lane: -lane.priority)

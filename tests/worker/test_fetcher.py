@@ -220,6 +220,25 @@ def test_no_long_sleep_before_a_claim_from_the_start(engine, make_fetcher):
     assert fetcher.tick() <= 5.0
 
 
+def test_an_announced_job_is_taken_before_the_lanes_are_looked_at_and_none_is_missed_then(
+    engine, make_fetcher, monkeypatch
+):
+    fetcher = make_fetcher()
+    helpers.make_job(engine)
+    drain(fetcher)
+    helpers.make_jobs(engine, 2)
+    fetcher.notified()
+    with monkeypatch.context() as without_lanes:
+        without_lanes.delattr(lifecycle, "lanes")
+        fetcher.tick()
+    assert len(take(fetcher)) == 1
+    assert len(drain(fetcher)) == 1
+    helpers.make_job(engine, queue_name="another")
+    fetcher.lanes._rest.seconds = 0.0
+    fetcher.tick()
+    assert len(take(fetcher)) == 1
+
+
 def test_a_job_that_is_due_soon_is_not_slept_over(engine, make_fetcher, monkeypatch):
     """Not by the pauses between the looks after the last job either."""
     monkeypatch.setattr(module, "IDLE_PAUSES_SECONDS", (60.0, 60.0))

@@ -17,6 +17,7 @@ from app import tasks  # noqa: E402 -- Django first
 from django_pgqueue import db, lifecycle  # noqa: E402 -- as above
 from django_pgqueue.lifecycle import Cursor, Lane  # noqa: E402 -- as above
 from django_pgqueue.states import State  # noqa: E402 -- as above
+from django_pgqueue.worker.lanes import Lanes  # noqa: E402 -- as above
 
 OPEN = 500
 DAY_SECONDS = 24 * 3600.0
@@ -46,13 +47,19 @@ def idle() -> dict[str, float]:
     few = [lane for lane in every if lane.queue_name in sorted({lane.queue_name for lane in every})[:FEW_QUEUES]]
     [[now]] = connection.execute("SELECT statement_timestamp()").fetchall()
     measured = {"lanes": float(len(every)), "lanes_ms": milliseconds(lambda: lifecycle.lanes(connection))}
+    measured["idle_poll_ms"] = milliseconds(poll)
     for name, lanes in (("", every), (f"_{len(few)}_lanes", few)):
         by_cursor = dict.fromkeys(lanes, Cursor(now, 2**62))
         from_start = dict.fromkeys(lanes, Cursor())
         measured[f"claim_by_cursor{name}_ms"] = milliseconds(partial(claim, by_cursor))
         measured[f"claim_from_start{name}_ms"] = milliseconds(partial(claim, from_start))
-        measured[f"until_due{name}_ms"] = milliseconds(partial(lifecycle.seconds_until_due, connection, lanes))
     return measured
+
+
+def poll() -> int:
+    """What a worker does that wakes and finds nothing due."""
+    cursors = Lanes(()).ordered(connection, from_start=True)
+    return claim(cursors) if cursors else 0
 
 
 def held() -> dict[str, float]:
