@@ -224,6 +224,7 @@ def test_an_announced_job_is_taken_before_the_lanes_are_looked_at_and_none_is_mi
     engine, make_fetcher, monkeypatch
 ):
     fetcher = make_fetcher()
+    monkeypatch.setattr(fetcher.lanes._rest, "after", lambda seconds: 0.0)
     helpers.make_job(engine)
     drain(fetcher)
     helpers.make_jobs(engine, 2)
@@ -234,7 +235,6 @@ def test_an_announced_job_is_taken_before_the_lanes_are_looked_at_and_none_is_mi
     assert len(take(fetcher)) == 1
     assert len(drain(fetcher)) == 1
     helpers.make_job(engine, queue_name="another")
-    fetcher.lanes._rest.seconds = 0.0
     fetcher.tick()
     assert len(take(fetcher)) == 1
 
