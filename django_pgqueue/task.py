@@ -10,7 +10,6 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -32,10 +31,11 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
 CHUNK: Final = 2000
-"""Jobs that one statement of `enqueue_many` inserts."""
+"""Jobs that one statement of `enqueue_many` inserts at the most."""
+CHUNK_SIZE: Final = 1024 * 1024
+"""Characters of arguments at which it is full. With 4 MiB the process grew by 25 MB instead of 7, and was no faster."""
 
 Errors = tuple[type[BaseException], ...]
 Isolation = Literal["process"]
@@ -182,8 +182,8 @@ class Task(Generic[P, R]):
         ids: list[int] = []
         count = 0
         with transaction.atomic(using=connection.alias):
-            for chunk in _chunks(calls):
-                arguments = [self._encode(*as_call(call, number)) for number, call in enumerate(chunk, count)]
+            encoded = (self._encode(*as_call(call, number)) for number, call in enumerate(calls))
+            for arguments in _chunks(encoded):
                 added = lifecycle.enqueue_many(connection, arguments=arguments, **row)
                 count += len(added)
                 if returning:
@@ -290,9 +290,17 @@ def not_found(task: Task[Any, Any]) -> str:
     )
 
 
-def _chunks(calls: Iterable[T]) -> Iterator[list[T]]:
-    iterator = iter(calls)
-    while chunk := list(islice(iterator, CHUNK)):
+def _chunks(encoded: Iterable[str]) -> Iterator[list[str]]:
+    """Cut arguments into what one statement inserts."""
+    chunk: list[str] = []
+    size = 0
+    for text in encoded:
+        chunk.append(text)
+        size += len(text)
+        if len(chunk) == CHUNK or size >= CHUNK_SIZE:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
         yield chunk
 
 
