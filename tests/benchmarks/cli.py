@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.benchmarks import scale, tables
+from tests.benchmarks import recorded, scale, tables
 from tests.benchmarks.environments import environments
 from tests.benchmarks.runner import Round, Runner
 from tests.benchmarks.scenarios import SCENARIOS
@@ -34,7 +34,11 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure of every round there")
     parser.add_argument("--work", type=Path, default=default_work(), help="keeps environments and logs (%(default)s)")
     parser.add_argument("--python", default=sys.executable, help="the Python of all systems (%(default)s)")
+    parser.add_argument("--check", action="store_true", help="fail if our share of the limit has fallen by 15 %%")
+    parser.add_argument("--record", action="store_true", help="keep our share of the limit for later checks")
     options = parser.parse_args(arguments)
+    if options.check or options.record:
+        options.scenarios, options.only = list(recorded.SCENARIOS), ",".join(recorded.SYSTEMS)
     scale.scale.factor = options.scale
     options.scenarios = [scenario for name in options.scenarios or SCENARIOS for scenario in matching(parser, name)]
     names = options.only.split(",") if options.only else list(SYSTEMS)
@@ -70,8 +74,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for scenario in options.scenarios:
             rounds += runner.run(scenario, ready.systems)
     report(options, about, rounds, ready.versions)
-    if not any(one.failure for one in rounds):
-        shutil.rmtree(top, ignore_errors=True)
+    if any(one.failure for one in rounds):
+        sys.exit("some figures are missing: see the tables")
+    shutil.rmtree(top, ignore_errors=True)
+    if options.check or options.record:
+        compare(about, rounds, record=options.record)
+
+
+def compare(about: str, rounds: Sequence[Round], *, record: bool) -> None:
+    """Keep our share of the limit, or end with an error if it has fallen."""
+    found = recorded.shares(rounds)
+    say("of the limit: " + ", ".join(f"{share:.2f} in scenario {name}" for name, share in found.items()))
+    if record:
+        recorded.record(about, found)
+    elif fallen := recorded.drops(found):
+        sys.exit("slower than recorded: " + "; ".join(fallen))
 
 
 def report(options: argparse.Namespace, about: str, rounds: Sequence[Round], versions: dict[str, str]) -> None:
