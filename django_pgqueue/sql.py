@@ -753,6 +753,8 @@ SELECT id FROM pgqueue_job WHERE id = ANY (%(job_ids)s::bigint[])
 # Caller: lifecycle.prune()
 # Locks:  a job whose executions somebody holds locked is left for later: deleting waits for nobody
 # Index:  pgqueue_job_finished, from the mark where the last batch ended
+# Cost:   5.4 ms for 1,000 jobs of 1,000,000 finished ones, 5 to 8 µs a job from 500 to 5,000 at once; 6.9 ms when each
+#         job was looked up in turn for executions that somebody holds, instead of all at once. By ctid: 6.1 ms
 PRUNE: Final = """
 /* pgqueue:prune */
 WITH old AS MATERIALIZED (
@@ -771,14 +773,13 @@ WITH old AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
 ),
+busy AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_execution
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM held)
+),
 free AS MATERIALIZED (
-    SELECT old.id
-    FROM old
-    WHERE NOT EXISTS (
-        SELECT 1
-        FROM pgqueue_execution AS execution
-        WHERE execution.job_id = old.id AND execution.id NOT IN (SELECT id FROM held)
-    )
+    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
@@ -810,14 +811,13 @@ WITH old AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
 ),
+busy AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_execution
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM held)
+),
 free AS MATERIALIZED (
-    SELECT old.id
-    FROM old
-    WHERE NOT EXISTS (
-        SELECT 1
-        FROM pgqueue_execution AS execution
-        WHERE execution.job_id = old.id AND execution.id NOT IN (SELECT id FROM held)
-    )
+    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))

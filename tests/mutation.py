@@ -186,9 +186,7 @@ MUTANTS = [
     Mutant(
         "prune waits for locked executions", "ORDER BY id FOR UPDATE SKIP LOCKED", "ORDER BY id FOR UPDATE", "PRUNE"
     ),
-    Mutant(
-        "prune takes jobs with locked executions", "AND execution.id NOT IN (SELECT id FROM held)", "AND false", "PRUNE"
-    ),
+    Mutant("prune takes jobs with locked executions", "AND id NOT IN (SELECT id FROM held)", "AND false", "PRUNE"),
     Mutant("time of the transaction in SUCCEED", "statement_timestamp()", "now()", "SUCCEED", times=3),
     Mutant("time of the transaction in ENQUEUE_MANY", "statement_timestamp()", "now()", "ENQUEUE_MANY", times=2),
     Mutant(

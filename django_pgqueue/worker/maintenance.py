@@ -1,8 +1,10 @@
 """What workers do for all: rescue what lost workers held, prune what is past its time. Every worker does it; there is
 no leader whose silence would stop it.
 
-A table of (name, interval, function). No task runs again before it has rested for ten times what it took, so that
-none can take more than a tenth of the time, whatever it has to walk over.
+A table of (name, interval, function). No duty is done again before it has rested for ten times what it took, so that
+none can take more than a tenth of the time, whatever it has to walk over. One that has found more than it does at once
+rests only as long as it took: a backlog goes batch by batch, by half of one connection, and other duties come in
+between.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django_pgqueue import lifecycle, registry, signals
 from django_pgqueue.conf import DAY_SECONDS, get_settings
@@ -28,7 +31,9 @@ from .service import Service
 logger = logging.getLogger("django_pgqueue.worker")
 
 REST: Final = 10
-BATCHES_A_ROUND: Final = 20
+REST_AMID: Final = 1
+"""The rest of a duty that has more to do. 1,000 jobs take 5 to 16 ms to prune, so it prunes 30,000 jobs a second and
+more, and a process finishes 25,000."""
 MARK_LIMIT_SECONDS: Final = 3600.0
 """A mark is kept for this long: a finish that commits late may lie before it."""
 WORKER_RECORD_SECONDS: Final = 7 * DAY_SECONDS
@@ -41,7 +46,8 @@ class Duty:
 
     name: str
     interval_seconds: float
-    function: Callable[[], None]
+    function: Callable[[], bool]
+    """Returns whether there is more to do than was done."""
     due_at: float = 0.0
 
 
@@ -71,77 +77,134 @@ class Maintenance(Service):
     def _do(self, duty: Duty) -> None:
         began = time.monotonic()
         self._put_off(duty, took_seconds=0.0)  # a failure is no measure: it may have waited for a server that is away
-        duty.function()
-        self._put_off(duty, time.monotonic() - began)
+        more = duty.function()
+        took_seconds = time.monotonic() - began
+        if more:
+            duty.due_at = time.monotonic() + REST_AMID * took_seconds
+        else:
+            self._put_off(duty, took_seconds)
 
     def _put_off(self, duty: Duty, took_seconds: float) -> None:
         jitter = random.uniform(0.9, 1)  # noqa: S311 -- spreads load, hides nothing
         duty.due_at = time.monotonic() + max(duty.interval_seconds * jitter, REST * took_seconds)
 
-    def _rescue(self) -> None:
+    def _rescue(self) -> bool:
         with self.link.use() as connection:
             # After an outage of the database all leases look over: their workers get two beats to say otherwise.
             if time.monotonic() - self.link.connected_at < 2 * get_settings().beat_seconds:
-                return
+                return False
             rescued = lifecycle.rescue(connection, policy.delay_after_crash, error=RESCUED)
             if rescued:
                 wake_workers(connection)
         for held, moved in rescued:
             tell_crash(held, moved, error=RESCUED, rescued=True)
+        return False
 
-    def _prune(self) -> None:
+    def _prune(self) -> bool:
+        """Go on with the round: one full batch at the most, so that rescue and a stop wait for no more than that."""
+        pruner = self.pruner
         with self.link.use() as connection:
-            removed = self.pruner.prune(connection, BATCHES_A_ROUND)
-        if removed:
-            logger.info("pruned %d finished jobs", removed)
+            pruner.go_on(connection)
+        more = pruner.under_way
+        if more and pruner.round_seconds < get_settings().PRUNE_INTERVAL:
+            return True
+        if pruner.removed:
+            logger.info("pruned %d finished jobs", pruner.removed)
+        pruner.end_round()  # where one kind never ends, so that the others are looked at again
+        return more
 
-    def _prune_workers(self) -> None:
+    def _prune_workers(self) -> bool:
         with self.link.use() as connection:
             lifecycle.prune_workers(connection, WORKER_RECORD_SECONDS)
+        return False
+
+
+class Kind(NamedTuple):
+    """Finished jobs of one retention: those of one task, or (None) of all but the others, which have their own."""
+
+    task_name: str | None
+    state: State
+    retention_seconds: float
+    other_task_names: list[str]
 
 
 class Pruner:
-    """Removes finished jobs past their retention: the settings' by state, and each task's own."""
+    """Removes finished jobs past their retention: the settings' by state, and each task's own.
+
+    In rounds: each kind is looked at once, and again for as long as its batches are full.
+    """
 
     def __init__(self) -> None:
+        self.removed = 0
+        """Jobs, in the present round or the last."""
+        self._began_at = 0.0
+        self._left: deque[Kind] = deque()
         self._marks: dict[tuple[str | None, State], datetime] = {}
+        """Where the next batch begins; unmarked it would walk again over what the last ones removed."""
+        self._left_behind: dict[tuple[str | None, State], datetime] = {}
+        """Where the next round begins, because this one met jobs that somebody holds."""
         self._marks_since = time.monotonic()
 
-    def prune(self, connection: Connection, most_batches: int) -> int:
-        """Remove what is over its time, up to `most_batches` batches of each kind; return how many jobs."""
-        if time.monotonic() - self._marks_since > MARK_LIMIT_SECONDS:
-            self._marks.clear()
-            self._marks_since = time.monotonic()
-        return sum(
-            self._prune_kind(connection, task_name, state, retention, others, most_batches)
-            for task_name, state, retention, others in kinds()
-        )
+    @property
+    def under_way(self) -> bool:
+        """Whether the present round has more to remove."""
+        return bool(self._left)
 
-    def _prune_kind(
-        self,
-        connection: Connection,
-        task_name: str | None,
-        state: State,
-        retention_seconds: float,
-        others: list[str],
-        most_batches: int,
-    ) -> int:
-        removed = 0
-        for _ in range(most_batches):
-            pruned = lifecycle.prune(
-                connection,
-                state,
-                retention_seconds,
-                task_name=task_name,
-                other_task_names=others,
-                mark=self._marks.get((task_name, state), EPOCH),
-            )
-            removed += pruned.removed
-            if pruned.mark is not None and pruned.removed == pruned.found:
-                self._marks[task_name, state] = pruned.mark
-            if pruned.found < lifecycle.PRUNE_LIMIT or not pruned.removed:
-                break
-        return removed
+    @property
+    def round_seconds(self) -> float:
+        """How long ago the present round began."""
+        return time.monotonic() - self._began_at
+
+    def prune(self, connection: Connection) -> int:
+        """Remove all that is over its time, without a rest; return how many jobs."""
+        self.end_round()
+        self.go_on(connection)
+        while self.under_way:
+            self.go_on(connection)
+        return self.removed
+
+    def go_on(self, connection: Connection) -> None:
+        """Go on with the round, or begin one, until a batch was full or nothing is left."""
+        if not self._left:
+            self._begin_round()
+        while self._left:
+            kind = self._left.popleft()  # one that fails must not keep the others from their turn
+            if self._remove_batch(connection, kind):
+                self._left.append(kind)
+                return
+
+    def end_round(self) -> None:
+        """Have the next call begin a round."""
+        self._left.clear()
+
+    def _begin_round(self) -> None:
+        self.removed = 0
+        self._began_at = time.monotonic()
+        self._left.extend(kinds())
+        if self._began_at - self._marks_since > MARK_LIMIT_SECONDS:
+            self._marks_since, self._marks = self._began_at, {}
+        else:
+            self._marks |= self._left_behind
+        self._left_behind = {}
+
+    def _remove_batch(self, connection: Connection, kind: Kind) -> bool:
+        """Remove a batch; return whether it was full, so that there may be more."""
+        its = kind.task_name, kind.state
+        mark = self._marks.get(its, EPOCH)
+        pruned = lifecycle.prune(
+            connection,
+            kind.state,
+            kind.retention_seconds,
+            task_name=kind.task_name,
+            other_task_names=kind.other_task_names,
+            mark=mark,
+        )
+        self.removed += pruned.removed
+        if pruned.removed < pruned.found:
+            self._left_behind.setdefault(its, mark)
+        if pruned.mark is not None:
+            self._marks[its] = pruned.mark
+        return pruned.found >= lifecycle.PRUNE_LIMIT and pruned.removed > 0
 
     def count(self, connection: Connection) -> dict[tuple[str | None, State], int]:
         """Return how many jobs there are to remove, by task (None: all others) and state; removes nothing."""
@@ -153,8 +216,8 @@ class Pruner:
         }
 
 
-def kinds() -> Iterator[tuple[str | None, State, float, list[str]]]:
-    """Yield (task, state, retention in seconds, other tasks): task None is all but the others, which have their own."""
+def kinds() -> Iterator[Kind]:
+    """Yield what there is to prune, by the settings and the tasks."""
     tasks = registry.all_tasks()
     for state in sorted(FINISHED):
         own = {
@@ -165,10 +228,10 @@ def kinds() -> Iterator[tuple[str | None, State, float, list[str]]]:
         }
         general = get_settings().retention_seconds(state)
         if general is not None:
-            yield None, state, general, sorted(own)
+            yield Kind(None, state, general, sorted(own))
         for name, seconds in own.items():
             if seconds is not None:
-                yield name, state, seconds, []
+                yield Kind(name, state, seconds, [])
 
 
 def tell_crash(held: Held, moved: Moved, *, error: str, rescued: bool) -> None:

@@ -54,7 +54,7 @@ class Command(BaseCommand):
                 for (task_name, state), count in Pruner().count(connection).items():
                     self.stdout.write(f"{count:>10,}  {state:<10} {task_name or 'all other tasks'}")
             else:
-                removed = Pruner().prune(connection, most_batches=sys.maxsize)
+                removed = Pruner().prune(connection)
                 self.stdout.write(f"Removed {removed:,} finished jobs.")
         finally:
             connection.close()
