@@ -18,8 +18,9 @@ from django.db import DatabaseError, connection, connections, transaction
 from django.test import override_settings
 
 from django_pgqueue import InvalidTask, db, registry, signals
+from django_pgqueue.arguments import CHUNK, CHUNK_SIZE
 from django_pgqueue.models import Job
-from django_pgqueue.task import CHUNK, Task
+from django_pgqueue.task import Task
 from tests import helpers
 from tests.app import tasks
 
@@ -208,6 +209,22 @@ def test_calls_are_read_as_they_are_inserted():
 
     assert tasks.add.enqueue_many(calls(), returning=False) == 3 * CHUNK
     assert max(ahead) < CHUNK
+
+
+@pytest.mark.django_db
+def test_a_chunk_is_bounded_in_size_too():
+    """Before each call no more is read and not inserted than a chunk may hold."""
+    text = "x" * 100_000
+    ahead = []
+
+    def calls():
+        for n in range(30):
+            ahead.append(n - Job.objects.count())
+            yield (text,), {"b": n}
+
+    ids = tasks.add.enqueue_many(calls())
+    assert len(ids) == 30
+    assert 5 < max(ahead) < CHUNK_SIZE / len(text) + 1
 
 
 # ------------------------------------------------------------------ asynchronous code
