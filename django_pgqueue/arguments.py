@@ -6,7 +6,7 @@ PostgreSQL would refuse, or give back changed, is refused here first, with the p
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -18,6 +18,10 @@ MAX_DEPTH: Final = 100
 """Nesting that is still read back: Python's decoder gives up at about a thousand, PostgreSQL later."""
 MAX_INTEGER_BITS: Final = 14_000
 """Python itself refuses to write or read a decimal of more than 4,300 digits."""
+CHUNK: Final = 2000
+"""Jobs that one statement of `enqueue_many` inserts at the most."""
+CHUNK_SIZE: Final = 1024 * 1024
+"""Characters of arguments at which it is full. With 4 MiB the process grew by 25 MB instead of 7, and was no faster."""
 
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _from_json: Final = json.JSONDecoder().decode
@@ -53,6 +57,20 @@ def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
             "store the data and pass its id"
         )
     return text
+
+
+def chunks(encoded: Iterable[str]) -> Iterator[list[str]]:
+    """Cut the arguments of many calls into what one statement inserts."""
+    chunk: list[str] = []
+    size = 0
+    for text in encoded:
+        chunk.append(text)
+        size += len(text)
+        if len(chunk) == CHUNK or size >= CHUNK_SIZE:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def encode_result(value: Any) -> str:

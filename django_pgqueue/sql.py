@@ -72,7 +72,8 @@ RETURNING id
 # column is taken from the locking CTE: a second look at the table would see the row as it was before the lock. Ids are
 # drawn here by nextval, so that no two CTEs are joined.
 # `ranked` and `due`: behind the free slots the batch ends before the first job that is on its last attempt.
-# A claim counts as an attempt, and a host lost before such a job had started would end it unrun.
+# A claim counts as an attempt, and a host lost before such a job had started would end it unrun. It ends where the
+# arguments come to `ahead_bytes` too, whatever large jobs follow small ones: 500 would be 128 MB. That is 0.2 µs a job.
 CLAIM: Final = """
 /* pgqueue:claim */
 WITH lane AS (
@@ -103,13 +104,15 @@ picked AS MATERIALIZED (
     LIMIT %(limit)s
 ),
 ranked AS MATERIALIZED (
-    SELECT picked.*, row_number() OVER () AS place FROM picked
+    SELECT picked.*, row_number() OVER in_line AS place, sum(octet_length(arguments::text)) OVER in_line AS size
+    FROM picked
+    WINDOW in_line AS (ROWS UNBOUNDED PRECEDING)
 ),
 due AS MATERIALIZED (
     SELECT ranked.*, nextval('pgqueue_execution_id_seq') AS execution_id
     FROM ranked
     WHERE place <= %(free_slots)s
-       OR place < coalesce(
+       OR size <= %(ahead_bytes)s AND place < coalesce(
            (SELECT min(place) FROM ranked WHERE place > %(free_slots)s AND attempt + 1 >= max_attempts), 1000000000
        )
 ),

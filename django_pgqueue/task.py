@@ -8,15 +8,15 @@ from __future__ import annotations
 import inspect
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, router, transaction
 
 from . import lifecycle, registry, signals
-from .arguments import encode_arguments
+from .arguments import chunks, encode_arguments
 from .conf import Retention, get_settings, retention_seconds
 from .context import TaskContext
 from .db import open_transaction_elsewhere, wake_workers_after_commit
@@ -31,11 +31,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-CHUNK: Final = 2000
-"""Jobs that one statement of `enqueue_many` inserts at the most."""
-CHUNK_SIZE: Final = 1024 * 1024
-"""Characters of arguments at which it is full. With 4 MiB the process grew by 25 MB instead of 7, and was no faster."""
 
 Errors = tuple[type[BaseException], ...]
 Isolation = Literal["process"]
@@ -183,7 +178,7 @@ class Task(Generic[P, R]):
         count = 0
         with transaction.atomic(using=connection.alias):
             encoded = (self._encode(*as_call(call, number)) for number, call in enumerate(calls))
-            for arguments in _chunks(encoded):
+            for arguments in chunks(encoded):
                 added = lifecycle.enqueue_many(connection, arguments=arguments, **row)
                 count += len(added)
                 if returning:
@@ -288,20 +283,6 @@ def not_found(task: Task[Any, Any]) -> str:
         f"no worker would find {task.name}: workers import <app>.tasks of each installed app, and what is below it. "
         f"Move the task there, or add {task.func.__module__!r} to PGQUEUE['TASK_MODULES']."
     )
-
-
-def _chunks(encoded: Iterable[str]) -> Iterator[list[str]]:
-    """Cut arguments into what one statement inserts."""
-    chunk: list[str] = []
-    size = 0
-    for text in encoded:
-        chunk.append(text)
-        size += len(text)
-        if len(chunk) == CHUNK or size >= CHUNK_SIZE:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
 
 
 def _as_tuple(errors: type[BaseException] | Iterable[type[BaseException]]) -> Errors:

@@ -69,10 +69,12 @@ MUTANTS = [
     Mutant("only the outer LIMIT in CLAIM", "        LIMIT %(limit)s\n        FOR NO", "        FOR NO", "CLAIM"),
     Mutant(
         "columns from a second look at the table in CLAIM",
-        "SELECT picked.*, row_number() OVER () AS place FROM picked",
+        "SELECT picked.*, row_number() OVER in_line AS place, sum(octet_length(arguments::text)) OVER in_line AS size\n"
+        "    FROM picked\n",
         "SELECT again.id, again.task_name, again.queue_name, again.priority, again.run_after, again.arguments, "
-        "again.attempt, again.max_attempts, again.crashes, again.unknown_since, row_number() OVER () AS place "
-        "FROM picked JOIN pgqueue_job AS again ON again.id = picked.id",
+        "again.attempt, again.max_attempts, again.crashes, again.isolated, again.unknown_since, "
+        "row_number() OVER in_line AS place, sum(octet_length(again.arguments::text)) OVER in_line AS size "
+        "FROM picked JOIN pgqueue_job AS again ON again.id = picked.id\n",
         "CLAIM",
     ),
     Mutant("order inside a lane dropped", "        ORDER BY run_after, id\n", "", "CLAIM"),
@@ -91,6 +93,7 @@ MUTANTS = [
     Mutant(
         "cut before a last attempt dropped", "place > %(free_slots)s AND attempt + 1 >= max_attempts", "false", "CLAIM"
     ),
+    Mutant("large arguments claimed ahead without a bound", "size <= %(ahead_bytes)s AND ", "", "CLAIM"),
     Mutant("limited jobs seen by plain claims", "          AND limit_key IS NULL\n", "", "CLAIM"),
     Mutant(
         "unstarted executions marked as started", "CASE WHEN place <= %(free_slots)s\n", "CASE WHEN true\n", "CLAIM"

@@ -135,6 +135,7 @@ def call_everything(engine, job_in):
 # ------------------------------------------------------------------ plans
 
 READY, OPEN, HISTORY, BATCH = 50_000, 10_000, 100_000, 100
+WORKER = {"worker_id": 1, "lease_seconds": 60.0, "ahead_bytes": lifecycle.AHEAD_BYTES}
 LANES = 3
 JOB = "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, attempt, run_after, finished_at) SELECT "
 EXECUTION = "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, lease_expires_at"
@@ -205,7 +206,7 @@ def lane_params(connection):
 
 
 def claim(connection):
-    return {**lane_params(connection), "limit": BATCH, "free_slots": BATCH, "worker_id": 1, "lease_seconds": 60.0}
+    return {**lane_params(connection), "limit": BATCH, "free_slots": BATCH, **WORKER}
 
 
 def ends(connection, **columns):

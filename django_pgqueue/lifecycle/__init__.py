@@ -21,6 +21,7 @@ from .application import (
     run_now,
 )
 from .claims import (
+    AHEAD_BYTES,
     cancel_requests,
     claim,
     extend,
@@ -68,6 +69,7 @@ from .workers import (
 )
 
 __all__ = [
+    "AHEAD_BYTES",
     "EPOCH",
     "LOCK_WAIT_SECONDS",
     "PRUNE_LIMIT",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from django_pgqueue import sql
 from django_pgqueue.db import Connection, execute
 
 from .persistence import persistently
 from .values import Beat, Claimed, Cursor, Lane
+
+AHEAD_BYTES: Final = 16 * 1024 * 1024
+"""Arguments of the jobs that a worker claims ahead of its slots, at the most."""
 
 
 def claim(
@@ -21,11 +24,13 @@ def claim(
     worker_id: int,
     lease_seconds: float,
     skipped_ids: Iterable[int] = (),
+    ahead_bytes: int = AHEAD_BYTES,
 ) -> list[Claimed]:
     """Take up to `limit` due jobs of the lanes, in the order of `cursors`, opening an execution for each.
 
-    Of what goes beyond `free_slots` no job is on its last attempt. Raises `psycopg.DataError` or
-    `psycopg.IntegrityError` if a row cannot be claimed: then nothing was, and `next_in_line` tells which.
+    Of what goes beyond `free_slots` no job is on its last attempt, or reaches over `ahead_bytes` of arguments.
+    Raises `psycopg.DataError` or `psycopg.IntegrityError` if a row cannot be claimed: then nothing was, and
+    `next_in_line` tells which.
     """
     rows = persistently(
         connection,
@@ -37,6 +42,7 @@ def claim(
             "worker_id": worker_id,
             "lease_seconds": lease_seconds,
             "skipped_ids": list(skipped_ids),
+            "ahead_bytes": ahead_bytes,
         },
     )
     return list(map(Claimed._make, rows))

@@ -27,6 +27,11 @@ logger = logging.getLogger("django_pgqueue.worker")
 BATCH: Final = 1000
 BUFFER_LIMIT: Final = 5000
 """Reports that wait at the most before no more jobs are claimed."""
+BATCH_SIZE: Final = 1024 * 1024
+BUFFER_SIZE: Final = 16 * 1024 * 1024
+"""The same two in characters: of results and tracebacks, and in the buffer of arguments, which reports hold too."""
+FEW: Final = 64
+"""So many reports are never too large."""
 WRITE_INTERVAL_SECONDS: Final = 0.005
 """From the beginning of one write to that of the next, unless hundreds wait."""
 LOCKED_PAUSE_SECONDS: Final = 0.05
@@ -54,8 +59,12 @@ class Completer(Service):
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits that nothing more should be claimed."""
-        return len(self.pending) > BUFFER_LIMIT
+        """Whether so much waits that nothing more should be claimed.
+
+        What waits is added up by who asks, once a claim: a total that all who report keep would need a lock.
+        """
+        count = len(self.pending)
+        return count > BUFFER_LIMIT or (count > FEW and _held(list(self.pending)) > BUFFER_SIZE)
 
     def __len__(self) -> int:
         return len(self.pending) + len(self._writing)
@@ -66,9 +75,7 @@ class Completer(Service):
 
     def tick(self) -> float:
         """Write a batch of what waits."""
-        while self.pending and len(self._writing) < BATCH:
-            self._writing.append(self.pending[0])  # in both for a moment, never in neither
-            self.pending.popleft()
+        is_whole = self._fill_batch()
         if not self._writing:
             return 60.0
         began = time.monotonic()
@@ -83,9 +90,21 @@ class Completer(Service):
         self.pending.extend(locked)
         if any(report.ending in DUE_AGAIN for report in reports):
             self.on_ready()
-        if len(reports) < BATCH:
+        if not is_whole:
             self._stopping.wait(began + WRITE_INTERVAL_SECONDS - time.monotonic())
         return LOCKED_PAUSE_SECONDS if locked and len(locked) == len(self.pending) else 0.0
+
+    def _fill_batch(self) -> bool:
+        """Take of what waits into what is written; say whether that is as much as one statement should carry."""
+        size = _carried(self._writing)  # what an error has left
+        while len(self._writing) < BATCH and size < BATCH_SIZE:
+            if not self.pending:
+                return False
+            report = self.pending[0]
+            self._writing.append(report)  # in both for a moment, never in neither
+            self.pending.popleft()
+            size += len(report.result or report.traceback)
+        return True
 
     def _one_by_one(self, connection: EngineConnection, reports: list[Report], error: Exception) -> list[Report]:
         """Write a batch that cannot be written as one: the culprit's end is that it could not be stored."""
@@ -114,3 +133,11 @@ class Completer(Service):
             job_id = report.claimed.job_id
             logger.error("job %s: neither its end nor that failure can be written: %s", job_id, told(final))
             return []
+
+
+def _carried(reports: list[Report]) -> int:
+    return sum([len(report.result or report.traceback) for report in reports])
+
+
+def _held(reports: list[Report]) -> int:
+    return _carried(reports) + sum([len(report.claimed.arguments) for report in reports])

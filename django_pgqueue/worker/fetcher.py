@@ -21,7 +21,7 @@ import psycopg
 
 from django_pgqueue import db, lifecycle
 from django_pgqueue.conf import get_settings
-from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.lifecycle import AHEAD_BYTES, Claimed, Cursor, Lane
 
 from .completer import Completer
 from .giving import give_back
@@ -37,7 +37,6 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 AHEAD_SECONDS: Final = 0.1
 WAIT_LIMIT_SECONDS: Final = 1.0
-AHEAD_BYTES: Final = 16 * 1024 * 1024
 IDLE_PAUSES_SECONDS: Final = (0.005, 0.015, 0.06, 0.24)
 """Looks at 5, 20, 80 and 320 ms after the last job, before a long sleep: enqueue leaves notifications out that
 follow another within 5 ms, and counts on these."""
@@ -72,6 +71,7 @@ class Fetcher(Service):
         self._full_scan_at = 0.0
         self._full_scan_rest = Rest()
         self._job_bytes = 1.0
+        """What a job's arguments take, about: up at once with a claim of large ones, down slowly."""
         self._skipped_ids: set[int] = set()
 
     def may_sleep(self, seconds: float) -> None:
@@ -114,11 +114,11 @@ class Fetcher(Service):
     # ---------------------------------------------------------------- how much
 
     def _room(self) -> int:
-        if self.completer.is_full or not self.may_claim():
+        if not self.may_claim():
             return 0
         ahead = min(int(self._rate.per_second() * AHEAD_SECONDS), int(AHEAD_BYTES / self._job_bytes))
         waiting = len(self.hand.waiting)
-        if waiting > ahead // 2:
+        if waiting > ahead // 2 or self.completer.is_full:
             return 0
         return min(self.hand.free_slots + ahead - waiting, get_settings().CLAIM_LIMIT)
 
@@ -159,8 +159,10 @@ class Fetcher(Service):
         from_start = now >= self._full_scan_at
         claimed = self._claim_from(room, from_start=from_start)
         if len(claimed) < room and not from_start and time.monotonic() >= self._full_scan_at:
-            claimed = [*claimed, *self._claim_from(room - len(claimed), from_start=True)]
-            from_start = True
+            room = min(room - len(claimed), self._room())  # there may be none: what came was fewer, but large
+            if room > 0:
+                claimed = [*claimed, *self._claim_from(room, from_start=True)]
+                from_start = True
         self.vain_looks = 0 if claimed else self.vain_looks + from_start
         self._saw_all = from_start
         return claimed
@@ -191,7 +193,7 @@ class Fetcher(Service):
             claimed = self._one_by_one(connection, cursors, room)
         if claimed:
             size = sum(len(job.arguments) for job in claimed) / len(claimed) + 1
-            self._job_bytes += (size - self._job_bytes) / 4
+            self._job_bytes = max(size, self._job_bytes + (size - self._job_bytes) / 4)
             self.hand.add(claimed)
             self.pool.submit(claimed)
         return claimed

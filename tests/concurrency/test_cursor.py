@@ -36,6 +36,7 @@ def buffers(connection, cursor):
         "free_slots": 10,
         "worker_id": 1,
         "lease_seconds": 60.0,
+        "ahead_bytes": lifecycle.AHEAD_BYTES,
     }
     with helpers.transaction(connection):
         query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.CLAIM}"

@@ -12,6 +12,8 @@ from django_pgqueue.worker.link import Link
 from django_pgqueue.worker.report import Ending, Report
 from tests import helpers
 
+LARGE = '"' + "x" * 65_000 + '"'
+
 
 @pytest.fixture
 def completer(committing):
@@ -36,6 +38,34 @@ def test_a_flood_is_written_in_batches(engine, completer):
         rounds += 1
     assert rounds == 2
     assert {row["state"] for row in helpers.rows_of(engine, "pgqueue_job").values()} == {"succeeded"}
+
+
+def test_large_results_are_written_in_smaller_batches(engine, completer):
+    helpers.make_jobs(engine, 40)
+    for one in helpers.claim_all(engine):
+        completer.hand_over(report(one, result=LARGE))
+    written = []
+    while len(completer):
+        completer.tick()
+        written.append(completer.finished)
+    assert written == [17, 34, 40], "1 MiB, and what reaches over it"
+
+
+def test_a_buffer_of_large_reports_is_full_sooner(engine, completer):
+    helpers.make_job(engine)
+    claimed = helpers.claim_one(engine)
+    for _ in range(500):
+        completer.hand_over(report(claimed))
+    assert not completer.is_full
+    for large in (report(claimed, result=LARGE), report(claimed._replace(arguments=LARGE)), failed(claimed)):
+        completer.pending.clear()
+        while not completer.is_full:
+            completer.hand_over(large)
+        assert 16 * 1024**2 / len(LARGE) - 1 < len(completer) < 16 * 1024**2 / len(LARGE) + 1
+
+
+def failed(claimed):
+    return report(claimed, Ending.FAILED, traceback=LARGE)
 
 
 def test_an_end_that_cannot_be_stored_is_a_failure_that_says_so_and_its_batch_is_written(engine, completer):

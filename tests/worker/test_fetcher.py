@@ -122,6 +122,32 @@ def test_behind_the_free_slots_no_job_on_its_last_attempt_is_taken(engine, make_
     assert len(claimed) == 3
 
 
+LARGE = '{"args":["' + "x" * 250_000 + '"],"kwargs":{}}'
+
+
+def test_large_jobs_that_follow_small_ones_are_claimed_ahead_up_to_a_size(engine, make_fetcher):
+    helpers.make_jobs(engine, 3000)
+    helpers.make_jobs(engine, 100, arguments=[LARGE] * 100)
+    fetcher = make_fetcher(capacity=10)
+    fetcher._rate.per_second = lambda: 1e6  # so that the limit of a claim is all that bounds it, but for the size
+    claims = []
+    while not claims or len(claims[-1]) == 500:
+        fetcher.tick()
+        claims.append(take(fetcher))
+    assert sum(len(one.arguments) for one in claims[-1]) <= lifecycle.AHEAD_BYTES < 100 * len(LARGE)
+    fetcher.tick()
+    assert len(fetcher.hand.waiting) <= 10 + lifecycle.AHEAD_BYTES / len(LARGE)
+
+
+def test_jobs_larger_than_what_is_claimed_ahead_still_fill_the_slots(engine):
+    helpers.make_jobs(engine, 5)
+    cursors = helpers.lanes_from_start()
+    options = {"limit": 5, "worker_id": 7, "lease_seconds": 60, "ahead_bytes": 1}
+    assert len(lifecycle.claim(engine, cursors, free_slots=2, **options)) == 2
+    assert len(lifecycle.claim(engine, cursors, free_slots=0, **options)) == 0
+    assert len(lifecycle.claim(engine, cursors, free_slots=3, **options)) == 3
+
+
 def test_queues_of_one_priority_take_turns(engine, make_fetcher):
     for queue_name in ("a", "b"):
         helpers.make_jobs(engine, 40, queue_name=queue_name)
