@@ -109,7 +109,7 @@ def job_in(engine: db.EngineConnection) -> Callable[[str], Specimen]:
         "succeeded": lambda one: lifecycle.succeed(engine, helpers.succeeded(one.execution_id, result="7")),
         "dead": lambda one: lifecycle.fail(engine, helpers.failed(one.execution_id, None)),
         "cancelled": lambda one: lifecycle.end_cancelled(
-            engine, [lifecycle.Cancelled(one.execution_id, 0.002, 0.001, "as asked")]
+            engine, [lifecycle.Cancelled(one.execution_id, *helpers.AGES, "as asked")]
         ),
         "gone": lambda one: engine.execute(
             "WITH job AS (DELETE FROM pgqueue_job WHERE id = %(job_id)s) "

@@ -17,6 +17,8 @@ NOOP = "tests.app.tasks.noop"
 NO_ARGUMENTS = '{"args":[],"kwargs":{}}'
 DEFAULT_LANE = Lane("default", 0)
 TABLES = ("pgqueue_job", "pgqueue_execution", "pgqueue_worker")
+AGES = 20e-6, 10e-6
+"""Seconds since a start and an end that are made up: less than any claim was ago."""
 Rows = dict[int, dict[str, Any]]
 
 
@@ -85,13 +87,11 @@ def claim_one(connection, **changes: Any) -> Claimed:
 
 
 def succeeded(*execution_ids: int, result: str | None = None) -> list[lifecycle.Succeeded]:
-    return [lifecycle.Succeeded(execution_id, result, 0.002, 0.001) for execution_id in execution_ids]
+    return [lifecycle.Succeeded(execution_id, result, *AGES) for execution_id in execution_ids]
 
 
 def failed(execution_id: int, delay_seconds: float | None = 0.0, outcome: str = "failed") -> list[lifecycle.Failed]:
-    return [
-        lifecycle.Failed(execution_id, Outcome(outcome), delay_seconds, 0.002, 0.001, "RuntimeError", "as asked", "...")
-    ]
+    return [lifecycle.Failed(execution_id, Outcome(outcome), delay_seconds, *AGES, "RuntimeError", "as asked", "...")]
 
 
 def end_lease(connection, *execution_ids: int) -> None:

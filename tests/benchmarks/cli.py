@@ -40,7 +40,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     if options.check or options.record:
         options.scenarios, options.only = list(recorded.SCENARIOS), ",".join(recorded.SYSTEMS)
     scale.scale.factor = options.scale
-    options.scenarios = [scenario for name in options.scenarios or SCENARIOS for scenario in matching(parser, name)]
+    chosen = [scenario for name in options.scenarios or SCENARIOS for scenario in matching(parser, name)]
+    options.scenarios = list(dict.fromkeys(chosen))
     names = options.only.split(",") if options.only else list(SYSTEMS)
     if unknown := set(names) - set(SYSTEMS):
         parser.error(f"no such system: {', '.join(sorted(unknown))}; there are {', '.join(SYSTEMS)}")
