@@ -44,11 +44,12 @@ KEEPALIVE: Final = {
 """A black hole is noticed in 10 to 11 s; by the system's defaults it takes two hours."""
 
 PLANNER: Final = (
-    "-c jit=off -c plan_cache_mode=force_generic_plan "
-    "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+    "-c jit=off -c plan_cache_mode=force_generic_plan -c max_parallel_workers_per_gather=0 "
+    "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
 )
-"""Compiling a plan costs more than any statement here, and planning a finish anew cost up to 180 µs each time. A pooler
-that refuses the options goes without."""
+"""Compiling a plan, or parallel workers, cost more than any statement here, and planning a finish anew cost up to 180 µs each time. A
+bitmap knows no order: to prune 1,000 jobs, 824,000 were sorted, in 250 ms instead of 4. A pooler that refuses the
+options goes without."""
 
 SESSION: Final = (
     "-c default_transaction_isolation=read\\ committed -c lock_timeout=2s "

@@ -345,7 +345,7 @@ def test_no_plan_reads_more_than_three_times_what_was_asked(filled, plan, name):
     for node in found:
         kinds = [below["Node Type"] for below in node.get("Plans", ())]
         assert not (node["Node Type"] == "Nested Loop" and kinds[:2] == ["CTE Scan", "CTE Scan"])
-        assert not (node["Node Type"] == "Seq Scan" and node["Relation Name"].startswith("pgqueue_"))
+        assert node["Node Type"] not in ("Seq Scan", "Bitmap Heap Scan") or node["Relation Name"][:8] != "pgqueue_"
         assert rows_read(node) <= 3 * asked, node
     used = {node.get("Index Name") for node in found}
     assert indexes <= used
