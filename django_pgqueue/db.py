@@ -47,8 +47,8 @@ PLANNER: Final = (
     "-c jit=off -c plan_cache_mode=force_generic_plan -c max_parallel_workers_per_gather=0 "
     "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
 )
-"""Compiling a plan, or parallel workers, cost more than any statement here, and planning a finish anew cost up to 180 µs each time. A
-bitmap knows no order: to prune 1,000 jobs, 824,000 were sorted, in 250 ms instead of 4. A pooler that refuses the
+"""Compiling a plan, or parallel workers, cost more than any statement here; planning a finish anew cost up to 180 µs.
+A bitmap knows no order: to prune 1,000 jobs, 824,000 were sorted, in 250 ms instead of 4. A pooler that refuses the
 options goes without."""
 
 SESSION: Final = (
