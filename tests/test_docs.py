@@ -6,13 +6,14 @@ import itertools
 import re
 import sys
 import unittest
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.apps import apps
 from django.conf import settings
-from django.core.management import BaseCommand, CommandParser, load_command_class
+from django.core.management import BaseCommand, load_command_class
 from django.db import connection
 from django.dispatch import Signal
 from django.test import override_settings
@@ -24,6 +25,7 @@ from django_pgqueue.states import GONE, TRANSITIONS, Act, State
 from django_pgqueue.task import Task
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.supervisor import KILL_AFTER_GRACE_SECONDS
+from tests.benchmarks import cli
 
 TOP = Path(__file__).parents[1]
 FILES = [TOP / "README.md", TOP / ".github/SECURITY.md", *sorted(TOP.glob("docs/*.md"))]
@@ -304,7 +306,7 @@ def own_options(command: str, *subcommand: str) -> set[str]:
     return long_options(parser) - long_options(BaseCommand().create_parser("manage.py", "any"))
 
 
-def long_options(parser: CommandParser) -> set[str]:
+def long_options(parser: ArgumentParser) -> set[str]:
     return {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
 
 
@@ -317,7 +319,12 @@ def test_every_option_that_is_named_is_one(page):
     known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
     known |= own_options("pgqueue", "health")
     known |= {"--verbosity"}  # Django's own, of every command
-    known |= {"README.md": {"--serve"}, "docs/reliability.md": OF_THE_SUITES}.get(page, set())
+    of_others = {
+        "README.md": {"--serve"},
+        "docs/reliability.md": OF_THE_SUITES,
+        "docs/performance.md": long_options(cli.make_parser()),
+    }
+    known |= of_others.get(page, set())
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGES[page])) <= known
 
 

@@ -25,7 +25,7 @@ from tests.peers import brokers
 from tests.peers.environment import said
 
 
-def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bin/bench", description=__doc__)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}; all of them")
     parser.add_argument("--only", metavar="SYSTEM,…", help=f"systems, of {', '.join(SYSTEMS)}; all of them")
@@ -36,6 +36,11 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--python", default=sys.executable, help="the Python of all systems (%(default)s)")
     parser.add_argument("--check", action="store_true", help="fail if our share of the limit has fallen by 15 %%")
     parser.add_argument("--record", action="store_true", help="keep our share of the limit for later checks")
+    return parser
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = make_parser()
     options = parser.parse_args(arguments)
     if options.check or options.record:
         options.scenarios, options.only = list(recorded.SCENARIOS), ",".join(recorded.SYSTEMS)
