@@ -309,10 +309,10 @@ def test_a_notification_comes_with_a_job(heard):
     assert heard() == NOTE
 
 
-def test_it_comes_after_the_commit_and_not_before(heard):
+@pytest.mark.parametrize("many", [False, True])
+def test_it_comes_after_the_commit_and_not_before(heard, many):
     with transaction.atomic():
-        tasks.noop.enqueue()
-        tasks.noop.enqueue_many([((), {})])
+        tasks.noop.enqueue_many([((), {})]) if many else tasks.noop.enqueue()
         assert heard(0.05) == []
     assert heard() == NOTE
 
