@@ -7,6 +7,7 @@ import time
 import pytest
 
 from django_pgqueue import lifecycle
+from django_pgqueue.worker import completer as module
 from django_pgqueue.worker.completer import Completer
 from django_pgqueue.worker.link import Link
 from django_pgqueue.worker.report import Ending, Report
@@ -131,3 +132,14 @@ def test_each_ending_of_a_batch_is_written_by_its_own_act(engine, completer):
     completer.tick()
     assert [helpers.state_of(engine, one.job_id) for one in claimed] == list(endings.values())
     assert lifecycle.open_executions(engine, 1) == []
+
+
+@pytest.mark.parametrize(("batch", "rests"), [(1000, 1), (1, 0)])
+def test_writes_begin_apart_unless_a_whole_batch_waits(engine, completer, monkeypatch, batch, rests):
+    monkeypatch.setattr(module, "BATCH", batch)
+    helpers.make_job(engine)
+    completer.hand_over(report(helpers.claim_one(engine)))
+    waits = []
+    monkeypatch.setattr(completer._stopping, "wait", waits.append)
+    completer.tick()
+    assert [seconds <= module.WRITE_INTERVAL_SECONDS for seconds in waits] == [True] * rests

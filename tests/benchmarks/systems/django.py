@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-PACKAGES = ("django==6.1.3", "psycopg[binary]==3.3.9")
+from tests.peers.systems.django import MIGRATE, PACKAGES
+
+__all__ = ["MIGRATE", "PACKAGES", "PACKAGES_FOR_3_11", "project"]
+
 PACKAGES_FOR_3_11 = ("django==5.2.9", "psycopg[binary]==3.3.9")
-MIGRATE = ("-m", "django", "migrate", "-v0")
 
 SETTINGS = """
 import os
