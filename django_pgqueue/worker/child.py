@@ -76,7 +76,7 @@ class Child:
         self.fetcher = Fetcher(Link(alias, "fetcher"), self.hand, self.pool, self.completer, Lanes(options.queue_names))
         self.fetcher.worker_id = worker_id
         self.pool.on_hunger = self.fetcher.wake
-        self.completer.on_ready = self.fetcher.notified
+        self.completer.on_ready = self.fetcher.look_soon
         self.watch = Watch(Link(alias, "heartbeat"), self.hand, self.completer, self.pool.interrupt, board, worker_id)
         self.drift = Drift(self.hand, self.pool.loop.loop)
         self.guard = LeaseGuard(board, self.hand, self.pool.interrupt)
@@ -92,7 +92,7 @@ class Child:
         ]
         if options.listen and get_settings().NOTIFY:
             link = Link(get_settings().LISTEN_DATABASE or alias, "listener")
-            self.services.append(Listener(link, self.fetcher.notified, self.fetcher.may_sleep))
+            self.services.append(Listener(link, self.fetcher.bell, self.fetcher.may_sleep))
 
     def run(self) -> None:
         """Work until told to stop, drained, or due for replacement."""

@@ -23,6 +23,7 @@ from django_pgqueue import db, lifecycle
 from django_pgqueue.conf import get_settings
 from django_pgqueue.lifecycle import AHEAD_BYTES, Claimed, Cursor, Lane
 
+from .bell import Bell
 from .completer import Completer
 from .giving import give_back
 from .hand import Hand
@@ -56,6 +57,7 @@ class Fetcher(Service):
         self.pool = pool
         self.completer = completer
         self.lanes = lanes
+        self.bell = Bell()
         self.worker_id = 0
         self.polling_seconds = get_settings().POLL_INTERVAL_WITHOUT_LISTEN
         """How long an idle worker sleeps at most; the listener raises it while notifications arrive."""
@@ -78,8 +80,12 @@ class Fetcher(Service):
         """Set how long an idle fetcher may sleep; from any thread."""
         self.polling_seconds = seconds
 
-    def notified(self) -> None:
-        """Look again soon, and more often for a while; from any thread."""
+    def wake(self) -> None:
+        """End the current sleep; harmless at any time, from any thread."""
+        self.bell.ring()
+
+    def look_soon(self) -> None:
+        """Look at once, and more often for a while; from any thread."""
         self._idle_steps = 0
         self._announced = True
         self.wake()
@@ -106,10 +112,16 @@ class Fetcher(Service):
 
     def at_end(self) -> None:
         """Give back what no slot has taken."""
+        self.bell.close()
         try:
             self._give_back(float("inf"))
         except (psycopg.Error, OSError):
             logger.warning("jobs that wait here could not be given back: the supervisor will")
+
+    def _sleep(self, timeout_seconds: float) -> None:
+        if self.bell.wait(timeout_seconds):
+            self._idle_steps = 0
+            self._announced = True
 
     # ---------------------------------------------------------------- how much
 

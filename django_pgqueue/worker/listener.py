@@ -1,7 +1,7 @@
-"""Listens for notifications and wakes the fetcher; polling is what correctness rests on.
+"""Keeps a connection that notifications arrive on, and lends it to the fetcher, which waits for them.
 
-A transaction pooler accepts LISTEN and delivers nothing, so what is listened on is tried: with a notification from
-another connection.
+Polling is what correctness rests on. A transaction pooler accepts LISTEN and delivers nothing, so what is listened on
+is tried first: with a notification from another connection.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 from django_pgqueue import db
 from django_pgqueue.conf import get_settings
 
+from .bell import Bell
 from .link import Link
 from .service import Service
 
@@ -22,42 +23,42 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 SELF_TEST_SECONDS: Final = 1.0
 SELF_TEST_AGAIN_SECONDS: Final = 60.0
-SLICE_SECONDS: Final = 1.0
-"""How long one wait lasts: as long as a stop may take to be seen."""
 
 
 class Listener(Service):
-    """Wakes on notifications, and says how long the fetcher may sleep."""
+    """Connects, tests, lends; begins anew when the connection is lost. Says how long the fetcher may sleep."""
 
-    def __init__(self, link: Link, notified: Callable[[], None], may_sleep: Callable[[float], None]) -> None:
+    def __init__(self, link: Link, bell: Bell, may_sleep: Callable[[float], None]) -> None:
         super().__init__("listener")
         self.link = link
-        link.statement_timeout_seconds = max(link.statement_timeout_seconds, 5 * SLICE_SECONDS)
-        self.notified = notified
+        self.bell = bell
+        self.bell.on_lost = self.wake
         self.may_sleep = may_sleep
-        self._tested_connected_at = -1.0
+        self._lent_connected_at = -1.0
         self._deaf_since: float | None = None
 
     def tick(self) -> float:
-        """Listen for a slice of time; connect and test first if need be."""
+        """Connect, test and lend if there is no connection that is lent."""
         with self.link.use() as connection:
-            if self.link.connected_at != self._tested_connected_at:
+            if self.bell.error is not None:
+                error, self.bell.error = self.bell.error, None
+                raise error
+            if self.link.connected_at != self._lent_connected_at:
                 return self._begin(connection)
-            if list(connection.notifies(timeout=SLICE_SECONDS, stop_after=1)):
-                self.notified()
-        return 0.0
+        return 60.0
 
     def at_end(self) -> None:
         """Close the connection."""
+        self.bell.take_back()
         self.link.close()
 
     def _begin(self, connection: db.EngineConnection) -> float:
         connection.execute(f"LISTEN {db.CHANNEL}")
         if self._hears_itself(connection):
-            self._tested_connected_at = self.link.connected_at
+            self._lent_connected_at = self.link.connected_at
             self._deaf_since = None
             self.may_sleep(get_settings().POLL_INTERVAL)
-            self.notified()  # whatever was enqueued before LISTEN told nobody
+            self.bell.listen(connection)
             return 0.0
         if self._deaf_since is None:
             self._deaf_since = time.monotonic()

@@ -52,7 +52,7 @@ class Service(threading.Thread):
     def stop(self) -> None:
         """Ask the loop to end after the round it is in."""
         self._stopping.set()
-        self._wake.set()
+        self.wake()
 
     @property
     def stopping(self) -> bool:

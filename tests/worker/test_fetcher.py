@@ -37,18 +37,19 @@ class NoCompleter:
 
 @pytest.fixture
 def make_fetcher(committing):
-    links = []
+    links, bells = [], []
 
     def make(*queue_names, capacity=10):
         links.append(Link("default", "fetcher"))
         hand = Hand(capacity)
         fetcher = Fetcher(links[-1], hand, NoPool(hand), NoCompleter(), Lanes(queue_names))
         fetcher.worker_id = 7
+        bells.append(fetcher.bell)
         return fetcher
 
     yield make
-    for link in links:
-        link.close()
+    for one in (*links, *bells):
+        one.close()
 
 
 def take(fetcher, count=None):
@@ -218,7 +219,7 @@ def test_an_idle_fetcher_looks_often_at_first_and_then_sleeps_until_something_is
     assert 20 < fetcher.tick() <= 30
     helpers.make_job(engine, delay_seconds=5.0)
     helpers.wait_until(lambda: 3 < fetcher.tick() <= 5)
-    fetcher.notified()
+    fetcher.look_soon()
     assert fetcher.tick() == 0.005
 
 
@@ -254,7 +255,7 @@ def test_an_announced_job_is_taken_before_the_lanes_are_looked_at_and_none_is_mi
     helpers.make_job(engine)
     drain(fetcher)
     helpers.make_jobs(engine, 2)
-    fetcher.notified()
+    fetcher.look_soon()
     with monkeypatch.context() as without_lanes:
         without_lanes.delattr(lifecycle, "lanes")
         fetcher.tick()

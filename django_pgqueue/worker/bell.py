@@ -1,0 +1,85 @@
+"""What ends the fetcher's sleep: a ring from another thread, or a notification from the server.
+
+The fetcher's own thread waits for both. A thread that only listened would have to wake it: 0.15 ms of the 1.5 from a
+commit to the start of its job.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import psycopg
+
+from django_pgqueue import db
+
+
+class Bell:
+    """One thread waits; any thread rings, or lends a connection that listens."""
+
+    def __init__(self) -> None:
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called when the connection that was lent has failed: `error` says why."""
+        self.error: psycopg.Error | None = None
+        self._rope, self._clapper = socket.socketpair()
+        for end in (self._rope, self._clapper):
+            end.settimeout(0.0)
+        self._rung = False
+        self._connection: db.EngineConnection | None = None
+        self._lent = threading.Lock()
+
+    def ring(self) -> None:
+        """End the present wait, or the next; harmless at any time."""
+        if not self._rung:
+            self._rung = True
+            with suppress(OSError):  # full of rings that nobody has heard yet, or closed
+                self._rope.send(b"!")
+
+    def listen(self, connection: db.EngineConnection) -> None:
+        """Wait for notifications on this connection too; nobody else may use it until it is lost or taken back."""
+        with self._lent:
+            self._connection, self.error = connection, None
+        self.ring()
+
+    def take_back(self) -> None:
+        """Use the connection no more from now on."""
+        with self._lent:
+            self._connection = None
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait for a ring or a notification, whole milliseconds; say whether there was a notification."""
+        connection = self._connection
+        poll = select.poll()
+        poll.register(self._clapper, select.POLLIN)
+        if connection is not None:
+            with suppress(psycopg.Error):  # closed meanwhile: `_hear` finds it out
+                poll.register(connection.fileno(), select.POLLIN)
+        woken = {fd for fd, _ in poll.poll(1000 * timeout_seconds)}
+        if self._clapper.fileno() in woken:
+            self._clapper.recv(4096)
+            woken.remove(self._clapper.fileno())
+        self._rung = False  # after it was drained: who finds it set has not written, and is answered by this round
+        return bool(woken) and self._hear()
+
+    def _hear(self) -> bool:
+        heard = False
+        with self._lent:
+            if self._connection is None:
+                return False
+            try:
+                self._connection.pgconn.consume_input()
+                while self._connection.pgconn.notifies():
+                    heard = True
+            except psycopg.Error as error:
+                self._connection, self.error = None, error
+        if self.error is not None:
+            self.on_lost()
+        return heard
+
+    def close(self) -> None:
+        """Close the sockets; later rings do nothing."""
+        self._rope.close()
+        self._clapper.close()

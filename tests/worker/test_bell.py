@@ -1,0 +1,104 @@
+"""What ends the fetcher's sleep: rings are never lost, notifications are heard, a lost connection is told of."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+
+import pytest
+
+from django_pgqueue import db
+from django_pgqueue.worker.bell import Bell
+from tests import helpers
+
+LONG = 30.0
+"""Seconds that no test would wait in vain."""
+
+
+@pytest.fixture
+def bell():
+    bell = Bell()
+    yield bell
+    bell.take_back()
+    bell.close()
+
+
+@pytest.fixture
+def listening(committing):
+    with db.connect("default", "listener") as connection:
+        connection.execute(f"LISTEN {db.CHANNEL}")
+        yield connection
+
+
+def seconds_to(action):
+    began = time.monotonic()
+    action()
+    return time.monotonic() - began
+
+
+def test_a_ring_ends_the_present_wait_and_the_next_but_only_one(bell):
+    bell.ring()
+    bell.ring()
+    assert seconds_to(lambda: bell.wait(LONG)) < LONG / 2
+    assert seconds_to(lambda: bell.wait(0.05)) >= 0.05
+    waiting = helpers.Background(lambda: bell.wait(LONG))
+    bell.ring()
+    assert waiting.result() is False
+
+
+def test_of_many_rings_at_once_none_is_lost(bell):
+    """Whoever waits looks after each wait: then it has seen all that was there before a ring."""
+    there, seen, each, ringers = deque(), 0, 2_000, 4
+
+    def ring():
+        for _ in range(each):
+            there.append(None)
+            bell.ring()
+
+    threads = [threading.Thread(target=ring) for _ in range(ringers)]
+    for thread in threads:
+        thread.start()
+    while seen < each * ringers:
+        assert seconds_to(lambda: bell.wait(LONG)) < LONG / 2
+        while there:
+            there.popleft()
+            seen += 1
+    for thread in threads:
+        thread.join()
+
+
+def test_a_notification_is_heard_and_does_not_ring_twice(bell, listening, engine):
+    bell.listen(listening)
+    bell.wait(0.0)
+    engine.execute(f"NOTIFY {db.CHANNEL}")
+    assert bell.wait(LONG)
+    assert not bell.wait(0.05)
+
+
+def test_a_lost_connection_is_told_of_and_rings_go_on(bell, listening, engine):
+    lost = []
+    bell.on_lost = lambda: lost.append(bell.error)
+    bell.listen(listening)
+    bell.wait(0.0)
+    engine.execute("SELECT pg_terminate_backend(%s)", (listening.info.backend_pid,))
+    helpers.wait_until(lambda: not bell.wait(0.05) and bell.error)
+    assert lost == [bell.error]
+    assert db.is_lost(listening)
+    bell.ring()
+    assert seconds_to(lambda: bell.wait(LONG)) < LONG / 2
+
+
+def test_what_was_taken_back_is_not_used(bell, listening, engine):
+    bell.listen(listening)
+    bell.wait(0.0)
+    bell.take_back()
+    engine.execute(f"NOTIFY {db.CHANNEL}")
+    assert not bell.wait(0.05)
+    assert list(listening.notifies(timeout=LONG, stop_after=1))
+
+
+def test_a_ring_after_the_end_does_nothing():
+    bell = Bell()
+    bell.close()
+    bell.ring()
