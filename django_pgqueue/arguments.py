@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,6 +19,10 @@ MAX_DEPTH: Final = 100
 """Nesting that is still read back: Python's decoder gives up at about a thousand, PostgreSQL later."""
 MAX_INTEGER_BITS: Final = 14_000
 """Python itself refuses to write or read a decimal of more than 4,300 digits."""
+BLOCK: Final = 20
+"""Calls that are written as JSON at once while they are small: one by one, that took 1.7 µs for each."""
+SMALL: Final = 1000
+"""Characters of a call in the last block, on average."""
 CHUNK: Final = 2000
 """Jobs that one statement of `enqueue_many` inserts at the most."""
 CHUNK_SIZE: Final = 1024 * 1024
@@ -45,32 +50,55 @@ def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     Raises `TypeError` for a value that JSON has no form for, `ValueError` for one that cannot be stored (not finite,
     NUL, lone surrogate, too deep, too large); both name the argument and what to pass instead.
     """
-    positional = [_normalise(value, f"argument {place}", 1) for place, value in enumerate(args, 1)]
-    named = {
-        _text(name, "an argument's name"): _normalise(value, f"argument {name!r}", 1) for name, value in kwargs.items()
+    text = _to_json(normalise_call(args, kwargs))
+    _check_size(text)
+    return text
+
+
+def normalise_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call's arguments as plain JSON types; raises as `encode_arguments`, but for their size."""
+    return {
+        "args": [_normalise(value, f"argument {place}", 1) for place, value in enumerate(args, 1)],
+        "kwargs": {
+            _text(name, "an argument's name"): _normalise(value, f"argument {name!r}", 1)
+            for name, value in kwargs.items()
+        },
     }
-    text = _to_json({"args": positional, "kwargs": named})
+
+
+def chunks(normalised: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Write many calls' arguments as JSON arrays, each of what one statement inserts; raises as `encode_arguments`."""
+    blocks: list[str] = []
+    count = size = 0
+    calls = iter(normalised)
+    ahead = 1
+    while block := list(islice(calls, min(ahead, CHUNK - count))):
+        blocks.append(_encode_block(block))
+        ahead = BLOCK if len(blocks[-1]) < SMALL * len(block) else 1
+        count += len(block)
+        size += len(blocks[-1])
+        if count == CHUNK or size >= CHUNK_SIZE:
+            yield f"[{','.join(blocks)}]"
+            blocks, count, size = [], 0, 0
+    if blocks:
+        yield f"[{','.join(blocks)}]"
+
+
+def _encode_block(block: list[dict[str, Any]]) -> str:
+    text = _to_json(block)[1:-1]
+    if _size(text) > get_settings().MAX_ARGUMENTS_BYTES:
+        for call in block:
+            _check_size(_to_json(call))
+    return text
+
+
+def _check_size(text: str) -> None:
     limit = get_settings().MAX_ARGUMENTS_BYTES
     if (size := _size(text)) > limit:
         raise ValueError(
             f"the arguments are {size:,} bytes of JSON, more than PGQUEUE['MAX_ARGUMENTS_BYTES'] = {limit:,}: "
             "store the data and pass its id"
         )
-    return text
-
-
-def chunks(encoded: Iterable[str]) -> Iterator[list[str]]:
-    """Cut the arguments of many calls into what one statement inserts."""
-    chunk: list[str] = []
-    size = 0
-    for text in encoded:
-        chunk.append(text)
-        size += len(text)
-        if len(chunk) == CHUNK or size >= CHUNK_SIZE:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
 
 
 def encode_result(value: Any) -> str:

@@ -16,7 +16,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, router, transaction
 
 from . import lifecycle, registry, signals
-from .arguments import chunks, encode_arguments
+from .arguments import chunks, encode_arguments, normalise_call
 from .conf import Retention, get_settings, retention_seconds
 from .context import TaskContext
 from .db import open_transaction_elsewhere, wake_workers_after_commit
@@ -177,8 +177,8 @@ class Task(Generic[P, R]):
         ids: list[int] = []
         count = 0
         with transaction.atomic(using=connection.alias):
-            encoded = (self._encode(*as_call(call, number)) for number, call in enumerate(calls))
-            for arguments in chunks(encoded):
+            normalised = (self._normalise(*as_call(call, number)) for number, call in enumerate(calls))
+            for arguments in chunks(normalised):
                 added = lifecycle.enqueue_many(connection, arguments=arguments, **row)
                 count += len(added)
                 if returning:
@@ -187,11 +187,18 @@ class Task(Generic[P, R]):
         return ids if returning else count
 
     def _encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        self._check(args, kwargs)
+        return encode_arguments(args, kwargs)
+
+    def _normalise(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        self._check(args, kwargs)
+        return normalise_call(args, kwargs)
+
+    def _check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         try:
             check_call(self.func, len(args) + self.takes_context, tuple(kwargs))
         except TypeError as error:
             raise TypeError(f"{self.name}() cannot be called like this: {error}") from None
-        return encode_arguments(args, kwargs)
 
     def _connection(self) -> BaseDatabaseWrapper:
         from .models import Job  # tasks load before the apps are ready

@@ -63,6 +63,7 @@ def make_jobs(connection, count: int = 1, **changes: Any) -> list[int]:
         "delay_seconds": 0.0,
         **changes,
     }
+    options["arguments"] = f"[{','.join(options['arguments'])}]"
     return lifecycle.enqueue_many(connection, **options)
 
 

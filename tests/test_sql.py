@@ -107,7 +107,7 @@ def call_everything(engine, job_in):
         "delay_seconds": 0,
     }
     lifecycle.enqueue(engine, task_name=helpers.NOOP, arguments=helpers.NO_ARGUMENTS, **one_call)
-    lifecycle.enqueue_many(engine, task_name=helpers.NOOP, arguments=[helpers.NO_ARGUMENTS], **one_call)
+    lifecycle.enqueue_many(engine, task_name=helpers.NOOP, arguments=f"[{helpers.NO_ARGUMENTS}]", **one_call)
     lanes = lifecycle.lanes(engine)
     lifecycle.next_in_line(engine, helpers.lanes_from_start(*lanes))
     helpers.claim_all(engine)

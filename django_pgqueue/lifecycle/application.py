@@ -53,12 +53,12 @@ def enqueue_many(
     task_name: str,
     queue_name: str,
     priority: int,
-    arguments: Sequence[str],
+    arguments: str,
     max_attempts: int,
     run_after: datetime | None,
     delay_seconds: float,
 ) -> list[int]:
-    """Add a ready job for each of `arguments`, in one statement; return their ids in that order."""
+    """Add a ready job for each of `arguments`, a JSON array, in one statement; return their ids in that order."""
     rows = execute(
         connection,
         sql.ENQUEUE_MANY,
@@ -66,7 +66,7 @@ def enqueue_many(
             "task_name": task_name,
             "queue_name": queue_name,
             "priority": priority,
-            "arguments": f"[{','.join(arguments)}]",
+            "arguments": arguments,
             "max_attempts": max_attempts,
             "run_after": run_after,
             "delay_seconds": delay_seconds,
