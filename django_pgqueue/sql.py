@@ -133,8 +133,8 @@ opened AS (
 )
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,
-       extract(epoch FROM statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-               - unknown_since)::float8
+       date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+                          - unknown_since)
 FROM due
 """
 
@@ -198,7 +198,7 @@ SELECT id FROM culprit
 #
 # Caller: lifecycle.lanes(), at most once a second, and before a worker sleeps
 # Index:  pgqueue_job_ready: one look-up a lane finds the first entry of the next
-# Cost:   0.2 ms; 1.1 ms for 250 lanes
+# Cost:   0.2 ms; 4 ms for 600 lanes. `extract()`, which goes by way of numeric, cost a quarter more than `date_part()`.
 LANES: Final = """
 /* pgqueue:lanes */
 WITH RECURSIVE lane AS (
@@ -230,7 +230,7 @@ WITH RECURSIVE lane AS (
     ) AS next
 )
 SELECT queue_name, priority,
-       extract(epoch FROM run_after - statement_timestamp())::float8 - %(time_shift_seconds)s::float8
+       date_part('epoch', run_after - statement_timestamp()) - %(time_shift_seconds)s::float8
 FROM lane
 """
 
