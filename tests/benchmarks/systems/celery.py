@@ -51,12 +51,10 @@ def enqueue_many(task, numbers):
 """
 CLI = ("-m", "celery", "-A", "work", "worker", "--without-gossip", "--without-mingle", "--without-heartbeat")
 NAME = ("-n", "{process}@%h")
-THREADS = 10
 
 
 def worker(load: Load) -> Command:
-    threads = ("--pool", "threads", "--concurrency", str(load.concurrency or THREADS))
-    return ("start.py", str(load.processes), *CLI, *NAME, *threads)
+    return ("start.py", str(load.processes), *CLI, *NAME, "--pool", "solo")
 
 
 def unfinished(bench: Bench) -> int:
@@ -72,7 +70,7 @@ SYSTEM = System(
     unfinished=unfinished,
     tasks=frozenset({"noop", "began"}),
     settings=(
-        "10 threads, whose median was best of prefork with 1, 2 and 4 children, of 1, 2 and 10 threads, and of solo; "
+        "--pool solo, whose median was best of prefork with 1 and 2 children, of 1 and 10 threads, and of solo; "
         "worker_prefetch_multiplier 128, of 4, 128 and 1024; task_ignore_result, worker_disable_rate_limits, without "
         "gossip, mingle and heartbeat; hiredis made no difference; early acks, its default: a lost worker loses jobs. "
         "It has no coroutine tasks. Redis is at its defaults but saves nothing; its CPU is not counted"
