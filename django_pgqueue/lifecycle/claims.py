@@ -8,6 +8,7 @@ from typing import Any, Final
 from django_pgqueue import sql
 from django_pgqueue.db import Connection, execute
 
+from .arrays import numbers, texts
 from .persistence import persistently
 from .values import Beat, Claimed, Cursor, Lane
 
@@ -41,7 +42,7 @@ def claim(
             "free_slots": free_slots,
             "worker_id": worker_id,
             "lease_seconds": lease_seconds,
-            "skipped_ids": list(skipped_ids),
+            "skipped_ids": numbers(skipped_ids),
             "ahead_bytes": ahead_bytes,
         },
     )
@@ -50,7 +51,7 @@ def claim(
 
 def next_in_line(connection: Connection, cursors: Mapping[Lane, Cursor], skipped_ids: Iterable[int] = ()) -> int | None:
     """Return the id of the job that a claim would take first, or None."""
-    rows = execute(connection, sql.NEXT_IN_LINE, {**_lane_params(cursors), "skipped_ids": list(skipped_ids)})
+    rows = execute(connection, sql.NEXT_IN_LINE, {**_lane_params(cursors), "skipped_ids": numbers(skipped_ids)})
     return rows[0][0] if rows else None
 
 
@@ -71,10 +72,10 @@ def lanes(connection: Connection) -> dict[Lane, float]:
 
 def _lane_params(cursors: Mapping[Lane, Cursor]) -> dict[str, Any]:
     return {
-        "queue_names": [lane.queue_name for lane in cursors],
-        "priorities": [lane.priority for lane in cursors],
-        "after_ats": [cursor.run_after for cursor in cursors.values()],
-        "after_ids": [cursor.job_id for cursor in cursors.values()],
+        "queue_names": texts(lane.queue_name for lane in cursors),
+        "priorities": numbers(lane.priority for lane in cursors),
+        "after_ats": texts(cursor.run_after.isoformat() for cursor in cursors.values()),
+        "after_ids": numbers(cursor.job_id for cursor in cursors.values()),
     }
 
 

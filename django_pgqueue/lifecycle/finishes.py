@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from django_pgqueue import sql
 from django_pgqueue.db import Connection, Row, execute
 from django_pgqueue.states import Outcome, State
 
+from .arrays import numbers
 from .persistence import persistently
 from .values import Cancelled, Failed, Fate, Moved, Released, Succeeded
 
@@ -21,10 +22,10 @@ def succeed(connection: Connection, finished: Sequence[Succeeded]) -> dict[int, 
         connection,
         sql.SUCCEED,
         {
-            "execution_ids": _numbers(ids),
+            "execution_ids": numbers(ids),
             "results": results if any(results) else [],  # unnest() fills up with NULLs
-            "started_seconds_ago": _numbers(row.started_seconds_ago for row in rows),
-            "finished_seconds_ago": _numbers(row.finished_seconds_ago for row in rows),
+            "started_seconds_ago": numbers(row.started_seconds_ago for row in rows),
+            "finished_seconds_ago": numbers(row.finished_seconds_ago for row in rows),
         },
     )
     return _fates(connection, ids, done, Outcome.SUCCEEDED)
@@ -36,7 +37,7 @@ def succeed_and_discard(connection: Connection, execution_ids: Sequence[int]) ->
     An execution that is not there any more counts as done before: only this act, or somebody's DELETE, removes it.
     """
     ids = sorted(execution_ids)
-    done = persistently(connection, sql.SUCCEED_AND_DISCARD, {"execution_ids": _numbers(ids)})
+    done = persistently(connection, sql.SUCCEED_AND_DISCARD, {"execution_ids": numbers(ids)})
     return _fates(connection, ids, done, Outcome.SUCCEEDED, missing=Fate.DONE_BEFORE)
 
 
@@ -103,11 +104,6 @@ def end_cancelled(connection: Connection, cancelled: Sequence[Cancelled]) -> dic
         },
     )
     return _fates(connection, [row.execution_id for row in rows], done, Outcome.CANCELLED)
-
-
-def _numbers(values: Iterable[float]) -> str:
-    """Return an array as PostgreSQL reads one; psycopg's own way, in Python too, takes five times as long."""
-    return "{" + ",".join(map(repr, values)) + "}"
 
 
 def _fates(
