@@ -50,6 +50,20 @@ def check_database(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
     ]
 
 
+@register("pgqueue", deploy=True)
+def check_immediate(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """pgqueue.W002: jobs run in the process that enqueues them, with `manage.py check --deploy`."""
+    if conf.problems(getattr(settings, "PGQUEUE", {})) or not conf.get_settings().IMMEDIATE:
+        return []
+    return [
+        checks.Warning(
+            "PGQUEUE['IMMEDIATE'] runs jobs where they are enqueued: in requests, and without a retry by any worker.",
+            hint="Leave it to tests and to the development server.",
+            id="pgqueue.W002",
+        )
+    ]
+
+
 @register(Tags.compatibility)
 def check_command(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """pgqueue.W001: Channels has a `runworker` too; the app that stands first has the command."""

@@ -66,6 +66,8 @@ class Settings:
     """Whether enqueue wakes sleeping workers; without it they find jobs by polling alone."""
     LISTEN_DATABASE: str | None = option(None, "alias")
     """Alias for LISTEN where the main one leads through a transaction pooler; None: the worker's own."""
+    IMMEDIATE: bool = option(default=False, kind="flag")
+    """Whether a job that is due runs at its enqueue, in the caller's thread and transaction: for tests and a shell."""
     TASK_MODULES: Sequence[str] = option((), "modules")
     """Modules with tasks beyond `<app>.tasks` (and what is below it) of every installed app."""
 

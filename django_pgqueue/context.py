@@ -1,9 +1,10 @@
-"""What a task with `takes_context=True` is given as its first argument."""
+"""What a task with `takes_context=True` is given as its first argument, and who may put something else in its place."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,3 +29,16 @@ class TaskContext:
     def is_last_attempt(self) -> bool:
         """Whether a failure now would leave the job dead."""
         return self.attempt >= self.max_attempts
+
+
+class Adapter(Protocol):
+    """What another framework's task wants done otherwise when its jobs run; see `django_pgqueue.backend`."""
+
+    task: Any
+    """That framework's own."""
+
+    def context(self, job: TaskContext) -> Any:
+        """Return what the function is given as its context; may query the database."""
+
+    def result(self, value: Any) -> Any:
+        """Return what is stored for a return value."""

@@ -74,6 +74,8 @@ class Cursor(Protocol):
 class Connection(Protocol):
     """A Django connection, or an engine connection."""
 
+    alias: str
+
     def cursor(self) -> AbstractContextManager[Any]: ...
 
 
@@ -107,6 +109,8 @@ class EngineConnection(psycopg.Connection[Row]):
     """
 
     statement_timeout_seconds = STATEMENT_TIMEOUT_SECONDS
+    alias = "default"
+    """Of the database in DATABASES, as Django's own connections have it."""
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         """Wait for a statement as psycopg does; raises `StatementTimeout`, and closes, if it takes too long."""
@@ -146,6 +150,7 @@ def connect(alias: str, role: str, statement_timeout_seconds: float = STATEMENT_
     """
     connection = _connect(alias, role, statement_timeout_seconds)
     connection.statement_timeout_seconds = statement_timeout_seconds
+    connection.alias = alias
     try:
         refuse_an_old_primary(connection, alias)
     except psycopg.Error:

@@ -4,7 +4,8 @@
     ├── InvalidTask              a function that cannot be a task, or a task that no worker would know
     ├── StatementTimeout         a statement of the engine got no answer in time
     ├── JobLocked                an operator's act on one job did not get its row
-    └── LeaseLost                raised in a task whose lease is over: another worker may run its job
+    ├── LeaseLost                raised in a task whose lease is over: another worker may run its job
+    └── WorkerLost               names an attempt whose worker was lost, in results of Django's tasks framework
 
     TaskTimeout                  raised in a task that runs for longer than its `timeout`; not an `Exception`
 
@@ -44,6 +45,10 @@ class JobLocked(QueueError):
 
 class LeaseLost(QueueError):
     """The execution is no longer current: what it does from now on would not count."""
+
+
+class WorkerLost(QueueError):
+    """The worker was lost while the task ran. Never raised: it is the `exception_class` of such an attempt's error."""
 
 
 class TaskTimeout(BaseException):

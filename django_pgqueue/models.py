@@ -89,7 +89,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         changed, last_id = 0, 0
         while batch := dict(names.filter(pk__gt=last_id)[:BATCH_SIZE]):
             changes = act(connection, list(batch))
-            _tell_cancelled(changes, batch)
+            _tell_cancelled(changes, batch, connection.alias)
             changed += len(changes)
             last_id = max(batch)
         if changed and makes_due:
@@ -188,17 +188,17 @@ class Job(models.Model):
         connection = connections[self._state.db or router.db_for_write(Job)]
         changes = act(connection, [self.pk], alone=True)
         changed = bool(changes)
-        _tell_cancelled(changes, {self.pk: self.task_name})
+        _tell_cancelled(changes, {self.pk: self.task_name}, connection.alias)
         if changed and makes_due:
             wake_workers_after_commit(connection)
         return changed
 
 
-def _tell_cancelled(changes: Mapping[int, State], task_names: Mapping[int, str]) -> None:
+def _tell_cancelled(changes: Mapping[int, State], task_names: Mapping[int, str], database: str) -> None:
     if signals.job_cancelled.receivers:
         for job_id, state in changes.items():
             if state is State.CANCELLED:
-                signals.job_cancelled.send_robust(sender=task_names[job_id], job_id=job_id, error="")
+                signals.job_cancelled.send_robust(sender=task_names[job_id], job_id=job_id, database=database, error="")
 
 
 class DeadJob(Job):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .task import Task
 
 _tasks: dict[str, Task[Any, Any]] = {}
+_set_up: set[str] = set()
+"""Modules with tasks that were imported while Django was set up: a worker's set-up imports them as well."""
 
 
 def register(task: Task[Any, Any]) -> None:
@@ -35,6 +37,8 @@ def register(task: Task[Any, Any]) -> None:
                 f"{task.module_path} and {holder.module_path} are both named {name!r}: give one of them name=…"
             )
         _tasks[name] = task
+    if apps.loading and not apps.ready:
+        _set_up.add(task.func.__module__)
 
 
 def get(name: str) -> Task[Any, Any] | None:
@@ -63,7 +67,7 @@ def task_modules() -> list[str]:
 
 def is_found_by_workers(module: str) -> bool:
     """Say whether a worker imports this module, so that it knows the tasks in it."""
-    return any(module == root or module.startswith(f"{root}.") for root in task_modules())
+    return module in _set_up or any(module == root or module.startswith(f"{root}.") for root in task_modules())
 
 
 def import_task_modules() -> None:

@@ -1,7 +1,7 @@
 """What happened, for logging, metrics and applications; nothing here can change what happened.
 
 Every signal is sent with `send_robust`: a receiver that raises is logged by Django and changes no outcome.
-The sender is the task's name; `job_id` is always given.
+The sender is the task's name; `job_id` and `database`, the alias that the job is in, are always given.
 
 | signal | when | process |
 |---|---|---|
@@ -36,23 +36,28 @@ class TaskSignal(Signal):
         """Disconnect what was connected with these arguments; say whether it was."""
         return super().disconnect(receiver, _senders.get(sender, sender), dispatch_uid)
 
+    def has_listeners(self, sender: Any = None) -> bool:
+        """Say whether anybody is connected for the jobs of this task, or for all."""
+        return super().has_listeners(_senders.get(sender, sender))
+
     def send_robust(self, sender: Any, **named: Any) -> list[tuple[Any, Any]]:
         """Call the receivers for this sender and those for all; what one raises is logged and returned."""
         return super().send_robust(_senders.get(sender, sender), **named)
 
 
 job_enqueued = TaskSignal()
-"""Arguments: job_id, queue_name."""
+"""Arguments: job_id, database, queue_name."""
 job_started = TaskSignal()
-"""Arguments: job_id, execution_id, queue_name, attempt."""
+"""Arguments: job_id, database, execution_id, queue_name, attempt."""
 job_succeeded = TaskSignal()
-"""Arguments: job_id, execution_id, queue_name, attempt, duration_seconds."""
+"""Arguments: job_id, database, execution_id, queue_name, attempt, duration_seconds."""
 job_failed = TaskSignal()
-"""Arguments: job_id, execution_id, queue_name, attempt, exception, error, retry_seconds, and duration_seconds if it ran
-to its end. For a lost worker, exception and retry_seconds are None."""
+"""Arguments: job_id, database, execution_id, queue_name, attempt, exception, error, retry_seconds, and duration_seconds
+if it ran to its end. For a lost worker, exception and retry_seconds are None."""
 job_dead = TaskSignal()
 """Arguments: as job_failed, but for retry_seconds."""
 job_cancelled = TaskSignal()
-"""Arguments: job_id, error (the reason, or empty); of an attempt that ran also those of job_dead, but for exception."""
+"""Arguments: job_id, database, error (the reason, or empty); of an attempt that ran also those of job_dead, but for
+exception."""
 job_rescued = TaskSignal()
-"""Arguments: job_id, execution_id, attempt."""
+"""Arguments: job_id, database, execution_id, attempt."""

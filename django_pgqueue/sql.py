@@ -138,6 +138,49 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
 FROM due
 """
 
+# Take one job that is ready, if that is asked for only if it is due, and open an execution for it.
+#
+# Moves:  ready → running
+# Caller: lifecycle.claim_one()
+# Locks:  its row, if nobody else has it
+CLAIM_ONE: Final = """
+/* pgqueue:claim_one */
+WITH picked AS MATERIALIZED (
+    SELECT id, task_name, queue_name, priority, run_after, arguments,
+           attempt, max_attempts, crashes, isolated, unknown_since
+    FROM pgqueue_job
+    WHERE id = %(job_id)s
+      AND state = 'ready'
+      AND limit_key IS NULL
+      AND (NOT %(only_due)s
+           OR run_after <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8))
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+due AS MATERIALIZED (
+    SELECT picked.*, nextval('pgqueue_execution_id_seq') AS execution_id
+    FROM picked
+),
+claimed AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'running', attempt = due.attempt + 1
+    FROM due
+    WHERE job.id = due.id
+),
+opened AS (
+    INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at)
+    SELECT execution_id, id, attempt + 1, %(worker_id)s,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(lease_seconds)s::float8)
+    FROM due
+)
+SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
+       attempt + 1, max_attempts, crashes, isolated,
+       date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+                          - unknown_since)
+FROM due
+"""
+
 # The first job that a claim of the lanes given would take: found where a claim fails on its data.
 #
 # Caller: lifecycle.claim_one_by_one()

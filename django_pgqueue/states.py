@@ -43,6 +43,7 @@ class Act(StrEnum):
 
     ENQUEUE = "enqueue"
     CLAIM = "claim"
+    CLAIM_ONE = "claim_one"
     EXTEND = "extend"
     SUCCEED = "succeed"
     FAIL = "fail"
@@ -64,6 +65,7 @@ TRANSITIONS: Final[dict[State | None, dict[Act, frozenset[State | None]]]] = {
     GONE: {Act.ENQUEUE: frozenset({State.READY})},
     State.READY: {
         Act.CLAIM: frozenset({State.RUNNING}),
+        Act.CLAIM_ONE: frozenset({State.RUNNING}),
         Act.CANCEL: frozenset({State.CANCELLED}),
         Act.RUN_NOW: frozenset({State.READY}),
         Act.SET_ASIDE: frozenset({State.DEAD}),

@@ -18,7 +18,7 @@ from django.db import connections, router, transaction
 from . import lifecycle, registry, signals
 from .arguments import chunks, encode_arguments, normalise_call
 from .conf import Retention, get_settings, retention_seconds
-from .context import TaskContext
+from .context import Adapter, TaskContext
 from .db import open_transaction_elsewhere, wake_workers_after_commit
 from .exceptions import Duration, InvalidTask, Retry, seconds
 from .retry import Backoff, as_backoff, delay_after
@@ -61,6 +61,8 @@ class Task(Generic[P, R]):
     database: str | None = None
     timeout: Duration | None = None
     isolation: Isolation | None = None
+    adapter: Adapter | None = field(default=None, repr=False, compare=False)
+    """Set for tasks of another framework, and by no option."""
     timeout_seconds: float | None = field(init=False, repr=False, compare=False)
     signature: inspect.Signature = field(init=False, repr=False, compare=False)
     is_async: bool = field(init=False, repr=False, compare=False)
@@ -138,12 +140,13 @@ class Task(Generic[P, R]):
         cannot be stored, `InvalidTask` if no worker would find the task: all before anything is written. Errors of
         the database pass through.
         """
-        arguments = self._encode(args, kwargs)
+        self._check(args, kwargs)
+        arguments = encode_arguments(args, kwargs)
         connection = self._connection()
         enqueued = lifecycle.enqueue(connection, arguments=arguments, **self._row(connection))
         job = self._job(connection.alias, enqueued, arguments)
         self._tell(connection, [enqueued.job_id])
-        return job
+        return self._as_it_is(job) if get_settings().IMMEDIATE else job
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Add a job from asynchronous code, in a thread: Django has no asynchronous transactions.
@@ -185,10 +188,6 @@ class Task(Generic[P, R]):
                     ids += added
                 self._tell(connection, added)
         return ids if returning else count
-
-    def _encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        self._check(args, kwargs)
-        return encode_arguments(args, kwargs)
 
     def _normalise(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         self._check(args, kwargs)
@@ -254,11 +253,16 @@ class Task(Generic[P, R]):
         job._state.adding = False
         return job
 
+    def _as_it_is(self, job: Job) -> Job:
+        """Return a job that may have run already: as its row is now, or as it was if that is gone."""
+        return type(job).objects.using(job._state.db).filter(pk=job.pk).first() or job
+
     def _tell(self, connection: BaseDatabaseWrapper, job_ids: Sequence[int]) -> None:
         wake_workers_after_commit(connection)
         if signals.job_enqueued.receivers:
+            told = {"database": connection.alias, "queue_name": self.queue_name}
             for job_id in job_ids:
-                signals.job_enqueued.send_robust(sender=self.name, job_id=job_id, queue_name=self.queue_name)
+                signals.job_enqueued.send_robust(sender=self.name, job_id=job_id, **told)
 
     # ---------------------------------------------------------------- policy, asked by the worker
 

@@ -1,5 +1,7 @@
 """Settings for the tests: the example project's, with only the apps that the library's own tests need."""
 
+import django
+
 from example_project.settings import (
     DATABASES,
     DEFAULT_AUTO_FIELD,
@@ -33,4 +35,8 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django_pgqueue",
     "tests.app",
+    "tests.framework",
 ]
+TASKS = {"default": {"BACKEND": "django_pgqueue.backend.PgQueueBackend", "QUEUES": []}}
+if django.VERSION < (6, 0):
+    INSTALLED_APPS.append("django_tasks")

@@ -56,11 +56,6 @@ def test_a_module_that_is_not_there_is_named_with_where_it_was_named():
         registry.import_task_modules()
 
 
-def test_one_name_is_no_list_of_queues(db):
-    with pytest.raises(TypeError, match="list of names"):
-        run_jobs(queue_names="mail")
-
-
 def test_a_task_that_is_not_known_is_said_once_a_minute(db, caplog, monkeypatch):
     monkeypatch.setattr(finisher, "_warned_at", {})
     for _ in range(3):

@@ -7,12 +7,15 @@ import re
 import sys
 import unittest
 from argparse import ArgumentParser
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.apps import apps
 from django.conf import settings
+from django.core import mail
 from django.core.management import BaseCommand, load_command_class
 from django.db import connection
 from django.dispatch import Signal
@@ -123,6 +126,25 @@ def test_the_readme_s_own_test_passes(shop):
     result = suite.run(unittest.TestResult())
     assert result.testsRun == 1
     assert result.errors == result.failures == []
+
+
+def test_the_tests_of_the_page_on_testing_pass(shop):
+    suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module("shop.receipt_tests"))
+    result = suite.run(unittest.TestResult())
+    assert result.testsRun == 3
+    assert result.errors == result.failures == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/from_")])
+def test_the_task_after_a_move_runs(shop, page):
+    """Now and in three days, by the page's own code."""
+    [block] = re.findall(r"^<!-- ours -->\n```python\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {"__name__": "shop.tasks"}
+    exec(compile(block, page, "exec"), names)  # noqa: S102 -- our own text
+    names["place_order"]("ada@example.com")
+    assert run_jobs(raising=True) == 1
+    assert run_jobs(until=timedelta(days=4), raising=True) == 1
+    assert len(mail.outbox) == 2
 
 
 def test_the_readme_s_order_is_not_there_without_its_job(shop):
@@ -282,7 +304,14 @@ def test_every_setting_that_is_named_is_one(page):
 
 def test_every_option_of_a_task_is_there():
     told = {plain(row[0]) for row in table("docs/tasks.md", "option")}
-    made_elsewhere = {"func", "signature", "is_async", "run_after", "timeout_seconds"}  # run_after is using()'s alone
+    made_elsewhere = {
+        "func",
+        "signature",
+        "is_async",
+        "run_after",
+        "timeout_seconds",
+        "adapter",
+    }  # run_after is using()'s alone
     assert told == set(Task.__dataclass_fields__) - made_elsewhere
 
 
@@ -317,8 +346,8 @@ def test_every_option_of_the_worker_is_there():
 @pytest.mark.parametrize("page", PAGES)
 def test_every_option_that_is_named_is_one(page):
     known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
-    known |= own_options("pgqueue", "health")
-    known |= {"--verbosity"}  # Django's own, of every command
+    known |= own_options("pgqueue", "health") | own_options("pgqueue", "run")
+    known |= {"--verbosity", "--deploy"}  # Django's own
     of_others = {
         "README.md": {"--serve"},
         "docs/reliability.md": OF_THE_SUITES,

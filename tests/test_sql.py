@@ -111,6 +111,7 @@ def call_everything(engine, job_in):
     lanes = lifecycle.lanes(engine)
     lifecycle.next_in_line(engine, helpers.lanes_from_start(*lanes))
     helpers.claim_all(engine)
+    lifecycle.claim_one(engine, 1_000_000, worker_id=1, lease_seconds=60.0)
     lifecycle.extend(engine, [1], lease_seconds=60.0)
     lifecycle.cancel_requests(engine, [1])
     lifecycle.open_executions(engine, 1)

@@ -38,6 +38,10 @@ def claim(engine, one):
     return [(job.job_id, job.attempt) for job in helpers.claim_all(engine)]
 
 
+def claim_one(engine, one):
+    return lifecycle.claim_one(engine, one.job_id or 0, worker_id=1, lease_seconds=60.0)
+
+
 def enqueue(engine, one):
     """The answer is the new job's id, which is not the specimen's."""
     return helpers.make_job(engine)
@@ -108,6 +112,7 @@ NOT_DONE = (Fate.LOST, Fate.DONE_BEFORE, Moved(Fate.LOST), Moved(Fate.DONE_BEFOR
 VARIANTS = [
     Variant(Act.ENQUEUE, "one", enqueue, ()),
     Variant(Act.CLAIM, "one", claim, ([],)),
+    Variant(Act.CLAIM_ONE, "by its id", claim_one, (None,)),
     Variant(Act.EXTEND, "one", extend, ([],)),
     Variant(Act.SUCCEED, "kept", succeed, NOT_DONE),
     Variant(Act.SUCCEED, "kept though asked to cancel", succeed, NOT_DONE, asked_to_cancel=True),

@@ -49,6 +49,15 @@ def claim(
     return list(map(Claimed._make, rows))
 
 
+def claim_one(
+    connection: Connection, job_id: int, *, worker_id: int, lease_seconds: float, only_due: bool = False
+) -> Claimed | None:
+    """Take this job, due or not, and open an execution for it; None if it is not ready, or somebody has it locked."""
+    params = {"job_id": job_id, "worker_id": worker_id, "lease_seconds": lease_seconds, "only_due": only_due}
+    rows = persistently(connection, sql.CLAIM_ONE, params)
+    return Claimed._make(rows[0]) if rows else None
+
+
 def next_in_line(connection: Connection, cursors: Mapping[Lane, Cursor], skipped_ids: Iterable[int] = ()) -> int | None:
     """Return the id of the job that a claim would take first, or None."""
     rows = execute(connection, sql.NEXT_IN_LINE, {**_lane_params(cursors), "skipped_ids": numbers(skipped_ids)})

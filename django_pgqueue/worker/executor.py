@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections
 
 from django_pgqueue import lifecycle, registry, signals
@@ -72,6 +72,7 @@ class Attempt:
         """Run a task in this thread, a coroutine on a loop of its own; never raises but what is thrown in."""
         try:
             self._prepare()
+            self._adapt_context()
             self._tell_started()
             if self.task.atomic:
                 return self._run_atomic()
@@ -84,7 +85,10 @@ class Attempt:
         """Run a coroutine task on the running loop; a cancellation is reported as "given back"."""
         try:
             self._prepare()
-            self._tell_started()
+            if self.task.adapter is not None and self.context is not None:
+                await sync_to_async(self._adapt_context)()
+            if signals.job_started.has_listeners(self.claimed.task_name):
+                await sync_to_async(self._tell_started)()  # in a thread, for receivers may ask the database
             try:
                 result = await self._call(self.task.func)
             finally:
@@ -127,12 +131,17 @@ class Attempt:
             )
             self.args.insert(0, self.context)
 
+    def _adapt_context(self) -> None:
+        if self.task.adapter is not None and self.context is not None:
+            self.args[0] = self.task.adapter.context(self.context)
+
     def _tell_started(self) -> None:
-        if signals.job_started.receivers:
-            claimed = self.claimed
+        claimed = self.claimed
+        if signals.job_started.has_listeners(claimed.task_name):
             signals.job_started.send_robust(
                 sender=claimed.task_name,
                 job_id=claimed.job_id,
+                database=self.alias,
                 execution_id=claimed.execution_id,
                 queue_name=claimed.queue_name,
                 attempt=claimed.attempt,
@@ -180,6 +189,8 @@ class Attempt:
 
     def _succeeded(self, value: Any) -> Report:
         finished_at = time.monotonic()
+        if self.task.adapter is not None:
+            value = self.task.adapter.result(value)
         result = encode_result(value) if self.task.store_result and value is not None else None
         keeps_nothing = self.task.retention_for("succeeded") == (True, 0.0)
         ending = Ending.DISCARDED if keeps_nothing else Ending.SUCCEEDED

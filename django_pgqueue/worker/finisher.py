@@ -41,12 +41,12 @@ def finish(connection: Connection, reports: Sequence[Report]) -> list[Report]:
                 if moved.fate is Fate.LOCKED:
                     locked.append(report)
                 else:
-                    tell(report, moved)
+                    tell(report, moved, connection.alias)
     return locked
 
 
-def tell(report: Report, moved: Moved) -> None:
-    """Send the signal for what was written, or log that it did not count."""
+def tell(report: Report, moved: Moved, database: str) -> None:
+    """Send the signal for what was written in that database, or log that it did not count."""
     if moved.fate is Fate.LOST and report.may_be_committed:
         logger.warning("job %s: the reply to its commit was lost; the database has it settled", report.claimed.job_id)
     elif moved.fate is Fate.LOST:
@@ -61,7 +61,7 @@ def tell(report: Report, moved: Moved) -> None:
             _warn_unknown(report)
         elif report.ending is Ending.CRASHED:
             _warn_crashed(report, moved)
-        _send(report, moved.state)
+        _send(report, moved.state, database)
 
 
 _warned_at: dict[str, float] = {}
@@ -91,14 +91,15 @@ def _warn_crashed(report: Report, moved: Moved) -> None:
     )
 
 
-def _send(report: Report, state: State | None) -> None:
+def _send(report: Report, state: State | None, database: str) -> None:
     signal, extra = _signal_for(report, state)
-    if signal is None or not signal.receivers:
+    if signal is None or not signal.has_listeners(report.claimed.task_name):
         return
     claimed = report.claimed
     signal.send_robust(
         sender=claimed.task_name,
         job_id=claimed.job_id,
+        database=database,
         execution_id=claimed.execution_id,
         queue_name=claimed.queue_name,
         attempt=claimed.attempt,

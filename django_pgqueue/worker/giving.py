@@ -29,6 +29,8 @@ def give_back(connection: Connection, held: Sequence[Execution]) -> dict[int, Mo
     moves = lifecycle.release(connection, [Released(one.execution_id) for one in held])
     for one in held:
         if moves[one.execution_id].state is State.CANCELLED:
-            signals.job_cancelled.send_robust(sender=one.task_name, job_id=one.job_id, error="")
+            signals.job_cancelled.send_robust(
+                sender=one.task_name, job_id=one.job_id, database=connection.alias, error=""
+            )
     wake_workers(connection)
     return moves

@@ -113,7 +113,7 @@ class Leases:
             if crashed:
                 charged = lifecycle.fail(connection, [_crash(one, error) for one in crashed.values()])
                 for execution_id, moved in charged.items():
-                    tell_crash(crashed[execution_id], moved, error=error, rescued=False)
+                    tell_crash(crashed[execution_id], moved, connection.alias, error=error, rescued=False)
                 moves |= charged
                 wake_workers(connection)
             lifecycle.unregister_worker(connection, process.worker_id)

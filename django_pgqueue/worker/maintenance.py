@@ -97,7 +97,7 @@ class Maintenance(Service):
             if rescued:
                 wake_workers(connection)
         for held, moved in rescued:
-            tell_crash(held, moved, error=RESCUED, rescued=True)
+            tell_crash(held, moved, self.link.alias, error=RESCUED, rescued=True)
         return False
 
     def _prune(self) -> bool:
@@ -234,7 +234,7 @@ def kinds() -> Iterator[Kind]:
                 yield Kind(name, state, seconds, [])
 
 
-def tell_crash(held: Held, moved: Moved, *, error: str, rescued: bool) -> None:
+def tell_crash(held: Held, moved: Moved, database: str, *, error: str, rescued: bool) -> None:
     """Log and signal what was done with an execution whose worker was lost, and how that showed."""
     if moved.fate is not Fate.DONE:
         return
@@ -247,7 +247,8 @@ def tell_crash(held: Held, moved: Moved, *, error: str, rescued: bool) -> None:
         moved.state,
         extra={"job_id": held.job_id, "task": held.task_name, "queue": held.queue_name, "attempt": held.attempt},
     )
-    about: dict[str, Any] = {"job_id": held.job_id, "execution_id": held.execution_id, "attempt": held.attempt}
+    job: dict[str, Any] = {"job_id": held.job_id, "database": database}
+    about: dict[str, Any] = {**job, "execution_id": held.execution_id, "attempt": held.attempt}
     if rescued:
         signals.job_rescued.send_robust(sender=held.task_name, **about)
     about |= {"queue_name": held.queue_name}
@@ -256,4 +257,4 @@ def tell_crash(held: Held, moved: Moved, *, error: str, rescued: bool) -> None:
     elif moved.state is State.READY:
         signals.job_failed.send_robust(sender=held.task_name, exception=None, error=error, retry_seconds=None, **about)
     else:
-        signals.job_cancelled.send_robust(sender=held.task_name, job_id=held.job_id, error=error)
+        signals.job_cancelled.send_robust(sender=held.task_name, error=error, **job)

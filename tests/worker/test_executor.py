@@ -254,7 +254,7 @@ def test_run_jobs_runs_what_jobs_enqueue_and_stops_where_asked():
     for _ in range(3):
         tasks.noop.enqueue()
     assert run_jobs(max_jobs=2) == 2
-    assert run_jobs(queue_names=["other"]) == 0
+    assert run_jobs(["other"]) == 0
     assert run_jobs() == 1
 
 

@@ -1,4 +1,4 @@
-"""`manage.py pgqueue worker|prune|health`: the package's own command, which no other app's can hide."""
+"""`manage.py pgqueue worker|run|prune|health`: the package's own command, which no other app's can hide."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from django.db import connections
 
 from django_pgqueue import db, health
 from django_pgqueue.worker.maintenance import Pruner
+from django_pgqueue.worker.single import run_one
 
 from . import runworker
 
@@ -21,9 +22,13 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the subcommands."""
-        subcommands = parser.add_subparsers(dest="subcommand", metavar="worker|prune|health", required=True)
+        subcommands = parser.add_subparsers(dest="subcommand", metavar="worker|run|prune|health", required=True)
         worker = subcommands.add_parser("worker", help="run jobs: the same as `runworker`")
         runworker.add_arguments(worker)
+        run = subcommands.add_parser("run", help="run one ready job here, in the foreground, due or not")
+        run.add_argument("job_id", type=int)
+        run.add_argument("--database", help="alias of the database with the job")
+        run.add_argument("--retry", action="store_true", help="make a finished job ready first")
         prune = subcommands.add_parser("prune", help="remove finished jobs that are past their retention")
         prune.add_argument("--database", help="alias of the database with the jobs")
         prune.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
@@ -37,7 +42,32 @@ class Command(BaseCommand):
         if options["subcommand"] == "health":
             self._tell_health(options)
             return
+        if options["subcommand"] == "run":
+            self._run(options["database"] or runworker.default_alias(), options["job_id"], retry=options["retry"])
+            return
         self._prune(options["database"] or runworker.default_alias(), dry_run=options["dry_run"])
+
+    def _run(self, alias: str, job_id: int, *, retry: bool) -> None:
+        from django_pgqueue.models import Job  # after the apps are loaded
+
+        _check_alias(alias)
+        job = Job.objects.using(alias).filter(pk=job_id).first()
+        if job is None:
+            raise CommandError(f"There is no job {job_id} in the database {alias!r}.")
+        if retry and job.finished_at is not None:
+            job.retry()
+        report = run_one(alias, job_id)
+        if report is None:
+            hint = "--retry makes it ready first" if job.finished_at is not None else "a worker has it"
+            raise CommandError(f"Job {job_id} is {job.state}, and only a ready one can be run: {hint}.")
+        job.refresh_from_db()
+        if report.traceback:
+            self.stderr.write(report.traceback)
+        self.stdout.write(
+            f"Job {job_id} ({job.task_name}), attempt {job.attempt}: {report.ending.value}, now {job.state}."
+        )
+        if report.exception is not None:
+            sys.exit(1)
 
     def _tell_health(self, told: dict[str, Any]) -> None:
         is_well, words = health.judge(told["path"], max_age_seconds=told["max_age"], ready=told["ready"])
@@ -46,8 +76,7 @@ class Command(BaseCommand):
             sys.exit(1)
 
     def _prune(self, alias: str, *, dry_run: bool) -> None:
-        if alias not in connections:
-            raise CommandError(f"DATABASES has no alias {alias!r}: it has {', '.join(connections)}.")
+        _check_alias(alias)
         connection = db.connect(alias, "prune")
         try:
             if dry_run:
@@ -58,3 +87,8 @@ class Command(BaseCommand):
                 self.stdout.write(f"Removed {removed:,} finished jobs.")
         finally:
             connection.close()
+
+
+def _check_alias(alias: str) -> None:
+    if alias not in connections:
+        raise CommandError(f"DATABASES has no alias {alias!r}: it has {', '.join(connections)}.")

@@ -11,6 +11,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, router
 
 from django_pgqueue import log, registry
 from django_pgqueue.conf import get_settings
+from django_pgqueue.management import reloading
 from django_pgqueue.validation import NAME
 from django_pgqueue.worker import Options, Supervisor
 
@@ -27,11 +28,14 @@ def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
     parser.add_argument("--grace", type=seconds, help="seconds for running jobs after SIGTERM (default: a setting)")
     parser.add_argument("--isolation", choices=["process"], help="run every job in a process of its own")
     parser.add_argument("--no-listen", action="store_true", help="poll only")
+    parser.add_argument("--reload", action="store_true", help="start anew when a file of the project's code changes")
     parser.add_argument("--health-file", metavar="PATH", help="file to tell of the worker's health, once a second")
 
 
 def run(told: dict[str, Any], stdout: OutputWrapper) -> int:
     """Run a worker and return its exit code; raises `CommandError` for a database or a file that cannot be used."""
+    if told["reload"]:
+        return reloading.run(stdout)
     alias = told["database"] or default_alias()
     if alias not in connections:
         raise CommandError(f"DATABASES has no alias {alias!r}: it has {', '.join(connections)}.")

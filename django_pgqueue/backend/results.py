@@ -1,0 +1,187 @@
+"""Jobs in the words of Django's framework: `TaskResult`, with the errors and workers of all attempts, in one query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import datetime
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import OuterRef
+from django.db.models.functions import JSONObject
+
+from django_pgqueue import registry
+from django_pgqueue.states import Outcome, State
+
+from .compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_backends
+
+if TYPE_CHECKING:
+    from django_pgqueue.models import Job
+
+    from .tasks import PgQueueTask
+
+STATUS: Final = {
+    State.READY: TaskResultStatus.READY,
+    State.WAITING: TaskResultStatus.READY,
+    State.RUNNING: TaskResultStatus.RUNNING,
+    State.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
+    State.DEAD: TaskResultStatus.FAILED,
+    State.CANCELLED: TaskResultStatus.FAILED,
+}
+UNCOUNTED: Final = frozenset({Outcome.RELEASED, Outcome.SNOOZED})
+WORKER_LOST: Final = "django_pgqueue.exceptions.WorkerLost"
+CANCELLED: Final = "django_pgqueue.exceptions.Cancel"
+OF_EXECUTION: Final = ("worker_id", "outcome", "claimed_at", "started_at", "exception_class", "error", "traceback")
+
+
+class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own takes none
+    """The result of a job. A signal's holds what is known then; the rest is loaded at its first use, in one query.
+
+    After `refresh()` it is that of the same job at that time. Raises `TaskResultDoesNotExist` where the row is gone.
+    """
+
+    __slots__ = ("_database",)
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what is not set yet."""
+        if name not in FIELDS:
+            raise AttributeError(name)
+        loaded = load(self._database, int(self.id), self.backend)
+        for field in FIELDS:
+            try:
+                object.__getattribute__(self, field)
+            except AttributeError:
+                object.__setattr__(self, field, getattr(loaded, field))
+        return object.__getattribute__(self, name)
+
+
+FIELDS: Final = frozenset(field.name for field in fields(TaskResult))
+
+
+def load(database: str, job_id: int, backend: str) -> JobResult:
+    """Return the result of a job, as one query finds it; raises `TaskResultDoesNotExist`."""
+    from django_pgqueue.models import Execution, Job  # tasks load before the apps are ready
+
+    of_job = Execution.objects.filter(job_id=OuterRef("pk")).order_by("id")
+    history = ArraySubquery(of_job.values(record=JSONObject(**{name: name for name in OF_EXECUTION})))
+    job = Job.objects.using(database).annotate(history=history).filter(pk=job_id).first()
+    if job is None:
+        raise TaskResultDoesNotExist(str(job_id))
+    return of_job_row(job, backend, job.history)  # type: ignore[attr-defined]  # annotated above
+
+
+def of_job_row(job: Job, backend: str, history: list[dict[str, Any]]) -> JobResult:
+    """Return the result of a job whose executions are known."""
+    state = State(job.state)
+    attempts = [record for record in history if record["outcome"] not in UNCOUNTED]
+    result = JobResult(
+        task=_task_of(job, backend, history),
+        id=str(job.pk),
+        status=STATUS[state],
+        enqueued_at=job.enqueued_at,
+        started_at=_began(attempts[0]) if attempts else None,
+        finished_at=job.finished_at,
+        last_attempted_at=_began(attempts[-1]) if attempts else None,
+        args=job.arguments["args"],
+        kwargs=job.arguments["kwargs"],
+        backend=backend,
+        errors=_errors(state, history),
+        worker_ids=[str(record["worker_id"]) for record in attempts],
+    )
+    object.__setattr__(result, "_return_value", job.result)
+    return result
+
+
+def told(
+    task: PgQueueTask[Any, Any], job_id: int, database: str, status: TaskResultStatus, changes: Mapping[str, Any]
+) -> JobResult:
+    """Return what a signal knows of a job, without a query; the rest is loaded when somebody asks for it."""
+    result = object.__new__(JobResult)
+    backend = alias_for(task.backend, database)
+    known = {"task": _changed(task, {"backend": backend, **changes}), "id": str(job_id), "status": status}
+    for name, value in {**known, "backend": backend, "_database": database}.items():
+        object.__setattr__(result, name, value)
+    return result
+
+
+def alias_for(preferred: str, database: str) -> str:
+    """Return the alias of TASKS whose jobs are in this database: the one preferred, if it is among them."""
+    aliases: list[str] = [preferred, *task_backends]
+    return next((alias for alias in aliases if getattr(task_backends[alias], "database", None) == database), preferred)
+
+
+# ------------------------------------------------------------------------------- the task
+
+
+def _task_of(job: Job, backend: str, history: list[dict[str, Any]]) -> PgQueueTask[Any, Any]:
+    """Return the task of a row as it was enqueued; but when it was to run is not known any more after a retry.
+
+    Nothing is validated: a task that is gone, or a queue that is no longer in QUEUES, must not hide a result.
+    """
+    known = registry.get(job.task_name)
+    moved = len(history) > 1 or (history and job.state == State.READY)
+    row = {
+        "queue_name": job.queue_name,
+        "priority": job.priority,
+        "run_after": None if moved or job.run_after == job.enqueued_at else job.run_after,
+        "backend": backend,
+    }
+    if known is not None and known.adapter is not None:
+        if job.max_attempts != known.max_attempts:
+            row["max_attempts"] = job.max_attempts
+        return _changed(known.adapter.task, row)
+    task_class: Any = task_backends[backend].task_class
+    defaults = {field.name: field.default for field in fields(task_class)}
+    func = _unknown(job.task_name) if known is None else known.func
+    takes_context = known is not None and known.takes_context
+    return _made(task_class, {**defaults, **row, "func": func, "takes_context": takes_context})
+
+
+def _changed(task: PgQueueTask[Any, Any], changes: Mapping[str, Any]) -> PgQueueTask[Any, Any]:
+    return _made(type(task), {**{field.name: getattr(task, field.name) for field in fields(task)}, **changes})
+
+
+def _made(task_class: type[PgQueueTask[Any, Any]], values: Mapping[str, Any]) -> PgQueueTask[Any, Any]:
+    task = object.__new__(task_class)
+    for name, value in values.items():
+        object.__setattr__(task, name, value)
+    return task
+
+
+def _unknown(name: str) -> FunctionType:
+    """Return a function in place of one that this process does not have."""
+
+    def unknown(*args: Any, **kwargs: Any) -> Any:
+        raise LookupError(f"there is no task {name!r} here: it was renamed (give its task aliases=…) or removed")
+
+    module, _, qualname = name.rpartition(".")
+    unknown.__module__, unknown.__qualname__, unknown.__name__ = module, qualname, qualname
+    return unknown  # type: ignore[return-value]  # mypy takes it for any callable
+
+
+# ------------------------------------------------------------------------------- the attempts
+
+
+def _began(record: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(record["started_at"] or record["claimed_at"])
+
+
+def _errors(state: State, history: list[dict[str, Any]]) -> list[TaskError]:
+    """Return an error for each attempt that failed, and one for a job that ended without an attempt that did."""
+    errors = [_error(record) for record in history if record["outcome"] in (Outcome.FAILED, Outcome.CRASHED)]
+    last = history[-1] if history else None
+    if state is State.DEAD and last and last["outcome"] in UNCOUNTED:
+        errors.append(_error(last))
+    if state is State.CANCELLED:
+        reason = last["error"] if last and last["outcome"] == Outcome.CANCELLED else ""
+        errors.append(TaskError(exception_class_path=CANCELLED, traceback=reason or "the job was cancelled"))
+    return errors
+
+
+def _error(record: Mapping[str, Any]) -> TaskError:
+    return TaskError(
+        exception_class_path=record["exception_class"] or WORKER_LOST,
+        traceback=record["traceback"] or record["error"],
+    )

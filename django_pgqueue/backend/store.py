@@ -1,0 +1,102 @@
+"""The backend: Django's framework on this package's tables and worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from django.apps import apps
+from django.core import checks
+from django.db import connections, router
+from django.utils.functional import cached_property
+
+from django_pgqueue import exceptions
+from django_pgqueue.states import State
+from django_pgqueue.task import Task as EngineTask
+
+from . import results
+from .compat import BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist, normalize_json, task_enqueued
+from .results import JobResult
+from .tasks import DEFAULTS, PgQueueTask, adopt, for_engine
+
+OPTIONS = frozenset({"DATABASE"}) | DEFAULTS
+
+
+class PgQueueBackend(BaseTaskBackend):
+    """Enqueues by one INSERT in the caller's transaction; `manage.py runworker` runs the tasks.
+
+    OPTIONS: `DATABASE`, the alias that jobs are in (by default what the routers say); `MAX_ATTEMPTS`, `BACKOFF`,
+    `TIMEOUT` and `RETENTION` for tasks that do not say it themselves. One instance a thread: it has no state.
+    """
+
+    task_class = PgQueueTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    @cached_property
+    def database(self) -> str:
+        """The alias of the database that jobs are in."""
+        from django_pgqueue.models import Job  # tasks load before the apps are ready
+
+        return str(self.options.get("DATABASE") or router.db_for_write(Job))
+
+    def enqueue(self, task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult:
+        """Add a job in the transaction that the caller has open; raises before anything is written.
+
+        `InvalidTask` for a task that no worker would find, `TypeError` for arguments that do not fit the function or
+        have no form in JSON, `ValueError` for what cannot be stored.
+        """
+        self.validate_task(task)
+        if not isinstance(task, PgQueueTask):
+            raise InvalidTask(
+                f"{task.module_path} was made for another backend, and no worker of {self.alias!r} would know it: "
+                f"decorate it with @task(backend={self.alias!r})"
+            )
+        try:
+            job = self._as_enqueued(task).enqueue(*_plain(args), **_plain(kwargs))
+        except exceptions.InvalidTask as error:
+            raise InvalidTask(str(error)) from error
+        result = results.of_job_row(job, self.alias, [])
+        if job.state != State.READY:  # it has run, by PGQUEUE["IMMEDIATE"]
+            result.refresh()
+        task_enqueued.send_robust(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> JobResult:
+        """Return the result of any job of this database, by one query; raises `TaskResultDoesNotExist`."""
+        if not (result_id.isascii() and result_id.isdigit()):
+            raise TaskResultDoesNotExist(result_id)
+        return results.load(self.database, int(result_id), self.alias)
+
+    def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
+        """pgqueue.E004: this backend's entry in TASKS cannot work."""
+        return [checks.Error(f"TASKS[{self.alias!r}]: {problem}", id="pgqueue.E004") for problem in self._problems()]
+
+    def _as_enqueued(self, task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
+        known = adopt(task)
+        decorated = known.adapter is not None and task is known.adapter.task
+        words = known if decorated else for_engine(task)
+        return replace(words, database=self.database) if "DATABASE" in self.options else words
+
+    def _problems(self) -> Iterable[str]:
+        if not apps.is_installed("django_pgqueue"):
+            yield "add 'django_pgqueue' to INSTALLED_APPS"
+            return
+        if unknown := set(self.options) - OPTIONS:
+            yield f"OPTIONS has no {sorted(unknown)}: there are {sorted(OPTIONS)}"
+        if self.database not in connections:
+            yield f"OPTIONS['DATABASE'] is {self.database!r}, which DATABASES does not have"
+        elif connections[self.database].vendor != "postgresql":
+            yield f"the database {self.database!r} is not PostgreSQL"
+        try:
+            EngineTask(func=adopt, **{name.lower(): self.options[name] for name in DEFAULTS & set(self.options)})
+        except exceptions.InvalidTask as error:
+            yield f"OPTIONS: {str(error).partition(': ')[2]}"
+
+
+def _plain(values: Any) -> Any:
+    """Return arguments in the types of JSON, as Django's framework does."""
+    return normalize_json(values)

@@ -1,0 +1,66 @@
+"""Django's signals, from ours: the sender is the backend's class, and no receiver can change what happened.
+
+| Django's | ours | its result's status |
+|---|---|---|
+| task_enqueued | none: `enqueue()` sends it | READY |
+| task_started | job_started, of each attempt | RUNNING |
+| task_finished | job_succeeded | SUCCESSFUL |
+| task_finished | job_dead, job_cancelled | FAILED |
+
+An attempt that another follows sends no `task_finished`: the task has not finished.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.dispatch import Signal
+
+from django_pgqueue import registry, signals
+
+from . import results
+from .compat import TaskResultStatus, task_backends, task_finished, task_started
+
+
+def connect(task_name: str) -> None:
+    """Send Django's signals for the jobs of this task; again is harmless."""
+    for signal, receiver in RECEIVERS:
+        signal.connect(receiver, sender=task_name, dispatch_uid=f"django_pgqueue.backend {task_name}")
+
+
+def _started(sender: str, **about: Any) -> None:
+    _send(task_started, sender, TaskResultStatus.RUNNING, about)
+
+
+def _succeeded(sender: str, **about: Any) -> None:
+    _send(task_finished, sender, TaskResultStatus.SUCCESSFUL, about)
+
+
+def _failed(sender: str, exception: BaseException | None = None, **about: Any) -> None:
+    """Send while the exception is the one that is handled: Django's own receiver logs `sys.exc_info()`."""
+    if exception is None:
+        _send(task_finished, sender, TaskResultStatus.FAILED, about)
+        return
+    traceback = exception.__traceback__
+    try:
+        raise exception
+    except BaseException:  # noqa: BLE001 -- raised here, one line above
+        exception.__traceback__ = traceback
+        _send(task_finished, sender, TaskResultStatus.FAILED, about)
+
+
+RECEIVERS = (
+    (signals.job_started, _started),
+    (signals.job_succeeded, _succeeded),
+    (signals.job_dead, _failed),
+    (signals.job_cancelled, _failed),
+)
+
+
+def _send(signal: Signal, task_name: str, status: TaskResultStatus, about: dict[str, Any]) -> None:
+    task = registry.get(task_name)
+    if task is None or task.adapter is None:
+        return
+    changes = {"queue_name": about["queue_name"]} if "queue_name" in about else {}
+    result = results.told(task.adapter.task, about["job_id"], about["database"], status, changes)
+    signal.send_robust(type(task_backends[result.backend]), task_result=result)

@@ -1,0 +1,93 @@
+"""Running jobs inside a test: real rows, statements and executor, in the test's own thread and transaction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import connections, router
+from django.utils import timezone
+
+from django_pgqueue import lifecycle
+from django_pgqueue.conf import get_settings
+from django_pgqueue.db import clock
+from django_pgqueue.exceptions import Duration, seconds
+from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.worker.foreground import CALLERS_ID, run_here
+
+
+def run_jobs(
+    queue_name: str | Sequence[str] | None = None,
+    *,
+    until: Duration | datetime | None = None,
+    max_jobs: int | None = None,
+    raising: bool = False,
+    database: str | None = None,
+) -> int:
+    """Run due jobs one after another, those included that they enqueue, until none is left; return how many ran.
+
+    Claims, runs and finishes as a worker does, on the test's own connection: inside `TestCase` all is undone with the
+    test. An atomic task's body and finish are in a savepoint there. Neither timeouts nor isolation are applied.
+
+    * `queue_name`: only this queue, or these.
+    * `until`: jobs that come due by then run too, retries among them, each at its time: seconds or a timedelta from
+      now, or an aware datetime. The queue's time is moved for that, as by `time_travel`, and is itself again at the
+      end. Without it what is due later stays.
+    * `max_jobs`: stop after so many. `raising`: raise the exception of the first attempt that fails, after it is
+      written. `database`: an alias, by default where the routers send jobs.
+    """
+    from django_pgqueue.models import Job  # after the apps are loaded
+
+    alias = database or router.db_for_write(Job)
+    queue_names = [queue_name] if isinstance(queue_name, str) else queue_name
+    left_seconds, shift_seconds = _seconds_until(until), clock.shift_seconds
+    count = 0
+    try:
+        while max_jobs is None or count < max_jobs:
+            due_in = _lanes_due_in(alias, queue_names)
+            wait_seconds = max(0.0, min(due_in.values(), default=math.inf))
+            if wait_seconds > left_seconds:
+                break
+            left_seconds -= wait_seconds
+            clock.shift_seconds += wait_seconds
+            claimed = _claim_one(alias, [lane for lane, seconds_left in due_in.items() if seconds_left <= wait_seconds])
+            if claimed is None and not wait_seconds:  # what is due is locked
+                break
+            if claimed is not None:
+                count += 1
+                report = run_here(alias, claimed)
+                if raising and report.exception is not None:
+                    raise report.exception
+    finally:
+        clock.shift_seconds = shift_seconds
+    return count
+
+
+def _seconds_until(until: Duration | datetime | None) -> float:
+    if until is None:
+        return 0.0
+    if not isinstance(until, datetime):
+        return seconds(until)
+    if until.tzinfo is None:
+        raise ValueError("until must be an aware datetime: give it a time zone")
+    return (until - timezone.now()).total_seconds() - clock.shift_seconds
+
+
+def _lanes_due_in(alias: str, queue_names: Sequence[str] | None) -> dict[Lane, float]:
+    """Return the seconds until the first job of each lane is due, highest priority first."""
+    found = lifecycle.lanes(connections[alias])
+    lanes = [lane for lane in found if queue_names is None or lane.queue_name in queue_names]
+    return {lane: found[lane] for lane in sorted(lanes, key=lambda lane: -lane.priority)}
+
+
+def _claim_one(alias: str, lanes: Sequence[Lane]) -> Claimed | None:
+    claimed = lifecycle.claim(
+        connections[alias],
+        dict.fromkeys(lanes, Cursor()),
+        limit=1,
+        free_slots=1,
+        worker_id=CALLERS_ID,
+        lease_seconds=get_settings().LEASE,
+    )
+    return claimed[0] if claimed else None

@@ -1,0 +1,58 @@
+"""A job in the caller's own thread: at its enqueue for `PGQUEUE["IMMEDIATE"]`, in tests, in `manage.py pgqueue run`."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from django.db import connections, transaction
+
+from django_pgqueue import lifecycle, registry
+from django_pgqueue.conf import get_settings
+
+from .executor import Attempt
+from .finisher import finish
+
+if TYPE_CHECKING:
+    from django_pgqueue.lifecycle import Claimed
+
+    from .report import Report
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+CALLERS_ID: Final = 0
+"""Leases of a caller are held under an id that no worker has."""
+
+
+def run_here(alias: str, claimed: Claimed) -> Report:
+    """Run and finish a claimed job on this thread's connection, in the transaction that is open there, if any.
+
+    There a statement that fails undoes what the task has written: a worker has no transaction around it.
+    """
+    report = _attempt(alias, claimed)
+    finish(connections[alias], [report])
+    return report
+
+
+def _attempt(alias: str, claimed: Claimed) -> Report:
+    connection = connections[alias]
+    if not connection.in_atomic_block:
+        return Attempt(claimed, alias).run()
+    with transaction.atomic(using=alias):
+        report = Attempt(claimed, alias).run()
+        if connection.connection.info.transaction_status is psycopg.pq.TransactionStatus.INERROR:
+            transaction.set_rollback(True, using=alias)
+    return report
+
+
+def run_at_enqueue(sender: str, job_id: int, database: str, **_: Any) -> None:
+    """Run a job that is due; what becomes of it is written, and a failure logged. A receiver of `job_enqueued`."""
+    claimed = lifecycle.claim_one(
+        connections[database], job_id, worker_id=CALLERS_ID, lease_seconds=get_settings().LEASE, only_due=True
+    )
+    if claimed is None:  # due later
+        return
+    report = run_here(database, claimed)
+    if report.exception is not None:
+        logger.error("job %s (%s) failed", job_id, registry.in_words(sender), exc_info=report.exception)

@@ -1,0 +1,65 @@
+"""`manage.py pgqueue run`: one job in the foreground, with a lease of its own that is kept alive."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from django.db import connections
+
+import django_pgqueue
+from django_pgqueue import lifecycle
+from django_pgqueue.conf import get_settings
+
+from .foreground import run_here
+from .link import Link
+from .service import Service
+
+if TYPE_CHECKING:
+    from .report import Report
+
+
+class Beat(Service):
+    """Extends the lease while the job runs: also while somebody thinks at a debugger's prompt."""
+
+    def __init__(self, link: Link, worker_id: int) -> None:
+        super().__init__("beat")
+        self.link = link
+        self.worker_id = worker_id
+
+    def tick(self) -> float:
+        """Extend, and be seen."""
+        with self.link.use() as connection:
+            lifecycle.extend(connection, [self.worker_id], lease_seconds=get_settings().LEASE)
+            lifecycle.beat_workers(connection, [self.worker_id])
+        return get_settings().beat_seconds
+
+
+def run_one(alias: str, job_id: int) -> Report | None:
+    """Run a ready job in this thread, due or not, and write how it ended; None if it could not be had.
+
+    Neither its timeout nor isolation is applied.
+    """
+    link = Link(alias, "foreground")
+    with link.use() as connection:
+        worker_id = lifecycle.register_worker(
+            connection,
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            version=django_pgqueue.__version__,
+            queue_names=f"job {job_id}",
+            concurrency=1,
+        )
+    beat = Beat(link, worker_id)
+    beat.start()
+    try:
+        lease_seconds = get_settings().LEASE
+        claimed = lifecycle.claim_one(connections[alias], job_id, worker_id=worker_id, lease_seconds=lease_seconds)
+        return None if claimed is None else run_here(alias, claimed)
+    finally:
+        beat.stop()
+        beat.join()
+        with link.use() as connection:
+            lifecycle.unregister_worker(connection, worker_id)
+        link.close()

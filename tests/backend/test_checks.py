@@ -1,0 +1,31 @@
+"""What is wrong with an entry in TASKS is said by `manage.py check`."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.checks import run_checks
+
+
+def problems():
+    return [str(message.msg) for message in run_checks() if message.id == "pgqueue.E004"]
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [({"DATABSE": "default"}, "DATABSE"), ({"DATABASE": "nowhere"}, "nowhere")],
+)
+def test_a_wrong_option_is_named(configure, options, word):
+    configure(OPTIONS=options)
+    [problem] = problems()
+    assert word in problem
+
+
+def test_a_right_one_is_not(configure):
+    configure(OPTIONS={"DATABASE": "default", "MAX_ATTEMPTS": 3, "BACKOFF": 10, "TIMEOUT": 60, "RETENTION": 3600})
+    assert problems() == []
+
+
+def test_a_wrong_value_is_named_too(configure):
+    configure(OPTIONS={"MAX_ATTEMPTS": 0})
+    [problem] = problems()
+    assert "max_attempts" in problem

@@ -1,0 +1,172 @@
+"""Enqueueing by Django's framework: one INSERT in the caller's transaction, validated first; results in one query."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import transaction
+from django.utils import timezone
+
+from django_pgqueue import registry
+from django_pgqueue.backend import task as our_task
+from django_pgqueue.backend.compat import InvalidTask, Task, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
+from django_pgqueue.models import Job
+from tests.framework import tasks
+
+pytestmark = pytest.mark.django_db
+
+
+def test_an_enqueue_is_one_insert_whose_result_equals_the_one_that_is_read(django_assert_num_queries, backend):
+    with django_assert_num_queries(1):
+        result = tasks.add.enqueue(1, b=2)
+    with django_assert_num_queries(1):
+        read = backend.get_result(result.id)
+    assert result == read
+    assert (result.status, result.args, result.kwargs) == (TaskResultStatus.READY, [1], {"b": 2})
+    assert (result.errors, result.worker_ids, result.attempts, result.backend) == ([], [], 0, "default")
+    assert (result.started_at, result.finished_at, result.last_attempted_at) == (None, None, None)
+    assert isinstance(result.enqueued_at, datetime)
+    assert not result.is_finished
+    assert result.task == tasks.add
+    assert len(result.id) < 64
+    job = Job.objects.get()
+    assert (job.task_name, job.queue_name, job.priority, job.max_attempts) == (
+        "tests.framework.tasks.add",
+        "mail",
+        7,
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        tasks.noop,
+        tasks.add.using(priority=-3, queue_name="other"),
+        tasks.noop.using(run_after=datetime(2030, 1, 1, tzinfo=UTC)),
+        tasks.noop.using(run_after=datetime(2020, 1, 1, tzinfo=UTC)),
+        tasks.third_time,
+        tasks.third_time.using(max_attempts=9),
+        tasks.within,
+    ],
+    ids=lambda task: task.name,
+)
+def test_its_task_is_the_one_that_was_enqueued(task, backend):
+    result = task.enqueue(
+        *(["x"] if task.func is tasks.within.func else []), **({"a": 1} if "add" in task.name else {})
+    )
+    assert result.task == task
+    assert backend.get_result(result.id) == result
+
+
+def test_a_job_rolls_back_with_its_transaction(backend):
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        result = tasks.noop.enqueue()
+        assert backend.get_result(result.id) == result
+        _ = 1 / 0
+    with pytest.raises(TaskResultDoesNotExist):
+        result.refresh()
+
+
+def test_it_does_the_same_asynchronously(backend):
+    async def enqueue_and_read():
+        result = await tasks.aadd.aenqueue(1, b=2)
+        assert await backend.aget_result(result.id) == result
+        assert await tasks.aadd.aget_result(result.id) == result
+        await result.arefresh()
+        return result
+
+    assert async_to_sync(enqueue_and_read)().args == [1]
+
+
+def test_run_after_may_be_a_timedelta_as_djangos_page_says():
+    before = timezone.now()
+    result = tasks.noop.using(run_after=timedelta(hours=1)).enqueue()
+    assert before < result.task.run_after - timedelta(hours=1) < timezone.now()
+
+
+def test_arguments_are_normalised_as_django_does(backend):
+    result = tasks.noop.enqueue(b"caf\xc3\xa9", (1, 2), key={"a": (3,)})
+    assert (result.args, result.kwargs) == (["café", [1, 2]], {"key": {"a": [3]}})
+    assert backend.get_result(result.id) == result
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [((object(),), TypeError), ((float("nan"),), ValueError), (("\x00",), ValueError), ((b"\xe9",), ValueError)],
+)
+def test_what_cannot_be_stored_is_refused_before_anything_is_written(arguments, error, django_assert_num_queries):
+    with django_assert_num_queries(0), pytest.raises(error):
+        tasks.noop.enqueue(*arguments)
+
+
+def test_arguments_that_do_not_fit_are_refused():
+    with pytest.raises(TypeError, match="cannot be called like this"):
+        tasks.add.enqueue()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"queue_name": "unknown"}, "Queue 'unknown' is not valid for backend."),
+        ({"priority": 101}, "priority must be a whole number between -100 and 100."),
+        ({"run_after": datetime(2030, 1, 1)}, "run_after must be an aware datetime."),  # noqa: DTZ001 -- naive, as tried
+    ],
+)
+def test_a_task_is_validated_with_djangos_words(change, message, configure):
+    configure(QUEUES=["default"])
+    with pytest.raises(InvalidTask, match=message):
+        tasks.noop.using(**change)
+
+
+def test_it_is_validated_again_at_the_enqueue(configure, django_assert_num_queries):
+    changed = tasks.noop.using(queue_name="unknown")
+    configure(QUEUES=["default"])
+    with django_assert_num_queries(0), pytest.raises(InvalidTask, match="Queue 'unknown'"):
+        changed.enqueue()
+
+
+def test_options_are_validated_too(configure):
+    with pytest.raises(InvalidTask, match="max_attempts"):
+        tasks.noop.using(max_attempts=0).enqueue()
+    with pytest.raises(InvalidTask, match="module level"):
+        our_task(lambda: None)
+    assert registry.get("tests.backend.test_enqueue.<lambda>") is None
+
+
+def test_a_task_that_no_worker_would_find_is_refused(django_assert_num_queries, monkeypatch):
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))  # or the checks would find it in every other test
+    from tests.framework import elsewhere
+
+    with django_assert_num_queries(0), pytest.raises(InvalidTask, match=r"no worker would find .*elsewhere\.lost"):
+        elsewhere.lost.enqueue()
+
+
+def test_a_task_of_another_backend_is_refused(backend, settings):
+    settings.TASKS |= {"other": {"BACKEND": f"{Task.__module__.rpartition('.')[0]}.backends.dummy.DummyBackend"}}
+    stock = Task(func=tasks.noop.func, priority=0, backend="other", queue_name="default", run_after=None)
+    with pytest.raises(InvalidTask, match=r"decorate it with @task\(backend='default'\)"):
+        backend.enqueue(stock, [], {})
+
+
+@pytest.mark.parametrize("result_id", ["0", "-1", "", "nonsense", "1_0", "٣", str(2**63), str(2**70)])
+def test_a_result_that_is_not_there(result_id, backend):
+    with pytest.raises(TaskResultDoesNotExist):
+        backend.get_result(result_id)
+
+
+def test_the_signal_names_the_backends_class_and_cannot_stop_the_enqueue():
+    seen = []
+
+    def receiver(sender, task_result, **_):
+        seen.append((sender, task_result))
+        raise RuntimeError("a receiver")
+
+    task_enqueued.connect(receiver)
+    try:
+        result = tasks.noop.enqueue()
+    finally:
+        task_enqueued.disconnect(receiver)
+    assert [(sender.__name__, told) for sender, told in seen] == [("PgQueueBackend", result)]

@@ -1,0 +1,166 @@
+"""Jobs of Django's framework on their way: statuses, attempts, errors, contexts, return values."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+
+from django_pgqueue import registry
+from django_pgqueue.backend.compat import TaskResultStatus
+from django_pgqueue.exceptions import Cancel, WorkerLost
+from django_pgqueue.lifecycle import Cursor, Failed, Lane, claim, fail, release
+from django_pgqueue.lifecycle import Released as GivenBack
+from django_pgqueue.models import Job
+from django_pgqueue.states import Outcome
+from django_pgqueue.testing import run_jobs
+from tests.framework import tasks
+
+pytestmark = pytest.mark.django_db
+
+
+def ran(task, *args, **kwargs):
+    """Enqueue, run and return the result as it is then."""
+    result = task.enqueue(*args, **kwargs)
+    run_jobs()
+    result.refresh()
+    assert result == task.get_result(result.id)
+    return result
+
+
+def claim_one(worker_id=5):
+    [claimed] = claim(
+        connection, {Lane("default", 0): Cursor()}, limit=1, free_slots=1, worker_id=worker_id, lease_seconds=60.0
+    )
+    return claimed
+
+
+@pytest.mark.parametrize("task", [tasks.add, tasks.aadd], ids=["sync", "async"])
+def test_a_task_that_succeeds(task):
+    result = ran(task, 1, b=2)
+    assert (result.status, result.return_value, result.attempts) == (TaskResultStatus.SUCCESSFUL, 3, 1)
+    assert result.enqueued_at <= result.started_at == result.last_attempted_at <= result.finished_at
+    assert result.is_finished
+    assert result.errors == []
+
+
+def test_a_failure_is_final_unless_an_option_says_otherwise():
+    result = ran(tasks.boom, "at once")
+    assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 1)
+    [error] = result.errors
+    assert error.exception_class is ValueError
+    assert error.traceback.endswith("ValueError: at once\n")
+    with pytest.raises(ValueError, match="Task failed"):
+        _ = result.return_value
+
+
+def test_a_task_that_leaves_has_failed():
+    result = ran(tasks.leave)
+    assert result.errors[0].exception_class is SystemExit
+
+
+def test_the_errors_and_workers_of_all_attempts_are_read_by_one_query(django_assert_num_queries):
+    result = ran(tasks.third_time)
+    with django_assert_num_queries(1):
+        result.refresh()
+    assert (result.status, result.return_value, result.attempts) == (TaskResultStatus.SUCCESSFUL, 3, 3)
+    assert [error.exception_class for error in result.errors] == [LookupError, LookupError]
+    assert [error.traceback.strip().rpartition(": ")[2] for error in result.errors] == ["attempt 1", "attempt 2"]
+    assert result.started_at < result.last_attempted_at
+
+
+def test_between_attempts_a_task_is_ready():
+    result = tasks.always.enqueue()
+    run_jobs(max_jobs=1)
+    result.refresh()
+    assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.READY, 1, 1)
+    assert not result.is_finished
+
+
+def test_a_backend_may_say_how_often_all_are_tried(configure):
+    configure(OPTIONS={"MAX_ATTEMPTS": 4, "BACKOFF": 0})
+    forgotten = registry._tasks.pop(tasks.boom.module_path)
+    try:
+        result = ran(tasks.boom.using(priority=1))
+    finally:
+        registry._tasks[tasks.boom.module_path] = forgotten
+    assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 4)
+
+
+def test_a_running_task_counts_its_attempt():
+    result = tasks.noop.enqueue()
+    claim_one(worker_id=5)
+    result.refresh()
+    assert (result.status, result.worker_ids, result.attempts) == (TaskResultStatus.RUNNING, ["5"], 1)
+    assert result.started_at == result.last_attempted_at is not None
+
+
+def test_what_was_given_back_is_no_attempt():
+    result = tasks.noop.enqueue()
+    release(connection, [GivenBack(claim_one().execution_id)])
+    result.refresh()
+    assert (result.status, result.worker_ids, result.errors) == (TaskResultStatus.READY, [], [])
+
+
+def test_a_lost_worker_is_an_error():
+    result = tasks.noop.enqueue()
+    lost = Failed(claim_one().execution_id, Outcome.CRASHED, None, 0.0, 0.0, "", "its worker was lost", "")
+    fail(connection, [lost])
+    result.refresh()
+    assert (result.status, result.worker_ids) == (TaskResultStatus.FAILED, ["5"])
+    assert [(error.exception_class, error.traceback) for error in result.errors] == [
+        (WorkerLost, "its worker was lost")
+    ]
+
+
+def test_a_cancelled_task_has_failed_and_says_why():
+    result = tasks.noop.enqueue()
+    Job.objects.get(pk=result.id).cancel()
+    result.refresh()
+    assert result.status == TaskResultStatus.FAILED
+    assert [error.exception_class for error in result.errors] == [Cancel]
+
+
+@pytest.mark.parametrize("task", [tasks.told, tasks.atold], ids=["sync", "async"])
+def test_a_context_knows_the_result_and_the_attempt(task):
+    result = ran(task)
+    assert result.return_value[:3] == [result.id, 1, 1]
+
+
+def test_return_values_become_json_as_djangos_do():
+    assert ran(tasks.returns, "bytes").return_value == "café"
+    assert ran(tasks.returns, "tuple").return_value == [1, 2]
+
+
+@pytest.mark.parametrize(("what", "kind"), [("set", TypeError), ("nan", ValueError), ("latin", ValueError)])
+def test_one_that_cannot_be_stored_is_a_failure_that_says_so(what, kind):
+    result = ran(tasks.returns, what)
+    assert result.status == TaskResultStatus.FAILED
+    assert result.errors[0].exception_class is kind
+    assert "Unsupported" in result.errors[0].traceback or "JSON" in result.errors[0].traceback
+
+
+def test_a_result_survives_the_removal_of_its_task_and_of_its_queue(backend, configure):
+    result = ran(tasks.add, 1)
+    removed = registry._tasks.pop(tasks.add.module_path)
+    try:
+        read = configure(QUEUES=["another"]).get_result(result.id)
+    finally:
+        registry._tasks[tasks.add.module_path] = removed
+    assert (read.return_value, read.task.module_path, read.task.queue_name) == (1, tasks.add.module_path, "mail")
+    with pytest.raises(LookupError, match="renamed"):
+        read.task.call()
+
+
+def test_a_result_of_a_task_of_this_packages_own_can_be_read_too(backend):
+    from tests.app.tasks import add
+
+    job = add.enqueue(1, b=2)
+    run_jobs()
+    read = backend.get_result(str(job.pk))
+    assert (read.return_value, read.task.func) == (3, add.func)
+
+
+def test_an_earlier_name_is_known():
+    Job.objects.filter(pk=tasks.within.enqueue("x").id).update(task_name="tests.framework.tasks.once_known_as")
+    run_jobs()
+    assert Job.objects.get().state == "succeeded"

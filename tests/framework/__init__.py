@@ -1,0 +1,1 @@
+"""An app whose tasks are written for Django's tasks framework."""

@@ -1,0 +1,75 @@
+"""Tasks as an app has them that knows Django's framework, and some that use this package's options."""
+
+from django.db import connection
+
+from django_pgqueue.backend import task as our_task
+from django_pgqueue.backend.compat import TaskContext, task
+
+
+@task
+def noop(*args, **kwargs):
+    pass
+
+
+@task(queue_name="mail", priority=7)
+def add(a, b=0):
+    return a + b
+
+
+@task
+async def aadd(a, b=0):
+    return a + b
+
+
+@task
+def boom(text="no"):
+    raise ValueError(text)
+
+
+@task
+def refused_by_the_database():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 / 0")
+
+
+@task
+def leave():
+    raise SystemExit("left")
+
+
+@task
+def returns(what):
+    return {"bytes": b"caf\xc3\xa9", "tuple": (1, 2), "set": {1}, "nan": float("nan"), "latin": b"\xe9"}[what]
+
+
+@task(takes_context=True)
+def told(context, *args):
+    assert isinstance(context, TaskContext)
+    return [context.task_result.id, context.attempt, context.task_result.attempts, context.job.max_attempts]
+
+
+@task(takes_context=True)
+async def atold(context):
+    return [context.task_result.id, context.attempt, context.task_result.attempts]
+
+
+@our_task(max_attempts=3, backoff=0, takes_context=True)
+def third_time(context):
+    if context.attempt < 3:
+        raise LookupError(f"attempt {context.attempt}")
+    return context.attempt
+
+
+@our_task(max_attempts=2, backoff=0)
+def always(text="no"):
+    raise ValueError(text)
+
+
+@our_task(atomic=True, aliases=["tests.framework.tasks.once_known_as"])
+def within(text):
+    return text
+
+
+@our_task
+def bare(number):
+    return number

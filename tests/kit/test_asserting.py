@@ -1,0 +1,114 @@
+"""What was enqueued is found by what is asked for, and a failure says what came nearest."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import transaction
+
+from django_pgqueue.testing import assert_enqueued, assert_not_enqueued, capture_jobs, enqueued, run_jobs
+from tests.app import tasks
+from tests.framework import tasks as framework
+
+pytestmark = pytest.mark.django_db
+NOON = datetime(2040, 1, 1, 12, tzinfo=UTC)
+
+
+def test_a_job_is_found_by_each_thing_that_is_asked_for():
+    job = tasks.add.using(queue_name="mail", priority=3, run_after=NOON).enqueue(7, b={"x": (1,)})
+    tasks.noop.enqueue()
+    for wanted in (
+        {},
+        {"args": [7]},
+        {"args": (7,)},
+        {"kwargs": {"b": {"x": [1]}}},
+        {"queue_name": "mail"},
+        {"priority__gt": 2, "priority__lt": 4},
+        {"run_after": NOON},
+        {"args": [7], "kwargs": {"b": {"x": [1]}}, "queue_name": "mail", "run_after": NOON},
+    ):
+        assert assert_enqueued(tasks.add, **wanted) == job
+        assert enqueued(tasks.add, **wanted) == [job]
+    assert len(enqueued()) == 2
+    assert enqueued("tests.app.tasks.add") == [job]
+
+
+def test_a_delay_is_told_as_it_was_given():
+    job = tasks.noop.using(run_after=timedelta(minutes=5)).enqueue()
+    assert (
+        assert_enqueued(tasks.noop, run_after=300) == assert_enqueued(tasks.noop, run_after=timedelta(minutes=5)) == job
+    )
+    with pytest.raises(AssertionError, match="run_after is 300 s after the enqueue, not 301 s"):
+        assert_enqueued(tasks.noop, run_after=301)
+
+
+def test_tasks_of_djangos_framework_are_found():
+    result = framework.add.enqueue(1)
+    assert str(assert_enqueued(framework.add, args=[1], kwargs={}).pk) == result.id
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"args": [8]}, r"args is \[7\], not \[8\]"),
+        ({"kwargs": {}}, r"kwargs is \{'b': 1\}, not \{\}"),
+        ({"queue_name": "other"}, "queue_name is 'mail', not 'other'"),
+        ({"priority__gt": 5}, "not priority__gt=5"),
+        ({"run_after": NOON}, "run_after is .*, not 2040-01-01 12:00:00"),
+        ({"args": [8], "queue_name": "other"}, r"args is \[7\], not \[8\]; queue_name is 'mail', not 'other'"),
+    ],
+)
+def test_a_failure_shows_the_nearest_miss(wanted, words):
+    tasks.add.using(queue_name="mail").enqueue(7, b=1)
+    tasks.add.enqueue(99, b=99)
+    assert_not_enqueued(tasks.add, **wanted)
+    with pytest.raises(
+        AssertionError, match=rf"of 2 the nearest:\n  #\d+ tests.app.tasks.add\(7, b=1\) on 'mail'.*{words}"
+    ):
+        assert_enqueued(tasks.add, **wanted)
+
+
+def test_a_failure_says_that_it_has_run_already():
+    tasks.noop.enqueue()
+    run_jobs()
+    with pytest.raises(AssertionError, match="state is 'succeeded', not 'ready'"):
+        assert_enqueued(tasks.noop)
+    assert_enqueued(tasks.noop, state="succeeded")
+
+
+def test_a_failure_says_what_was_enqueued_instead():
+    with pytest.raises(AssertionError, match=r"no job of tests\.app\.tasks\.add was enqueued; nothing was"):
+        assert_enqueued(tasks.add)
+    tasks.noop.enqueue()
+    with pytest.raises(AssertionError, match=r"what was: 1 × tests\.app\.tasks\.noop"):
+        assert_enqueued(tasks.add)
+
+
+def test_what_was_not_to_be_is_shown():
+    assert_not_enqueued()
+    tasks.add.enqueue(1, b=2)
+    with pytest.raises(AssertionError, match=r"tests.app.tasks.add\(1, b=2\)"):
+        assert_not_enqueued(tasks.add, args=[1])
+
+
+def test_a_block_s_jobs_are_captured_in_their_order_bulk_too():
+    tasks.noop.enqueue()
+    with capture_jobs() as jobs, capture_jobs(tasks.add) as added:
+        tasks.noop.enqueue()
+        tasks.add.enqueue_many([((n,), {"b": n}) for n in (1, 2)])
+        framework.add.enqueue(3)
+        with pytest.raises(LookupError), transaction.atomic():
+            tasks.noop.enqueue()
+            raise LookupError
+    tasks.noop.enqueue()
+    names = [job.task_name.rpartition(".")[2] for job in jobs]
+    assert names == ["noop", "add", "add", "add"]
+    assert [job.arguments["args"] for job in added] == [[1], [2]]
+
+
+def test_they_may_have_run_in_the_block():
+    with capture_jobs() as jobs:
+        tasks.noop.enqueue()
+        run_jobs()
+    assert [job.state for job in jobs] == ["succeeded"]

@@ -1,0 +1,106 @@
+"""The plugin's fixtures and marker; and the real worker in a test."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_pgqueue.conf import get_settings
+from django_pgqueue.models import Job
+from tests.app import tasks
+from tests.framework import tasks as framework
+
+
+def test_the_fixture_is_the_kit_with_a_database(pgqueue):
+    tasks.noop.enqueue()
+    pgqueue.assert_enqueued(tasks.noop)
+    assert pgqueue.run_jobs() == 1
+
+
+@pytest.mark.pgqueue(MAX_ATTEMPTS=3)
+def test_the_marker_changes_options():
+    assert get_settings().MAX_ATTEMPTS == 3
+
+
+def test_and_only_for_its_test():
+    assert get_settings().MAX_ATTEMPTS == 10
+
+
+# ------------------------------------------------------------------ IMMEDIATE
+
+immediate = pytest.mark.pgqueue(IMMEDIATE=True)
+
+
+@immediate
+@pytest.mark.django_db
+def test_a_job_runs_at_its_enqueue_by_way_of_json():
+    job = tasks.add.enqueue(1, b=2)
+    assert (job.state, job.result, job.attempt) == ("succeeded", 3, 1)
+    assert tasks.add.enqueue((1,), b=[2]).result == [1, 2]
+
+
+@immediate
+@pytest.mark.django_db(transaction=True)
+def test_it_does_so_without_a_transaction_too():
+    assert tasks.add.enqueue(1, b=2).state == "succeeded"
+
+
+@immediate
+@pytest.mark.django_db
+def test_bulk_and_djangos_framework_do_so_too():
+    ids = tasks.add.enqueue_many([((n,), {"b": n}) for n in range(3)])
+    assert [job.result for job in Job.objects.filter(pk__in=ids).order_by("pk")] == [0, 2, 4]
+    assert framework.add.enqueue(1, b=2).return_value == 3
+
+
+@immediate
+@pytest.mark.django_db
+def test_the_same_errors_come_from_an_enqueue():
+    with pytest.raises(TypeError, match="cannot be called"):
+        tasks.add.enqueue()
+    with pytest.raises(TypeError, match="JSON has no form"):
+        tasks.add.enqueue(object(), b=1)
+
+
+@immediate
+@pytest.mark.django_db
+def test_a_failure_is_written_and_logged_and_not_raised(caplog):
+    result = framework.boom.enqueue("logged")
+    assert result.status == "FAILED"
+    assert "ValueError: logged" in caplog.text
+
+
+@immediate
+@pytest.mark.django_db
+def test_what_is_due_later_waits():
+    assert tasks.noop.using(run_after=60).enqueue().state == "ready"
+
+
+@pytest.mark.django_db
+def test_without_it_nothing_runs():
+    assert tasks.noop.enqueue().state == "ready"
+
+
+# ------------------------------------------------------------------ the real worker
+
+
+@pytest.mark.pgqueue(POLL_INTERVAL_WITHOUT_LISTEN=0.5)
+def test_a_live_worker_runs_what_is_committed(live_worker):
+    job = tasks.add.enqueue(1, b=2)
+    result = framework.third_time.enqueue()
+    live_worker.wait_until_idle()
+    job.refresh_from_db()
+    result.refresh()
+    assert (job.state, job.result) == ("succeeded", 3)
+    assert (result.return_value, result.attempts, len(set(result.worker_ids))) == (3, 3, 1)
+    live_worker.stop()
+    assert "LookupError" in live_worker.log
+    live_worker.start("--queues", "other")
+    tasks.noop.using(queue_name="other").enqueue()
+    live_worker.wait_until_idle()
+
+
+def test_one_that_cannot_start_says_why(transactional_db, tmp_path):
+    from django_pgqueue.testing.live import LiveWorker
+
+    with pytest.raises(RuntimeError, match="unrecognized arguments: --nonsense"):
+        LiveWorker(tmp_path).start("--nonsense")

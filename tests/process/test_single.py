@@ -1,0 +1,135 @@
+"""`manage.py pgqueue run`, and `runworker --reload`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_pgqueue.models import Job, Worker
+from tests import helpers
+from tests.app import tasks
+from tests.framework import tasks as framework
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def run(job_id, *arguments):
+    call_command("pgqueue", "run", str(job_id), *arguments)
+
+
+def test_a_job_runs_in_the_foreground_due_or_not(capsys):
+    job = tasks.add.using(run_after=3600).enqueue(1, b=2)
+    run(job.pk)
+    job.refresh_from_db()
+    assert (job.state, job.result, job.attempt) == ("succeeded", 3, 1)
+    assert "succeeded" in capsys.readouterr().out
+    [worker] = Worker.objects.all()
+    assert worker.stopped_at is not None
+    assert job.executions.get().worker_id == worker.pk
+
+
+def test_a_failure_shows_its_traceback_and_is_an_exit_code(capsys):
+    result = framework.boom.enqueue("shown")
+    with pytest.raises(SystemExit) as exit_:
+        run(result.id)
+    assert exit_.value.code == 1
+    assert "ValueError: shown" in capsys.readouterr().err
+    with pytest.raises(CommandError, match="is dead, and only a ready one can be run: --retry"):
+        run(result.id)
+    with pytest.raises(SystemExit):
+        run(result.id, "--retry")
+
+
+def test_what_is_not_there_or_somebody_elses_is_said(engine):
+    with pytest.raises(CommandError, match="no job 4711"):
+        run(4711)
+    job = tasks.noop.enqueue()
+    helpers.claim_all(engine)
+    with pytest.raises(CommandError, match="is running, and only a ready one can be run: a worker has it"):
+        run(job.pk)
+
+
+PROJECT = {
+    "manage.py": """
+import os, sys
+from django.core.management import execute_from_command_line
+os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
+execute_from_command_line(sys.argv)
+""",
+    "project/__init__.py": "",
+    "project/settings.py": """
+import json, os
+SECRET_KEY = "x"
+USE_TZ = True
+INSTALLED_APPS = ["django_pgqueue", "shop"]
+DATABASES = json.loads(os.environ["RELOADED_DATABASES"])
+LOGGING = {
+    "version": 1,
+    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "loggers": {"django_pgqueue": {"handlers": ["console"], "level": "INFO"}},
+}
+""",
+    "shop/__init__.py": "",
+    "shop/tasks.py": """
+import time
+from django_pgqueue import task
+
+@task
+def answer():
+    return "old"
+
+@task
+def hang():
+    time.sleep(60)
+    return "hung"
+""",
+}
+
+
+def test_a_worker_starts_anew_when_the_code_changes_and_charges_nobody(engine, committing, tmp_path):
+    import json
+
+    from django.db import connections
+
+    for name, text in PROJECT.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    databases = {"default": dict(connections["default"].settings_dict)}
+    environment = {
+        **os.environ,
+        "RELOADED_DATABASES": json.dumps(databases, default=str),
+        "PYTHONPATH": os.getcwd(),
+    }
+    environment.pop("DJANGO_SETTINGS_MODULE", None)
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        watcher = subprocess.Popen(
+            [sys.executable, "manage.py", "runworker", "--reload"],
+            cwd=tmp_path,
+            env=environment,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        hanging = helpers.make_job(engine, task_name="shop.tasks.hang")
+        helpers.wait_until(lambda: helpers.state_of(engine, hanging) == "running", 30)
+        old = helpers.make_job(engine, task_name="shop.tasks.answer")
+        helpers.wait_until(lambda: helpers.state_of(engine, old) == "succeeded", 30)
+        code = tmp_path / "shop/tasks.py"
+        code.write_text(code.read_text().replace("old", "new").replace("time.sleep(60)", "pass"))
+        helpers.wait_until(lambda: helpers.state_of(engine, hanging) == "succeeded", 60)
+        new = helpers.make_job(engine, task_name="shop.tasks.answer")
+        helpers.wait_until(lambda: helpers.state_of(engine, new) == "succeeded", 30)
+        assert [Job.objects.get(pk=pk).result for pk in (old, new)] == ["old", "new"]
+        assert (Job.objects.get(pk=hanging).attempt, Job.objects.get(pk=hanging).crashes) == (1, 0)
+    finally:
+        watcher.send_signal(signal.SIGTERM)
+        code = watcher.wait(30)
+    assert code == 0, log.read_text()
+    assert "has changed: the worker starts anew" in log.read_text()
