@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from django.db import connection as django_connection
+from django.db import connections
 from hypothesis import HealthCheck, Phase, settings
 
 from django_pgqueue import db, lifecycle
@@ -128,3 +129,14 @@ def job_in(engine: db.EngineConnection) -> Callable[[str], Specimen]:
         return Specimen(job_id, claimed.execution_id)
 
     return make
+
+
+@pytest.fixture
+def other(committing: None) -> Iterator[Any]:
+    """A second alias, `other`: a connection of its own to the same test database."""
+    connections.settings["other"] = {**connections.settings["default"], **connections["default"].settings_dict}
+    connections["other"].connect()  # past Django's guard, which knows no alias that came later
+    yield connections["other"]
+    connections["other"].close()
+    del connections["other"]
+    del connections.settings["other"]

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import DatabaseError, connection, connections, transaction
+from django.db import DatabaseError, connection, transaction
 from django.test import override_settings
 
 from django_pgqueue import InvalidTask, db, registry, signals
@@ -23,17 +23,6 @@ from django_pgqueue.models import Job
 from django_pgqueue.task import Task
 from tests import helpers
 from tests.app import tasks
-
-
-@pytest.fixture
-def other(committing):
-    """A second alias, `other`: a connection of its own to the same test database."""
-    connections.settings["other"] = {**connections.settings["default"], **connections["default"].settings_dict}
-    connections["other"].connect()  # past Django's guard, which knows no alias that came later
-    yield connections["other"]
-    connections["other"].close()
-    del connections["other"]
-    del connections.settings["other"]
 
 
 class Stop(Exception):
