@@ -349,7 +349,7 @@ def test_every_option_that_is_named_is_one(page):
     known |= own_options("pgqueue", "health") | own_options("pgqueue", "run")
     known |= {"--verbosity", "--deploy"}  # Django's own
     of_others = {
-        "README.md": {"--serve"},
+        "README.md": {"--serve", "--matrix"},
         "docs/reliability.md": OF_THE_SUITES,
         "docs/performance.md": long_options(cli.make_parser()),
     }
