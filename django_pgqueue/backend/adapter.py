@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
+
+from django.db import DatabaseError
 
 from django_pgqueue import context as engine
 
 from . import results
-from .compat import TaskContext, normalize_json
+from .compat import TaskContext, TaskResultDoesNotExist, TaskResultStatus, normalize_json
 
 if TYPE_CHECKING:
     from .tasks import PgQueueTask
@@ -20,19 +25,34 @@ class JobContext(TaskContext):  # type: ignore[misc, type-arg]  # frozen in trut
 
     job: engine.TaskContext
 
+    @property
+    def attempt(self) -> int:
+        """1 for the first."""
+        return self.job.attempt
+
 
 class Adapter:
     """Stands between the engine and one task of Django's framework."""
 
-    __slots__ = ("task",)
+    __slots__ = ("options", "task")
 
-    def __init__(self, task: PgQueueTask[Any, Any]) -> None:
+    def __init__(self, task: PgQueueTask[Any, Any], options: Mapping[str, Any]) -> None:
         self.task = task
         """As it was decorated."""
+        self.options = options
+        """Of its backend then."""
 
     def context(self, job: engine.TaskContext) -> JobContext:
-        """Return what the task is given as its first argument; one query."""
-        result = results.load(job.database, job.job_id or 0, results.alias_for(self.task.backend, job.database))
+        """Return what the task is given as its first argument.
+
+        Its result is loaded when it is asked for: a coroutine cannot wait for that, so for one it is loaded here. No
+        attempt is lost to a query that fails.
+        """
+        given = {"queue_name": job.queue_name}
+        result = results.told(self.task, job.job_id or 0, job.database, TaskResultStatus.RUNNING, given)
+        if iscoroutinefunction(self.task.func):
+            with suppress(DatabaseError, TaskResultDoesNotExist):
+                result.load()
         return JobContext(task_result=result, job=job)
 
     def result(self, value: Any) -> Any:

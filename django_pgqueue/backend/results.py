@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib.postgres.expressions import ArraySubquery
+from django.core.exceptions import ImproperlyConfigured
 from django.db.models import OuterRef
 from django.db.models.functions import JSONObject
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from .tasks import PgQueueTask
 
-STATUS: Final = {
+STATUS: Final[dict[str, TaskResultStatus]] = {
     State.READY: TaskResultStatus.READY,
     State.WAITING: TaskResultStatus.READY,
     State.RUNNING: TaskResultStatus.RUNNING,
@@ -48,13 +50,17 @@ class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own takes non
         """Called for what is not set yet."""
         if name not in FIELDS:
             raise AttributeError(name)
+        self.load()
+        return object.__getattribute__(self, name)
+
+    def load(self) -> None:
+        """Fill in what is not set, by one query."""
         loaded = load(self._database, int(self.id), self.backend)
         for field in FIELDS:
             try:
                 object.__getattribute__(self, field)
             except AttributeError:
                 object.__setattr__(self, field, getattr(loaded, field))
-        return object.__getattribute__(self, name)
 
 
 FIELDS: Final = frozenset(field.name for field in fields(TaskResult))
@@ -74,24 +80,29 @@ def load(database: str, job_id: int, backend: str) -> JobResult:
 
 def of_job_row(job: Job, backend: str, history: list[dict[str, Any]]) -> JobResult:
     """Return the result of a job whose executions are known."""
-    state = State(job.state)
     attempts = [record for record in history if record["outcome"] not in UNCOUNTED]
     result = JobResult(
         task=_task_of(job, backend, history),
         id=str(job.pk),
-        status=STATUS[state],
+        status=STATUS.get(job.state, TaskResultStatus.FAILED),  # a row may hold anything
         enqueued_at=job.enqueued_at,
         started_at=_began(attempts[0]) if attempts else None,
         finished_at=job.finished_at,
         last_attempted_at=_began(attempts[-1]) if attempts else None,
-        args=job.arguments["args"],
-        kwargs=job.arguments["kwargs"],
+        args=_of_call(job, "args", []),
+        kwargs=_of_call(job, "kwargs", {}),
         backend=backend,
-        errors=_errors(state, history),
+        errors=_errors(job.state, history),
         worker_ids=[str(record["worker_id"]) for record in attempts],
     )
     object.__setattr__(result, "_return_value", job.result)
     return result
+
+
+def _of_call(job: Job, name: str, empty: list[Any] | dict[str, Any]) -> Any:
+    """Return a part of a job's arguments; empty if the row, which anybody may have written, does not have it so."""
+    value = job.arguments.get(name) if isinstance(job.arguments, dict) else None
+    return value if isinstance(value, type(empty)) else empty
 
 
 def told(
@@ -109,7 +120,11 @@ def told(
 def alias_for(preferred: str, database: str) -> str:
     """Return the alias of TASKS whose jobs are in this database: the one preferred, if it is among them."""
     aliases: list[str] = [preferred, *task_backends]
-    return next((alias for alias in aliases if getattr(task_backends[alias], "database", None) == database), preferred)
+    for alias in aliases:
+        with suppress(ImproperlyConfigured):  # an alias that is gone, or cannot be made, is not the one
+            if getattr(task_backends[alias], "database", None) == database:
+                return alias
+    return preferred
 
 
 # ------------------------------------------------------------------------------- the task
@@ -122,7 +137,8 @@ def _task_of(job: Job, backend: str, history: list[dict[str, Any]]) -> PgQueueTa
     """
     known = registry.get(job.task_name)
     moved = len(history) > 1 or (history and job.state == State.READY)
-    row = {
+    row: dict[str, Any] = {
+        "delay": None,
         "queue_name": job.queue_name,
         "priority": job.priority,
         "run_after": None if moved or job.run_after == job.enqueued_at else job.run_after,
@@ -168,13 +184,13 @@ def _began(record: Mapping[str, Any]) -> datetime:
     return datetime.fromisoformat(record["started_at"] or record["claimed_at"])
 
 
-def _errors(state: State, history: list[dict[str, Any]]) -> list[TaskError]:
+def _errors(state: str, history: list[dict[str, Any]]) -> list[TaskError]:
     """Return an error for each attempt that failed, and one for a job that ended without an attempt that did."""
     errors = [_error(record) for record in history if record["outcome"] in (Outcome.FAILED, Outcome.CRASHED)]
     last = history[-1] if history else None
-    if state is State.DEAD and last and last["outcome"] in UNCOUNTED:
+    if state == State.DEAD and last and last["outcome"] in UNCOUNTED:
         errors.append(_error(last))
-    if state is State.CANCELLED:
+    if state == State.CANCELLED:
         reason = last["error"] if last and last["outcome"] == Outcome.CANCELLED else ""
         errors.append(TaskError(exception_class_path=CANCELLED, traceback=reason or "the job was cancelled"))
     return errors

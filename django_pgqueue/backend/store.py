@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +14,16 @@ from django.db import connections, router
 from django.utils.functional import cached_property
 
 from django_pgqueue import exceptions
-from django_pgqueue.states import State
+from django_pgqueue.conf import get_settings
 from django_pgqueue.task import Task as EngineTask
 
 from . import results
+from .adapter import Adapter
 from .compat import BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist, normalize_json, task_enqueued
 from .results import JobResult
 from .tasks import DEFAULTS, PgQueueTask, adopt, for_engine
 
+ID = re.compile(r"[0-9]{1,19}", re.ASCII)
 OPTIONS = frozenset({"DATABASE"}) | DEFAULTS
 
 
@@ -60,14 +64,15 @@ class PgQueueBackend(BaseTaskBackend):
         except exceptions.InvalidTask as error:
             raise InvalidTask(str(error)) from error
         result = results.of_job_row(job, self.alias, [])
-        if job.state != State.READY:  # it has run, by PGQUEUE["IMMEDIATE"]
-            result.refresh()
+        if get_settings().IMMEDIATE:
+            with suppress(TaskResultDoesNotExist):  # a task may keep nothing
+                result = self.get_result(result.id)
         task_enqueued.send_robust(type(self), task_result=result)
         return result
 
     def get_result(self, result_id: str) -> JobResult:
         """Return the result of any job of this database, by one query; raises `TaskResultDoesNotExist`."""
-        if not (result_id.isascii() and result_id.isdigit()):
+        if not ID.fullmatch(result_id):
             raise TaskResultDoesNotExist(result_id)
         return results.load(self.database, int(result_id), self.alias)
 
@@ -77,8 +82,9 @@ class PgQueueBackend(BaseTaskBackend):
 
     def _as_enqueued(self, task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
         known = adopt(task)
-        decorated = known.adapter is not None and task is known.adapter.task
-        words = known if decorated else for_engine(task)
+        words, made = known, known.adapter
+        if not isinstance(made, Adapter) or made.task is not task or made.options != self.options:
+            words = for_engine(task)
         return replace(words, database=self.database) if "DATABASE" in self.options else words
 
     def _problems(self) -> Iterable[str]:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
-from django.utils import timezone
-
 from django_pgqueue import exceptions, registry
 from django_pgqueue.conf import Retention
 from django_pgqueue.exceptions import Duration
@@ -81,6 +79,8 @@ class PgQueueTask(TypedTask[P, R]):
     retention: Retention | Mapping[str, Retention] | None = None
     store_result: bool = True
     aliases: Sequence[str] = ()
+    delay: timedelta | None = None
+    """From the enqueue, by the queue's time: set by `using(run_after=timedelta)`, and by no option."""
 
     def __post_init__(self) -> None:
         """Raises `InvalidTask` of Django's framework for what its backend, or this package, does not take."""
@@ -96,20 +96,22 @@ class PgQueueTask(TypedTask[P, R]):
         backend: str | None = None,
         max_attempts: int | None = None,
     ) -> PgQueueTask[P, R]:
-        """Return a copy with other values; what is None stays. `run_after` may be a timedelta from now."""
-        if isinstance(run_after, timedelta):
-            run_after = timezone.now() + run_after
+        """Return a copy with other values; what is None stays. `run_after` may be a timedelta from the enqueue."""
         given: dict[str, Any] = {
             "priority": priority,
             "queue_name": queue_name,
-            "run_after": run_after,
             "backend": backend,
             "max_attempts": max_attempts,
         }
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
+        changes = {name: value for name, value in given.items() if value is not None}
+        if isinstance(run_after, timedelta):
+            changes |= {"run_after": None, "delay": run_after}
+        elif run_after is not None:
+            changes |= {"run_after": run_after, "delay": None}
+        return replace(self, **changes)
 
 
-OURS = tuple(sorted({field.name for field in fields(PgQueueTask)} - {field.name for field in fields(Task)}))
+OURS = tuple(sorted({field.name for field in fields(PgQueueTask)} - {field.name for field in fields(Task)} - {"delay"}))
 
 
 @overload
@@ -168,4 +170,7 @@ def for_engine(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
             words[name.lower()] = options[name]
     if words["max_attempts"] is None:
         words["max_attempts"] = 1
-    return EngineTask(func=task.func, name=task.module_path, run_after=task.run_after, adapter=Adapter(task), **words)
+    run_after = task.run_after if task.delay is None else task.delay
+    return EngineTask(
+        func=task.func, name=task.module_path, run_after=run_after, adapter=Adapter(task, options), **words
+    )

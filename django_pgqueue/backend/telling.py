@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.dispatch import Signal
 
 from django_pgqueue import registry, signals
@@ -63,4 +64,13 @@ def _send(signal: Signal, task_name: str, status: TaskResultStatus, about: dict[
         return
     changes = {"queue_name": about["queue_name"]} if "queue_name" in about else {}
     result = results.told(task.adapter.task, about["job_id"], about["database"], status, changes)
-    signal.send_robust(type(task_backends[result.backend]), task_result=result)
+    signal.send_robust(_sender(result.backend), task_result=result)
+
+
+def _sender(alias: str) -> type:
+    from .store import PgQueueBackend  # which enqueues what is connected here
+
+    try:
+        return type(task_backends[alias])
+    except ImproperlyConfigured:  # the task was made for an alias that TASKS does not have any more
+        return PgQueueBackend

@@ -6,11 +6,13 @@ within a moment is given back, uncounted.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +21,10 @@ from django.conf import settings
 from django.core.management.base import OutputWrapper
 
 LOOK_SECONDS: Final = 0.5
-GRACE: Final = ("--grace", "1")
+GRACE_SECONDS: Final = 1.0
 """Unless another is asked for: who changes code does not want to wait for the old."""
+MARK: Final = "PGQUEUE_RELOADED"
+"""In the environment of a worker that is watched: the same command line, which says `--reload` still."""
 ELSEWHERE: Final = frozenset({"site-packages", "dist-packages", "node_modules", "__pycache__"})
 
 Files = Mapping[Path, float]
@@ -32,23 +36,30 @@ def run(stdout: OutputWrapper) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     seen = files()
-    worker = subprocess.Popen(command(sys.orig_argv))  # noqa: S603 -- what this process was started with
-    while not stopping.wait(LOOK_SECONDS):
-        now = files()
-        changed = sorted({path for path, _ in set(seen.items()) ^ set(now.items())})
-        seen = now
-        if changed:
-            stdout.write(f"{changed[0]} has changed: the worker starts anew.")
-            stdout.flush()
-            end(worker)
-            worker = subprocess.Popen(command(sys.orig_argv))  # noqa: S603 -- as above
-    return end(worker)
+    worker = start()
+    try:
+        while not stopping.wait(LOOK_SECONDS):
+            now = files()
+            changed = sorted({path for path, _ in set(seen.items()) ^ set(now.items())})
+            seen = now
+            if changed:
+                stdout.write(f"{changed[0]} has changed: the worker starts anew.")
+                stdout.flush()
+                end(worker)
+                worker = start()
+    finally:
+        code = end(worker)
+    return code
 
 
-def command(argv: Iterable[str]) -> list[str]:
-    """Return the command line of the worker, from that of this process."""
-    words = [sys.executable, *(word for word in list(argv)[1:] if word != "--reload")]
-    return words if any(word.startswith("--grace") for word in words) else [*words, *GRACE]
+def is_watched() -> bool:
+    """Say whether this process is the worker that another watches."""
+    return MARK in os.environ
+
+
+def start() -> subprocess.Popen[bytes]:
+    """Start the worker, by what this process was started with."""
+    return subprocess.Popen([sys.executable, *sys.orig_argv[1:]], env={**os.environ, MARK: "1"})  # noqa: S603 -- ours
 
 
 def end(worker: subprocess.Popen[Any]) -> int:
@@ -62,12 +73,10 @@ def files() -> Files:
     """Return the project's Python files, and when each was last changed: below its apps and beside its settings."""
     found = {}
     for root in roots():
-        for path in root.rglob("*.py"):
-            if ELSEWHERE.isdisjoint(path.relative_to(root).parts):
-                try:
+        with suppress(OSError):  # something has gone during the look: the next one sees it
+            for path in root.rglob("*.py"):
+                if ELSEWHERE.isdisjoint(path.relative_to(root).parts):
                     found[path] = path.stat().st_mtime
-                except FileNotFoundError:  # between the two looks
-                    continue
     return found
 
 

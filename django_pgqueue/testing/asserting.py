@@ -81,9 +81,9 @@ def capture_jobs(task: Any = None) -> Iterator[list[Job]]:
         yield jobs
     finally:
         signals.job_enqueued.disconnect(receiver)
-        for database in {database for database, _ in told}:
-            found = Job.objects.using(database).in_bulk([job_id for where, job_id in told if where == database])
-            jobs += [found[job_id] for where, job_id in told if where == database and job_id in found]
+    for database in {database for database, _ in told}:
+        found = Job.objects.using(database).in_bulk([job_id for where, job_id in told if where == database])
+        jobs += [found[job_id] for where, job_id in told if where == database and job_id in found]
 
 
 class _Wanted:
@@ -118,9 +118,9 @@ class _Wanted:
     def misses(self, job: Job) -> list[str]:
         """Say in what a job differs; empty if in nothing."""
         found = [
-            f"{name} is {job.arguments[name]!r}, not {value!r}"
+            f"{name} is {_given(job, name)!r}, not {value!r}"
             for name, value in self.arguments.items()
-            if job.arguments[name] != value
+            if _given(job, name) != value
         ]
         for lookup, value in self.filters.items():
             if job.pk not in self._passing[lookup]:
@@ -166,7 +166,11 @@ def _what_else(database: str | None) -> str:
     )
 
 
+def _given(job: Job, name: str) -> Any:
+    return job.arguments.get(name) if isinstance(job.arguments, dict) else None
+
+
 def _told(job: Job) -> str:
-    call = [repr(value) for value in job.arguments["args"]]
-    call += [f"{name}={value!r}" for name, value in job.arguments["kwargs"].items()]
+    call = [repr(value) for value in _given(job, "args") or ()]
+    call += [f"{name}={value!r}" for name, value in (_given(job, "kwargs") or {}).items()]
     return f"#{job.pk} {job.task_name}({', '.join(call)}) on {job.queue_name!r}, {job.state}"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,6 +53,8 @@ class LiveWorker:
         """
         if self._process is not None:
             raise RuntimeError("the worker runs already: stop it first")
+        if "DJANGO_SETTINGS_MODULE" not in os.environ:
+            raise RuntimeError("live_worker needs settings in a module that DJANGO_SETTINGS_MODULE names")
         command = [sys.executable, "-m", "django", "runworker", "--health-file", str(self._health), *arguments]
         project = os.environ["DJANGO_SETTINGS_MODULE"]  # overridden settings do not know theirs
         (self._directory / "pgqueue_live_settings.py").write_text(SETTINGS.format(module=project))
@@ -59,7 +62,11 @@ class LiveWorker:
             self._process = subprocess.Popen(  # noqa: S603 -- this interpreter, Django and our command
                 command, env=_environment(self._directory), stdout=log, stderr=subprocess.STDOUT
             )
-        self.wait_for(self._is_ready, START_SECONDS, "the worker is not ready")
+        try:
+            self.wait_for(self._is_ready, START_SECONDS, "the worker is not ready")
+        except BaseException:
+            self._end_at_once()
+            raise
         return self
 
     def wait_for(self, condition: Callable[[], object], seconds: float = 30.0, what: str = "it did not happen") -> None:
@@ -97,6 +104,12 @@ class LiveWorker:
         if code:
             raise RuntimeError(f"the worker ended with code {code}. Its log:\n{self.log}")
 
+    def _end_at_once(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
     def _is_ready(self) -> bool:
         is_well, _ = health.judge(str(self._health), ready=True)
         return is_well
@@ -104,11 +117,29 @@ class LiveWorker:
 
 def _environment(directory: Path) -> dict[str, str]:
     databases = {alias: dict(connections[alias].settings_dict) for alias in connections}
-    changes: dict[str, Any] = {"DATABASES": databases}
-    changes |= {name: getattr(settings, name) for name in ("PGQUEUE", "TASKS") if hasattr(settings, name)}
+    changes = {"DATABASES": json.loads(json.dumps(databases, default=str))} | _changes()
+    try:
+        told = json.dumps(changes, default=_plain)
+    except TypeError as error:
+        raise RuntimeError(f"live_worker cannot be given the test's PGQUEUE or TASKS: {error}") from None
     return {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "pgqueue_live_settings",
-        "PGQUEUE_LIVE_CHANGES": json.dumps(changes, default=str),
+        "PGQUEUE_LIVE_CHANGES": told,
         "PYTHONPATH": os.pathsep.join(filter(None, [str(directory), *sys.path, os.environ.get("PYTHONPATH", "")])),
     }
+
+
+def _changes() -> dict[str, Any]:
+    """Return what the test has changed; the rest is in the project's module as it was written, whatever it is."""
+    project = sys.modules.get(os.environ["DJANGO_SETTINGS_MODULE"])
+    now = {name: getattr(settings, name) for name in ("PGQUEUE", "TASKS") if hasattr(settings, name)}
+    return {name: value for name, value in now.items() if value != getattr(project, name, None)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    raise TypeError(f"{value!r} cannot be told to another process: override it in the settings module instead")

@@ -57,7 +57,7 @@ def run_jobs(
             if claimed is not None:
                 count += 1
                 report = run_here(alias, claimed)
-                if raising and report.exception is not None:
+                if raising and report.is_failure and report.exception is not None:
                     raise report.exception
     finally:
         clock.shift_seconds = shift_seconds

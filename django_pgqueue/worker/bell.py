@@ -11,10 +11,14 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 import psycopg
 
 from django_pgqueue import db
+
+LONGEST_SECONDS: Final = 3600.0
+"""What poll() bears is less than a month."""
 
 
 class Bell:
@@ -57,7 +61,7 @@ class Bell:
         if connection is not None:
             with suppress(psycopg.Error):  # closed meanwhile: `_hear` finds it out
                 poll.register(connection.fileno(), select.POLLIN)
-        woken = {fd for fd, _ in poll.poll(1000 * timeout_seconds)}
+        woken = {fd for fd, _ in poll.poll(1000 * min(timeout_seconds, LONGEST_SECONDS))}
         if self._clapper.fileno() in woken:
             self._clapper.recv(4096)
             woken.remove(self._clapper.fileno())

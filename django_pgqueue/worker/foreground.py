@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -10,11 +11,13 @@ from django.db import connections, transaction
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import get_settings
+from django_pgqueue.exceptions import JobLocked
 
 from .executor import Attempt
 from .finisher import finish
 
 if TYPE_CHECKING:
+    from django_pgqueue.db import Connection
     from django_pgqueue.lifecycle import Claimed
 
     from .report import Report
@@ -25,17 +28,35 @@ CALLERS_ID: Final = 0
 """Leases of a caller are held under an id that no worker has."""
 
 
+LOCKED_SECONDS: Final = 10.0
+"""How long a finish waits for a beat, or somebody else, to let go of its rows."""
+
+
 def run_here(alias: str, claimed: Claimed) -> Report:
     """Run and finish a claimed job on this thread's connection, in the transaction that is open there, if any.
 
-    There a statement that fails undoes what the task has written: a worker has no transaction around it.
+    Raises `JobLocked` if somebody holds its rows for 10 s: how it ended is not written then.
     """
-    report = _attempt(alias, claimed)
-    finish(connections[alias], [report])
+    report = attempt(alias, claimed)
+    write(connections[alias], report)
     return report
 
 
-def _attempt(alias: str, claimed: Claimed) -> Report:
+def write(connection: Connection, report: Report) -> None:
+    """Write how an attempt ended; raises `JobLocked` as `run_here`."""
+    deadline = time.monotonic() + LOCKED_SECONDS
+    while finish(connection, [report]):
+        if time.monotonic() > deadline:
+            raise JobLocked(f"job {report.claimed.job_id} stayed locked by another session at its finish")
+        time.sleep(0.005)
+
+
+def attempt(alias: str, claimed: Claimed) -> Report:
+    """Run a claimed job in this thread, and return how it ended.
+
+    In a transaction that is open here a statement that fails undoes what the task has written, and no more: a worker
+    has no transaction around it.
+    """
     connection = connections[alias]
     if not connection.in_atomic_block:
         return Attempt(claimed, alias).run()
@@ -54,5 +75,5 @@ def run_at_enqueue(sender: str, job_id: int, database: str, **_: Any) -> None:
     if claimed is None:  # due later
         return
     report = run_here(database, claimed)
-    if report.exception is not None:
+    if report.is_failure:
         logger.error("job %s (%s) failed", job_id, registry.in_words(sender), exc_info=report.exception)

@@ -45,6 +45,11 @@ class Report:
     traceback: str = ""
 
     @property
+    def is_failure(self) -> bool:
+        """Whether something went wrong: a task that snoozes or cancels itself raises too, and nothing did."""
+        return self.ending in (Ending.FAILED, Ending.CRASHED, Ending.UNKNOWN)
+
+    @property
     def duration_seconds(self) -> float:
         """How long the task's function ran."""
         return self.finished_at - self.started_at

@@ -6,13 +6,11 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from django.db import connections
-
 import django_pgqueue
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 
-from .foreground import run_here
+from .foreground import attempt, write
 from .link import Link
 from .service import Service
 
@@ -41,7 +39,7 @@ def run_one(alias: str, job_id: int) -> Report | None:
 
     Neither its timeout nor isolation is applied.
     """
-    link = Link(alias, "foreground")
+    link, beats = Link(alias, "foreground"), Link(alias, "foreground")
     with link.use() as connection:
         worker_id = lifecycle.register_worker(
             connection,
@@ -51,15 +49,26 @@ def run_one(alias: str, job_id: int) -> Report | None:
             queue_names=f"job {job_id}",
             concurrency=1,
         )
-    beat = Beat(link, worker_id)
+    beat = Beat(beats, worker_id)
     beat.start()
     try:
-        lease_seconds = get_settings().LEASE
-        claimed = lifecycle.claim_one(connections[alias], job_id, worker_id=worker_id, lease_seconds=lease_seconds)
-        return None if claimed is None else run_here(alias, claimed)
+        return _run(link, worker_id, job_id)
     finally:
         beat.stop()
         beat.join()
         with link.use() as connection:
             lifecycle.unregister_worker(connection, worker_id)
         link.close()
+        beats.close()
+
+
+def _run(link: Link, worker_id: int, job_id: int) -> Report | None:
+    """Claim, run and finish; not on the task's connection, which the task may leave in a transaction."""
+    with link.use() as connection:
+        claimed = lifecycle.claim_one(connection, job_id, worker_id=worker_id, lease_seconds=get_settings().LEASE)
+    if claimed is None:
+        return None
+    report = attempt(link.alias, claimed)
+    with link.use() as connection:
+        write(connection, report)
+    return report

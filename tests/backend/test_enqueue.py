@@ -13,6 +13,7 @@ from django_pgqueue import registry
 from django_pgqueue.backend import task as our_task
 from django_pgqueue.backend.compat import InvalidTask, Task, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
 from django_pgqueue.models import Job
+from django_pgqueue.testing import assert_enqueued, run_jobs, time_travel
 from tests.framework import tasks
 
 pytestmark = pytest.mark.django_db
@@ -151,7 +152,7 @@ def test_a_task_of_another_backend_is_refused(backend, settings):
         backend.enqueue(stock, [], {})
 
 
-@pytest.mark.parametrize("result_id", ["0", "-1", "", "nonsense", "1_0", "٣", str(2**63), str(2**70)])
+@pytest.mark.parametrize("result_id", ["0", "-1", "", "nonsense", "1_0", "٣", str(2**63), str(2**70), "9" * 5000])
 def test_a_result_that_is_not_there(result_id, backend):
     with pytest.raises(TaskResultDoesNotExist):
         backend.get_result(result_id)
@@ -170,3 +171,19 @@ def test_the_signal_names_the_backends_class_and_cannot_stop_the_enqueue():
     finally:
         task_enqueued.disconnect(receiver)
     assert [(sender.__name__, told) for sender, told in seen] == [("PgQueueBackend", result)]
+
+
+def test_a_changed_option_holds_for_each_enqueue(configure):
+    configure(OPTIONS={"MAX_ATTEMPTS": 4})
+    ids = [tasks.noop.enqueue().id, tasks.noop.using(priority=3).enqueue().id]
+    assert set(Job.objects.filter(pk__in=ids).values_list("max_attempts", flat=True)) == {4}
+
+
+def test_a_timedelta_counts_from_the_enqueue_by_the_queues_time():
+    later = tasks.noop.using(run_after=timedelta(hours=1))
+    with time_travel(days=3):
+        later.using(priority=1).enqueue()
+        assert run_jobs() == 0
+        assert_enqueued(tasks.noop, run_after=timedelta(hours=1))
+        assert run_jobs(until=timedelta(hours=2)) == 1
+    assert later.using(run_after=datetime(2030, 1, 1, tzinfo=UTC)).enqueue().task.run_after.year == 2030

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
 from django_pgqueue import registry
-from django_pgqueue.backend.compat import TaskResultStatus
+from django_pgqueue.backend import PgQueueBackend, results
+from django_pgqueue.backend.compat import TaskResultStatus, task_finished
 from django_pgqueue.exceptions import Cancel, WorkerLost
 from django_pgqueue.lifecycle import Cursor, Failed, Lane, claim, fail, release
 from django_pgqueue.lifecycle import Released as GivenBack
 from django_pgqueue.models import Job
 from django_pgqueue.states import Outcome
 from django_pgqueue.testing import run_jobs
+from tests.backend.conftest import BACKEND
 from tests.framework import tasks
 
 pytestmark = pytest.mark.django_db
@@ -164,3 +166,43 @@ def test_an_earlier_name_is_known():
     Job.objects.filter(pk=tasks.within.enqueue("x").id).update(task_name="tests.framework.tasks.once_known_as")
     run_jobs()
     assert Job.objects.get().state == "succeeded"
+
+
+def test_no_attempt_is_lost_to_a_query_for_the_context(monkeypatch):
+    def fails(*_):
+        raise OperationalError("a hiccup")
+
+    tasks.third_time.enqueue()
+    monkeypatch.setattr(results, "load", fails)
+    assert run_jobs() == 3
+    assert Job.objects.get().state == "succeeded"
+
+
+@pytest.mark.parametrize(
+    "entries", [{"renamed": {"BACKEND": BACKEND, "QUEUES": []}}, {"default": {"BACKEND": "no.such.Backend"}}]
+)
+def test_nor_to_an_entry_of_tasks_that_is_gone(settings, entries):
+    seen = []
+    receiver = lambda sender, **_: seen.append(sender)  # noqa: E731 -- kept, for receivers are held weakly
+    task_finished.connect(receiver)
+    tasks.third_time.enqueue()
+    settings.TASKS = entries
+    assert run_jobs() == 3
+    task_finished.disconnect(receiver)
+    assert Job.objects.get().state == "succeeded"
+    assert seen == [PgQueueBackend]
+
+
+@pytest.mark.parametrize("arguments", [[1], "x", {"args": [1]}, {"args": 1, "kwargs": []}])
+def test_a_row_that_somebody_wrote_can_be_read(arguments, backend):
+    result = tasks.noop.enqueue()
+    Job.objects.update(arguments=arguments, state="weird")
+    read = backend.get_result(result.id)
+    assert (read.status, read.args in ([], [1]), read.kwargs) == (TaskResultStatus.FAILED, True, {})
+
+
+@pytest.mark.pgqueue(IMMEDIATE=True)
+def test_at_once_a_result_is_as_it_is_afterwards():
+    result = tasks.always.using(max_attempts=3).enqueue()
+    assert result == tasks.always.get_result(result.id)
+    assert (result.attempts, len(result.errors)) == (1, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import transaction
+from django.db import DatabaseError, connection, transaction
 
 from django_pgqueue.testing import assert_enqueued, assert_not_enqueued, capture_jobs, enqueued, run_jobs
 from tests.app import tasks
@@ -112,3 +112,9 @@ def test_they_may_have_run_in_the_block():
         tasks.noop.enqueue()
         run_jobs()
     assert [job.state for job in jobs] == ["succeeded"]
+
+
+def test_what_goes_wrong_in_a_block_is_not_hidden():
+    with pytest.raises(DatabaseError, match="division by zero"), transaction.atomic(), capture_jobs():
+        tasks.noop.enqueue()
+        connection.cursor().execute("SELECT 1 / 0")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from django_pgqueue.conf import get_settings
 from django_pgqueue.models import Job
+from django_pgqueue.testing import live
 from tests.app import tasks
 from tests.framework import tasks as framework
 
@@ -83,7 +86,7 @@ def test_without_it_nothing_runs():
 # ------------------------------------------------------------------ the real worker
 
 
-@pytest.mark.pgqueue(POLL_INTERVAL_WITHOUT_LISTEN=0.5)
+@pytest.mark.pgqueue(POLL_INTERVAL_WITHOUT_LISTEN=0.5, LEASE=timedelta(seconds=30))
 def test_a_live_worker_runs_what_is_committed(live_worker):
     job = tasks.add.enqueue(1, b=2)
     result = framework.third_time.enqueue()
@@ -100,7 +103,20 @@ def test_a_live_worker_runs_what_is_committed(live_worker):
 
 
 def test_one_that_cannot_start_says_why(transactional_db, tmp_path):
-    from django_pgqueue.testing.live import LiveWorker
-
     with pytest.raises(RuntimeError, match="unrecognized arguments: --nonsense"):
-        LiveWorker(tmp_path).start("--nonsense")
+        live.LiveWorker(tmp_path).start("--nonsense")
+
+
+def test_one_that_is_not_ready_in_time_is_ended(transactional_db, tmp_path, monkeypatch):
+    monkeypatch.setattr(live, "START_SECONDS", 0.01)
+    worker = live.LiveWorker(tmp_path)
+    with pytest.raises(RuntimeError, match="not ready"):
+        worker.start()
+    assert worker._process is None
+
+
+@pytest.mark.parametrize("tasks_setting", [{"default": {"BACKEND": "x", "OPTIONS": {"BACKOFF": print}}}])
+def test_what_cannot_be_told_to_a_worker_is_named(transactional_db, tmp_path, settings, tasks_setting):
+    settings.TASKS = tasks_setting
+    with pytest.raises(RuntimeError, match="built-in function print"):
+        live.LiveWorker(tmp_path).start()

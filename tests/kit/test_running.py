@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -96,3 +97,20 @@ def test_a_statement_that_fails_in_a_task_spoils_nothing_else():
     tasks.noop.enqueue()
     assert run_jobs() == 2
     assert states() == ["dead", "succeeded"]
+
+
+def test_a_coroutine_function_travels_too_and_a_class_is_refused():
+    @time_travel(hours=1)
+    async def journey():
+        return clock.shift_seconds
+
+    assert asyncio.run(journey()) == 3600
+    assert clock.shift_seconds == 0
+    with pytest.raises(TypeError, match="decorate the methods"):
+        time_travel(hours=1)(Job)
+
+
+@pytest.mark.parametrize("kind", ["snooze", "cancel"])
+def test_a_task_that_ends_itself_has_not_failed(kind):
+    tasks.raise_directive.enqueue(kind, after=60)
+    assert run_jobs(raising=True) == 1

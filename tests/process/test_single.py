@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 
 from django_pgqueue.models import Job, Worker
 from tests import helpers
@@ -52,6 +53,13 @@ def test_what_is_not_there_or_somebody_elses_is_said(engine):
     helpers.claim_all(engine)
     with pytest.raises(CommandError, match="is running, and only a ready one can be run: a worker has it"):
         run(job.pk)
+
+
+def test_what_it_leaves_open_takes_nothing_back(engine):
+    job = tasks.spoil.enqueue("transaction")
+    run(job.pk)
+    connection.close()
+    assert helpers.state_of(engine, job.pk) == "succeeded"
 
 
 PROJECT = {
@@ -110,7 +118,7 @@ def test_a_worker_starts_anew_when_the_code_changes_and_charges_nobody(engine, c
     log = tmp_path / "log"
     with log.open("wb") as file:
         watcher = subprocess.Popen(
-            [sys.executable, "manage.py", "runworker", "--reload"],
+            [sys.executable, "manage.py", "runworker", "--reloa"],
             cwd=tmp_path,
             env=environment,
             stdout=file,
@@ -132,4 +140,4 @@ def test_a_worker_starts_anew_when_the_code_changes_and_charges_nobody(engine, c
         watcher.send_signal(signal.SIGTERM)
         code = watcher.wait(30)
     assert code == 0, log.read_text()
-    assert "has changed: the worker starts anew" in log.read_text()
+    assert log.read_text().count("has changed: the worker starts anew") == 1

@@ -102,3 +102,8 @@ def test_a_ring_after_the_end_does_nothing():
     bell = Bell()
     bell.close()
     bell.ring()
+
+
+def test_no_wait_is_too_long_for_the_system(bell):
+    bell.ring()
+    assert bell.wait(10.0**9) is False

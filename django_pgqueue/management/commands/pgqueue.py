@@ -66,7 +66,7 @@ class Command(BaseCommand):
         self.stdout.write(
             f"Job {job_id} ({job.task_name}), attempt {job.attempt}: {report.ending.value}, now {job.state}."
         )
-        if report.exception is not None:
+        if report.is_failure:
             sys.exit(1)
 
     def _tell_health(self, told: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
 
 def run(told: dict[str, Any], stdout: OutputWrapper) -> int:
     """Run a worker and return its exit code; raises `CommandError` for a database or a file that cannot be used."""
-    if told["reload"]:
+    if told["reload"] and not reloading.is_watched():
         return reloading.run(stdout)
     alias = told["database"] or default_alias()
     if alias not in connections:
@@ -75,11 +75,16 @@ def as_options(alias: str, told: dict[str, Any]) -> Options:
         drain=told["drain"],
         max_jobs=told["max_jobs"],
         max_rss_mb=told["max_rss_mb"],
-        grace_seconds=settings.GRACE if told["grace"] is None else told["grace"],
+        grace_seconds=default_grace() if told["grace"] is None else told["grace"],
         listen=not told["no_listen"],
         isolation=told["isolation"],
         health_file=told["health_file"],
     )
+
+
+def default_grace() -> float:
+    """Return the seconds that running jobs get where none were asked for."""
+    return reloading.GRACE_SECONDS if reloading.is_watched() else get_settings().GRACE
 
 
 def queue_names(text: str | None) -> tuple[str, ...]:
