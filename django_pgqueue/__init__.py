@@ -4,7 +4,6 @@ The public names; everything else may change between releases.
 """
 
 from .context import TaskContext
-from .decorator import task
 from .exceptions import (
     Cancel,
     Dead,
@@ -20,6 +19,9 @@ from .exceptions import (
 from .retry import exponential, fixed
 from .states import Outcome, State
 from .task import Task
+
+# isort: split
+from .decorator import task  # after the module of that name, or a type checker takes it for that
 
 __all__ = [
     "Cancel",

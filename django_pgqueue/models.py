@@ -9,7 +9,7 @@ executions along, by Django's own cascade.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from django.db import connections, models, router
 from django.db.models import Q
@@ -119,7 +119,10 @@ class Job(models.Model):
     limit_key = models.CharField(max_length=100, null=True)  # noqa: DJ001 -- NULL is "unlimited"; reserved
     result = PlainJSONField(_("result"), null=True)
 
-    objects = JobQuerySet.as_manager()
+    if TYPE_CHECKING:
+        objects: ClassVar[JobQuerySet]  # without a plugin no type checker sees what a manager has of its queryset
+    else:
+        objects = JobQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("job")

@@ -45,7 +45,7 @@ def accepted() -> None:
     ids: list[int] = plain.enqueue_many([((1,), {"name": "x"})])
     count: int = plain.enqueue_many([((1,), {})], returning=False)
     changed: int = Job.objects.filter(state="dead", queue_name="mail").retry()
-    print(job.state, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
+    print(job, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
 
 
 async def accepted_in_async_code() -> None:
