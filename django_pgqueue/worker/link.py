@@ -47,6 +47,11 @@ class Link:
             raise
         trouble.succeeded()
 
+    def give_up(self) -> None:
+        """Close the connection, which somebody who had it lent has found lost."""
+        hygiene.distrust_all()  # as in `use()`
+        self.close()
+
     def close(self) -> None:
         """Close the connection, if there is one."""
         connection, self._connection = self._connection, None

@@ -39,10 +39,11 @@ class Listener(Service):
 
     def tick(self) -> float:
         """Connect, test and lend if there is no connection that is lent."""
+        error, self.bell.error = self.bell.error, None
+        if error is not None:  # told before a new connection is tried, which may take long
+            self.link.give_up()
+            raise error
         with self.link.use() as connection:
-            if self.bell.error is not None:
-                error, self.bell.error = self.bell.error, None
-                raise error
             if self.link.connected_at != self._lent_connected_at:
                 return self._begin(connection)
         return 60.0

@@ -6,10 +6,13 @@ import threading
 import time
 from collections import deque
 
+import psycopg
 import pytest
 
 from django_pgqueue import db
 from django_pgqueue.worker.bell import Bell
+from django_pgqueue.worker.link import Link
+from django_pgqueue.worker.listener import Listener
 from tests import helpers
 
 LONG = 30.0
@@ -107,3 +110,20 @@ def test_a_ring_after_the_end_does_nothing():
 def test_no_wait_is_too_long_for_the_system(bell):
     bell.ring()
     assert bell.wait(10.0**9) is False
+
+
+def test_a_listener_tells_of_a_loss_before_it_tries_to_connect(bell, listening, monkeypatch):
+    """Into a black hole that takes as long as the system likes."""
+    listener = Listener(Link("default", "listener"), bell, lambda seconds: None)
+    with listener.link.use():
+        pass
+    bell.error = psycopg.OperationalError("lost")
+    with monkeypatch.context() as unreachable:
+        unreachable.delattr(db, "connect")
+        with pytest.raises(psycopg.OperationalError, match="lost"):
+            listener.tick()
+    assert bell.error is None
+    listener.tick()
+    assert bell._connection is listener.link._connection is not None
+    listener.at_end()
+    assert bell._connection is None
