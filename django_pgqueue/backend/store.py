@@ -72,7 +72,7 @@ class PgQueueBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> JobResult:
         """Return the result of any job of this database, by one query; raises `TaskResultDoesNotExist`."""
-        if not ID.fullmatch(result_id):
+        if not ID.fullmatch(str(result_id)):  # a number will do
             raise TaskResultDoesNotExist(result_id)
         return results.load(self.database, int(result_id), self.alias)
 

@@ -152,7 +152,9 @@ def test_a_task_of_another_backend_is_refused(backend, settings):
         backend.enqueue(stock, [], {})
 
 
-@pytest.mark.parametrize("result_id", ["0", "-1", "", "nonsense", "1_0", "٣", str(2**63), str(2**70), "9" * 5000])
+@pytest.mark.parametrize(
+    "result_id", [0, None, "0", "-1", "", "nonsense", "1_0", "٣", str(2**63), str(2**70), "9" * 5000]
+)
 def test_a_result_that_is_not_there(result_id, backend):
     with pytest.raises(TaskResultDoesNotExist):
         backend.get_result(result_id)
