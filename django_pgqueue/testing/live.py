@@ -58,6 +58,7 @@ class LiveWorker:
         command = [sys.executable, "-m", "django", "runworker", "--health-file", str(self._health), *arguments]
         project = os.environ["DJANGO_SETTINGS_MODULE"]  # overridden settings do not know theirs
         (self._directory / "pgqueue_live_settings.py").write_text(SETTINGS.format(module=project))
+        self._health.unlink(missing_ok=True)  # an earlier one's, which was ready
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 -- this interpreter, Django and our command
                 command, env=_environment(self._directory), stdout=log, stderr=subprocess.STDOUT

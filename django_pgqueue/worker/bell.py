@@ -31,7 +31,7 @@ class Bell:
         self._rope, self._clapper = socket.socketpair()
         for end in (self._rope, self._clapper):
             end.settimeout(0.0)
-        self._rung = False
+        self._rung = self._begun = False
         self._connection: db.EngineConnection | None = None
         self._lent = threading.Lock()
 
@@ -43,9 +43,13 @@ class Bell:
                 self._rope.send(b"!")
 
     def listen(self, connection: db.EngineConnection) -> None:
-        """Wait for notifications on this connection too; nobody else may use it until it is lost or taken back."""
+        """Wait for notifications on this connection too; nobody else may use it until it is lost or taken back.
+
+        Counts as a notification itself: what was told before has told nobody.
+        """
         with self._lent:
             self._connection, self.error = connection, None
+        self._begun = True
         self.ring()
 
     def take_back(self) -> None:
@@ -66,7 +70,8 @@ class Bell:
             self._clapper.recv(4096)
             woken.remove(self._clapper.fileno())
         self._rung = False  # after it was drained: who finds it set has not written, and is answered by this round
-        return bool(woken) and self._hear()
+        begun, self._begun = self._begun, False
+        return (bool(woken) and self._hear()) or begun
 
     def _hear(self) -> bool:
         heard = False

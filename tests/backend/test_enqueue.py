@@ -6,12 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.apps import apps
 from django.db import transaction
 from django.utils import timezone
 
 from django_pgqueue import registry
 from django_pgqueue.backend import task as our_task
 from django_pgqueue.backend.compat import InvalidTask, Task, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
+from django_pgqueue.backend.tasks import adopt
 from django_pgqueue.models import Job
 from django_pgqueue.testing import assert_enqueued, run_jobs, time_travel
 from tests.framework import tasks
@@ -143,6 +145,18 @@ def test_a_task_that_no_worker_would_find_is_refused(django_assert_num_queries, 
 
     with django_assert_num_queries(0), pytest.raises(InvalidTask, match=r"no worker would find .*elsewhere\.lost"):
         elsewhere.lost.enqueue()
+
+
+def test_a_module_that_djangos_set_up_imports_is_found(monkeypatch):
+    for name in ("_tasks", "_set_up"):
+        monkeypatch.setattr(registry, name, getattr(registry, name).copy())
+    from tests.framework import elsewhere
+
+    made = adopt(elsewhere.lost)
+    assert not registry.is_found_by_workers(elsewhere.__name__)
+    monkeypatch.setattr(apps, "ready", False)  # as while it is set up
+    registry.register(made)
+    assert registry.is_found_by_workers(elsewhere.__name__)
 
 
 def test_a_task_of_another_backend_is_refused(backend, settings):

@@ -79,6 +79,13 @@ def test_a_notification_is_heard_and_does_not_ring_twice(bell, listening, engine
     assert not bell.wait(0.05)
 
 
+def test_to_begin_to_listen_counts_as_one(bell, listening):
+    """What was told before has told nobody; and a notification that was left out relies on the looks after another."""
+    bell.listen(listening)
+    assert bell.wait(LONG)
+    assert not bell.wait(0.05)
+
+
 def test_a_lost_connection_is_told_of_and_rings_go_on(bell, listening, engine):
     lost = []
     bell.on_lost = lambda: lost.append(bell.error)
