@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import django
 import pytest
 from asgiref.sync import async_to_sync
 from django.apps import apps
@@ -33,6 +34,8 @@ from tests.benchmarks import cli
 TOP = Path(__file__).parents[1]
 FILES = [TOP / "README.md", TOP / ".github/SECURITY.md", *sorted(TOP.glob("docs/*.md"))]
 PAGES = {str(path.relative_to(TOP)): path.read_text() for path in FILES}
+TUTORIAL = "docs/tutorial.md"
+"""It has a project of its own: see `tests/process/test_tutorial.py`."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^]]+\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -94,7 +97,7 @@ def shop(tmp_path, monkeypatch, db):
     (package / "__init__.py").touch()
     (package / "models.py").write_text(ORDER)
     texts: dict[str, str] = {}
-    for block in itertools.chain.from_iterable(map(blocks, PAGES)):
+    for block in itertools.chain.from_iterable(blocks(page) for page in PAGES if page != TUTORIAL):
         if name := file_of(block):
             texts[name] = texts.get(name, "") + block
     for name, text in texts.items():
@@ -182,6 +185,25 @@ def test_the_example_of_directives_ends_as_it_says(shop, email, state):
     run_jobs()
     job.refresh_from_db()
     assert job.state == state
+
+
+def test_the_examples_of_the_page_on_retries_find_what_died_and_bring_it_back(shop, capsys):
+    tasks, receivers = importlib.import_module("shop.tasks"), importlib.import_module("shop.receivers")
+    bring_back, count = [block for block in blocks("docs/retries.md") if file_of(block) is None]
+
+    def fail(order_id):
+        raise ConnectionError
+
+    tasks.charge.func.__code__ = fail.__code__  # the page's is empty, and a task is frozen
+    tasks.charge.using(max_attempts=1).enqueue(1)
+    with override_settings(ADMINS=["ada@example.com"] if django.VERSION >= (6, 0) else [("Ada", "ada@example.com")]):
+        run_jobs()
+    assert receivers.tell
+    assert [message.subject for message in mail.outbox][-1].endswith("shop.tasks.charge is dead")
+    exec(count, {})  # noqa: S102 -- our own text
+    assert capsys.readouterr().out == "shop.tasks.charge builtins.ConnectionError 1\n"
+    exec(bring_back, {})  # noqa: S102 -- our own text
+    assert Job.objects.get(task_name="shop.tasks.charge").state == State.READY
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -350,6 +372,7 @@ def test_every_option_that_is_named_is_one(page):
     known |= {"--verbosity", "--deploy"}  # Django's own
     of_others = {
         "README.md": {"--serve", "--matrix"},
+        TUTORIAL: {"--rm", "--detach", "--publish", "--env"},  # Docker's
         "docs/reliability.md": OF_THE_SUITES,
         "docs/performance.md": long_options(cli.make_parser()),
     }
@@ -357,7 +380,8 @@ def test_every_option_that_is_named_is_one(page):
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGES[page])) <= known
 
 
-def test_what_stops_a_worker_waits_long_enough():
-    waits = re.findall(r"(?:TimeoutStopSec=|stop_grace_period: |^)(\d+)s?$", PAGES["README.md"], re.MULTILINE)
+@pytest.mark.parametrize("page", ["README.md", "docs/deployment.md"])
+def test_what_stops_a_worker_waits_long_enough(page):
+    waits = re.findall(r"(?:TimeoutStopSec=|stop_grace_period: |^)(\d+)s?$", PAGES[page], re.MULTILINE)
     assert len(waits) == 2
     assert all(int(seconds) > conf.Settings().GRACE + KILL_AFTER_GRACE_SECONDS for seconds in waits)
