@@ -11,7 +11,6 @@ from typing import Any
 from django.apps import apps
 from django.core import checks
 from django.db import connections, router
-from django.utils.functional import cached_property
 
 from django_pgqueue import exceptions
 from django_pgqueue.conf import get_settings
@@ -40,9 +39,9 @@ class PgQueueBackend(BaseTaskBackend):
     supports_get_result = True
     supports_priority = True
 
-    @cached_property
+    @property
     def database(self) -> str:
-        """The alias of the database that jobs are in."""
+        """The alias of the database that jobs are in, as the routers say now."""
         from django_pgqueue.models import Job  # tasks load before the apps are ready
 
         return str(self.options.get("DATABASE") or router.db_for_write(Job))

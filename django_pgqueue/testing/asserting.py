@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from django.db import router
 from django.db.models import QuerySet
 
 from django_pgqueue import signals
@@ -106,9 +107,7 @@ class _Wanted:
 
     def candidates(self, database: str | None) -> QuerySet[Job]:
         """Return the jobs of the task; and note which of them pass each filter."""
-        from django_pgqueue.models import Job  # after the apps are loaded
-
-        jobs = Job.objects.using(database).order_by("pk")
+        jobs = _jobs(database).order_by("pk")
         if self.task_name is not None:
             jobs = jobs.filter(task_name=self.task_name)
         for lookup, value in self.filters.items():
@@ -157,10 +156,15 @@ def _name_of(task: Any) -> str:
     return task.name if isinstance(task, Task) else str(task.module_path)
 
 
-def _what_else(database: str | None) -> str:
+def _jobs(database: str | None) -> QuerySet[Job]:
+    """Return the jobs where `run_jobs` finds them: a replica does not see what the test's transaction wrote."""
     from django_pgqueue.models import Job  # after the apps are loaded
 
-    names = Counter(Job.objects.using(database).filter(state="ready").values_list("task_name", flat=True))
+    return Job.objects.using(database or router.db_for_write(Job))
+
+
+def _what_else(database: str | None) -> str:
+    names = Counter(_jobs(database).filter(state="ready").values_list("task_name", flat=True))
     return (
         "nothing was" if not names else f"what was: {', '.join(f'{count} × {name}' for name, count in names.items())}"
     )

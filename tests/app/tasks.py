@@ -215,6 +215,12 @@ def asks_for_more() -> None:
 
 
 @task
+def add_at_commit() -> None:
+    """Enqueue another when the transaction that it runs in has committed."""
+    transaction.on_commit(noop.enqueue)
+
+
+@task
 def spoil(kind: str) -> None:
     """Leave this thread's connection in a state of its own."""
     if kind == "transaction":
