@@ -46,6 +46,12 @@ def get(name: str) -> Task[Any, Any] | None:
     return _tasks.get(name)
 
 
+def names_of(name: str) -> tuple[str, ...]:
+    """Return all names that jobs of a task may have, its present one first; the one given, if it is not known here."""
+    task = _tasks.get(name)
+    return (name,) if task is None else (task.name, *task.aliases)
+
+
 def in_words(name: str | None) -> str:
     """Return a row's `task_name` as it can stand in a log line: whoever may write rows shall not write lines."""
     return name if name is not None and name.isprintable() else repr(name)

@@ -38,6 +38,13 @@ class Outcome(StrEnum):
     """Given back until later at the task's own wish, not counted as an attempt."""
 
 
+class Pausable(StrEnum):
+    """What can be paused: all jobs of a queue, or of a task. No state of a job: it waits as it did."""
+
+    QUEUE = "queue"
+    TASK = "task"
+
+
 class Act(StrEnum):
     """What can be done to a job: one name for one function of `lifecycle`."""
 

@@ -16,7 +16,7 @@ from django_pgqueue.states import Outcome
 NOOP = "tests.app.tasks.noop"
 NO_ARGUMENTS = '{"args":[],"kwargs":{}}'
 DEFAULT_LANE = Lane("default", 0)
-TABLES = ("pgqueue_job", "pgqueue_execution", "pgqueue_worker")
+TABLES = ("pgqueue_job", "pgqueue_execution", "pgqueue_worker", "pgqueue_pause")
 AGES = 20e-6, 10e-6
 """Seconds since a start and an end that are made up: less than any claim was ago."""
 Rows = dict[int, dict[str, Any]]

@@ -368,7 +368,8 @@ def test_every_option_of_the_worker_is_there():
 @pytest.mark.parametrize("page", PAGES)
 def test_every_option_that_is_named_is_one(page):
     known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
-    known |= own_options("pgqueue", "health") | own_options("pgqueue", "run")
+    for subcommand in ("health", "run", "pause", "resume", "drain", "clear"):
+        known |= own_options("pgqueue", subcommand)
     known |= {"--verbosity", "--deploy"}  # Django's own
     of_others = {
         "README.md": {"--serve", "--matrix"},

@@ -25,13 +25,14 @@ from hypothesis.stateful import (
 
 from django_pgqueue import db, lifecycle
 from django_pgqueue.lifecycle import Cancelled, Cursor, Fate, Lane, Moved, Released
-from django_pgqueue.states import FINISHED, Outcome, State
+from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 from tests import helpers
 
 TICK = 1000.0
 LANES = [Lane("mail", 5), Lane("mail", 0), Lane("default", 0)]
 WORKERS = st.integers(1, 3)
 TASKS = st.sampled_from(["tests.app.tasks.noop", "tests.app.tasks.add"])
+PAUSABLE = [(Pausable.QUEUE, "mail"), (Pausable.QUEUE, "default"), (Pausable.TASK, "tests.app.tasks.add")]
 COUNTED = {*Outcome, None} - {Outcome.RELEASED, Outcome.SNOOZED}
 
 # Every row as the model has it; all times are ticks.
@@ -137,6 +138,8 @@ class Queue(RuleBasedStateMachine):
         self.jobs: dict[int, Job] = {}
         self.executions: dict[int, Execution] = {}
         self.handed_out: list[int] = []
+        self.pauses: dict[tuple[Pausable, str], float] = {}
+        """When each ends, by the tick; infinity: not by itself."""
         self.now = 0
         self.steps = 0
 
@@ -145,6 +148,7 @@ class Queue(RuleBasedStateMachine):
         db.clock.shift_seconds = 0.0
         helpers.clear_tables(self.engine)
         self.start = helpers.scalar(self.engine, "SELECT statement_timestamp()")
+        self.engine.execute("DELETE FROM pgqueue_pause")
         self.enqueue(LANES[0], 2, 0, 10, helpers.NOOP)  # ended before it began, a history tells nothing
 
     def teardown(self) -> None:
@@ -260,17 +264,37 @@ class Queue(RuleBasedStateMachine):
         self.jobs.pop(job_id, None)
         self.executions = {one.id: one for one in self.executions.values() if one.job_id != job_id}
 
+    # ------------------------------------------------------------------ pauses
+
+    def is_paused(self, kind: Pausable, name: str) -> bool:
+        return self.pauses.get((kind, name), self.now) > self.now
+
+    @rule(what=st.sampled_from(PAUSABLE), ticks=st.sampled_from([1, 2, None]))
+    def pause(self, what: tuple[Pausable, str], ticks: int | None) -> None:
+        lifecycle.pause(self.engine, *what, for_seconds=None if ticks is None else ticks * TICK)
+        self.pauses[what] = self.now + (float("inf") if ticks is None else ticks)
+
+    @rule(what=st.sampled_from(PAUSABLE))
+    def resume(self, what: tuple[Pausable, str]) -> None:
+        assert lifecycle.resume(self.engine, *what) == self.is_paused(*what)
+        self.pauses.pop(what, None)
+
     # ------------------------------------------------------------------ the worker
 
     @rule(worker_id=WORKERS, lanes=st.permutations(LANES), count=st.integers(1, 3), limit=st.integers(1, 5),
           free=st.integers(0, 5), lease=st.integers(0, 2))  # fmt: skip
     def claim(self, worker_id: int, lanes: list[Lane], count: int, limit: int, free: int, lease: int) -> None:
-        lanes = lanes[:count]
+        look = lifecycle.look(self.engine)
+        lanes = [lane for lane in lanes[:count] if look.due_in.get(lane, 0.0) < TICK / 2]
         due = sorted(
             (
                 job
                 for job in self.jobs.values()
-                if job.state is State.READY and job.due <= self.now and job.lane in lanes
+                if job.state is State.READY
+                and job.due <= self.now
+                and job.lane in lanes
+                and not self.is_paused(Pausable.QUEUE, job.lane.queue_name)
+                and not self.is_paused(Pausable.TASK, job.task_name)
             ),
             key=lambda job: (lanes.index(job.lane), job.due, job.order, job.id),
         )[:limit]
@@ -283,6 +307,7 @@ class Queue(RuleBasedStateMachine):
             free_slots=free,
             worker_id=worker_id,
             lease_seconds=(lease + 0.5) * TICK,
+            paused_tasks=look.paused_tasks,
         )
         assert [one.job_id for one in claimed] == [job.id for job in due]
         assert len(claimed) <= limit
@@ -419,10 +444,13 @@ class Queue(RuleBasedStateMachine):
     def look(self, worker_id: int, lanes: list[Lane], count: int) -> None:
         """What a worker asks before it claims, and a supervisor of a process that died."""
         ready = [job for job in self.jobs.values() if job.state is State.READY]
-        waiting = lifecycle.lanes(self.engine)
+        waiting = lifecycle.look(self.engine).due_in
         assert {*waiting} == {job.lane for job in ready}
         for lane, seconds in waiting.items():
-            assert abs(seconds / TICK - min(job.due - self.now for job in ready if job.lane == lane)) < 0.5
+            first: float = min(job.due - self.now for job in ready if job.lane == lane)
+            if self.is_paused(Pausable.QUEUE, lane.queue_name):
+                first = max(first, self.pauses[Pausable.QUEUE, lane.queue_name] - self.now)
+            assert seconds == first or abs(seconds / TICK - first) < 0.5  # two infinities have no difference
         lanes = lanes[:count]
         due = [job.id for job in ready if job.lane in lanes and job.due <= self.now]
         next_in_line = lifecycle.next_in_line(self.engine, dict.fromkeys(lanes, Cursor()), skipped_ids=due[1:])

@@ -17,9 +17,10 @@ from django.utils.translation import gettext as _
 
 from django_pgqueue import registry
 from django_pgqueue.models import Execution, Job, Worker
-from django_pgqueue.states import Outcome
+from django_pgqueue.states import Outcome, State
 
 from .acts import offered
+from .pauses import held_back_by
 from .words import ago, badge, duration, full_date, moment, pretty_json, seen_at, situation, visible
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def facts(job: Job) -> list[tuple[str, Any]]:
     def when(at: datetime | None) -> Any:
         return at and moment(at, f"{full_date(at)} ({ago(at, seen_at(job))})")
 
+    waits = job.state == State.READY
     found = [
         (_("Task"), visible(job.task_name)),
         (_("Runs as"), _runs_as(job.task_name)),
@@ -111,6 +113,7 @@ def facts(job: Job) -> list[tuple[str, Any]]:
         (_("Finished"), when(job.finished_at)),
         (_("Cancel requested"), when(job.cancel_requested_at)),
         (_("Task unknown since"), when(job.unknown_since)),
+        (_("Held back by"), "; ".join(held_back_by(job.queue_name, job.task_name, job._state.db)) if waits else None),
         (_("Limited by"), job.limit_key and visible(job.limit_key)),
     ]
     return [(label, value) for label, value in found if value is not None and value != ""]

@@ -10,7 +10,7 @@ from django_pgqueue.db import Connection, execute
 
 from .arrays import numbers, texts
 from .persistence import persistently
-from .values import Beat, Claimed, Cursor, Lane
+from .values import Beat, Claimed, Cursor, Lane, Look
 
 AHEAD_BYTES: Final = 16 * 1024 * 1024
 """Arguments of the jobs that a worker claims ahead of its slots, at the most."""
@@ -25,11 +25,13 @@ def claim(
     worker_id: int,
     lease_seconds: float,
     skipped_ids: Iterable[int] = (),
+    paused_tasks: Iterable[str] = (),
     ahead_bytes: int = AHEAD_BYTES,
 ) -> list[Claimed]:
     """Take up to `limit` due jobs of the lanes, in the order of `cursors`, opening an execution for each.
 
-    Of what goes beyond `free_slots` no job is on its last attempt, or reaches over `ahead_bytes` of arguments.
+    Left out are `skipped_ids`, and jobs under the names of `paused_tasks`. Of what goes beyond `free_slots` no job is
+    on its last attempt, or reaches over `ahead_bytes` of arguments.
     Raises `psycopg.DataError` or `psycopg.IntegrityError` if a row cannot be claimed: then nothing was, and
     `next_in_line` tells which.
     """
@@ -43,6 +45,7 @@ def claim(
             "worker_id": worker_id,
             "lease_seconds": lease_seconds,
             "skipped_ids": numbers(skipped_ids),
+            "paused_task_names": texts(paused_tasks),
             "ahead_bytes": ahead_bytes,
         },
     )
@@ -58,9 +61,16 @@ def claim_one(
     return Claimed._make(rows[0]) if rows else None
 
 
-def next_in_line(connection: Connection, cursors: Mapping[Lane, Cursor], skipped_ids: Iterable[int] = ()) -> int | None:
+def next_in_line(
+    connection: Connection,
+    cursors: Mapping[Lane, Cursor],
+    *,
+    skipped_ids: Iterable[int] = (),
+    paused_tasks: Iterable[str] = (),
+) -> int | None:
     """Return the id of the job that a claim would take first, or None."""
-    rows = execute(connection, sql.NEXT_IN_LINE, {**_lane_params(cursors), "skipped_ids": numbers(skipped_ids)})
+    left_out = {"skipped_ids": numbers(skipped_ids), "paused_task_names": texts(paused_tasks)}
+    rows = execute(connection, sql.NEXT_IN_LINE, {**_lane_params(cursors), **left_out})
     return rows[0][0] if rows else None
 
 
@@ -70,13 +80,11 @@ def set_aside(connection: Connection, job_id: int, *, worker_id: int, exception_
     return bool(persistently(connection, sql.SET_ASIDE, params))
 
 
-def lanes(connection: Connection) -> dict[Lane, float]:
-    """Return the lanes that hold ready jobs, by queue name, highest priority first.
-
-    With each, the seconds until its first job is due; not above 0 if it is.
-    """
+def look(connection: Connection) -> Look:
+    """Return what waits where: the lanes that hold ready jobs, and the tasks that are paused."""
     rows = execute(connection, sql.LANES, {})
-    return {Lane(queue_name, priority): seconds for queue_name, priority, seconds in rows}
+    due_in = {Lane(name, priority): max(due, resumes or due) for name, priority, due, resumes, _ in rows}
+    return Look(due_in, tuple(rows[0][4]) if rows else ())
 
 
 def _lane_params(cursors: Mapping[Lane, Cursor]) -> dict[str, Any]:

@@ -42,6 +42,18 @@ class Cursor(NamedTuple):
     job_id: int = 0
 
 
+class Look(NamedTuple):
+    """What waits, and where.
+
+    `due_in`: the lanes that hold ready jobs, by queue name, highest priority first; with each, the seconds until its
+    first job is due, not above 0 if it is. That of a paused queue is due when the pause ends, or never (infinity).
+    `paused_tasks`: names, to be left out of a claim; empty where no job waits at all.
+    """
+
+    due_in: dict[Lane, float]
+    paused_tasks: tuple[str, ...]
+
+
 class Claimed(NamedTuple):
     """A job in this worker's hands: one open execution. `arguments` is JSON text, not decoded yet.
 

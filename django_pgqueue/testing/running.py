@@ -9,11 +9,11 @@ from datetime import datetime
 from django.db import connections, router
 from django.utils import timezone
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db import clock
 from django_pgqueue.exceptions import Duration, seconds
-from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.lifecycle import Claimed, Cursor, Lane, Look
 from django_pgqueue.worker.foreground import CALLERS_ID, run_here
 
 
@@ -45,13 +45,14 @@ def run_jobs(
     count = 0
     try:
         while max_jobs is None or count < max_jobs:
-            due_in = _lanes_due_in(alias, queue_names)
+            due_in, paused = _look(alias, queue_names)
             wait_seconds = max(0.0, min(due_in.values(), default=math.inf))
             if wait_seconds > left_seconds:
                 break
             left_seconds -= wait_seconds
             clock.shift_seconds += wait_seconds
-            claimed = _claim_one(alias, [lane for lane, seconds_left in due_in.items() if seconds_left <= wait_seconds])
+            lanes = [lane for lane, seconds_left in due_in.items() if seconds_left <= wait_seconds]
+            claimed = _claim_one(alias, lanes, paused)
             if claimed is None and not wait_seconds:  # what is due is locked
                 break
             if claimed is not None:
@@ -74,14 +75,15 @@ def _seconds_until(until: Duration | datetime | None) -> float:
     return (until - timezone.now()).total_seconds() - clock.shift_seconds
 
 
-def _lanes_due_in(alias: str, queue_names: Sequence[str] | None) -> dict[Lane, float]:
-    """Return the seconds until the first job of each lane is due, highest priority first."""
-    found = lifecycle.lanes(connections[alias])
+def _look(alias: str, queue_names: Sequence[str] | None) -> Look:
+    """Return the lanes, highest priority first, and the names of paused tasks."""
+    found, paused = lifecycle.look(connections[alias])
     lanes = [lane for lane in found if queue_names is None or lane.queue_name in queue_names]
-    return {lane: found[lane] for lane in sorted(lanes, key=lambda lane: -lane.priority)}
+    names = tuple(name for task_name in paused for name in registry.names_of(task_name))
+    return Look({lane: found[lane] for lane in sorted(lanes, key=lambda lane: -lane.priority)}, names)
 
 
-def _claim_one(alias: str, lanes: Sequence[Lane]) -> Claimed | None:
+def _claim_one(alias: str, lanes: Sequence[Lane], paused_tasks: Sequence[str]) -> Claimed | None:
     claimed = lifecycle.claim(
         connections[alias],
         dict.fromkeys(lanes, Cursor()),
@@ -89,5 +91,6 @@ def _claim_one(alias: str, lanes: Sequence[Lane]) -> Claimed | None:
         free_slots=1,
         worker_id=CALLERS_ID,
         lease_seconds=get_settings().LEASE,
+        paused_tasks=paused_tasks,
     )
     return claimed[0] if claimed else None

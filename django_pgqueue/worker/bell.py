@@ -28,6 +28,8 @@ class Bell:
         self.on_lost: Callable[[], None] = lambda: None
         """Called when the connection that was lent has failed: `error` says why."""
         self.error: psycopg.Error | None = None
+        self.words: set[str] = set()
+        """What notifications have said, for the thread that waits to take."""
         self._rope, self._clapper = socket.socketpair()
         for end in (self._rope, self._clapper):
             end.settimeout(0.0)
@@ -45,7 +47,7 @@ class Bell:
     def listen(self, connection: db.EngineConnection) -> None:
         """Wait for notifications on this connection too; nobody else may use it until it is lost or taken back.
 
-        Counts as a notification itself: what was told before has told nobody.
+        Counts as a notification of everything: what was told before has told nobody.
         """
         with self._lent:
             self._connection, self.error = connection, None
@@ -71,6 +73,8 @@ class Bell:
             woken.remove(self._clapper.fileno())
         self._rung = False  # after it was drained: who finds it set has not written, and is answered by this round
         begun, self._begun = self._begun, False
+        if begun:
+            self.words |= db.WORDS
         return (bool(woken) and self._hear()) or begun
 
     def _hear(self) -> bool:
@@ -80,8 +84,9 @@ class Bell:
                 return False
             try:
                 self._connection.pgconn.consume_input()
-                while self._connection.pgconn.notifies():
+                while notice := self._connection.pgconn.notifies():
                     heard = True
+                    self.words.add(notice.extra.decode("ascii", "replace"))
             except psycopg.Error as error:
                 self._connection, self.error = None, error
         if self.error is not None:

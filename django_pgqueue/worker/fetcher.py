@@ -122,6 +122,9 @@ class Fetcher(Service):
         if self.bell.wait(timeout_seconds):
             self._idle_steps = 0
             self._announced = True
+            words, self.bell.words = self.bell.words, set()
+            if db.LOOK_AGAIN in words:
+                self.lanes.look_again()
 
     # ---------------------------------------------------------------- how much
 
@@ -219,13 +222,16 @@ class Fetcher(Service):
             worker_id=self.worker_id,
             lease_seconds=get_settings().LEASE,
             skipped_ids=self._skipped_ids,
+            paused_tasks=self.lanes.paused_tasks,
         )
 
     def _one_by_one(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         """Take jobs singly, up to the first whose row makes the claim fail; end that one, with the reason."""
         claimed: list[Claimed] = []
         for _ in range(room):
-            job_id = lifecycle.next_in_line(connection, cursors, self._skipped_ids)
+            job_id = lifecycle.next_in_line(
+                connection, cursors, skipped_ids=self._skipped_ids, paused_tasks=self.lanes.paused_tasks
+            )
             if job_id is None:
                 break
             try:

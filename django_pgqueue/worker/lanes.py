@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, registry
 from django_pgqueue.db import EngineConnection
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane
 
@@ -29,8 +29,10 @@ class Lanes:
         """Strict in this order; empty for all queues, by priority, those of one priority taking turns."""
         self.last_was_empty = True
         """Whether the last claim found nothing, or there was nothing to claim."""
+        self.paused_tasks: list[str] = []
+        """Names of tasks that no job may be claimed of, their aliases too."""
         self._due_at: dict[Lane, float] = {}
-        """When the first job of each lane is due, by the monotonic clock."""
+        """When the first job of each lane is due, by the monotonic clock; of a paused queue, when the pause ends."""
         self._cursors: dict[Lane, Cursor] = {}
         self._lately: dict[Lane, None] = {}
         self._looked_at = self._ordered_at = float("-inf")
@@ -41,6 +43,11 @@ class Lanes:
     def forget(self) -> None:
         """Begin anew, as after a reconnect: another server may not know what this one did."""
         self._cursors.clear()
+        self._looked_at = float("-inf")
+
+    def look_again(self) -> None:
+        """Look before the next claim: what may be claimed has changed."""
+        self._lately.clear()
         self._looked_at = float("-inf")
 
     def ordered(self, connection: EngineConnection, *, from_start: bool) -> dict[Lane, Cursor]:
@@ -80,9 +87,10 @@ class Lanes:
 
     def _look(self, connection: EngineConnection) -> None:
         began = time.monotonic()
-        found = lifecycle.lanes(connection)
+        found, paused = lifecycle.look(connection)
         self._looked_at = time.monotonic()
         self._rest.after(self._looked_at - began)
+        self.paused_tasks = [name for task_name in paused for name in registry.names_of(task_name)]
         wanted = set(self.queue_names)
         self._due_at = {
             lane: self._looked_at + seconds

@@ -36,7 +36,8 @@ REST_AMID: Final = 1
 more, and a process finishes 25,000."""
 MARK_LIMIT_SECONDS: Final = 3600.0
 """A mark is kept for this long: a finish that commits late may lie before it."""
-WORKER_RECORD_SECONDS: Final = 7 * DAY_SECONDS
+RECORD_SECONDS: Final = 7 * DAY_SECONDS
+"""How long workers that have stopped, and pauses that are over, can be looked at."""
 RESCUED: Final = "the worker was lost: its lease ran out"
 
 
@@ -62,7 +63,7 @@ class Maintenance(Service):
         self.duties = [
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
-            Duty("worker records", DAY_SECONDS / 4, self._prune_workers),
+            Duty("records", DAY_SECONDS / 4, self._prune_records),
         ]
         for duty in self.duties:
             self._put_off(duty, took_seconds=0.0)
@@ -113,9 +114,10 @@ class Maintenance(Service):
         pruner.end_round()  # where one kind never ends, so that the others are looked at again
         return more
 
-    def _prune_workers(self) -> bool:
+    def _prune_records(self) -> bool:
         with self.link.use() as connection:
-            lifecycle.prune_workers(connection, WORKER_RECORD_SECONDS)
+            lifecycle.prune_workers(connection, RECORD_SECONDS)
+            lifecycle.prune_pauses(connection, RECORD_SECONDS)
         return False
 
 

@@ -52,7 +52,7 @@ def client_of(make_user: Callable[..., User]) -> Callable[..., Client]:
 @pytest.fixture
 def operator(client_of: Callable[..., Client]) -> Client:
     """A client whose user may see jobs and do everything to them."""
-    return client_of("view_job", "view_worker", "retry_job", "cancel_job", "run_job")
+    return client_of("view_job", "view_worker", "view_pause", "retry_job", "cancel_job", "run_job", "pause_queue")
 
 
 @pytest.fixture

@@ -583,3 +583,9 @@ def leak_memory(mib: int) -> None:
     """Take memory for good, in no hurry."""
     _leaked.append(bytearray(b"x") * (mib * 2**20))
     time.sleep(0.1)
+
+
+@task
+def spin_a_while(seconds: float) -> None:
+    """Wait, which takes a slot and no processor."""
+    time.sleep(seconds)

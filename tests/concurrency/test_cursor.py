@@ -29,6 +29,7 @@ def buffers(connection, cursor):
         "queue_names": ["default"],
         "priorities": [0],
         "skipped_ids": [],
+        "paused_task_names": [],
         "time_shift_seconds": 0.0,
         "after_ats": [cursor.run_after],
         "after_ids": [cursor.job_id],

@@ -24,7 +24,7 @@ from tests.security.conftest import GROUPS
 from tests.test_sql import call_everything
 
 ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY"}
-OPERATOR = {"CANCEL", "RETRY"}
+OPERATOR = {"CANCEL", "RETRY", "PAUSE"}
 READING = {
     "LANES", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "RESCUABLE", "EXISTING", "PRUNABLE",
     "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "LAST_ID",
@@ -38,7 +38,9 @@ STATEMENTS = {
 MAY = {
     "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "LAST_ID"},  # ids and times, which RETURNING has to read
     "viewer": READING,
-    "operator": READING | OPERATOR | {"RUN_NOW", "NEXT_IN_LINE"},  # the latter two write what is the operator's too
+    "operator": READING
+    | OPERATOR
+    | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES"},  # all write what is the operator's
     "worker": set(STATEMENTS) - ENQUEUER - OPERATOR,
 }
 
@@ -53,7 +55,7 @@ def parameters(superuser: db.EngineConnection, monkeypatch: pytest.MonkeyPatch) 
         given[statement[statement.index("pgqueue:") + 8 : statement.index(" */")].upper()] = params
         return original(on, statement, params)
 
-    for module in ("application", "claims", "finishes", "maintenance", "persistence", "workers"):
+    for module in ("application", "claims", "finishes", "maintenance", "pauses", "persistence", "workers"):
         monkeypatch.setattr(f"django_pgqueue.lifecycle.{module}.execute", execute)
 
     def running(state: str) -> lifecycle.Claimed:

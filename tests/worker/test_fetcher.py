@@ -257,7 +257,7 @@ def test_an_announced_job_is_taken_before_the_lanes_are_looked_at_and_none_is_mi
     helpers.make_jobs(engine, 2)
     fetcher.look_soon()
     with monkeypatch.context() as without_lanes:
-        without_lanes.delattr(lifecycle, "lanes")
+        without_lanes.delattr(lifecycle, "look")
         fetcher.tick()
     assert len(take(fetcher)) == 1
     assert len(drain(fetcher)) == 1

@@ -1,4 +1,4 @@
-"""`manage.py pgqueue worker|run|prune|health`: the package's own command, which no other app's can hide."""
+"""`manage.py pgqueue worker|run|pause|…`: the package's own command, which no other app's can hide."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from django_pgqueue import db, health
+from django_pgqueue.management import controlling
 from django_pgqueue.worker.maintenance import Pruner
 from django_pgqueue.worker.single import run_one
 
@@ -22,13 +23,15 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the subcommands."""
-        subcommands = parser.add_subparsers(dest="subcommand", metavar="worker|run|prune|health", required=True)
+        names = "|".join(["worker", "run", *controlling.HELP, "prune", "health"])
+        subcommands = parser.add_subparsers(dest="subcommand", metavar=names, required=True)
         worker = subcommands.add_parser("worker", help="run jobs: the same as `runworker`")
         runworker.add_arguments(worker)
         run = subcommands.add_parser("run", help="run one ready job here, in the foreground, due or not")
         run.add_argument("job_id", type=int)
         run.add_argument("--database", help="alias of the database with the job")
         run.add_argument("--retry", action="store_true", help="make a finished job ready first")
+        controlling.add_arguments(subcommands)
         prune = subcommands.add_parser("prune", help="remove finished jobs that are past their retention")
         prune.add_argument("--database", help="alias of the database with the jobs")
         prune.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
@@ -44,6 +47,10 @@ class Command(BaseCommand):
             return
         if options["subcommand"] == "run":
             self._run(options["database"] or runworker.default_alias(), options["job_id"], retry=options["retry"])
+            return
+        _check_alias(options["database"] or runworker.default_alias())
+        if options["subcommand"] in controlling.HELP:
+            controlling.run(options, self.stdout)
             return
         self._prune(options["database"] or runworker.default_alias(), dry_run=options["dry_run"])
 
@@ -76,7 +83,6 @@ class Command(BaseCommand):
             sys.exit(1)
 
     def _prune(self, alias: str, *, dry_run: bool) -> None:
-        _check_alias(alias)
         connection = db.connect(alias, "prune")
         try:
             if dry_run:

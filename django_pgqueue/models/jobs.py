@@ -1,4 +1,4 @@
-"""Jobs, executions and workers as Django models: the read side.
+"""Jobs as a Django model: the read side.
 
 Nothing here writes state. `Job.retry()`, `Job.cancel()` and the same on querysets call `lifecycle`,
 the only writer; a model saved by hand is on its own. There are no foreign keys in the database: one
@@ -16,10 +16,10 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from . import signals
-from .db import wake_workers_after_commit
-from .fields import InstantField, PlainJSONField
-from .states import FINISHED, Outcome, State
+from django_pgqueue import signals
+from django_pgqueue.db import wake_workers_after_commit
+from django_pgqueue.fields import InstantField, PlainJSONField
+from django_pgqueue.states import FINISHED, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         In batches, each a transaction of its own unless the caller has one open. Jobs that are not
         finished, or that another session holds locked, are left alone and not counted.
         """
-        from .lifecycle import retry  # lifecycle stands above models
+        from django_pgqueue.lifecycle import retry  # lifecycle stands above models
 
         return self._in_batches(retry, makes_due=True)
 
@@ -65,7 +65,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         Ready jobs end cancelled. Running ones are asked to stop, and end cancelled instead of being
         tried again. In batches, as `retry()`.
         """
-        from .lifecycle import cancel  # lifecycle stands above models
+        from django_pgqueue.lifecycle import cancel  # lifecycle stands above models
 
         return self._in_batches(cancel)
 
@@ -74,7 +74,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def run_now(self) -> int:
         """Make the ready jobs of this queryset that are due later due at once; say how many changed."""
-        from .lifecycle import run_now  # lifecycle stands above models
+        from django_pgqueue.lifecycle import run_now  # lifecycle stands above models
 
         return self._in_batches(run_now, makes_due=True)
 
@@ -169,19 +169,19 @@ class Job(models.Model):
         holds the row locked it waits, up to `lifecycle.LOCK_WAIT_SECONDS`, and raises `JobLocked` after that. Refreshes
         nothing: see `refresh_from_db()`.
         """
-        from .lifecycle import retry  # lifecycle stands above models
+        from django_pgqueue.lifecycle import retry  # lifecycle stands above models
 
         return self._act(retry, makes_due=True)
 
     def cancel(self) -> bool:
         """Cancel this job, or ask it to stop if it is running; say whether anything changed. See `retry()`."""
-        from .lifecycle import cancel  # as above
+        from django_pgqueue.lifecycle import cancel  # as above
 
         return self._act(cancel)
 
     def run_now(self) -> bool:
         """Make this ready job due at once; say whether it changed. See `retry()`."""
-        from .lifecycle import run_now  # as above
+        from django_pgqueue.lifecycle import run_now  # as above
 
         return self._act(run_now, makes_due=True)
 
@@ -212,79 +212,3 @@ class DeadJob(Job):
         verbose_name = _("dead letter")
         verbose_name_plural = _("dead letters")
         default_permissions = ()
-
-
-class Execution(models.Model):
-    """One attempt at a job: the lease while it runs, the record afterwards. Its id is the fence."""
-
-    Outcome = Outcome
-
-    job = models.ForeignKey(
-        Job, verbose_name=_("job"), on_delete=models.CASCADE, related_name="executions", db_constraint=False
-    )
-    attempt = models.SmallIntegerField(_("attempt"))
-    worker = models.ForeignKey(
-        "Worker",
-        verbose_name=_("worker"),
-        on_delete=models.DO_NOTHING,
-        related_name="executions",
-        db_constraint=False,
-        db_index=False,
-    )
-    outcome = models.CharField(  # noqa: DJ001 -- NULL is "open", the fence itself
-        _("outcome"), max_length=12, null=True, choices=[(o.value, o.value) for o in Outcome]
-    )
-    claimed_at = InstantField(_("claimed at"), db_default=Now())
-    started_at = InstantField(_("started at"), null=True)
-    finished_at = InstantField(_("finished at"), null=True)
-    lease_expires_at = InstantField(_("lease expires at"))
-    exception_class = models.CharField(_("exception"), max_length=200, db_default="")
-    error = models.TextField(_("error"), db_default="")
-    traceback = models.TextField(_("traceback"), db_default="")
-
-    class Meta:
-        verbose_name = _("execution")
-        verbose_name_plural = _("executions")
-        default_permissions = ("view",)
-        indexes = [
-            # Not on the lease, which every beat writes: with it 2,000 extends took 13.1 ms instead of 2.2.
-            # Its predicate is not the fence's column: that planned a bitmap over 30,000 dead entries.
-            models.Index("worker", "id", name="pgqueue_execution_open", condition=Q(finished_at__isnull=True)),
-        ]
-        constraints = [
-            # One open execution a job, whatever else goes wrong; no measurable cost (24,041 and 23,870 jobs/s without
-            # and with it). `attempt >= 0` is always true and stands in no query, so that the planner takes this index
-            # for none: by `outcome` alone it took it for the fence, at 9,400 jobs/s.
-            models.UniqueConstraint(
-                fields=["job"], name="pgqueue_execution_one_open", condition=Q(finished_at__isnull=True, attempt__gte=0)
-            ),
-            models.CheckConstraint(
-                name="pgqueue_execution_closed",
-                condition=Q(outcome__isnull=True, finished_at__isnull=True)
-                | Q(outcome__isnull=False, finished_at__isnull=False),
-            ),
-        ]
-
-    def __str__(self) -> str:
-        return f"execution #{self.pk} of job #{self.job_id}"
-
-
-class Worker(models.Model):
-    """One start of a worker process: for people to look at; its id names the holder of a lease."""
-
-    hostname = models.CharField(_("host"), max_length=255)
-    pid = models.IntegerField(_("process id"))
-    version = models.CharField(_("version"), max_length=50)
-    queue_names = models.TextField(_("queues"), db_default="")
-    concurrency = models.IntegerField(_("concurrency"))
-    started_at = InstantField(_("started at"), db_default=Now())
-    last_beat_at = InstantField(_("last beat at"), db_default=Now())
-    stopped_at = InstantField(_("stopped at"), null=True)
-
-    class Meta:
-        verbose_name = _("worker")
-        verbose_name_plural = _("workers")
-        default_permissions = ("view",)
-
-    def __str__(self) -> str:
-        return f"{self.hostname}:{self.pid}"

@@ -1,0 +1,33 @@
+"""Pauses as a Django model: what workers leave alone for a while, for people to look at."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from django_pgqueue.fields import InstantField
+from django_pgqueue.states import Pausable
+
+
+class Pause(models.Model):
+    """A queue or a task whose jobs no worker claims; see `django_pgqueue.control`, which makes and ends it."""
+
+    Kind = Pausable
+
+    kind = models.CharField(_("kind"), max_length=5, choices=[(k.value, k.value) for k in Pausable])
+    name = models.CharField(_("name"), max_length=100)
+    paused_at = InstantField(_("paused at"), db_default=Now())
+    paused_until = InstantField(_("until"), null=True, blank=True)
+    paused_by = models.CharField(_("by"), max_length=150, db_default="", blank=True)
+    reason = models.TextField(_("reason"), db_default="", blank=True)
+
+    class Meta:
+        verbose_name = _("pause")
+        verbose_name_plural = _("pauses")
+        default_permissions = ("view",)
+        permissions = [("pause_queue", _("Can pause and resume queues and tasks"))]
+        constraints = [models.UniqueConstraint(fields=["kind", "name"], name="pgqueue_pause_of")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"

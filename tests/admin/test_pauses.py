@@ -1,0 +1,108 @@
+"""The admin's list of pauses: pausing, resuming, clearing with a number, and who may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.utils import timezone
+
+from django_pgqueue import control
+from django_pgqueue.models import Job, Pause
+from tests.app import tasks
+
+from .conftest import JobMaker
+
+LIST = "/admin/pgqueue/pause/"
+FORM = {"kind": "queue", "name": "mail", "paused_until_0": "", "paused_until_1": "", "reason": "the server is down"}
+
+
+def act(client: Client, name: str, pause: Pause, **more: str) -> str:
+    answer = client.post(LIST, {"action": name, "_selected_action": pause.pk, **more}, follow=True)
+    return str(answer.content.decode())
+
+
+def test_pausing_says_who_and_why(operator: Client) -> None:
+    assert operator.post(f"{LIST}add/", FORM).status_code == 302
+    pause = Pause.objects.get()
+    assert (str(pause), pause.paused_by, pause.reason) == ("queue mail", "staff", "the server is down")
+    assert LogEntry.objects.get().object_id == str(pause.pk)
+    page = operator.get(LIST).content.decode()
+    assert "staff" in page
+    assert "the server is down" in page
+
+
+def test_what_is_paused_may_be_paused_anew(operator: Client) -> None:
+    control.pause("mail", until=60)
+    assert operator.post(f"{LIST}add/", FORM).status_code == 302
+    assert Pause.objects.get().paused_until is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"name": "two words"}, "1 to 100 of the characters"),
+        ({"paused_until_0": "2020-01-01", "paused_until_1": "08:00"}, "past already"),
+        ({"kind": "worker"}, "Select a valid choice"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(operator: Client, wrong: dict[str, str], words: str) -> None:
+    answer = operator.post(f"{LIST}add/", FORM | wrong)
+    assert words in answer.content.decode()
+    assert not Pause.objects.exists()
+
+
+def test_a_task_is_paused_by_its_own_name(operator: Client) -> None:
+    operator.post(f"{LIST}add/", FORM | {"kind": "task", "name": tasks.noop.name})
+    assert str(Pause.objects.get()) == f"task {tasks.noop.name}"
+    assert tasks.noop.name.rpartition(".")[2] in operator.get(LIST).content.decode()
+
+
+def test_resuming_ends_it(operator: Client) -> None:
+    control.pause("mail")
+    assert "Queue mail goes on." in act(operator, "resume_selected", Pause.objects.get())
+    assert not Pause.objects.exists()
+
+
+def test_clearing_asks_first_with_the_number(operator: Client, make_job: JobMaker) -> None:
+    jobs = [make_job(queue_name="mail"), make_job(queue_name="mail", run_after=timezone.now() + timedelta(days=1))]
+    running, other = make_job("running", queue_name="mail"), make_job()
+    control.pause("mail")
+    pause = Pause.objects.get()
+    page = act(operator, "clear_selected", pause)
+    assert "<strong>2</strong>" in page
+    assert not Job.objects.filter(state="cancelled").exists()
+    assert "Queue mail: 2 jobs cancelled." in act(operator, "clear_selected", pause, confirmed="1")
+    states = dict(Job.objects.values_list("pk", "state"))
+    assert states == {jobs[0].pk: "cancelled", jobs[1].pk: "cancelled", running.pk: "running", other.pk: "ready"}
+    assert Pause.objects.exists()
+
+
+def test_who_may_not_cancel_jobs_may_not_clear(client_of: Callable[..., Client], make_job: JobMaker) -> None:
+    client = client_of("view_pause", "pause_queue")
+    job = make_job(queue_name="mail")
+    control.pause("mail")
+    act(client, "clear_selected", Pause.objects.get(), confirmed="1")
+    job.refresh_from_db()
+    assert job.state == "ready"
+
+
+@pytest.mark.parametrize("until", [None, timedelta(hours=1)])
+def test_the_page_of_a_job_says_what_holds_it_back(operator: Client, make_job: JobMaker, until: timedelta) -> None:
+    job = make_job(queue_name="mail")
+    page = f"/admin/pgqueue/job/{job.pk}/change/"
+    control.pause(task="app.add", reason="<b>", by="ada", until=until)
+    control.pause("other")
+    assert "task app.add, paused by ada: &lt;b&gt;" in operator.get(page).content.decode()
+    control.resume(task="app.add")
+    assert "Held back" not in operator.get(page).content.decode()
+
+
+def test_one_that_is_over_is_shown_so_and_holds_nothing_back(operator: Client, make_job: JobMaker) -> None:
+    job = make_job(queue_name="mail")
+    Pause.objects.create(kind="queue", name="mail", paused_until=timezone.now() - timedelta(seconds=1))
+    assert "over" in operator.get(LIST).content.decode()
+    assert "Held back" not in operator.get(f"/admin/pgqueue/job/{job.pk}/change/").content.decode()

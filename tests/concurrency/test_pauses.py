@@ -1,0 +1,136 @@
+"""Pauses: what a worker's look finds of them, and what its claims leave alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from django_pgqueue import control, db, lifecycle
+from django_pgqueue.lifecycle import Lane
+from django_pgqueue.states import Pausable
+from tests import helpers
+
+MAIL, OTHER = Lane("mail", 0), Lane("other", 5)
+
+
+def claimable(engine):
+    """The jobs that a worker would claim now, by its look and its claim."""
+    look = lifecycle.look(engine)
+    lanes = [lane for lane, seconds in look.due_in.items() if seconds <= 0]
+    claimed = helpers.claim_all(engine, *lanes, paused_tasks=look.paused_tasks) if lanes else []
+    lifecycle.release(engine, [lifecycle.Released(one.execution_id) for one in claimed])
+    return {one.job_id for one in claimed}
+
+
+@pytest.fixture
+def jobs(engine):
+    return {
+        "mail": helpers.make_job(engine, queue_name="mail"),
+        "other": helpers.make_job(engine, queue_name="other", priority=5),
+        "add": helpers.make_job(engine, queue_name="other", priority=5, task_name="tests.app.tasks.add"),
+    }
+
+
+def test_a_paused_queue_is_left_alone_and_still_takes_jobs(engine, jobs):
+    lifecycle.pause(engine, Pausable.QUEUE, "mail")
+    assert claimable(engine) == {jobs["other"], jobs["add"]}
+    later = helpers.make_job(engine, queue_name="mail")
+    assert lifecycle.look(engine).due_in[MAIL] == math.inf
+    assert lifecycle.resume(engine, Pausable.QUEUE, "mail")
+    assert claimable(engine) == {*jobs.values(), later}
+
+
+def test_a_paused_task_is_passed_by_in_its_lane(engine, jobs):
+    lifecycle.pause(engine, Pausable.TASK, "tests.app.tasks.add")
+    assert claimable(engine) == {jobs["mail"], jobs["other"]}
+    assert lifecycle.next_in_line(engine, helpers.lanes_from_start(OTHER), paused_tasks=[helpers.NOOP]) == jobs["add"]
+    lifecycle.resume(engine, Pausable.TASK, "tests.app.tasks.add")
+    assert claimable(engine) == set(jobs.values())
+
+
+def test_a_queue_and_a_task_of_the_same_name_are_two(engine, jobs):
+    lifecycle.pause(engine, Pausable.TASK, "mail")
+    assert claimable(engine) == set(jobs.values())
+    assert not lifecycle.resume(engine, Pausable.QUEUE, "mail")
+
+
+@pytest.mark.parametrize("kind", list(Pausable))
+def test_a_pause_ends_by_itself_at_its_time(engine, jobs, kind):
+    name = "mail" if kind is Pausable.QUEUE else helpers.NOOP
+    lifecycle.pause(engine, kind, name, for_seconds=600)
+    assert jobs["mail"] not in claimable(engine)
+    db.clock.shift_seconds = 599
+    assert jobs["mail"] not in claimable(engine)
+    db.clock.shift_seconds = 601
+    assert jobs["mail"] in claimable(engine)
+    assert not lifecycle.resume(engine, kind, name)
+
+
+def test_a_worker_knows_when_to_wake_for_the_end_of_a_pause(engine, jobs):
+    lifecycle.pause(engine, Pausable.QUEUE, "mail", for_seconds=600)
+    assert 590 < lifecycle.look(engine).due_in[MAIL] <= 600
+
+
+def test_a_pause_counts_from_its_commit_and_not_if_it_rolls_back(engine, second, jobs):
+    second.execute("BEGIN")
+    lifecycle.pause(second, Pausable.QUEUE, "mail")
+    assert jobs["mail"] in claimable(engine)
+    second.execute("ROLLBACK")
+    assert jobs["mail"] in claimable(engine)
+    second.execute("BEGIN")
+    lifecycle.pause(second, Pausable.QUEUE, "mail")
+    second.execute("COMMIT")
+    assert jobs["mail"] not in claimable(engine)
+
+
+def test_a_pause_told_anew_keeps_its_beginning(engine):
+    lifecycle.pause(engine, Pausable.QUEUE, "mail", for_seconds=60, paused_by="ada", reason="the server is down")
+    [(began, _)] = helpers_of(engine)
+    db.clock.shift_seconds = 30
+    lifecycle.pause(engine, Pausable.QUEUE, "mail", paused_by="grace", reason="still")
+    assert helpers_of(engine) == [(began, None)]
+    assert helpers.scalar(engine, "SELECT paused_by || reason FROM pgqueue_pause") == "gracestill"
+
+
+def test_one_that_had_ended_begins_anew(engine):
+    lifecycle.pause(engine, Pausable.QUEUE, "mail", for_seconds=60)
+    [(began, _)] = helpers_of(engine)
+    db.clock.shift_seconds = 90
+    lifecycle.pause(engine, Pausable.QUEUE, "mail")
+    [(again, _)] = helpers_of(engine)
+    assert again > began
+
+
+def test_those_that_ended_long_ago_are_forgotten_and_no_others(engine):
+    for name, for_seconds in (("over", 60), ("later", 600), ("mail", None)):
+        lifecycle.pause(engine, Pausable.QUEUE, name, for_seconds=for_seconds)
+    db.clock.shift_seconds = 300
+    lifecycle.prune_pauses(engine, 200)
+    assert helpers.scalar(engine, "SELECT string_agg(name, ' ' ORDER BY name) FROM pgqueue_pause") == "later mail"
+
+
+def helpers_of(engine):
+    return engine.execute("SELECT paused_at, paused_until FROM pgqueue_pause").fetchall()
+
+
+def test_two_operators_pause_at_once(engine, second, watcher):
+    """The second waits for the first: a moment, for neither does anything else in its transaction."""
+    second.execute("BEGIN")
+    lifecycle.pause(second, Pausable.QUEUE, "mail")
+    pausing = helpers.Background(lambda: lifecycle.pause(engine, Pausable.QUEUE, "mail", reason="later"))
+    helpers.wait_for_lock(watcher, engine.info.backend_pid)
+    second.execute("COMMIT")
+    pausing.result()
+    assert helpers.scalar(second, "SELECT count(*) || reason FROM pgqueue_pause GROUP BY reason") == "1later"
+
+
+def test_clear_passes_by_what_somebody_has_locked(engine, second):
+    ids = helpers.make_jobs(engine, 3, queue_name="mail")
+    later = helpers.make_job(engine, queue_name="mail", delay_seconds=3600.0)
+    other = helpers.make_job(engine)
+    [running] = helpers.claim_all(engine, MAIL, limit=1)
+    assert control.clear("mail") == 3
+    assert {helpers.state_of(engine, job_id) for job_id in (*ids[1:], later)} == {"cancelled"}
+    assert helpers.state_of(engine, running.job_id) == "running"
+    assert helpers.state_of(engine, other) == "ready"

@@ -1,0 +1,63 @@
+"""A real worker and an operator who pauses."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_pgqueue import control
+from django_pgqueue.models import Execution, Job
+from tests.app import tasks
+from tests.helpers import wait_until
+
+pytestmark = pytest.mark.process
+
+
+def state_of(job):
+    return Job.objects.get(pk=job.pk).state
+
+
+def test_an_idle_worker_obeys_from_the_next_job_on_and_wakes_for_the_resume(start):
+    worker = start(POLL_INTERVAL=60.0)
+    worker.wait_until_ready()
+    first = tasks.noop.using(queue_name="mail").enqueue()
+    worker.wait_until(lambda: state_of(first) == "succeeded")
+    control.pause("mail", reason="the server is down", by="ada")
+    held = tasks.noop.using(queue_name="mail").enqueue()
+    for _ in range(5):
+        other = tasks.noop.enqueue()
+        worker.wait_until(lambda other=other: state_of(other) == "succeeded")
+    assert state_of(held) == "ready"
+    assert control.resume("mail")
+    worker.wait_until(lambda: state_of(held) == "succeeded", 10)
+
+
+def test_a_worker_under_load_obeys_and_a_drain_waits_for_what_runs(start):
+    tasks.spin_a_while.enqueue_many(((0.01,), {}) for _ in range(3000))
+    worker = start("--concurrency", "2")
+    worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() > 20)
+    assert control.drain(task=tasks.spin_a_while, timeout=20) == 0
+    attempts = Execution.objects.count()
+    other = tasks.noop.enqueue()
+    worker.wait_until(lambda: state_of(other) == "succeeded")
+    assert Execution.objects.count() == attempts + 1
+    assert Job.objects.filter(state="ready").exists()
+    assert control.clear(task=tasks.spin_a_while) == Job.objects.filter(state="cancelled").count() > 0
+    assert control.resume(task=tasks.spin_a_while)
+
+
+def test_the_end_of_a_pause_needs_nobody(start):
+    control.pause("mail", until=1.5)
+    held = tasks.noop.using(queue_name="mail").enqueue()
+    worker = start(POLL_INTERVAL=60.0, POLL_INTERVAL_WITHOUT_LISTEN=60.0)
+    worker.wait_until(lambda: state_of(held) == "succeeded", 20)
+
+
+def test_a_drain_that_lasts_too_long_says_how_many_still_run(start, tmp_path):
+    done, started = tmp_path / "done", tmp_path / "started"
+    job = tasks.wait_for_file.using(queue_name="mail").enqueue(str(done), started=str(started))
+    worker = start()
+    worker.wait_until(started.exists)
+    assert control.drain("mail", timeout=0.2) == 1
+    done.touch()
+    assert control.drain("mail") == 0
+    wait_until(lambda: state_of(job) == "succeeded")

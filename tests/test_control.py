@@ -1,0 +1,144 @@
+"""`django_pgqueue.control` and its commands: what can be meant, what is refused, what is said."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import transaction
+
+from django_pgqueue import control
+from django_pgqueue.models import Job, Pause
+from django_pgqueue.testing import run_jobs, time_travel
+from tests.app import tasks
+from tests.framework import tasks as framework
+
+pytestmark = pytest.mark.django_db
+
+
+def run(*arguments):
+    output = StringIO()
+    call_command("pgqueue", *arguments, stdout=output)
+    return output.getvalue().strip()
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "words"),
+    [
+        ({}, TypeError, "name of a queue, or task="),
+        ({"queue_name": "mail", "task": tasks.noop}, TypeError, "one of the two"),
+        ({"queue_name": "two words"}, ValueError, "can be no queue"),
+        ({"task": ""}, ValueError, "can be no task"),
+        ({"task": 7}, ValueError, "can be no task"),
+    ],
+)
+@pytest.mark.parametrize("act", [control.pause, control.resume, control.drain, control.clear])
+def test_what_cannot_be_meant_is_refused_before_anything_is_written(act, target, error, words):
+    with pytest.raises(error, match=words):
+        act(**target)
+    assert not Pause.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("until", "error"),
+    [(datetime(2030, 1, 1), ValueError), (-5, ValueError), ("soon", TypeError)],  # noqa: DTZ001 -- meant
+)
+def test_an_end_that_cannot_be_meant_is_refused(until, error):
+    with pytest.raises(error):
+        control.pause("mail", until=until)
+    assert not Pause.objects.exists()
+
+
+@pytest.mark.parametrize("task", [tasks.noop, tasks.noop.name, framework.add])
+def test_a_task_is_one_of_ours_one_of_djangos_or_a_name(task):
+    control.pause(task=task, until=timedelta(hours=1), reason="late\0r", by="a" * 300)
+    pause = Pause.objects.get()
+    assert (pause.kind, pause.name) == ("task", task if isinstance(task, str) else task.module_path)
+    assert (pause.reason, len(pause.paused_by)) == ("later", 150)
+    assert pause.paused_until is not None
+
+
+def test_a_task_s_jobs_wait_under_its_old_names_too(monkeypatch):
+    from django_pgqueue import registry
+
+    monkeypatch.setitem(registry._tasks, "old.name", tasks.noop)
+    object.__setattr__(tasks.noop, "aliases", ("old.name",))
+    try:
+        Job.objects.create(task_name="old.name", arguments={"args": [], "kwargs": {}})
+        control.pause(task="old.name")
+        assert Pause.objects.get().name == tasks.noop.name
+        assert control.waiting(task=tasks.noop).count() == 1
+        assert run_jobs() == 0
+        assert control.resume(task=tasks.noop)
+        assert run_jobs() == 1
+    finally:
+        object.__setattr__(tasks.noop, "aliases", ())
+
+
+def test_the_kit_obeys_pauses_and_their_end():
+    tasks.noop.using(queue_name="mail").enqueue()
+    tasks.noop.enqueue()
+    control.pause("mail", until=timedelta(hours=1))
+    assert run_jobs() == 1
+    with time_travel(minutes=61):
+        assert run_jobs() == 1
+
+
+def test_a_pause_rolls_back_with_its_transaction():
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        control.pause("mail")
+        1 / 0  # noqa: B018 -- what is raised matters
+    assert not Pause.objects.exists()
+
+
+def test_a_drain_inside_a_transaction_is_refused():
+    with pytest.raises(RuntimeError, match="before its transaction is committed"):
+        control.drain("mail")
+    assert not Pause.objects.exists()
+
+
+# ------------------------------------------------------------------ the commands
+
+
+def test_the_commands_say_what_they_did():
+    tasks.noop.using(queue_name="mail").enqueue()
+    tasks.noop.using(queue_name="mail", run_after=3600).enqueue()
+    assert run("pause", "mail", "--reason", "the server is down", "--until", "2h") == "Paused. 2 jobs wait."
+    pause = Pause.objects.get()
+    assert pause.paused_by
+    assert pause.reason == "the server is down"
+    assert pause.paused_until - pause.paused_at == timedelta(hours=2)
+    assert run("clear", "mail", "--dry-run") == "2 jobs would be cancelled."
+    assert run("clear", "mail") == "Cancelled 2 jobs."
+    assert run("resume", "mail") == "Resumed."
+    assert run("resume", "mail") == "It was not paused."
+
+
+def test_an_instant_is_taken_in_the_project_s_time_zone_unless_it_has_its_own():
+    run("pause", "--task", tasks.noop.name, "--until", "2030-01-31T08:00+01:00")
+    assert Pause.objects.get().paused_until == datetime(2030, 1, 31, 7, tzinfo=UTC)
+    run("pause", "--task", tasks.noop.name, "--until", "2030-01-31T08:00")
+    assert Pause.objects.get().paused_until == datetime(2030, 1, 31, 8, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("pause",), "name of a queue, or task="),
+        (("pause", "mail", "--until", "tomorrow"), "'tomorrow' is no time"),
+        (("drain", "mail", "--timeout", "ten"), "'ten' is no duration"),
+        (("clear", "mail", "--database", "nowhere"), "no alias 'nowhere'"),
+    ],
+)
+def test_a_command_that_cannot_be_meant_says_what_to_do(arguments, words):
+    with pytest.raises(CommandError, match=words):
+        run(*arguments)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_drain_of_what_does_not_run_is_over_at_once():
+    assert run("drain", "mail", "--timeout", "1s") == "Paused, and nothing of it runs."
+    assert Pause.objects.get().reason == "drained"
+    Pause.objects.all().delete()
