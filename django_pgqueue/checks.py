@@ -12,7 +12,6 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.db import connections, router
 
 from . import conf, registry
-from .task import not_found
 
 COMMAND = "runworker"
 
@@ -27,7 +26,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
 def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """pgqueue.E002: a task is where no worker would find it."""
     return [
-        Error(not_found(task), id="pgqueue.E002")
+        Error(registry.not_found(task), id="pgqueue.E002")
         for task in registry.all_tasks()
         if not registry.is_found_by_workers(task.func.__module__)
     ]

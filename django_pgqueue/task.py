@@ -140,13 +140,21 @@ class Task(Generic[P, R]):
         cannot be stored, `InvalidTask` if no worker would find the task: all before anything is written. Errors of
         the database pass through.
         """
+        job = self.insert(args, kwargs)
+        self.tell(job)
+        return self._as_it_is(job) if get_settings().IMMEDIATE else job
+
+    def insert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
+        """Do the first half of `enqueue()`, for another framework's backend: nobody is told of the job yet."""
         self._check(args, kwargs)
         arguments = encode_arguments(args, kwargs)
-        connection = self._connection()
+        connection = self._connection(callers_level=4)
         enqueued = lifecycle.enqueue(connection, arguments=arguments, **self._row(connection))
-        job = self._job(connection.alias, enqueued, arguments)
-        self._tell(connection, [enqueued.job_id])
-        return self._as_it_is(job) if get_settings().IMMEDIATE else job
+        return self._job(connection.alias, enqueued, arguments)
+
+    def tell(self, job: Job) -> None:
+        """Do the second half: wake the workers, and send `job_enqueued`, at which an immediate job runs."""
+        self._tell(connections[str(job._state.db)], [job.pk])
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Add a job from asynchronous code, in a thread: Django has no asynchronous transactions.
@@ -199,11 +207,11 @@ class Task(Generic[P, R]):
         except TypeError as error:
             raise TypeError(f"{self.name}() cannot be called like this: {error}") from None
 
-    def _connection(self) -> BaseDatabaseWrapper:
+    def _connection(self, callers_level: int = 3) -> BaseDatabaseWrapper:
         from .models import Job  # tasks load before the apps are ready
 
         if not registry.is_found_by_workers(self.func.__module__):
-            raise InvalidTask(not_found(self))
+            raise InvalidTask(registry.not_found(self))
         alias = self.database or router.db_for_write(Job)
         if alias not in connections:
             raise InvalidTask(f"{self.name} would be enqueued on database {alias!r}, which DATABASES does not have")
@@ -217,7 +225,7 @@ class Task(Generic[P, R]):
                 f"{self.name} is enqueued on database {alias!r} while a transaction is open on {elsewhere!r}: "
                 "the job does not commit or roll back with it",
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=callers_level,
             )
         return connections[alias]
 
@@ -286,14 +294,6 @@ class Task(Generic[P, R]):
             return (False, None)
         own = self.retention.get(state) if isinstance(self.retention, Mapping) else self.retention
         return (False, None) if own is None else (True, retention_seconds(own))
-
-
-def not_found(task: Task[Any, Any]) -> str:
-    """Return the sentence for a task that no worker would find."""
-    return (
-        f"no worker would find {task.name}: workers import <app>.tasks of each installed app, and what is below it. "
-        f"Move the task there, or add {task.func.__module__!r} to PGQUEUE['TASK_MODULES']."
-    )
 
 
 def _as_tuple(errors: type[BaseException] | Iterable[type[BaseException]]) -> Errors:

@@ -59,14 +59,16 @@ class PgQueueBackend(BaseTaskBackend):
                 f"decorate it with @task(backend={self.alias!r})"
             )
         try:
-            job = self._as_enqueued(task).enqueue(*_plain(args), **_plain(kwargs))
+            words = self._as_enqueued(task)
+            job = words.insert(_plain(args), _plain(kwargs))
         except exceptions.InvalidTask as error:
             raise InvalidTask(str(error)) from error
         result = results.of_job_row(job, self.alias, [])
+        task_enqueued.send_robust(type(self), task_result=result)
+        words.tell(job)
         if get_settings().IMMEDIATE:
             with suppress(TaskResultDoesNotExist):  # a task may keep nothing
                 result = self.get_result(result.id)
-        task_enqueued.send_robust(type(self), task_result=result)
         return result
 
     def get_result(self, result_id: str) -> JobResult:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from django_pgqueue.backend import PgQueueBackend
-from django_pgqueue.backend.compat import TaskResultStatus, task_finished, task_started
+from django_pgqueue.backend.compat import TaskResultStatus, task_enqueued, task_finished, task_started
 from django_pgqueue.models import Job
 from django_pgqueue.testing import run_jobs
 from tests.framework import tasks
@@ -91,6 +91,24 @@ def test_djangos_own_receivers_log_it(caplog):
         ("ERROR", True),
     ]
     assert "ValueError: logged" in caplog.text
+
+
+@pytest.mark.pgqueue(IMMEDIATE=True)
+def test_at_once_too_a_task_is_enqueued_before_it_runs(seen):
+    def on_enqueued(sender, task_result, **_):
+        seen.append(("enqueued", sender, task_result, None))
+
+    task_enqueued.connect(on_enqueued)
+    try:
+        result = tasks.noop.enqueue()
+    finally:
+        task_enqueued.disconnect(on_enqueued)
+    assert [(kind, told.id, told.status) for kind, _, told, _ in seen] == [
+        ("enqueued", result.id, STATES.READY),
+        ("started", result.id, STATES.RUNNING),
+        ("finished", result.id, STATES.SUCCESSFUL),
+    ]
+    assert result.status == STATES.SUCCESSFUL
 
 
 def test_jobs_of_other_tasks_send_none(seen):
