@@ -29,7 +29,6 @@ CANNOT_HOLD = {
     "ImmediateBackendTestCase.test_cannot_get_result": "ours has results",
     "ImmediateBackendTestCase.test_cannot_refresh_result": "ours has results",
     "ImmediateBackendTestCase.test_cannot_pass_run_after": "ours defers",
-    "ImmediateBackendTestCase.test_throws_keyboard_interrupt": "with ours it is a failure like any other",
 }
 """All of them say what the immediate backend is, or cannot do."""
 DATABASE = [

@@ -43,12 +43,14 @@ def run_here(alias: str, claimed: Claimed) -> Report:
 
 
 def write(connection: Connection, report: Report) -> None:
-    """Write how an attempt ended; raises `JobLocked` as `run_here`."""
+    """Write how an attempt ended; raises `JobLocked` as `run_here`, and then what the keyboard has interrupted it with."""
     deadline = time.monotonic() + LOCKED_SECONDS
     while finish(connection, [report]):
         if time.monotonic() > deadline:
             raise JobLocked(f"job {report.claimed.job_id} stayed locked by another session at its finish")
         time.sleep(0.005)
+    if isinstance(report.exception, KeyboardInterrupt):  # meant for the caller, whose thread this is
+        raise report.exception
 
 
 def attempt(alias: str, claimed: Claimed) -> Report:

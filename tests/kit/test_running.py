@@ -114,3 +114,11 @@ def test_a_coroutine_function_travels_too_and_a_class_is_refused():
 def test_a_task_that_ends_itself_has_not_failed(kind):
     tasks.raise_directive.enqueue(kind, after=60)
     assert run_jobs(raising=True) == 1
+
+
+def test_the_keyboard_interrupts_the_test_and_not_the_job_alone():
+    job = tasks.raise_exception.enqueue("keyboard_interrupt")
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs()
+    job.refresh_from_db()
+    assert [execution.outcome for execution in job.executions.all()] == ["failed"]
