@@ -43,7 +43,7 @@ def run_here(alias: str, claimed: Claimed) -> Report:
 
 
 def write(connection: Connection, report: Report) -> None:
-    """Write how an attempt ended; raises `JobLocked` as `run_here`, and then what the keyboard has interrupted it with."""
+    """Write how an attempt ended; raises `JobLocked` as `run_here`, and `KeyboardInterrupt` if that has ended it."""
     deadline = time.monotonic() + LOCKED_SECONDS
     while finish(connection, [report]):
         if time.monotonic() > deadline:
