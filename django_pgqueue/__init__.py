@@ -14,6 +14,7 @@ from .exceptions import (
     Retry,
     Snooze,
     StatementTimeout,
+    TaskCancelled,
     TaskTimeout,
 )
 from .retry import exponential, fixed
@@ -36,6 +37,7 @@ __all__ = [
     "State",
     "StatementTimeout",
     "Task",
+    "TaskCancelled",
     "TaskContext",
     "TaskTimeout",
     "exponential",

@@ -51,6 +51,8 @@ class Settings:
     """Seconds an idle worker sleeps at most while none do."""
     GRACE: float = option(25.0, "duration")
     """Seconds that running jobs get to end after SIGTERM, before they are given back."""
+    CANCEL_GRACE: float = option(10.0, "duration")
+    """Seconds that a running job gets to end by itself, once it was asked to, before it is stopped."""
     RETENTION: Mapping[str, Retention] | None = option(None, "retention")
     """How long finished jobs are kept: {"succeeded": …, "cancelled": …, "dead": …}, durations or "forever"."""
     MAX_ARGUMENTS_BYTES: int = option(256 * 1024, "count")

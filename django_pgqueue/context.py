@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+
+def _nobody_has() -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +29,15 @@ class TaskContext:
     """Alias of the database the job is in."""
     lost: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
     """Set when the execution's lease is lost: what the task still does will not count."""
+
+    asked_to_cancel: Callable[[], bool] = field(default=_nobody_has, repr=False, compare=False)
+
+    def cancel_requested(self) -> bool:
+        """Whether somebody has asked for this job to be cancelled: end soon, best by raising `Cancel`.
+
+        True within a second of `job.cancel()`. Costs nothing: ask as often as you like.
+        """
+        return self.asked_to_cancel()
 
     @property
     def is_last_attempt(self) -> bool:

@@ -32,7 +32,9 @@ logger = logging.getLogger("django_pgqueue.db")
 CHANNEL: Final = "pgqueue"
 LOOK_AGAIN: Final = "look"
 """What a notification says if it is not that there are jobs: what may be claimed has changed."""
-WORDS: Final = frozenset({LOOK_AGAIN})
+CANCEL_ASKED: Final = "cancel"
+"""Or: somebody has asked a running job to stop."""
+WORDS: Final = frozenset({LOOK_AGAIN, CANCEL_ASKED})
 STATEMENT_TIMEOUT_SECONDS: Final = 30.0
 """How long an engine connection waits for an answer, unless told otherwise, before it is given up."""
 

@@ -8,6 +8,7 @@
     └── WorkerLost               names an attempt whose worker was lost, in results of Django's tasks framework
 
     TaskTimeout                  raised in a task that runs for longer than its `timeout`; not an `Exception`
+    TaskCancelled                raised in a task whose job somebody has cancelled; not an `Exception`
 
 What a task may raise to say how its attempt ends; none of them is an error of the queue:
 
@@ -56,6 +57,13 @@ class TaskTimeout(BaseException):
 
     Not an `Exception`, like `asyncio.CancelledError`: a task that logs the errors of each item and goes on to the next
     would never end. It may be caught, to clean up; the attempt then ends as the task ends.
+    """
+
+
+class TaskCancelled(BaseException):
+    """Somebody has cancelled the job, and the task has not ended by itself within `PGQUEUE["CANCEL_GRACE"]`.
+
+    Not an `Exception`, as `TaskTimeout`. It may be caught, to clean up; the attempt then ends as the task ends.
     """
 
 

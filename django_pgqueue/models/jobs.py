@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import signals
-from django_pgqueue.db import wake_workers_after_commit
+from django_pgqueue.db import CANCEL_ASKED, wake_workers_after_commit
 from django_pgqueue.fields import InstantField, PlainJSONField
 from django_pgqueue.states import FINISHED, State
 
@@ -89,7 +89,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         changed, last_id = 0, 0
         while batch := dict(names.filter(pk__gt=last_id)[:BATCH_SIZE]):
             changes = act(connection, list(batch))
-            _tell_cancelled(changes, batch, connection.alias)
+            _tell_cancelled(changes, batch, connection)
             changed += len(changes)
             last_id = max(batch)
         if changed and makes_due:
@@ -191,17 +191,24 @@ class Job(models.Model):
         connection = connections[self._state.db or router.db_for_write(Job)]
         changes = act(connection, [self.pk], alone=True)
         changed = bool(changes)
-        _tell_cancelled(changes, {self.pk: self.task_name}, connection.alias)
+        _tell_cancelled(changes, {self.pk: self.task_name}, connection)
         if changed and makes_due:
             wake_workers_after_commit(connection)
         return changed
 
 
-def _tell_cancelled(changes: Mapping[int, State], task_names: Mapping[int, str], database: str) -> None:
+def _tell_cancelled(
+    changes: Mapping[int, State], task_names: Mapping[int, str], connection: BaseDatabaseWrapper
+) -> None:
+    """Send the signal for jobs that an act has ended cancelled, and word to the workers of those that it has asked."""
+    if State.RUNNING in changes.values():
+        wake_workers_after_commit(connection, CANCEL_ASKED)
     if signals.job_cancelled.receivers:
         for job_id, state in changes.items():
             if state is State.CANCELLED:
-                signals.job_cancelled.send_robust(sender=task_names[job_id], job_id=job_id, database=database, error="")
+                signals.job_cancelled.send_robust(
+                    sender=task_names[job_id], job_id=job_id, database=connection.alias, error=""
+                )
 
 
 class DeadJob(Job):

@@ -17,6 +17,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NoReturn
@@ -111,6 +112,11 @@ class Cell:
         self.resident_mib = told.pop("resident_mib")
         return _as_report(claimed, told)
 
+    def ask_to_cancel(self, execution_id: int) -> None:
+        """Tell the job that runs there that somebody wants it cancelled; from any thread. It reads this if it asks."""
+        with suppress(OSError):
+            self._jobs.send(_packed({"cancel": execution_id}), socket.MSG_DONTWAIT)
+
     def _send(self, data: bytes, stop_at: float | None) -> bool:
         """Send a job; say whether it went in time. That nobody is there to take it is found out by waiting."""
         left = memoryview(data)
@@ -200,7 +206,9 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
     hygiene.keep_output_open()
     context, before = hygiene.clean_context(), _traces()
     while (told := _receive(jobs)) is not None:
-        report = context.copy().run(_run, _as_claimed(told), alias)
+        if "cancel" in told:  # the job that it was for did not ask, and has ended
+            continue
+        report = context.copy().run(_run, _as_claimed(told), alias, lambda: _is_readable(jobs.fileno(), 0.0))
         answer = {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value}
         answer |= {"is_worn": _traces() != before, "resident_mib": memory.resident_mib()}
         _flush()
@@ -208,8 +216,9 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
     os._exit(0)
 
 
-def _run(claimed: Claimed, alias: str) -> Report:
-    attempt = Attempt(claimed, alias)
+def _run(claimed: Claimed, alias: str, asked_to_cancel: Callable[[], bool]) -> Report:
+    """Run a job; whatever comes through the socket meanwhile, or its end, is a wish that the job should stop."""
+    attempt = Attempt(claimed, alias, asked_to_cancel)
     try:
         hygiene.before_job()
         report = attempt.run()

@@ -77,7 +77,8 @@ class Child:
         self.fetcher.worker_id = worker_id
         self.pool.on_hunger = self.fetcher.wake
         self.completer.on_ready = self.fetcher.look_soon
-        self.watch = Watch(Link(alias, "heartbeat"), self.hand, self.completer, self.pool.interrupt, board, worker_id)
+        self.watch = Watch(Link(alias, "heartbeat"), self.hand, self.completer, self.pool, board, worker_id)
+        self.fetcher.on_cancel_asked = self.watch.look_for_requests
         self.drift = Drift(self.hand, self.pool.loop.loop)
         self.guard = LeaseGuard(board, self.hand, self.pool.interrupt)
         self.fetcher.may_claim = self.guard.leases_hold
@@ -92,7 +93,12 @@ class Child:
         ]
         if options.listen and get_settings().NOTIFY:
             link = Link(get_settings().LISTEN_DATABASE or alias, "listener")
-            self.services.append(Listener(link, self.fetcher.bell, self.fetcher.may_sleep))
+            self.services.append(Listener(link, self.fetcher.bell, self._hears))
+
+    def _hears(self, *, hears: bool) -> None:
+        settings = get_settings()
+        self.fetcher.may_sleep(settings.POLL_INTERVAL if hears else settings.POLL_INTERVAL_WITHOUT_LISTEN)
+        self.watch.hears = hears
 
     def run(self) -> None:
         """Work until told to stop, drained, or due for replacement."""

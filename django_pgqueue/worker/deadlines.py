@@ -1,10 +1,10 @@
-"""Ends jobs that run for longer than their task's `timeout`.
+"""Ends jobs that run for longer than their task's `timeout`, or on and on after they were asked to stop.
 
 At the time: an exception is raised in the thread, the coroutine is cancelled. Five seconds later what is still there is
 given up: its stack goes on record, its execution is closed, and its slot gets a new thread. What keeps even this
 service from running, C code that holds the interpreter, is ended by the supervisor, with the process.
 
-Isolated jobs are not seen here: the slot that waits for one kills its process at the time.
+The timeouts of isolated jobs are not seen here: the slot that waits for one kills its process at the time.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ STAY_SECONDS: Final = 5.0
 
 
 class Deadlines(Service):
-    """Watches the jobs of this process that have a timeout."""
+    """Watches the jobs of this process that have a timeout, or were asked to stop."""
 
-    def __init__(self, time_out: Callable[[int], bool], give_up: Callable[[int], None]) -> None:
+    def __init__(
+        self, time_out: Callable[[int], bool], cancel: Callable[[int], bool], give_up: Callable[[int], None]
+    ) -> None:
         super().__init__("deadlines")
         self.time_out = time_out
+        self.cancel = cancel
         self.give_up = give_up
         self._stop_at: dict[int, float] = {}
+        self._cancel_at: dict[int, float] = {}
         self._late: dict[int, float] = {}
         """Those told to stop, and when they will be given up."""
         self._sleeps_until = float("inf")
@@ -39,26 +43,37 @@ class Deadlines(Service):
         if stop_at < self._sleeps_until:
             self.wake()
 
+    def add_cancel(self, execution_id: int, cancel_at: float) -> None:
+        """Watch a job that was asked to stop; `cancel_at` as above, the first counts. From any thread."""
+        if self._cancel_at.setdefault(execution_id, cancel_at) < self._sleeps_until:
+            self.wake()
+
     def remove(self, execution_id: int) -> None:
         """A job has ended; from any thread, also for one that is not watched."""
         self._stop_at.pop(execution_id, None)
+        self._cancel_at.pop(execution_id, None)
         self._late.pop(execution_id, None)
 
     def tick(self) -> float:
         """Stop what is due; sleep until the next is."""
         self._sleeps_until = float("inf")  # whatever is added from here on wakes us
         now = time.monotonic()
-        for execution_id in _due(self._stop_at, now):
-            if self._stop_at.pop(execution_id, None) is not None:
-                self._late.setdefault(execution_id, now + STAY_SECONDS)
-                if not self.time_out(execution_id):
-                    self._stop_at[execution_id] = now + AGAIN_SECONDS
+        self._stop_due(self._stop_at, self.time_out, now)
+        self._stop_due(self._cancel_at, self.cancel, now)
         for execution_id in _due(self._late, now):
             if self._late.pop(execution_id, None) is not None:
                 self.give_up(execution_id)
-        next_at = min((*list(self._stop_at.values()), *list(self._late.values())), default=now + 60.0)
+        instants = (at for watched in (self._stop_at, self._cancel_at, self._late) for at in list(watched.values()))
+        next_at = min(instants, default=now + 60.0)
         self._sleeps_until = next_at
         return max(0.0, next_at - time.monotonic())
+
+    def _stop_due(self, instants: dict[int, float], stop: Callable[[int], bool], now: float) -> None:
+        for execution_id in _due(instants, now):
+            if instants.pop(execution_id, None) is not None:
+                self._late.setdefault(execution_id, now + STAY_SECONDS)
+                if not stop(execution_id):
+                    instants[execution_id] = now + AGAIN_SECONDS
 
 
 def _due(instants: dict[int, float], now: float) -> list[int]:

@@ -16,12 +16,12 @@ from django.db import connections
 
 from django_pgqueue import lifecycle, registry, signals
 from django_pgqueue.arguments import decode_arguments, encode_result
-from django_pgqueue.conf import get_settings
 from django_pgqueue.context import TaskContext
 from django_pgqueue.db import expect_commit, read_committed
-from django_pgqueue.exceptions import Cancel, Dead, JobLocked, LeaseLost, Retry, Snooze, TaskTimeout
+from django_pgqueue.exceptions import Cancel, Dead, JobLocked, LeaseLost, Retry, Snooze, TaskCancelled, TaskTimeout
 
 from . import describe, forks, policy
+from .giving_up import CANCELLED, timeout_of
 from .report import Ending, Report
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ class Attempt:
     __slots__ = (
         "alias",
         "args",
+        "asked",
+        "asked_elsewhere",
+        "cancelled",
         "claimed",
         "committing",
         "context",
@@ -58,12 +61,15 @@ class Attempt:
     kwargs: dict[str, Any]
     context: TaskContext | None
 
-    def __init__(self, claimed: Claimed, alias: str) -> None:
+    def __init__(self, claimed: Claimed, alias: str, asked_elsewhere: Callable[[], bool] | None = None) -> None:
         self.claimed = claimed
         self.alias = alias
         self.context = None
         self.interrupted = False
         self.timed_out = False
+        self.asked = False
+        self.asked_elsewhere = asked_elsewhere
+        self.cancelled = False
         self.committing = False
         self.copy = forks.here.copy
         self.started_at = time.monotonic()
@@ -107,6 +113,17 @@ class Attempt:
         """Note that the task's time is over; the caller makes the function stop."""
         self.timed_out = True
 
+    def ask_to_cancel(self) -> None:
+        """Note that somebody wants the job cancelled: its context says so from now on."""
+        self.asked = True
+
+    def cancel(self) -> None:
+        """Note that the task is not waited for any longer; the caller makes the function stop."""
+        self.asked = self.cancelled = True
+
+    def _was_asked(self) -> bool:
+        return self.asked or (self.asked_elsewhere is not None and self.asked_elsewhere())
+
     # ---------------------------------------------------------------- steps
 
     def _prepare(self) -> None:
@@ -128,6 +145,7 @@ class Attempt:
                 max_attempts=self.claimed.max_attempts,
                 queue_name=self.claimed.queue_name,
                 database=self.alias,
+                asked_to_cancel=self._was_asked,
             )
             self.args.insert(0, self.context)
 
@@ -199,7 +217,9 @@ class Attempt:
     def ended_by(self, exception: BaseException) -> Report:
         """Return the report of an attempt that ended with an exception."""
         if self.timed_out and isinstance(exception, TaskTimeout | asyncio.CancelledError):
-            exception = _timeout_of(self.claimed).with_traceback(exception.__traceback__)
+            exception = timeout_of(self.claimed).with_traceback(exception.__traceback__)
+        elif self.cancelled and isinstance(exception, asyncio.CancelledError) and not self.interrupted:
+            exception = TaskCancelled()
         report = Report(
             self.claimed,
             Ending.FAILED,
@@ -212,8 +232,9 @@ class Attempt:
         )
         if isinstance(exception, Snooze):
             report.ending, report.delay_seconds = Ending.SNOOZED, exception.after_seconds
-        elif isinstance(exception, Cancel):
+        elif isinstance(exception, Cancel | TaskCancelled):
             report.ending = Ending.CANCELLED
+            report.error = report.error or CANCELLED
         elif self.interrupted and isinstance(exception, LeaseLost | asyncio.CancelledError):
             report.ending = Ending.RELEASED
         elif isinstance(exception, DoesNotFit):
@@ -244,28 +265,6 @@ def _finish_one(connection: Any, report: Report) -> lifecycle.Fate:
     now = time.monotonic()
     row = lifecycle.Succeeded(execution_id, report.result, now - report.started_at, now - report.finished_at)
     return lifecycle.succeed(connection, [row])[execution_id]
-
-
-def given_up(claimed: Claimed, started_at: float, *, stack: str) -> Report:
-    """Return the report of an attempt that did not end at its timeout, with the stack of what it was doing."""
-    timeout = _timeout_of(claimed)
-    return Report(
-        claimed,
-        Ending.FAILED,
-        started_at,
-        time.monotonic(),
-        delay_seconds=policy.delay_after_failure(claimed, timeout),
-        exception=timeout,
-        exception_class=describe.class_path(timeout),
-        error=describe.message(timeout),
-        traceback=describe.storable(stack, get_settings().MAX_TRACEBACK_BYTES),
-    )
-
-
-def _timeout_of(claimed: Claimed) -> TaskTimeout:
-    task = registry.get(claimed.task_name)
-    seconds = (task and task.timeout_seconds) or 0.0
-    return TaskTimeout(f"ran for longer than its timeout of {seconds:g} s")
 
 
 def _binds(task: Task[Any, Any], args: list[Any], kwargs: dict[str, Any]) -> bool:

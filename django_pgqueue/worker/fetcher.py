@@ -31,6 +31,7 @@ from .lanes import Lanes
 from .link import Link
 from .pool import Pool
 from .pulse import pulse
+from .rate import Rate
 from .rest import Rest
 from .service import Service
 
@@ -65,6 +66,8 @@ class Fetcher(Service):
         """How many claims from the start have found nothing since one last found something."""
         self.may_claim: Callable[[], bool] = lambda: True
         """Whether the leases hold for long enough."""
+        self.on_cancel_asked: Callable[[], None] = lambda: None
+        """Called when a notification has said that somebody wants a running job cancelled."""
         self._rate = Rate(hand)
         self._afresh = False
         self._saw_all = False
@@ -125,6 +128,8 @@ class Fetcher(Service):
             words, self.bell.words = self.bell.words, set()
             if db.LOOK_AGAIN in words:
                 self.lanes.look_again()
+            if db.CANCEL_ASKED in words:
+                self.on_cancel_asked()
 
     # ---------------------------------------------------------------- how much
 
@@ -275,23 +280,3 @@ class Fetcher(Service):
 def _is_of_rows(error: psycopg.Error) -> bool:
     """Say whether a row may be to blame. Class 25 is the transaction's state: a server that only reads, above all."""
     return not (error.sqlstate or "").startswith("25")
-
-
-class Rate:
-    """Jobs started per second, lately."""
-
-    def __init__(self, hand: Hand) -> None:
-        self._hand = hand
-        self._started, self._at = hand.started, time.monotonic()
-        self._smooth = 0.0
-
-    def per_second(self) -> float:
-        """Return the rate, fading by half in about a tenth of a second."""
-        now = time.monotonic()
-        elapsed = now - self._at
-        if elapsed > 0.005:
-            current = (self._hand.started - self._started) / elapsed
-            weight = min(1.0, elapsed / 0.1)
-            self._smooth += (current - self._smooth) * weight
-            self._started, self._at = self._hand.started, now
-        return self._smooth

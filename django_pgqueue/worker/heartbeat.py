@@ -4,6 +4,8 @@ The supervisor beats (see `supervisor`); here the answer is drawn, once a beat:
 
 * **lost**: held since before the question was sent, and not open: somebody else closed it. Its job is interrupted.
 * **unknown**: open in two answers running, and not held: the reply of a claim was lost. It is given back.
+* **asked to cancel**: told to stop, or, if it has not started, given back, which ends it. A notification says when to
+  look for those; where none arrive, once a second.
 * The leases have not been extended for four fifths of their time: interrupt everything, in time; at their end, exit.
 """
 
@@ -24,11 +26,14 @@ from .completer import Completer
 from .giving import give_back
 from .hand import Hand
 from .link import Link
+from .pool import Pool
 from .service import Service
 from .trouble import trouble
 
 logger = logging.getLogger("django_pgqueue.worker")
 
+LOOK_SECONDS: Final = 1.0
+"""Between two looks for jobs that are to be cancelled, where no word of them arrives."""
 IN_TIME: Final = 0.2
 """The part of the lease that is left when a worker that cannot extend stops its own work."""
 
@@ -41,7 +46,7 @@ class Watch(Service):
         link: Link,
         hand: Hand,
         completer: Completer,
-        interrupt: Callable[[set[int]], None],
+        pool: Pool,
         board: Board,
         worker_id: int,
     ) -> None:
@@ -49,33 +54,58 @@ class Watch(Service):
         self.link = link
         self.hand = hand
         self.completer = completer
-        self.interrupt = interrupt
+        self.pool = pool
+        self.hears = False
+        """Whether notifications arrive, and so the word that somebody wants a job cancelled."""
         self.board = board
         self.worker_id = worker_id
         self._unknown: set[int] = set()
+        self._compare_at = 0.0
+        self._asked = False
+
+    def look_for_requests(self) -> None:
+        """Look which jobs are to be cancelled; from any thread."""
+        self._asked = True
+        self.wake()
 
     def tick(self) -> float:
         """Ask what is open, if anything is: by this process's own account, or by the last beat's answer.
 
         The beat extends whatever is open under this worker's id, so what nobody holds would stay open for ever.
         """
-        if len(self.hand) or len(self.completer) or self.board.open_executions or self._unknown:
-            self._compare()
-        return get_settings().beat_seconds
+        now = time.monotonic()
+        if now >= self._compare_at:
+            if len(self.hand) or len(self.completer) or self.board.open_executions or self._unknown:
+                self._compare()
+            self._compare_at = now + get_settings().beat_seconds
+            self._asked = self._asked or bool(len(self.hand))  # a word may have been lost
+        if (self._asked or not self.hears) and len(self.hand):
+            self._asked = self._obey_requests()
+        left_seconds = self._compare_at - time.monotonic()
+        return left_seconds if self.hears and not self._asked else min(left_seconds, LOOK_SECONDS)
 
     def _compare(self) -> None:
         asked_at = time.monotonic()
         held = self.hand.known_before(asked_at)
         with self.link.use() as connection:
             is_open = {one.execution_id: one for one in lifecycle.open_executions(connection, self.worker_id)}
-            asked_to_cancel = lifecycle.cancel_requests(connection, [self.worker_id]) if is_open else []
         # Still held, that is: what ended meanwhile is closed by its own finish.
         lost = (held & self.hand.known_before(float("inf"))) - set(is_open) - self.completer.ids()
         if lost:
             logger.warning("executions %s are no longer this worker's: interrupted", sorted(lost))
-            self.interrupt(lost)
+            self.pool.interrupt(lost)
         self._give_back_unknown(is_open)
-        self._cancel_waiting({execution_id for _, execution_id in asked_to_cancel})
+
+    def _obey_requests(self) -> bool:
+        """Stop what is to be cancelled; say whether to look again soon, for a claim's answer may be under way."""
+        with self.link.use() as connection:
+            asked = {execution_id for _, execution_id in lifecycle.cancel_requests(connection, [self.worker_id])}
+            popped = [self.hand.waiting.pop(execution_id, None) for execution_id in asked]
+            give_back(
+                connection, [waiting.claimed for waiting in popped if waiting is not None]
+            )  # ends it as cancelled
+        self.pool.ask_to_cancel(asked)
+        return bool(asked - self.hand.known_before(float("inf")) - self.completer.ids())
 
     def _give_back_unknown(self, is_open: Mapping[int, Held]) -> None:
         unknown = set(is_open) - self.hand.known_before(float("inf")) - self.completer.ids()
@@ -85,12 +115,6 @@ class Watch(Service):
             logger.warning("executions %s are open, and not held here: given back", sorted(twice))
             with self.link.use() as connection:
                 give_back(connection, [is_open[execution_id] for execution_id in twice])
-
-    def _cancel_waiting(self, execution_ids: set[int]) -> None:
-        """Give back what is to be cancelled and has not started: the release ends it as cancelled."""
-        popped = [self.hand.waiting.pop(key, None) for key in execution_ids]
-        with self.link.use() as connection:
-            give_back(connection, [waiting.claimed for waiting in popped if waiting is not None])
 
 
 class LeaseGuard(Service):

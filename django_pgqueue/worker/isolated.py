@@ -11,7 +11,7 @@ from django_pgqueue import registry
 
 from . import policy
 from .cell import Cell, CellDied, CellKilled
-from .executor import given_up
+from .giving_up import CANCELLED, given_up
 from .leases import how_it_died
 from .report import Ending, Report
 
@@ -35,6 +35,7 @@ class IsolatedAttempt:
         self.slot = slot
         self.interrupted = False
         self.timed_out = False
+        self.cancelled = False
         self.started_at = time.monotonic()
 
     def run(self) -> Report:
@@ -43,7 +44,7 @@ class IsolatedAttempt:
             cell = self._cell()
         except OSError as error:
             return self._without_process(error)
-        if self.interrupted:  # while there was no process yet to end
+        if self.interrupted or self.cancelled:  # while there was no process yet to end
             return self._report(Ending.RELEASED)
         task = registry.get(self.claimed.task_name)
         try:
@@ -70,6 +71,17 @@ class IsolatedAttempt:
         if cell is not None:
             cell.kill()
 
+    def ask_to_cancel(self) -> None:
+        """Tell the process, whose task may ask."""
+        if self.slot.cell is not None:
+            self.slot.cell.ask_to_cancel(self.claimed.execution_id)
+
+    def cancel(self) -> None:
+        """The job was asked to stop, and has not: end the process."""
+        self.cancelled = True
+        if self.slot.cell is not None:
+            self.slot.cell.kill()
+
     def time_out(self) -> None:
         """Nothing: `run()` itself ends the process at the task's time."""
 
@@ -83,6 +95,8 @@ class IsolatedAttempt:
     def _died(self, status: int | None) -> Report:
         if self.interrupted:
             return self._report(Ending.RELEASED)
+        if self.cancelled:
+            return self._report(Ending.CANCELLED, CANCELLED)
         how = "it left no trace" if status is None else how_it_died(os.waitstatus_to_exitcode(status))
         report = self._report(Ending.CRASHED, f"the process of its own that it ran in died ({how})")
         report.delay_seconds = policy.delay_after_crash(policy.as_held(self.claimed))

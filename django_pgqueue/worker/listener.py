@@ -26,14 +26,15 @@ SELF_TEST_AGAIN_SECONDS: Final = 60.0
 
 
 class Listener(Service):
-    """Connects, tests, lends; begins anew when the connection is lost. Says how long the fetcher may sleep."""
+    """Connects, tests, lends; begins anew when the connection is lost. Says whether notifications arrive."""
 
-    def __init__(self, link: Link, bell: Bell, may_sleep: Callable[[float], None]) -> None:
+    def __init__(self, link: Link, bell: Bell, on_change: Callable[..., None]) -> None:
         super().__init__("listener")
         self.link = link
         self.bell = bell
         self.bell.on_lost = self.wake
-        self.may_sleep = may_sleep
+        self.on_change = on_change
+        """Told, as `hears=`, whether notifications arrive."""
         self._lent_connected_at = -1.0
         self._deaf_since: float | None = None
 
@@ -58,7 +59,7 @@ class Listener(Service):
         if self._hears_itself(connection):
             self._lent_connected_at = self.link.connected_at
             self._deaf_since = None
-            self.may_sleep(get_settings().POLL_INTERVAL)
+            self.on_change(hears=True)
             self.bell.listen(connection)
             return 0.0
         if self._deaf_since is None:
@@ -84,5 +85,5 @@ class Listener(Service):
         return False
 
     def _pause_after(self, error: Exception) -> float:
-        self.may_sleep(get_settings().POLL_INTERVAL_WITHOUT_LISTEN)
+        self.on_change(hears=False)
         return super()._pause_after(error)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from asgiref.sync import sync_to_async
 
 from . import hygiene
-from .executor import Attempt, given_up
+from .executor import Attempt
+from .giving_up import given_up
 from .hand import Full
 
 if TYPE_CHECKING:
@@ -85,21 +86,35 @@ class LoopSlots(threading.Thread):
             self.loop.call_soon_threadsafe(self._cancel, execution_id, Attempt.time_out)
         return True
 
+    def ask_to_cancel(self, execution_id: int) -> None:
+        """Tell a coroutine that somebody wants its job cancelled; from any thread."""
+        attempt, _ = self.running.get(execution_id, (None, None))
+        if attempt is not None:
+            attempt.ask_to_cancel()
+
+    def cancel(self, execution_id: int) -> bool:
+        """Cancel a coroutine, for its job is to be cancelled; from any thread. There is no need to try again."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._cancel, execution_id, Attempt.cancel)
+        return True
+
     def give_up(self, execution_id: int) -> Report | None:
         """Leave a coroutine to itself, if it still runs: it reports no more; return its report. From any thread."""
         attempt, task = self.running.pop(execution_id, (None, None))
         if attempt is None or task is None:
             return None
-        stack = self.stack() if not attempt.timed_out else "".join(_frames(task))
-        words = (
-            "It was cancelled, and did not end; where it was" if attempt.timed_out else "The event loop was blocked in"
+        told = attempt.timed_out or attempt.cancelled
+        stack = "".join(_frames(task)) if told else self.stack()
+        words = "It was cancelled, and did not end; where it was" if told else "The event loop was blocked in"
+        stack = f"{words}, 5 s after it was to stop:\n{stack}"
+        return given_up(
+            attempt.claimed, attempt.started_at, stack=stack, cancelled=attempt.asked and not attempt.timed_out
         )
-        return given_up(attempt.claimed, attempt.started_at, stack=f"{words}, 5 s after its time:\n{stack}")
 
     def is_blocked(self, execution_id: int) -> bool:
         """Say whether that coroutine was to be cancelled, and the loop has not come round to it."""
         attempt, _ = self.running.get(execution_id, (None, None))
-        return attempt is not None and not attempt.timed_out
+        return attempt is not None and not (attempt.timed_out or attempt.cancelled)
 
     def stack(self) -> str:
         """Return what the loop's thread is doing."""

@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue import registry
+from django_pgqueue.conf import get_settings
 
 from .board import ELSEWHERE
 from .deadlines import Deadlines
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_pgqueue.worker")
 
 STUCK_LIMIT: Final = 3
-"""Jobs given up at their timeout, whose threads may run for ever, before the process is replaced."""
+"""Jobs given up because they did not end when they were to, and whose threads may run for ever, before the process is
+replaced."""
 
 
 class Pool:
@@ -53,7 +55,7 @@ class Pool:
         self.on_hunger: Callable[[], None] = lambda: None
         """Called when a slot has become free and no job waits for it."""
         self.jobs: SimpleQueue[int | None] = SimpleQueue()
-        self.deadlines = Deadlines(self.time_out, self.give_up)
+        self.deadlines = Deadlines(self.time_out, self.cancel, self.give_up)
         self.threads = [ThreadSlot(self, slot) for slot in range(self.concurrency)]
         self.loop = LoopSlots(self, first_slot=self.concurrency)
         self._given_up = 0
@@ -133,8 +135,22 @@ class Pool:
         slot = self._slot_of(execution_id)
         return slot is None or slot.time_out(execution_id)
 
+    def ask_to_cancel(self, execution_ids: Iterable[int]) -> None:
+        """Tell these running jobs to stop: a coroutine is cancelled now, a thread asks its context, and has a grace."""
+        now, grace_seconds = time.monotonic(), get_settings().CANCEL_GRACE
+        for execution_id in execution_ids:
+            if slot := self._slot_of(execution_id):
+                slot.ask_to_cancel(execution_id)
+                at_once = isinstance(slot, LoopSlots)
+                self.deadlines.add_cancel(execution_id, now if at_once else now + grace_seconds)
+
+    def cancel(self, execution_id: int) -> bool:
+        """Make a running job stop that was asked to: `TaskCancelled` raised in a thread, a coroutine cancelled."""
+        slot = self._slot_of(execution_id)
+        return slot is None or slot.cancel(execution_id)
+
     def give_up(self, execution_id: int) -> None:
-        """Report a job that did not end at its timeout as failed, with its stack, and give its slot to others."""
+        """Report a job that did not end when it was to, with its stack, and give its slot to others."""
         running = self.hand.running.get(execution_id)
         slot = self._slot_of(execution_id)
         if running is None or slot is None:
@@ -144,9 +160,10 @@ class Pool:
         if report is None:  # it has ended a moment ago
             return
         logger.error(
-            "job %s (%s) goes on after its timeout: closed as failed, and left to itself",
+            "job %s (%s) goes on after it was to stop: closed as %s, and left to itself",
             report.claimed.job_id,
             report.claimed.task_name,
+            report.ending.value,
         )
         self._given_up += 1
         self.hand_over(report)

@@ -13,11 +13,12 @@ from queue import Empty
 from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
-from django_pgqueue.exceptions import LeaseLost, TaskTimeout
+from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
 
 from . import cancelling, hygiene
 from .deadlines import AGAIN_SECONDS
-from .executor import Attempt, given_up
+from .executor import Attempt
+from .giving_up import given_up
 from .isolated import IsolatedAttempt
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ FRAGILE: Final = {
 }
 """Functions, by module, that take a lock and protect it only a moment later: an exception in between leaves it locked
 for ever, and with the lock of a log handler the whole process stands still."""
+STOPS: Final = (LeaseLost, TaskTimeout, TaskCancelled)
+"""What may be thrown into a thread at whatever moment, each at most once a job."""
 INTERRUPT_TRIES: Final = 20
 CELL_IDLE_SECONDS: Final = 60.0
 """How long a process for isolated jobs is kept for the next one."""
@@ -97,16 +100,31 @@ class ThreadSlot(threading.Thread):
             time.sleep(AGAIN_SECONDS)
 
     def time_out(self, execution_id: int) -> bool:
-        """Make that job stop, if it runs here, for its time is over; a query that it waits for is cancelled.
+        """Make that job stop, if it runs here, for its time is over; False if it has to be tried again."""
+        return self._stop(execution_id, TaskTimeout)
 
-        Returns False if nothing can be thrown into it just now.
-        """
+    def ask_to_cancel(self, execution_id: int) -> None:
+        """Tell that job, if it runs here, that somebody wants it cancelled."""
+        with self._guard:
+            if self._runs(execution_id):
+                self.attempt.ask_to_cancel()  # type: ignore[union-attr]  # it runs
+
+    def cancel(self, execution_id: int) -> bool:
+        """Make that job stop, if it runs here, for it was asked to and has not; False if it has to be tried again."""
+        return self._stop(execution_id, TaskCancelled)
+
+    def _stop(self, execution_id: int, exception: type[TaskTimeout | TaskCancelled]) -> bool:
+        """Raise it in this thread, and cancel a query that it waits for; False if nothing can be thrown just now."""
         with self._guard:
             if not self._runs(execution_id):
                 return True
-            if not self._throw(TaskTimeout):
+            if not self._throw(exception):
                 return False
-            self.attempt.time_out()  # type: ignore[union-attr]  # it runs
+            attempt: Attempt | IsolatedAttempt = self.attempt  # type: ignore[assignment]  # it runs
+            if exception is TaskTimeout:
+                attempt.time_out()
+            else:
+                attempt.cancel()
             cancelling.cancel_queries(self.ident or 0)
             return True
 
@@ -119,7 +137,8 @@ class ThreadSlot(threading.Thread):
             self._given_up = True
             frame = sys._current_frames().get(self.ident or 0)
             stack = "".join(traceback.format_stack(frame)) if frame else ""
-            return given_up(attempt.claimed, attempt.started_at, stack=f"Where it was, 5 s after its time:\n{stack}")
+            words = f"Where it was, 5 s after it was to stop:\n{stack}"
+            return given_up(attempt.claimed, attempt.started_at, stack=words, cancelled=not attempt.timed_out)
 
     def _runs(self, execution_id: int) -> bool:
         return self.attempt is not None and self.attempt.claimed.execution_id == execution_id
@@ -156,15 +175,19 @@ class ThreadSlot(threading.Thread):
         ends: list[Report] = []
         try:
             try:
-                self.attempt = attempt
-                self.pool.started(attempt.claimed, self.slot, here=isinstance(attempt, Attempt))
-                hygiene.before_job()
-                ends.append(self._context.copy().run(attempt.run))
-                self._leave()
-            except (LeaseLost, TaskTimeout) as thrown:  # in after the task's function had ended, or before it began
+                try:
+                    self.attempt = attempt
+                    self.pool.started(attempt.claimed, self.slot, here=isinstance(attempt, Attempt))
+                    hygiene.before_job()
+                    ends.append(self._context.copy().run(attempt.run))
+                    self._leave()
+                except STOPS as thrown:  # in after the task's function had ended, or before it began
+                    self._leave()
+                    ends.append(attempt.ended_by(thrown))
+            except STOPS as thrown:  # another of the three, while the first was being caught
                 self._leave()
                 ends.append(attempt.ended_by(thrown))
-        except (LeaseLost, TaskTimeout) as thrown:  # the other of the two, while the first was being caught
+        except STOPS as thrown:  # and the last
             self._leave()
             ends.append(attempt.ended_by(thrown))
         except Exception as error:  # noqa: BLE001 -- a connection that cannot even be closed
@@ -179,7 +202,9 @@ class ThreadSlot(threading.Thread):
 
     def _clean_up(self, attempt: Attempt | IsolatedAttempt) -> None:
         try:
-            if attempt.interrupted or attempt.timed_out:  # the exception may have hit the driver in mid-air
+            if (
+                attempt.interrupted or attempt.timed_out or attempt.cancelled
+            ):  # the exception may have hit the driver in mid-air
                 hygiene.close_all()
             else:
                 hygiene.after_job()

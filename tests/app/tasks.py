@@ -17,7 +17,7 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 
-from django_pgqueue import Cancel, Dead, Retry, Snooze, TaskContext, TaskTimeout, task
+from django_pgqueue import Cancel, Dead, Retry, Snooze, TaskCancelled, TaskContext, TaskTimeout, task
 
 
 @task
@@ -589,3 +589,79 @@ def leak_memory(mib: int) -> None:
 def spin_a_while(seconds: float) -> None:
     """Wait, which takes a slot and no processor."""
     time.sleep(seconds)
+
+
+# ------------------------------------------------------------------------------- cancelled while they run
+
+
+@task(takes_context=True)
+def look_around(context: TaskContext, started: str) -> None:
+    """Work until somebody wants this cancelled."""
+    Path(started).touch()
+    while not context.cancel_requested():
+        time.sleep(0.01)
+    raise Cancel("stopped half-way")
+
+
+@task(isolation="process", takes_context=True)
+def look_around_apart(context: TaskContext, started: str) -> None:
+    """The same in a process of its own."""
+    look_around.func(context, started)
+
+
+@task
+def look_at_nothing(started: str) -> None:
+    """Work for ever."""
+    Path(started).touch()
+    while True:
+        sum(range(1000))
+
+
+@task(isolation="process")
+def look_at_nothing_apart(started: str) -> None:
+    """The same in a process of its own."""
+    look_at_nothing.func(started)
+
+
+@task
+def query_for_long(started: str) -> None:
+    """Run a query that takes long."""
+    Path(started).touch()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(60)")
+
+
+@task
+async def await_long(started: str) -> None:
+    """Wait until cancelled."""
+    Path(started).touch()
+    await asyncio.Event().wait()
+
+
+@task
+def finish_all_the_same(started: str) -> str:
+    """Clean up when cancelled, and return."""
+    Path(started).touch()
+    try:
+        while True:
+            time.sleep(0.01)
+    except TaskCancelled:
+        return "cleaned up"
+
+
+@task(atomic=True)
+def create_group_until_cancelled(name: str, started: str) -> None:
+    """Write a row, and wait in the transaction."""
+    Group.objects.create(name=name)
+    Path(started).touch()
+    while True:
+        time.sleep(0.01)
+
+
+@task
+def stay_all_the_same(started: str, end: str) -> None:
+    """Take no notice of anything, until a file exists."""
+    Path(started).touch()
+    while not Path(end).exists():
+        with suppress(BaseException):
+            time.sleep(0.05)

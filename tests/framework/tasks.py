@@ -1,7 +1,11 @@
 """Tasks as an app has them that knows Django's framework, and some that use this package's options."""
 
+import time
+from pathlib import Path
+
 from django.db import connection
 
+from django_pgqueue import Cancel
 from django_pgqueue.backend import task as our_task
 from django_pgqueue.backend.compat import TaskContext, task
 
@@ -73,3 +77,11 @@ def within(text):
 @our_task
 def bare(number):
     return number
+
+
+@task(takes_context=True)
+def look_around(context, started):
+    Path(started).touch()
+    while not context.job.cancel_requested():
+        time.sleep(0.01)
+    raise Cancel("stopped half-way")

@@ -99,6 +99,17 @@ def test_a_lost_connection_is_told_of_and_rings_go_on(bell, listening, engine):
     assert seconds_to(lambda: bell.wait(LONG)) < LONG / 2
 
 
+def test_words_are_heard_and_all_of_them_assumed_where_some_may_have_been_missed(bell, listening, engine):
+    bell.listen(listening)
+    bell.wait(0.0)
+    assert bell.words == db.WORDS
+    bell.words = set()
+    engine.execute(f"NOTIFY {db.CHANNEL}")
+    engine.execute(f"NOTIFY {db.CHANNEL}, '{db.CANCEL_ASKED}'")
+    helpers.wait_until(lambda: bell.wait(LONG) and db.CANCEL_ASKED in bell.words)
+    assert bell.words == {"", db.CANCEL_ASKED}
+
+
 def test_what_was_taken_back_is_not_used(bell, listening, engine):
     bell.listen(listening)
     bell.wait(0.0)
@@ -121,7 +132,7 @@ def test_no_wait_is_too_long_for_the_system(bell):
 
 def test_a_listener_tells_of_a_loss_before_it_tries_to_connect(bell, listening, monkeypatch):
     """Into a black hole that takes as long as the system likes."""
-    listener = Listener(Link("default", "listener"), bell, lambda seconds: None)
+    listener = Listener(Link("default", "listener"), bell, lambda hears: None)
     with listener.link.use():
         pass
     bell.error = psycopg.OperationalError("lost")
