@@ -106,7 +106,7 @@ class LoopSlots(threading.Thread):
         told = attempt.timed_out or attempt.cancelled
         stack = "".join(_frames(task)) if told else self.stack()
         words = "It was cancelled, and did not end; where it was" if told else "The event loop was blocked in"
-        stack = f"{words}, 5 s after it was to stop:\n{stack}"
+        stack = f"{words}, 5 s after its time:\n{stack}"
         return given_up(
             attempt.claimed, attempt.started_at, stack=stack, cancelled=attempt.asked and not attempt.timed_out
         )

@@ -137,7 +137,7 @@ class ThreadSlot(threading.Thread):
             self._given_up = True
             frame = sys._current_frames().get(self.ident or 0)
             stack = "".join(traceback.format_stack(frame)) if frame else ""
-            words = f"Where it was, 5 s after it was to stop:\n{stack}"
+            words = f"Where it was, 5 s after its time:\n{stack}"
             return given_up(attempt.claimed, attempt.started_at, stack=words, cancelled=not attempt.timed_out)
 
     def _runs(self, execution_id: int) -> bool:

@@ -660,8 +660,6 @@ def create_group_until_cancelled(name: str, started: str) -> None:
 
 @task
 def stay_all_the_same(started: str, end: str) -> None:
-    """Take no notice of anything, until a file exists."""
+    """Stay in one call into C until a file exists."""
     Path(started).touch()
-    while not Path(end).exists():
-        with suppress(BaseException):
-            time.sleep(0.05)
+    os.system(f"while [ ! -e '{end}' ]; do sleep 0.05; done")  # noqa: S605 -- a path of the test's
