@@ -9,7 +9,7 @@ executions along, by Django's own cascade.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import connections, models, router
 from django.db.models import Q
@@ -19,6 +19,8 @@ from django.utils.translation import gettext_lazy as _
 from . import signals
 from .db import wake_workers_after_commit
 from .fields import InstantField, PlainJSONField
+from .model_worker import Worker
+from .progress import Progress
 from .states import FINISHED, Outcome, State
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from .exceptions import Duration
 
     class Act(Protocol):
         """An operator's act of `lifecycle`."""
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
         ) -> dict[int, State]: ...
 
 
+__all__ = ["DeadJob", "Execution", "Job", "JobQuerySet", "Worker"]
 BATCH_SIZE = 1000
 """Jobs that one statement of a queryset's `retry()` or `cancel()` takes."""
 
@@ -118,6 +123,10 @@ class Job(models.Model):
     unknown_since = InstantField(_("unknown since"), null=True)
     limit_key = models.CharField(max_length=100, null=True)  # noqa: DJ001 -- NULL is "unlimited"; reserved
     result = PlainJSONField(_("result"), null=True)
+    progress_done = models.FloatField(_("done"), null=True)
+    progress_total = models.FloatField(_("of"), null=True)
+    progress_message = models.TextField(_("message"), null=True)  # noqa: DJ001 -- NULL is "nothing told yet"
+    progress_at = InstantField(_("told at"), null=True)
 
     if TYPE_CHECKING:
         objects: ClassVar[JobQuerySet]  # without a plugin no type checker sees what a manager has of its queryset
@@ -161,6 +170,25 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task_name} #{self.pk}"
+
+    @property
+    def progress(self) -> Progress | None:
+        """What the running attempt, or the last one, has told, as of the last refresh; None if nothing."""
+        if self.progress_done is None:
+            return None
+        return Progress(self.progress_done, self.progress_total, self.progress_message or "", self.progress_at)
+
+    def wait(self, timeout: Duration) -> Any:
+        """Wait until this job is over, refresh it, and return its result; see `waiting.wait`."""
+        from .waiting import wait  # which reads models
+
+        return wait(self, timeout)
+
+    async def await_result(self, timeout: Duration) -> Any:
+        """Do the same from asynchronous code; see `waiting.await_result`."""
+        from .waiting import await_result  # as above
+
+        return await await_result(self, timeout)
 
     def retry(self) -> bool:
         """Make this finished job ready again, now, with all its attempts; say whether it changed.
@@ -267,24 +295,3 @@ class Execution(models.Model):
 
     def __str__(self) -> str:
         return f"execution #{self.pk} of job #{self.job_id}"
-
-
-class Worker(models.Model):
-    """One start of a worker process: for people to look at; its id names the holder of a lease."""
-
-    hostname = models.CharField(_("host"), max_length=255)
-    pid = models.IntegerField(_("process id"))
-    version = models.CharField(_("version"), max_length=50)
-    queue_names = models.TextField(_("queues"), db_default="")
-    concurrency = models.IntegerField(_("concurrency"))
-    started_at = InstantField(_("started at"), db_default=Now())
-    last_beat_at = InstantField(_("last beat at"), db_default=Now())
-    stopped_at = InstantField(_("stopped at"), null=True)
-
-    class Meta:
-        verbose_name = _("worker")
-        verbose_name_plural = _("workers")
-        default_permissions = ("view",)
-
-    def __str__(self) -> str:
-        return f"{self.hostname}:{self.pid}"

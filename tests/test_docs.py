@@ -206,6 +206,20 @@ def test_the_examples_of_the_page_on_retries_find_what_died_and_bring_it_back(sh
     assert Job.objects.get(task_name="shop.tasks.charge").state == State.READY
 
 
+def test_the_examples_of_the_page_on_progress_tell_and_wait(shop, capsys):
+    tasks = importlib.import_module("shop.tasks")
+    for name in ("ada", "grace"):
+        tasks.Order.objects.create(email=f"{name}@example.com")
+    show, wait = [block for block in blocks("docs/progress.md") if file_of(block) is None]
+    names = dict(vars(tasks))
+    with override_settings(PGQUEUE={"IMMEDIATE": True}):
+        exec(compile(show, "docs/progress.md", "exec"), names)  # noqa: S102 -- our own text
+        exec(compile(wait, "docs/progress.md", "exec"), names)  # noqa: S102 -- our own text
+        assert capsys.readouterr().out.startswith("2.0 2.0 grace@example.com 20")
+        assert names["report"]() == 2
+        assert tasks.number_orders.enqueue().progress.done == 2
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_python_block_is_python(page):
     for block in blocks(page):

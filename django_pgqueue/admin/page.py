@@ -20,6 +20,7 @@ from django_pgqueue.models import Execution, Job, Worker
 from django_pgqueue.states import Outcome
 
 from .acts import offered
+from .bars import told
 from .words import ago, badge, duration, full_date, moment, pretty_json, seen_at, situation, visible
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def facts(job: Job) -> list[tuple[str, Any]]:
         (_("Queue"), visible(job.queue_name)),
         (_("Priority"), job.priority),
         (_("Attempt"), _("%(attempt)s of %(most)s") % {"attempt": job.attempt, "most": job.max_attempts}),
+        (_("Progress"), told(job.progress, seen_at(job))),
         (_("Crashes"), job.crashes or None),
         (_("Runs"), _("in a process of its own") if job.isolated else None),
         (_("Enqueued"), when(job.enqueued_at)),

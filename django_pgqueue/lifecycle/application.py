@@ -106,7 +106,7 @@ def _insist(connection: Connection, statement: str, job_ids: Sequence[int], *, a
     while waiting:
         seen = persistently(connection, statement, {"job_ids": waiting})
         changed |= {job_id: State(state) for job_id, state in seen if state}
-        waiting = _still_there(connection, sorted(set(waiting) - {row[0] for row in seen}))
+        waiting = existing(connection, sorted(set(waiting) - {row[0] for row in seen}))
         if waiting and time.monotonic() > deadline:
             if alone:
                 raise JobLocked(f"job {waiting[0]} is locked by another session; nothing was changed")
@@ -117,5 +117,6 @@ def _insist(connection: Connection, statement: str, job_ids: Sequence[int], *, a
     return changed
 
 
-def _still_there(connection: Connection, job_ids: Sequence[int]) -> list[int]:
+def existing(connection: Connection, job_ids: Sequence[int]) -> list[int]:
+    """Return the ids of those jobs that are there, as this connection sees it."""
     return sorted(row[0] for row in execute(connection, sql.EXISTING, {"job_ids": job_ids})) if job_ids else []

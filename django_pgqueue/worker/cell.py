@@ -22,11 +22,14 @@ from datetime import datetime
 from typing import Any, Final, NoReturn
 
 from django_pgqueue import registry
+from django_pgqueue.context import Notes
 from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.progress import Progress
 
 from . import hygiene, memory
 from .drift import surroundings
 from .executor import Attempt
+from .notes import Teller
 from .report import Ending, Report
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -95,17 +98,25 @@ class Cell:
         """Its memory after its last job."""
         self._is_busy = False
 
-    def run(self, claimed: Claimed, timeout_seconds: float | None) -> Report:
-        """Have one job run; raises `CellDied` if the process ended, `CellKilled` if its time was over."""
+    def run(self, claimed: Claimed, timeout_seconds: float | None, notes: Notes) -> Report:
+        """Have one job run; raises `CellDied` if the process ended, `CellKilled` if its time was over.
+
+        What the job tells of its progress meanwhile goes to `notes`.
+        """
         stop_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         self._is_busy = True
-        if not (self._send(_packed(_as_json(claimed)), stop_at) and self._wait(select.POLLIN, stop_at)):
-            stack = self.stack()
-            self.kill()
-            raise CellKilled(stack)
-        told = self._receive()
-        if told is None or told.pop("execution_id", None) != claimed.execution_id:
-            raise CellDied(self._wait_status())
+        told: dict[str, Any] = {}
+        is_sent = self._send(_packed(_as_json(claimed)), stop_at)
+        while "ending" not in told:
+            if not (is_sent and self._wait(select.POLLIN, stop_at)):
+                stack = self.stack()
+                self.kill()
+                raise CellKilled(stack)
+            told = self._receive() or {}
+            if told.pop("execution_id", None) != claimed.execution_id:
+                raise CellDied(self._wait_status())
+            if progress := told.pop("progress"):
+                notes.note(claimed.execution_id, Progress(*progress))
         self._is_busy = False
         self.is_worn = told.pop("is_worn")
         self.resident_mib = told.pop("resident_mib")
@@ -200,16 +211,17 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
     hygiene.keep_output_open()
     context, before = hygiene.clean_context(), _traces()
     while (told := _receive(jobs)) is not None:
-        report = context.copy().run(_run, _as_claimed(told), alias)
+        notes = Teller(lambda message: jobs.sendall(_packed(message)))
+        report = context.copy().run(_run, _as_claimed(told), alias, notes)
         answer = {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value}
         answer |= {"is_worn": _traces() != before, "resident_mib": memory.resident_mib()}
         _flush()
-        jobs.sendall(_packed(answer | {"execution_id": report.claimed.execution_id}))
+        jobs.sendall(_packed(answer | notes.message(report.claimed.execution_id)))
     os._exit(0)
 
 
-def _run(claimed: Claimed, alias: str) -> Report:
-    attempt = Attempt(claimed, alias)
+def _run(claimed: Claimed, alias: str, notes: Notes) -> Report:
+    attempt = Attempt(claimed, alias, notes)
     try:
         hygiene.before_job()
         report = attempt.run()

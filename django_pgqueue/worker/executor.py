@@ -9,27 +9,26 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections
 
-from django_pgqueue import lifecycle, registry, signals
+from django_pgqueue import registry, signals
 from django_pgqueue.arguments import decode_arguments, encode_result
 from django_pgqueue.conf import get_settings
-from django_pgqueue.context import TaskContext
+from django_pgqueue.context import TaskContext, running_job
 from django_pgqueue.db import expect_commit, read_committed
-from django_pgqueue.exceptions import Cancel, Dead, JobLocked, LeaseLost, Retry, Snooze, TaskTimeout
+from django_pgqueue.exceptions import Cancel, Dead, LeaseLost, Retry, Snooze, TaskTimeout
 
-from . import describe, forks, policy
+from . import atomic, describe, forks, policy
 from .report import Ending, Report
 
 if TYPE_CHECKING:
+    from django_pgqueue.context import Notes
     from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.progress import Progress
     from django_pgqueue.task import Task
-
-ATOMIC_LOCK_SECONDS: Final = 10.0
-"""How long an atomic finish waits for a beat, or somebody else, to let go of its rows."""
 
 
 class DoesNotFit(Exception):
@@ -48,9 +47,11 @@ class Attempt:
         "copy",
         "interrupted",
         "kwargs",
+        "notes",
         "started_at",
         "task",
         "timed_out",
+        "told",
     )
 
     task: Task[Any, Any]
@@ -58,13 +59,15 @@ class Attempt:
     kwargs: dict[str, Any]
     context: TaskContext | None
 
-    def __init__(self, claimed: Claimed, alias: str) -> None:
+    def __init__(self, claimed: Claimed, alias: str, notes: Notes) -> None:
         self.claimed = claimed
         self.alias = alias
+        self.notes = notes
         self.context = None
         self.interrupted = False
         self.timed_out = False
         self.committing = False
+        self.told: Progress | None = None
         self.copy = forks.here.copy
         self.started_at = time.monotonic()
 
@@ -107,9 +110,15 @@ class Attempt:
         """Note that the task's time is over; the caller makes the function stop."""
         self.timed_out = True
 
+    def note(self, execution_id: int, progress: Progress) -> None:
+        """Take note of how far the task is, as it tells its context."""
+        self.told = progress
+        self.notes.note(execution_id, progress)
+
     # ---------------------------------------------------------------- steps
 
     def _prepare(self) -> None:
+        running_job.set(self.claimed.job_id)
         task = registry.get(self.claimed.task_name)
         if task is None:
             raise DoesNotFit(f"this worker knows no task named {self.claimed.task_name!r}")
@@ -128,6 +137,7 @@ class Attempt:
                 max_attempts=self.claimed.max_attempts,
                 queue_name=self.claimed.queue_name,
                 database=self.alias,
+                notes=self,
             )
             self.args.insert(0, self.context)
 
@@ -169,21 +179,14 @@ class Attempt:
             report = self._succeeded(self._call(self.task.func))
             if commits:
                 expect_commit(connection)
-            self._finish_within(connection, report)
+            try:
+                atomic.finish(connection, report, self.told)
+            except LeaseLost:
+                self.interrupted = True
+                raise
             self.committing = True
         report.ending = Ending.WRITTEN
         return report
-
-    def _finish_within(self, connection: Any, report: Report) -> None:
-        """Write the finish in the task's own transaction; raises, and so rolls it back, if the execution is lost."""
-        deadline = time.monotonic() + ATOMIC_LOCK_SECONDS
-        while (fate := _finish_one(connection, report)) is lifecycle.Fate.LOCKED:
-            if time.monotonic() > deadline:
-                raise JobLocked(f"job {self.claimed.job_id} stayed locked by another session at its finish")
-            time.sleep(0.005)
-        if fate is not lifecycle.Fate.DONE:
-            self.interrupted = True
-            raise LeaseLost(f"execution {self.claimed.execution_id} was closed by another worker: rolled back")
 
     # ---------------------------------------------------------------- ends
 
@@ -235,15 +238,6 @@ class Attempt:
             report.delay_seconds = None if last else exception.after_seconds
         else:
             report.delay_seconds = policy.delay_after_failure(self.claimed, exception)
-
-
-def _finish_one(connection: Any, report: Report) -> lifecycle.Fate:
-    execution_id = report.claimed.execution_id
-    if report.ending is Ending.DISCARDED:
-        return lifecycle.succeed_and_discard(connection, [execution_id])[execution_id]
-    now = time.monotonic()
-    row = lifecycle.Succeeded(execution_id, report.result, now - report.started_at, now - report.finished_at)
-    return lifecycle.succeed(connection, [row])[execution_id]
 
 
 def given_up(claimed: Claimed, started_at: float, *, stack: str) -> Report:

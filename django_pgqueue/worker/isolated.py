@@ -47,7 +47,7 @@ class IsolatedAttempt:
             return self._report(Ending.RELEASED)
         task = registry.get(self.claimed.task_name)
         try:
-            report = cell.run(self.claimed, task.timeout_seconds if task is not None else None)
+            report = cell.run(self.claimed, task.timeout_seconds if task is not None else None, self.slot.pool.notes)
         except (CellKilled, CellDied) as ended:
             self.slot.close_cell()
             report = self._killed(ended.stack) if isinstance(ended, CellKilled) else self._died(ended.status)

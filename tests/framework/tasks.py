@@ -73,3 +73,8 @@ def within(text):
 @our_task
 def bare(number):
     return number
+
+
+@task(takes_context=True)
+def tell(context):
+    context.job.progress(1, 2, "half")

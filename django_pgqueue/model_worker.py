@@ -1,0 +1,28 @@
+"""The register of workers as a Django model, apart from `models` for room only."""
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from .fields import InstantField
+
+
+class Worker(models.Model):
+    """One start of a worker process: for people to look at; its id names the holder of a lease."""
+
+    hostname = models.CharField(_("host"), max_length=255)
+    pid = models.IntegerField(_("process id"))
+    version = models.CharField(_("version"), max_length=50)
+    queue_names = models.TextField(_("queues"), db_default="")
+    concurrency = models.IntegerField(_("concurrency"))
+    started_at = InstantField(_("started at"), db_default=Now())
+    last_beat_at = InstantField(_("last beat at"), db_default=Now())
+    stopped_at = InstantField(_("stopped at"), null=True)
+
+    class Meta:
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.hostname}:{self.pid}"
