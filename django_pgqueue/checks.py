@@ -9,10 +9,10 @@ from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
-from . import conf, registry
-from .task import not_found
+from . import conf, middleware, registry
 
 COMMAND = "runworker"
 
@@ -27,7 +27,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
 def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """pgqueue.E002: a task is where no worker would find it."""
     return [
-        Error(not_found(task), id="pgqueue.E002")
+        Error(registry.not_found(task), id="pgqueue.E002")
         for task in registry.all_tasks()
         if not registry.is_found_by_workers(task.func.__module__)
     ]
@@ -48,6 +48,18 @@ def check_database(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
             id="pgqueue.E003",
         )
     ]
+
+
+@register("pgqueue")
+def check_middleware(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """pgqueue.E005: a middleware cannot be imported, or is none."""
+    if conf.problems(getattr(settings, "PGQUEUE", {})):
+        return []
+    try:
+        middleware.chain()
+    except ImproperlyConfigured as error:
+        return [Error(str(error), id="pgqueue.E005")]
+    return []
 
 
 @register("pgqueue", deploy=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -42,8 +43,10 @@ class TaskContext:
     """Alias of the database the job is in."""
     lost: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
     """Set when the execution's lease is lost: what the task still does will not count."""
-    notes: Notes | None = field(default=None, repr=False, compare=False)
-    """Where `progress()` goes: the worker's own, and none of the task's business."""
+    task_name: str = ""
+    headers: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """What the job carries for middleware, and for you: see `using(headers=…)`."""
+    _notes: Notes | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_last_attempt(self) -> bool:
@@ -58,8 +61,8 @@ class TaskContext:
         Raises `TypeError` or `ValueError` for what is no finite number of at least 0.
         """
         noted = checked(done, total, message)
-        if self.notes is not None and self.execution_id is not None:
-            self.notes.note(self.execution_id, noted)
+        if self._notes is not None and self.execution_id is not None:
+            self._notes.note(self.execution_id, noted)
 
     def last_progress(self) -> Progress | None:
         """Return the progress on record, by one query: what an earlier attempt told last, before this one tells.

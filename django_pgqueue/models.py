@@ -111,6 +111,7 @@ class Job(models.Model):
     queue_name = models.CharField(_("queue"), max_length=100, db_default="default")
     priority = models.SmallIntegerField(_("priority"), db_default=0)
     arguments = PlainJSONField(_("arguments"))
+    headers = PlainJSONField(_("headers"), null=True)
     state = models.CharField(_("state"), max_length=12, choices=[(s.value, s.value) for s in State], db_default="ready")
     run_after = InstantField(_("run after"), db_default=Now())
     attempt = models.SmallIntegerField(_("attempt"), db_default=0)

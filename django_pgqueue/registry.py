@@ -70,6 +70,20 @@ def is_found_by_workers(module: str) -> bool:
     return module in _set_up or any(module == root or module.startswith(f"{root}.") for root in task_modules())
 
 
+def not_found(task: Task[Any, Any]) -> str:
+    """Return the sentence for a task that no worker would find."""
+    return (
+        f"no worker would find {task.name}: workers import <app>.tasks of each installed app, and what is below it. "
+        f"Move the task there, or add {task.func.__module__!r} to PGQUEUE['TASK_MODULES']."
+    )
+
+
+def imported(path: str) -> Any:
+    """Return what a dotted path in the settings leads to; raises what its import raises, or `AttributeError`."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
 def import_task_modules() -> None:
     """Import `<app>.tasks` of every app, `PGQUEUE["TASK_MODULES"]`, and all that is below them.
 

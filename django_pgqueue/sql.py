@@ -27,14 +27,15 @@ from typing import Final
 # Cost:   one insert into three indexes (a ready job is in two of them)
 ENQUEUE: Final = """
 /* pgqueue:enqueue */
-INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after)
+INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers)
 VALUES (
     %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
     statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
     coalesce(
         %(run_after)s::timestamptz,
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
-    )
+    ),
+    %(headers)s::json
 )
 RETURNING id, run_after, enqueued_at
 """
@@ -47,14 +48,15 @@ RETURNING id, run_after, enqueued_at
 #         client 5 us a job to put together.
 ENQUEUE_MANY: Final = """
 /* pgqueue:enqueue_many */
-INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after)
+INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers)
 SELECT
     %(task_name)s, %(queue_name)s, %(priority)s, given.arguments, %(max_attempts)s,
     statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
     coalesce(
         %(run_after)s::timestamptz,
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
-    )
+    ),
+    %(headers)s::json
 FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS given (arguments, place)
 ORDER BY given.place
 RETURNING id
@@ -84,11 +86,11 @@ WITH lane AS (
 ),
 picked AS MATERIALIZED (
     SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments,
-           job.attempt, job.max_attempts, job.crashes, job.isolated, job.unknown_since
+           job.attempt, job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers
     FROM lane
     CROSS JOIN LATERAL (
         SELECT id, task_name, queue_name, priority, run_after, arguments,
-               attempt, max_attempts, crashes, isolated, unknown_since
+               attempt, max_attempts, crashes, isolated, unknown_since, headers
         FROM pgqueue_job
         WHERE state = 'ready'
           AND limit_key IS NULL
@@ -134,7 +136,8 @@ opened AS (
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,
        date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-                          - unknown_since)
+                          - unknown_since),
+       headers::text
 FROM due
 """
 
@@ -147,7 +150,7 @@ CLAIM_ONE: Final = """
 /* pgqueue:claim_one */
 WITH picked AS MATERIALIZED (
     SELECT id, task_name, queue_name, priority, run_after, arguments,
-           attempt, max_attempts, crashes, isolated, unknown_since
+           attempt, max_attempts, crashes, isolated, unknown_since, headers
     FROM pgqueue_job
     WHERE id = %(job_id)s
       AND state = 'ready'
@@ -177,7 +180,8 @@ opened AS (
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,
        date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-                          - unknown_since)
+                          - unknown_since),
+       headers::text
 FROM due
 """
 

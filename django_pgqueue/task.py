@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, router, transaction
 
-from . import lifecycle, registry, signals
-from .arguments import chunks, encode_arguments, normalise_call
+from . import lifecycle, middleware, registry, signals
+from .arguments import chunks, encode_arguments, encode_headers, normalise_call
 from .conf import Retention, get_settings, retention_seconds
 from .context import Adapter, TaskContext
 from .db import open_transaction_elsewhere, wake_workers_after_commit
 from .exceptions import Duration, InvalidTask, Retry, seconds
 from .retry import Backoff, as_backoff, delay_after
-from .validation import RunAfter, as_call, as_names, check_call, due, validate
+from .validation import RunAfter, as_call, as_errors, as_names, check_call, due, validate
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -61,6 +61,8 @@ class Task(Generic[P, R]):
     database: str | None = None
     timeout: Duration | None = None
     isolation: Isolation | None = None
+    headers: Mapping[str, Any] | None = field(default=None, compare=False)
+    """Set by `using()`, and by no option."""
     adapter: Adapter | None = field(default=None, repr=False, compare=False)
     """Set for tasks of another framework, and by no option."""
     timeout_seconds: float | None = field(init=False, repr=False, compare=False)
@@ -74,8 +76,8 @@ class Task(Generic[P, R]):
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
         object.__setattr__(self, "name", self.name or self.module_path)
         object.__setattr__(self, "aliases", as_names(self.aliases))
-        object.__setattr__(self, "retry_for", _as_tuple(self.retry_for))
-        object.__setattr__(self, "no_retry_for", _as_tuple(self.no_retry_for))
+        object.__setattr__(self, "retry_for", as_errors(self.retry_for))
+        object.__setattr__(self, "no_retry_for", as_errors(self.no_retry_for))
         validate(self)
         object.__setattr__(self, "timeout_seconds", None if self.timeout is None else seconds(self.timeout))
 
@@ -115,10 +117,12 @@ class Task(Generic[P, R]):
         queue_name: str | None = None,
         max_attempts: int | None = None,
         database: str | None = None,
+        headers: Mapping[str, Any] | None = None,
     ) -> Task[P, R]:
         """Return a copy of this task with other options; what is None stays as it is.
 
-        `run_after` is seconds or a timedelta from the enqueue, or an aware datetime; `database` an alias.
+        `run_after` is seconds or a timedelta from the enqueue, or an aware datetime; `database` an alias;
+        `headers` are what the job carries for middleware, and its context: see `enqueue()` for what they may hold.
         Raises `InvalidTask` for a value out of its range.
         """
         given: dict[str, Any] = {
@@ -127,6 +131,7 @@ class Task(Generic[P, R]):
             "queue_name": queue_name,
             "max_attempts": max_attempts,
             "database": database,
+            "headers": headers,
         }
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
@@ -137,14 +142,16 @@ class Task(Generic[P, R]):
         not wanted here. Without a transaction it is there at once.
 
         Raises `TypeError` if the arguments do not fit the function, or have no form in JSON, `ValueError` if they
-        cannot be stored, `InvalidTask` if no worker would find the task: all before anything is written. Errors of
-        the database pass through.
+        cannot be stored, both for headers that are not names to strings, numbers, booleans or None, in 4 KiB;
+        `InvalidTask` if no worker would find the task; what a middleware raises: all before anything is written.
+        Errors of the database pass through.
         """
         self._check(args, kwargs)
         arguments = encode_arguments(args, kwargs)
         connection = self._connection()
-        enqueued = lifecycle.enqueue(connection, arguments=arguments, **self._row(connection))
-        job = self._job(connection.alias, enqueued, arguments)
+        row = self._row(connection)
+        enqueued = lifecycle.enqueue(connection, arguments=arguments, **row)
+        job = self._job(connection.alias, enqueued, arguments, row["headers"])
         self._tell(connection, [enqueued.job_id])
         return self._as_it_is(job) if get_settings().IMMEDIATE else job
 
@@ -203,7 +210,7 @@ class Task(Generic[P, R]):
         from .models import Job  # tasks load before the apps are ready
 
         if not registry.is_found_by_workers(self.func.__module__):
-            raise InvalidTask(not_found(self))
+            raise InvalidTask(registry.not_found(self))
         alias = self.database or router.db_for_write(Job)
         if alias not in connections:
             raise InvalidTask(f"{self.name} would be enqueued on database {alias!r}, which DATABASES does not have")
@@ -230,9 +237,10 @@ class Task(Generic[P, R]):
             "max_attempts": self.max_attempts or get_settings().MAX_ATTEMPTS,
             "run_after": run_at,
             "delay_seconds": delay_seconds,
+            "headers": encode_headers(middleware.headers_of(self, connection.alias)),
         }
 
-    def _job(self, alias: str, enqueued: lifecycle.Enqueued, arguments: str) -> Job:
+    def _job(self, alias: str, enqueued: lifecycle.Enqueued, arguments: str, headers: str | None) -> Job:
         from .models import Job  # as above
 
         job = Job(
@@ -248,6 +256,7 @@ class Task(Generic[P, R]):
             crashes=0,
             isolated=False,
             enqueued_at=enqueued.enqueued_at,
+            headers=None if headers is None else json.loads(headers),
         )
         job._state.db = alias
         job._state.adding = False
@@ -286,15 +295,3 @@ class Task(Generic[P, R]):
             return (False, None)
         own = self.retention.get(state) if isinstance(self.retention, Mapping) else self.retention
         return (False, None) if own is None else (True, retention_seconds(own))
-
-
-def not_found(task: Task[Any, Any]) -> str:
-    """Return the sentence for a task that no worker would find."""
-    return (
-        f"no worker would find {task.name}: workers import <app>.tasks of each installed app, and what is below it. "
-        f"Move the task there, or add {task.func.__module__!r} to PGQUEUE['TASK_MODULES']."
-    )
-
-
-def _as_tuple(errors: type[BaseException] | Iterable[type[BaseException]]) -> Errors:
-    return (errors,) if isinstance(errors, type) else tuple(errors)

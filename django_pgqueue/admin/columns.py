@@ -36,8 +36,8 @@ def with_latest_execution(queryset: QuerySet[Any]) -> QuerySet[Any]:
         .annotate(short_error=Left("error", SHORT_ERROR))
     )
     prefetch = Prefetch("executions", queryset=latest, to_attr="latest_executions")
-    jobs: QuerySet[Any] = queryset.defer("arguments", "result").annotate(seen_at=Now()).prefetch_related(prefetch)
-    return jobs
+    jobs: QuerySet[Any] = queryset.defer("arguments", "headers", "result").annotate(seen_at=Now())
+    return jobs.prefetch_related(prefetch)
 
 
 def latest_execution(job: Job) -> Execution | None:

@@ -74,6 +74,7 @@ def job_page(admin: JobAdmin, request: HttpRequest, object_id: str, extra_contex
         "situation": situation(job, attempts[0].execution.started_at if attempts else None),
         "facts": facts(job),
         "arguments": pretty_json(vars(job)["arguments_text"]),
+        "headers": None if vars(job)["headers_text"] is None else pretty_json(vars(job)["headers_text"]),
         "result": None if vars(job)["result_text"] is None else pretty_json(vars(job)["result_text"]),
         "attempts": attempts[:EXECUTIONS_SHOWN],
         "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
@@ -84,8 +85,9 @@ def job_page(admin: JobAdmin, request: HttpRequest, object_id: str, extra_contex
 
 
 def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
-    """Return one job with its arguments and result as text, which can be shown whatever they are."""
-    texts = {f"{column}_text": Left(Cast(column, TextField()), TEXT_LIMIT) for column in ("arguments", "result")}
+    """Return one job with its arguments, headers and result as text, which can be shown whatever they are."""
+    columns = ("arguments", "headers", "result")
+    texts = {f"{column}_text": Left(Cast(column, TextField()), TEXT_LIMIT) for column in columns}
     try:
         job: Job | None = queryset.prefetch_related(None).annotate(**texts).filter(pk=object_id).first()
     except (ValueError, ValidationError):

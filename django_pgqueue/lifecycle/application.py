@@ -29,8 +29,11 @@ def enqueue(
     max_attempts: int,
     run_after: datetime | None,
     delay_seconds: float,
+    headers: str | None = None,
 ) -> Enqueued:
-    """Add one ready job, in the transaction open on `connection`; `run_after` overrules `delay_seconds`."""
+    """Add one ready job, in the transaction open on `connection`, with `headers` of JSON; `run_after` overrules
+    `delay_seconds`.
+    """
     [row] = execute(
         connection,
         sql.ENQUEUE,
@@ -42,6 +45,7 @@ def enqueue(
             "max_attempts": max_attempts,
             "run_after": run_after,
             "delay_seconds": delay_seconds,
+            "headers": headers,
         },
     )
     return Enqueued._make(row)
@@ -57,6 +61,7 @@ def enqueue_many(
     max_attempts: int,
     run_after: datetime | None,
     delay_seconds: float,
+    headers: str | None = None,
 ) -> list[int]:
     """Add a ready job for each of `arguments`, a JSON array, in one statement; return their ids in that order."""
     rows = execute(
@@ -70,6 +75,7 @@ def enqueue_many(
             "max_attempts": max_attempts,
             "run_after": run_after,
             "delay_seconds": delay_seconds,
+            "headers": headers,
         },
     )
     return [row[0] for row in rows]

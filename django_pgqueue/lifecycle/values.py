@@ -61,6 +61,8 @@ class Claimed(NamedTuple):
     crashes: int
     isolated: bool
     unknown_seconds: float | None
+    headers: str | None = None
+    """JSON text, not decoded yet either."""
 
 
 class Noted(NamedTuple):

@@ -5,7 +5,7 @@ from django_pgqueue.operations import LockTable
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("pgqueue", "0002_job_isolated"),
+        ("pgqueue", "0020_headers"),
     ]
 
     operations = [

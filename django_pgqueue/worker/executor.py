@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections
 
-from django_pgqueue import registry, signals
-from django_pgqueue.arguments import decode_arguments, encode_result
+from django_pgqueue import middleware, registry, signals
+from django_pgqueue.arguments import decode_arguments, decode_headers, encode_result
 from django_pgqueue.conf import get_settings
 from django_pgqueue.context import TaskContext, running_job
 from django_pgqueue.db import expect_commit, read_committed
@@ -31,8 +30,11 @@ if TYPE_CHECKING:
     from django_pgqueue.task import Task
 
 
-class DoesNotFit(Exception):
-    """The job cannot be run here: its task is unknown, or its arguments cannot be given to it."""
+class DoesNotFit(BaseException):
+    """The job cannot be run here: its task is unknown, or its arguments cannot be given to it.
+
+    Not an `Exception`: no middleware is to take it for an error of the task's.
+    """
 
 
 class Attempt:
@@ -79,8 +81,8 @@ class Attempt:
             self._tell_started()
             if self.task.atomic:
                 return self._run_atomic()
-            function = async_to_sync(self.task.func) if self.task.is_async else self.task.func
-            return self._succeeded(self._call(function))
+            call = async_to_sync(self._acall) if self.task.is_async else self._call
+            return self._succeeded(call())
         except BaseException as exception:  # noqa: BLE001 -- whatever a task raises is its end, not the worker's
             return self.ended_by(exception)
 
@@ -88,15 +90,11 @@ class Attempt:
         """Run a coroutine task on the running loop; a cancellation is reported as "given back"."""
         try:
             self._prepare()
-            if self.task.adapter is not None and self.context is not None:
+            if self.task.adapter is not None and self.task.takes_context:
                 await sync_to_async(self._adapt_context)()
             if signals.job_started.has_listeners(self.claimed.task_name):
                 await sync_to_async(self._tell_started)()  # in a thread, for receivers may ask the database
-            try:
-                result = await self._call(self.task.func)
-            finally:
-                self._end_a_copy()
-            return self._succeeded(result)
+            return self._succeeded(await self._acall())
         except BaseException as exception:  # noqa: BLE001 -- as in run()
             return self.ended_by(exception)
 
@@ -127,9 +125,10 @@ class Attempt:
             raise DoesNotFit(f"{task.name} is atomic on database {task.database!r}, and its job is on {self.alias!r}")
         try:
             self.args, self.kwargs = decode_arguments(self.claimed.arguments)
+            headers = decode_headers(self.claimed.headers)
         except ValueError as error:
             raise DoesNotFit(str(error)) from None
-        if task.takes_context:
+        if task.takes_context or middleware.chain().run:
             self.context = TaskContext(
                 job_id=self.claimed.job_id,
                 execution_id=self.claimed.execution_id,
@@ -137,12 +136,15 @@ class Attempt:
                 max_attempts=self.claimed.max_attempts,
                 queue_name=self.claimed.queue_name,
                 database=self.alias,
-                notes=self,
+                task_name=task.name,
+                headers=headers,
+                _notes=self,
             )
+        if task.takes_context:
             self.args.insert(0, self.context)
 
     def _adapt_context(self) -> None:
-        if self.task.adapter is not None and self.context is not None:
+        if self.task.adapter is not None and self.task.takes_context and self.context is not None:
             self.args[0] = self.task.adapter.context(self.context)
 
     def _tell_started(self) -> None:
@@ -157,9 +159,23 @@ class Attempt:
                 attempt=claimed.attempt,
             )
 
-    def _call(self, function: Callable[..., Any]) -> Any:
+    def _call(self) -> Any:
+        if self.context is not None and middleware.chain().run:
+            return middleware.run_inside(self.context, self._enter)
+        return self._enter()
+
+    async def _acall(self) -> Any:
         try:
-            return function(*self.args, **self.kwargs)
+            if self.context is not None and middleware.chain().arun:
+                return await middleware.arun_inside(self.context, self._enter)
+            return await self._enter()
+        finally:
+            self._end_a_copy()
+
+    def _enter(self) -> Any:
+        """Call the function itself."""
+        try:
+            return self.task.func(*self.args, **self.kwargs)
         except TypeError as error:
             # Binding first would cost 3 us a job; a call that fails to bind has no frame of the function in it.
             if not _binds(self.task, self.args, self.kwargs):
@@ -176,7 +192,7 @@ class Attempt:
     def _run_atomic(self) -> Report:
         connection = connections[self.alias]
         with read_committed(connection) as commits:
-            report = self._succeeded(self._call(self.task.func))
+            report = self._succeeded(self._call())
             if commits:
                 expect_commit(connection)
             try:

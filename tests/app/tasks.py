@@ -665,7 +665,8 @@ def tell_and_stay(context: TaskContext) -> None:
     context.progress(1, 4)
     time.sleep(0.2)
     context.progress(2, 4)
-    time.sleep(30)
+    for _ in range(3000):
+        time.sleep(0.01)
 
 
 @task(takes_context=True, max_attempts=1)
@@ -682,3 +683,57 @@ async def await_another(job_id: int) -> object:
     from django_pgqueue.models import Job
 
     return await (await Job.objects.aget(pk=job_id)).await_result(10)
+
+
+# ------------------------------------------------------------------------------- middleware
+
+
+@task
+def current_tenant() -> str | None:
+    """Return the context variable that middleware has set."""
+    from tests.app.middleware import tenant
+
+    return tenant.get()
+
+
+@task
+async def acurrent_tenant() -> str | None:
+    """Return the same on the event loop."""
+    from tests.app.middleware import tenant
+
+    await asyncio.sleep(0)
+    return tenant.get()
+
+
+@task(isolation="process")
+def isolated_tenant() -> str | None:
+    """Return the same in a process of its own."""
+    from tests.app.middleware import tenant
+
+    return tenant.get()
+
+
+@task(takes_context=True)
+def headers(context: TaskContext) -> dict[str, object]:
+    """Return what the job carries."""
+    return dict(context.headers)
+
+
+@task(max_attempts=1)
+async def async_fail(message: str) -> None:
+    """Fail, on the event loop."""
+    raise RuntimeError(message)
+
+
+@task(max_attempts=1)
+def raise_timeout() -> None:
+    """Raise what a timeout throws in."""
+    raise TaskTimeout("as if")
+
+
+@task(max_attempts=1)
+def raise_lease_lost() -> None:
+    """Raise what a lost lease throws in."""
+    from django_pgqueue import LeaseLost
+
+    raise LeaseLost("as if")

@@ -13,8 +13,9 @@ from django.db import OperationalError, transaction
 from django.db import connection as django_connection
 
 from django_pgqueue import JobLocked, db, lifecycle
-from django_pgqueue.lifecycle import Cancelled, Fate, Moved, Released, application, persistence
+from django_pgqueue.lifecycle import Cancelled, Fate, Moved, Noted, Released, application, persistence
 from django_pgqueue.models import Job
+from django_pgqueue.progress import Progress
 from django_pgqueue.states import State
 from tests import helpers
 
@@ -148,7 +149,9 @@ ENDS = {
     "FAIL": lambda engine, one: lifecycle.fail(engine, helpers.failed(one, None)),
     "RELEASE": lambda engine, one: lifecycle.release(engine, [Released(one)]),
     "END_CANCELLED": lambda engine, one: lifecycle.end_cancelled(engine, [Cancelled(one, None, 0.0)]),
+    "NOTE_PROGRESS": lambda engine, one: lifecycle.note_progress(engine, [Noted(one, Progress(7.0), 0.0)]),
 }
+"""And what an attempt tells before its end."""
 
 
 @pytest.mark.parametrize("statement", ENDS)
@@ -173,6 +176,30 @@ def test_no_end_of_an_execution_counts_when_its_job_runs_again_elsewhere(engine,
     assert helpers.everything(second) == before
     assert the_fate(ENDS[statement](engine, running.execution_id)) in {Fate.LOST, Moved(Fate.LOST)}
     assert helpers.everything(second) == before
+
+
+def test_progress_waits_for_no_finish_and_a_finish_for_no_progress(engine, second, running):
+    with helpers.transaction(second):
+        assert the_fate(ENDS["NOTE_PROGRESS"](second, running.execution_id)) is Fate.DONE
+        assert the_fate(ENDS["SUCCEED"](engine, running.execution_id)) is Fate.LOCKED
+        second.execute("COMMIT")
+    with helpers.transaction(second):
+        assert the_fate(ENDS["SUCCEED"](second, running.execution_id)) is Fate.DONE
+        assert the_fate(ENDS["NOTE_PROGRESS"](engine, running.execution_id)) is Fate.LOCKED
+        second.execute("COMMIT")
+    assert the_fate(ENDS["NOTE_PROGRESS"](engine, running.execution_id)) is Fate.LOST
+    assert helpers.job_row(engine, running.job_id)["progress_done"] == 7.0
+
+
+def test_a_retry_inside_whose_window_a_job_tells_keeps_the_last_word(engine, second, running, gates):
+    lifecycle.fail(engine, helpers.failed(running.execution_id, None))
+    with gates("RETRY", engine, lambda: lifecycle.retry(engine, [running.job_id])) as retrying:
+        lifecycle.retry(second, [running.job_id])
+        again = helpers.claim_one(second)
+        ENDS["NOTE_PROGRESS"](second, again.execution_id)
+        lifecycle.fail(second, helpers.failed(again.execution_id, None))
+    assert retrying.result() == {running.job_id: State.READY}
+    assert helpers.job_row(engine, running.job_id)["progress_done"] == 7.0
 
 
 def test_a_rescue_inside_whose_window_the_attempt_succeeded_does_nothing(engine, second, running, gates):
