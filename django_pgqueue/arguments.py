@@ -120,10 +120,10 @@ def encode_headers(headers: Mapping[str, Any]) -> str | None:
     Raises `TypeError` for anything but names and strings, numbers, booleans or None, `ValueError` for what cannot be
     stored, or is larger than 4 KiB in all.
     """
-    if not isinstance(headers, Mapping):
-        raise TypeError(f"headers must be a mapping of names to values, not {type(headers).__name__}")
     if not headers:
         return None
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers must be a mapping of names to values, not {type(headers).__name__}")
     text = _to_json({_name(name): _scalar(value, f"header {name!r}") for name, value in headers.items()})
     if (size := _size(text)) > MAX_HEADERS_BYTES:
         raise ValueError(f"the headers are {size:,} bytes of JSON, more than 4,096: pass data as arguments")
