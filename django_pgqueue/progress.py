@@ -32,12 +32,14 @@ def checked(done: Any, total: Any = None, message: Any = "") -> Progress:
 
     Raises `TypeError` for what is no number, `ValueError` for one that is negative or not finite.
     """
-    text = str(message).replace("\x00", "\ufffd")[:MESSAGE_LENGTH].encode("utf-8", "replace").decode()
+    text = str(message)[:MESSAGE_LENGTH].replace("\x00", "\ufffd")
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode()
     return Progress(_number(done, "done"), None if total is None else _number(total, "total"), text)
 
 
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if type(value) not in (int, float) and (isinstance(value, bool) or not isinstance(value, Real)):
         raise TypeError(f"progress: {name} must be a number, not {type(value).__name__}")
     try:
         number = float(value)

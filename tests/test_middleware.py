@@ -18,6 +18,7 @@ from django_pgqueue.testing import run_jobs
 from tests.app import middleware as app
 from tests.app import tasks
 from tests.framework import tasks as framework
+from tests.worker.test_executor import raw_job
 
 pytestmark = pytest.mark.django_db
 
@@ -268,10 +269,9 @@ def test_nothing_takes_the_place_of_the_worker_s_own_word(task):
 
 
 @using("Translates")
-def test_arguments_that_do_not_fit_are_no_error_of_the_task():
-    from tests.worker.test_executor import raw_job
-
-    job = raw_job(tasks.add.name, '{"args":[1,2,3,4],"kwargs":{}}')
+@pytest.mark.parametrize("task", [tasks.add, tasks.async_add], ids=["sync", "async"])
+def test_arguments_that_do_not_fit_are_no_error_of_the_task(task):
+    job = raw_job(task.name, '{"args":[1,2,3,4],"kwargs":{}}')
     run_jobs()
     assert last(job).outcome == "released"
 

@@ -19,6 +19,8 @@ from django_pgqueue import lifecycle
 from django_pgqueue.db import TRANSIENT, Connection, EngineConnection, is_lost, told
 from django_pgqueue.lifecycle import Fate, Noted
 
+from .trouble import trouble
+
 if TYPE_CHECKING:
     from django_pgqueue.progress import Progress
 
@@ -46,7 +48,9 @@ class Notes:
 
     def __init__(self, on_news: Callable[[], None] = lambda: None) -> None:
         self.on_news = on_news
-        """Called when there is something to write of an execution of which there was nothing."""
+        """Called when there is something to write, and there was nothing."""
+        self._is_told = False
+        """Whether that was called since there was nothing."""
         self._unwritten: dict[int, Note] = {}
         self._written_at = float("-inf")
 
@@ -55,16 +59,21 @@ class Notes:
 
     def note(self, execution_id: int, progress: Progress) -> None:
         """Take note of how far an attempt is."""
-        is_news = execution_id not in self._unwritten
         self._unwritten[execution_id] = Note(progress, time.monotonic())
-        if is_news:
+        if not self._is_told:  # looked at after the note is there: see `due_in_seconds`
+            self._is_told = True
             self.on_news()
 
     @property
     def due_in_seconds(self) -> float:
-        """How long the next write may wait: a minute, which is to say for ever, if there is nothing to write."""
+        """How long the next write may wait: a minute, which is to say for ever, if there is nothing to write.
+
+        Who tells something after the second look calls `on_news()`; what was told before is seen by that look.
+        """
         if not self._unwritten:
-            return NOTHING_SECONDS
+            self._is_told = False
+            if not self._unwritten:
+                return NOTHING_SECONDS
         return max(0.0, self._written_at + WRITE_SECONDS - time.monotonic())
 
     def write(self, connection: Connection, execution_ids: Iterable[int] | None = None) -> set[int]:
@@ -88,7 +97,8 @@ class Notes:
             if isinstance(error, TRANSIENT):
                 self._put_back(taken)
                 return set(taken)
-            logger.warning("the progress of %d jobs cannot be written: %s", len(taken), told(error))
+            if trouble.may_speak():
+                logger.warning("the progress of %d jobs cannot be written: %s", len(taken), told(error))
             return set()
         locked = {key for key in taken if fates[key] is Fate.LOCKED}
         self._put_back({key: taken[key] for key in locked})

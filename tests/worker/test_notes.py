@@ -16,6 +16,7 @@ from django_pgqueue.worker.completer import LOCKED_PAUSE_SECONDS, Completer
 from django_pgqueue.worker.link import Link
 from django_pgqueue.worker.notes import Notes, Teller
 from django_pgqueue.worker.report import Ending, Report
+from django_pgqueue.worker.trouble import Trouble
 from tests import helpers
 
 
@@ -78,12 +79,38 @@ def test_where_nobody_tells_nothing_is_asked(completer):
     assert completer.link._connection is None
 
 
-def test_only_the_first_news_of_a_job_wakes(completer):
+def test_only_the_first_news_wakes_and_again_after_there_was_nothing():
     woken = []
     notes = Notes(lambda: woken.append(1))
     for step in range(10):
-        notes.note(7, Progress(step))
+        notes.note(step, Progress(step))
+        assert notes.due_in_seconds == 0
     assert len(woken) == 1
+    notes._unwritten.clear()
+    assert notes.due_in_seconds == module.NOTHING_SECONDS
+    notes.note(7, Progress(1))
+    assert len(woken) == 2
+
+
+def test_what_is_told_between_the_two_looks_of_who_goes_to_sleep_is_seen():
+    """Who tells has seen that somebody was woken, and wakes nobody."""
+
+    class Unwritten(dict):
+        looks = 0
+
+        def __len__(self):
+            self.looks += 1
+            if self.looks == 1:
+                return 0
+            return super().__len__()
+
+    woken = []
+    notes = Notes(lambda: woken.append(1))
+    notes._is_told = True
+    notes._unwritten = Unwritten()
+    notes.note(7, Progress(1))
+    assert notes.due_in_seconds == 0
+    assert woken == []
 
 
 def test_the_last_is_written_before_the_end_whenever_the_last_write_was(engine, completer, claimed, written):
@@ -145,6 +172,7 @@ def test_an_end_is_written_also_where_progress_may_not_be(engine, completer, cla
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(lifecycle, "note_progress", refuse)
+        patched.setattr(module, "trouble", Trouble())
         completer.notes.note(claimed.execution_id, Progress(1))
         completer.hand_over(succeeded(claimed))
         completer.tick()
