@@ -6,9 +6,14 @@ The public names; everything else may change between releases.
 from .context import TaskContext
 from .exceptions import (
     Cancel,
+    CannotWait,
     Dead,
     InvalidTask,
+    JobCancelled,
+    JobFailed,
+    JobGone,
     JobLocked,
+    JobNotSucceeded,
     LeaseLost,
     QueueError,
     Retry,
@@ -17,6 +22,7 @@ from .exceptions import (
     TaskCancelled,
     TaskTimeout,
 )
+from .progress import Progress
 from .retry import exponential, fixed
 from .states import Outcome, State
 from .task import Task
@@ -26,11 +32,17 @@ from .decorator import task  # after the module of that name, or a type checker 
 
 __all__ = [
     "Cancel",
+    "CannotWait",
     "Dead",
     "InvalidTask",
+    "JobCancelled",
+    "JobFailed",
+    "JobGone",
     "JobLocked",
+    "JobNotSucceeded",
     "LeaseLost",
     "Outcome",
+    "Progress",
     "QueueError",
     "Retry",
     "Snooze",

@@ -17,6 +17,7 @@ from .conf import get_settings
 
 MAX_DEPTH: Final = 100
 """Nesting that is still read back: Python's decoder gives up at about a thousand, PostgreSQL later."""
+MAX_HEADERS_BYTES: Final = 4096
 MAX_INTEGER_BITS: Final = 14_000
 """Python itself refuses to write or read a decimal of more than 4,300 digits."""
 BLOCK: Final = 20
@@ -111,6 +112,47 @@ def encode_result(value: Any) -> str:
             "store it and return its id, or say store_result=False"
         )
     return text
+
+
+def encode_headers(headers: Mapping[str, Any]) -> str | None:
+    """Return the JSON text of a job's headers, None if there are none.
+
+    Raises `TypeError` for anything but names and strings, numbers, booleans or None, `ValueError` for what cannot be
+    stored, or is larger than 4 KiB in all.
+    """
+    if not headers:
+        return None
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers must be a mapping of names to values, not {type(headers).__name__}")
+    text = _to_json({_name(name): _scalar(value, f"header {name!r}") for name, value in headers.items()})
+    if (size := _size(text)) > MAX_HEADERS_BYTES:
+        raise ValueError(f"the headers are {size:,} bytes of JSON, more than 4,096: pass data as arguments")
+    return text
+
+
+def decode_headers(text: str | None) -> dict[str, Any]:
+    """Return a job's headers from their JSON text; raises `ValueError` if that is no object."""
+    if text is None:
+        return {}
+    try:
+        headers = _from_json(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the job's headers cannot be read: {error!r}") from error
+    if not isinstance(headers, dict):
+        raise ValueError("the job's headers cannot be read: they must be an object")
+    return headers
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a header's name is of type {type(name).__name__}: names are strings")
+    return _text(name, "a header's name")
+
+
+def _scalar(value: Any, place: str) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return _normalise(value, place, 1)
+    raise TypeError(f"{place} is of type {type(value).__name__}: a header is a string, a number, a boolean or None")
 
 
 def decode_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:

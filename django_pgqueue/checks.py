@@ -9,9 +9,10 @@ from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
-from . import conf, registry
+from . import conf, middleware, registry
 
 COMMAND = "runworker"
 
@@ -47,6 +48,18 @@ def check_database(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
             id="pgqueue.E003",
         )
     ]
+
+
+@register("pgqueue")
+def check_middleware(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """pgqueue.E005: a middleware cannot be imported, or is none."""
+    if conf.problems(getattr(settings, "PGQUEUE", {})):
+        return []
+    try:
+        middleware.chain()
+    except ImproperlyConfigured as error:
+        return [Error(str(error), id="pgqueue.E005")]
+    return []
 
 
 @register("pgqueue", deploy=True)

@@ -70,6 +70,8 @@ class Settings:
     """Alias for LISTEN where the main one leads through a transaction pooler; None: the worker's own."""
     IMMEDIATE: bool = option(default=False, kind="flag")
     """Whether a job that is due runs at its enqueue, in the caller's thread and transaction: for tests and a shell."""
+    MIDDLEWARE: Sequence[str] = option((), "paths")
+    """Dotted paths of classes that stand around enqueue and run, the first outermost; see `middleware`."""
     TASK_MODULES: Sequence[str] = option((), "modules")
     """Modules with tasks beyond `<app>.tasks` (and what is below it) of every installed app."""
 
@@ -122,6 +124,11 @@ def _modules(value: object) -> str | None:
     return None if listed else "must be a list of module names"
 
 
+def _paths(value: object) -> str | None:
+    listed = isinstance(value, list | tuple) and all(isinstance(path, str) for path in value)
+    return None if listed else "must be a list of dotted paths to classes"
+
+
 def _retention(value: object) -> str | None:
     wanted = 'must be a dict of "succeeded", "cancelled" and "dead" to seconds, timedelta or "forever"'
     if not isinstance(value, Mapping) or not set(value) <= set(DEFAULT_RETENTION):
@@ -139,6 +146,7 @@ CHECKS: Final = {
     "flag": _flag,
     "alias": _alias,
     "modules": _modules,
+    "paths": _paths,
     "retention": _retention,
 }
 OPTIONS: Final = {option.name: option for option in fields(Settings)}

@@ -215,6 +215,18 @@ def open_transaction_elsewhere(alias: str) -> str | None:
     return next((c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block), None)
 
 
+def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Say whether what is written on a Django connection now waits for a commit of its caller's."""
+    return connection.in_atomic_block or not connection.get_autocommit()
+
+
+def sees_new_commits(connection: BaseDatabaseWrapper) -> bool:
+    """Say whether the transaction open on a Django connection sees what others commit meanwhile."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        return str(cursor.fetchone()[0]) in ("read committed", "read uncommitted")
+
+
 _last_wake_at: dict[str, float] = {}
 WAKE_INTERVAL_SECONDS: Final = 0.005
 """At most one notification per process in this time. What it leaves out needs no other: a worker that was woken

@@ -14,7 +14,7 @@ from .exceptions import Duration, InvalidTask
 from .retry import Backoff
 from .task import Errors, Isolation, Task
 
-OPTIONS: Final = frozenset(field.name for field in fields(Task) if field.init) - {"func", "adapter"}
+OPTIONS: Final = frozenset(field.name for field in fields(Task) if field.init) - {"func", "adapter", "headers"}
 
 P = ParamSpec("P")
 R = TypeVar("R")

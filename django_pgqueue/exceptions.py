@@ -4,6 +4,11 @@
     ├── InvalidTask              a function that cannot be a task, or a task that no worker would know
     ├── StatementTimeout         a statement of the engine got no answer in time
     ├── JobLocked                an operator's act on one job did not get its row
+    ├── CannotWait               waiting for a job here could never end, or would block what it waits for
+    ├── JobNotSucceeded          the job that was waited for is over, and has no result
+    │   ├── JobFailed            it is dead
+    │   ├── JobCancelled         it was cancelled
+    │   └── JobGone              its row was removed: by prune, by its own success (retention 0), or by hand
     ├── LeaseLost                raised in a task whose lease is over: another worker may run its job
     └── WorkerLost               names an attempt whose worker was lost, in results of Django's tasks framework
 
@@ -42,6 +47,35 @@ class StatementTimeout(QueueError, OSError):
 
 class JobLocked(QueueError):
     """Another session holds the job's row locked, and did not let go in time; nothing was changed."""
+
+
+class CannotWait(QueueError, RuntimeError):
+    """Waiting for this job from here could never end, or would block what it waits for; the message says why."""
+
+
+class JobNotSucceeded(QueueError):
+    """The job that was waited for is over, and has no result; `job_id` says which.
+
+    `exception_class` (a dotted path) and `error` are those of its last attempt, as the row has them, or empty.
+    """
+
+    def __init__(self, message: str, *, job_id: int, exception_class: str = "", error: str = "") -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.exception_class = exception_class
+        self.error = error
+
+
+class JobFailed(JobNotSucceeded):
+    """The job is dead: it failed for the last time."""
+
+
+class JobCancelled(JobNotSucceeded):
+    """The job was cancelled."""
+
+
+class JobGone(JobNotSucceeded):
+    """The job's row is not there any more: pruned, deleted, or removed by a success that keeps nothing."""
 
 
 class LeaseLost(QueueError):

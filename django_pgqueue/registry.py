@@ -84,6 +84,12 @@ def not_found(task: Task[Any, Any]) -> str:
     )
 
 
+def imported(path: str) -> Any:
+    """Return what a dotted path in the settings leads to; raises what its import raises, or `AttributeError`."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
 def import_task_modules() -> None:
     """Import `<app>.tasks` of every app, `PGQUEUE["TASK_MODULES"]`, and all that is below them.
 

@@ -27,14 +27,15 @@ from typing import Final
 # Cost:   one insert into three indexes (a ready job is in two of them)
 ENQUEUE: Final = """
 /* pgqueue:enqueue */
-INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after)
+INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers)
 VALUES (
     %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
     statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
     coalesce(
         %(run_after)s::timestamptz,
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
-    )
+    ),
+    %(headers)s::json
 )
 RETURNING id, run_after, enqueued_at
 """
@@ -47,14 +48,15 @@ RETURNING id, run_after, enqueued_at
 #         client 5 us a job to put together.
 ENQUEUE_MANY: Final = """
 /* pgqueue:enqueue_many */
-INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after)
+INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers)
 SELECT
     %(task_name)s, %(queue_name)s, %(priority)s, given.arguments, %(max_attempts)s,
     statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
     coalesce(
         %(run_after)s::timestamptz,
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
-    )
+    ),
+    %(headers)s::json
 FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS given (arguments, place)
 ORDER BY given.place
 RETURNING id
@@ -84,11 +86,11 @@ WITH lane AS (
 ),
 picked AS MATERIALIZED (
     SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments,
-           job.attempt, job.max_attempts, job.crashes, job.isolated, job.unknown_since
+           job.attempt, job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers
     FROM lane
     CROSS JOIN LATERAL (
         SELECT id, task_name, queue_name, priority, run_after, arguments,
-               attempt, max_attempts, crashes, isolated, unknown_since
+               attempt, max_attempts, crashes, isolated, unknown_since, headers
         FROM pgqueue_job
         WHERE state = 'ready'
           AND limit_key IS NULL
@@ -135,7 +137,8 @@ opened AS (
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,
        date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-                          - unknown_since)
+                          - unknown_since),
+       headers::text
 FROM due
 """
 
@@ -148,7 +151,7 @@ CLAIM_ONE: Final = """
 /* pgqueue:claim_one */
 WITH picked AS MATERIALIZED (
     SELECT id, task_name, queue_name, priority, run_after, arguments,
-           attempt, max_attempts, crashes, isolated, unknown_since
+           attempt, max_attempts, crashes, isolated, unknown_since, headers
     FROM pgqueue_job
     WHERE id = %(job_id)s
       AND state = 'ready'
@@ -178,7 +181,8 @@ opened AS (
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,
        date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-                          - unknown_since)
+                          - unknown_since),
+       headers::text
 FROM due
 """
 
@@ -643,6 +647,41 @@ done AS (
 SELECT id FROM mine
 """
 
+# Note how far jobs have come, as their running attempts have told.
+#
+# Moves:  running, stays
+# Caller: lifecycle.note_progress(), at most once a second from each completer, and before an attempt's end is written
+# Fence, Locks, Index: as SUCCEED
+# Cost:   one HOT update a job: no index has these columns. The job's row, not the execution's: it outlives the attempt.
+NOTE_PROGRESS: Final = """
+/* pgqueue:note_progress */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.job_id, given.done, given.total, given.message, given.noted_seconds_ago
+    FROM unnest(
+        %(execution_ids)s::bigint[], %(done)s::float8[], %(totals)s::float8[], %(messages)s::text[],
+        %(noted_seconds_ago)s::float8[]
+    ) AS given (id, done, total, message, noted_seconds_ago)
+    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id
+        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id AND execution.outcome IS NULL
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS held
+),
+noted AS (
+    UPDATE pgqueue_job AS job
+    SET progress_done = mine.done,
+        progress_total = mine.total,
+        progress_message = mine.message,
+        progress_at = statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.noted_seconds_ago)
+    FROM mine
+    WHERE job.id = mine.job_id
+)
+SELECT id FROM mine
+"""
+
 # What became of executions that an act did not find open.
 #
 # Caller: lifecycle, after an act that answered for fewer executions than were asked
@@ -797,7 +836,8 @@ FROM asked
 """
 
 # Make finished jobs ready again, as if new; their executions stay, and so does `isolated`: a new beginning makes no
-# job that has crashed a worker harmless.
+# job that has crashed a worker harmless. What a job has noted of its progress stays too, for its task to go on from;
+# but not where it had succeeded: that work is to be done again.
 #
 # Moves:  finished → ready
 # Caller: lifecycle.retry(), for an operator
@@ -814,6 +854,10 @@ moved AS (
     UPDATE pgqueue_job AS job
     SET state = 'ready', attempt = 0, crashes = 0, result = NULL,
         finished_at = NULL, cancel_requested_at = NULL, unknown_since = NULL,
+        progress_done = CASE WHEN asked.state <> 'succeeded' THEN job.progress_done END,
+        progress_total = CASE WHEN asked.state <> 'succeeded' THEN job.progress_total END,
+        progress_message = CASE WHEN asked.state <> 'succeeded' THEN job.progress_message END,
+        progress_at = CASE WHEN asked.state <> 'succeeded' THEN job.progress_at END,
         run_after = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
     FROM asked
     WHERE job.id = asked.id AND asked.state IN ('succeeded', 'dead', 'cancelled')

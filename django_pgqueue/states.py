@@ -52,6 +52,7 @@ class Act(StrEnum):
     CLAIM = "claim"
     CLAIM_ONE = "claim_one"
     EXTEND = "extend"
+    NOTE_PROGRESS = "note_progress"
     SUCCEED = "succeed"
     FAIL = "fail"
     RELEASE = "release"
@@ -79,6 +80,7 @@ TRANSITIONS: Final[dict[State | None, dict[Act, frozenset[State | None]]]] = {
     },
     State.RUNNING: {
         Act.EXTEND: frozenset({State.RUNNING}),
+        Act.NOTE_PROGRESS: frozenset({State.RUNNING}),
         Act.SUCCEED: frozenset({State.SUCCEEDED, GONE}),
         Act.FAIL: frozenset({State.READY, State.DEAD, State.CANCELLED}),
         Act.RELEASE: frozenset({State.READY, State.CANCELLED}),

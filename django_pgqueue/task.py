@@ -6,27 +6,22 @@ This module loads before Django's apps are ready, so models are imported only in
 from __future__ import annotations
 
 import inspect
-import json
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connections, router, transaction
+from django.db import connections, transaction
 
-from . import lifecycle, registry, signals
+from . import enqueueing, lifecycle
 from .arguments import chunks, encode_arguments, normalise_call
 from .conf import Retention, get_settings, retention_seconds
 from .context import Adapter, TaskContext
-from .db import open_transaction_elsewhere, wake_workers_after_commit
 from .exceptions import Duration, InvalidTask, Retry, seconds
 from .retry import Backoff, as_backoff, delay_after
-from .validation import RunAfter, as_call, as_names, check_call, due, validate
+from .validation import RunAfter, as_call, as_errors, as_names, check_call, validate
 
 if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
-
     from .models import Job
 
 P = ParamSpec("P")
@@ -61,6 +56,8 @@ class Task(Generic[P, R]):
     database: str | None = None
     timeout: Duration | None = None
     isolation: Isolation | None = None
+    headers: Mapping[str, Any] | None = field(default=None, compare=False)
+    """Set by `using()`, and by no option."""
     adapter: Adapter | None = field(default=None, repr=False, compare=False)
     """Set for tasks of another framework, and by no option."""
     timeout_seconds: float | None = field(init=False, repr=False, compare=False)
@@ -74,8 +71,8 @@ class Task(Generic[P, R]):
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
         object.__setattr__(self, "name", self.name or self.module_path)
         object.__setattr__(self, "aliases", as_names(self.aliases))
-        object.__setattr__(self, "retry_for", _as_tuple(self.retry_for))
-        object.__setattr__(self, "no_retry_for", _as_tuple(self.no_retry_for))
+        object.__setattr__(self, "retry_for", as_errors(self.retry_for))
+        object.__setattr__(self, "no_retry_for", as_errors(self.no_retry_for))
         validate(self)
         object.__setattr__(self, "timeout_seconds", None if self.timeout is None else seconds(self.timeout))
 
@@ -115,10 +112,12 @@ class Task(Generic[P, R]):
         queue_name: str | None = None,
         max_attempts: int | None = None,
         database: str | None = None,
+        headers: Mapping[str, Any] | None = None,
     ) -> Task[P, R]:
         """Return a copy of this task with other options; what is None stays as it is.
 
-        `run_after` is seconds or a timedelta from the enqueue, or an aware datetime; `database` an alias.
+        `run_after` is seconds or a timedelta from the enqueue, or an aware datetime; `database` an alias;
+        `headers` are what the job carries for middleware, and its context: see `enqueue()` for what they may hold.
         Raises `InvalidTask` for a value out of its range.
         """
         given: dict[str, Any] = {
@@ -127,6 +126,7 @@ class Task(Generic[P, R]):
             "queue_name": queue_name,
             "max_attempts": max_attempts,
             "database": database,
+            "headers": headers,
         }
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
@@ -137,24 +137,26 @@ class Task(Generic[P, R]):
         not wanted here. Without a transaction it is there at once.
 
         Raises `TypeError` if the arguments do not fit the function, or have no form in JSON, `ValueError` if they
-        cannot be stored, `InvalidTask` if no worker would find the task: all before anything is written. Errors of
-        the database pass through.
+        cannot be stored, both for headers that are not names to strings, numbers, booleans or None, in 4 KiB;
+        `InvalidTask` if no worker would find the task; what a middleware raises: all before anything is written.
+        Errors of the database pass through.
         """
         job = self.insert(args, kwargs)
         self.tell(job)
-        return self._as_it_is(job) if get_settings().IMMEDIATE else job
+        return enqueueing.as_it_is(job) if get_settings().IMMEDIATE else job
 
     def insert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """Do the first half of `enqueue()`, for another framework's backend: nobody is told of the job yet."""
         self._check(args, kwargs)
         arguments = encode_arguments(args, kwargs)
-        connection = self._connection(callers_level=4)
-        enqueued = lifecycle.enqueue(connection, arguments=arguments, **self._row(connection))
-        return self._job(connection.alias, enqueued, arguments)
+        connection = enqueueing.connection_for(self, callers_level=4)
+        row = enqueueing.row_of(self, connection)
+        enqueued = lifecycle.enqueue(connection, arguments=arguments, **row)
+        return enqueueing.as_job(self, connection.alias, enqueued, arguments, row["headers"])
 
     def tell(self, job: Job) -> None:
         """Do the second half: wake the workers, and send `job_enqueued`, at which an immediate job runs."""
-        self._tell(connections[str(job._state.db)], [job.pk])
+        enqueueing.tell(self, connections[str(job._state.db)], [job.pk])
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Add a job from asynchronous code, in a thread: Django has no asynchronous transactions.
@@ -183,8 +185,8 @@ class Task(Generic[P, R]):
         All of them are in the caller's transaction, or in one of their own. Raises as `enqueue()`, and then none
         of the jobs exist.
         """
-        connection = self._connection()
-        row = self._row(connection)
+        connection = enqueueing.connection_for(self)
+        row = enqueueing.row_of(self, connection)
         ids: list[int] = []
         count = 0
         with transaction.atomic(using=connection.alias):
@@ -194,7 +196,7 @@ class Task(Generic[P, R]):
                 count += len(added)
                 if returning:
                     ids += added
-                self._tell(connection, added)
+                enqueueing.tell(self, connection, added)
         return ids if returning else count
 
     def _normalise(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,71 +208,6 @@ class Task(Generic[P, R]):
             check_call(self.func, len(args) + self.takes_context, tuple(kwargs))
         except TypeError as error:
             raise TypeError(f"{self.name}() cannot be called like this: {error}") from None
-
-    def _connection(self, callers_level: int = 3) -> BaseDatabaseWrapper:
-        from .models import Job  # tasks load before the apps are ready
-
-        if not registry.is_found_by_workers(self.func.__module__):
-            raise InvalidTask(registry.not_found(self))
-        alias = self.database or router.db_for_write(Job)
-        if alias not in connections:
-            raise InvalidTask(f"{self.name} would be enqueued on database {alias!r}, which DATABASES does not have")
-        if connections[alias].vendor != "postgresql":
-            raise InvalidTask(
-                f"{self.name} would be enqueued on database {alias!r}, which is not PostgreSQL: "
-                "name another with using(database=…), or route pgqueue's models to one"
-            )
-        if elsewhere := open_transaction_elsewhere(alias):
-            warnings.warn(
-                f"{self.name} is enqueued on database {alias!r} while a transaction is open on {elsewhere!r}: "
-                "the job does not commit or roll back with it",
-                RuntimeWarning,
-                stacklevel=callers_level,
-            )
-        return connections[alias]
-
-    def _row(self, connection: BaseDatabaseWrapper) -> dict[str, Any]:
-        run_at, delay_seconds = due(self.run_after)
-        return {
-            "task_name": self.name,
-            "queue_name": self.queue_name,
-            "priority": self.priority,
-            "max_attempts": self.max_attempts or get_settings().MAX_ATTEMPTS,
-            "run_after": run_at,
-            "delay_seconds": delay_seconds,
-        }
-
-    def _job(self, alias: str, enqueued: lifecycle.Enqueued, arguments: str) -> Job:
-        from .models import Job  # as above
-
-        job = Job(
-            id=enqueued.job_id,
-            task_name=self.name,
-            queue_name=self.queue_name,
-            priority=self.priority,
-            arguments=json.loads(arguments),
-            state="ready",
-            run_after=enqueued.run_after,
-            attempt=0,
-            max_attempts=self.max_attempts or get_settings().MAX_ATTEMPTS,
-            crashes=0,
-            isolated=False,
-            enqueued_at=enqueued.enqueued_at,
-        )
-        job._state.db = alias
-        job._state.adding = False
-        return job
-
-    def _as_it_is(self, job: Job) -> Job:
-        """Return a job that may have run already: as its row is now, or as it was if that is gone."""
-        return type(job).objects.using(job._state.db).filter(pk=job.pk).first() or job
-
-    def _tell(self, connection: BaseDatabaseWrapper, job_ids: Sequence[int]) -> None:
-        wake_workers_after_commit(connection)
-        if signals.job_enqueued.receivers:
-            told = {"database": connection.alias, "queue_name": self.queue_name}
-            for job_id in job_ids:
-                signals.job_enqueued.send_robust(sender=self.name, job_id=job_id, **told)
 
     # ---------------------------------------------------------------- policy, asked by the worker
 
@@ -294,7 +231,3 @@ class Task(Generic[P, R]):
             return (False, None)
         own = self.retention.get(state) if isinstance(self.retention, Mapping) else self.retention
         return (False, None) if own is None else (True, retention_seconds(own))
-
-
-def _as_tuple(errors: type[BaseException] | Iterable[type[BaseException]]) -> Errors:
-    return (errors,) if isinstance(errors, type) else tuple(errors)

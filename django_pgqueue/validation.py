@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -56,6 +56,11 @@ def as_names(names: Any) -> tuple[str, ...]:
     if isinstance(names, str):
         raise InvalidTask(f"aliases must be a list of names, not the string {names!r}")
     return tuple(names)
+
+
+def as_errors(errors: type[BaseException] | Iterable[type[BaseException]]) -> tuple[type[BaseException], ...]:
+    """Return one exception class, or several, as a tuple."""
+    return (errors,) if isinstance(errors, type) else tuple(errors)
 
 
 def validate(task: Task[Any, Any]) -> None:

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 
 from django_pgqueue import db, server
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker import executor
+from django_pgqueue.worker import atomic
 from tests.app import tasks
 from tests.helpers import scalar
 
@@ -43,13 +43,13 @@ def wait_for_a_commit() -> str:
 @pytest.mark.django_db(transaction=True)
 def test_the_server_waits_for_the_commit_of_an_atomic_finish_for_10_s_only(monkeypatch):
     waits = []
-    finish_one = executor._finish_one
+    finish_one = atomic._finish
 
-    def noting(django, report):
+    def noting(*arguments):
         waits.append(wait_for_a_commit())
-        return finish_one(django, report)
+        return finish_one(*arguments)
 
-    monkeypatch.setattr(executor, "_finish_one", noting)
+    monkeypatch.setattr(atomic, "_finish", noting)
     tasks.create_group.enqueue("made")
     assert run_jobs() == 1
     assert waits == ["10s"]

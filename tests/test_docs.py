@@ -206,6 +206,40 @@ def test_the_examples_of_the_page_on_retries_find_what_died_and_bring_it_back(sh
     assert Job.objects.get(task_name="shop.tasks.charge").state == State.READY
 
 
+def test_the_examples_of_the_page_on_progress_tell_and_wait(shop, capsys):
+    tasks = importlib.import_module("shop.tasks")
+    for name in ("ada", "grace"):
+        tasks.Order.objects.create(email=f"{name}@example.com")
+    show, wait = [block for block in blocks("docs/progress.md") if file_of(block) is None]
+    names = dict(vars(tasks))
+    with override_settings(PGQUEUE={"IMMEDIATE": True}):
+        exec(compile(show, "docs/progress.md", "exec"), names)  # noqa: S102 -- our own text
+        exec(compile(wait, "docs/progress.md", "exec"), names)  # noqa: S102 -- our own text
+        assert capsys.readouterr().out.startswith("2.0 2.0 grace@example.com 20")
+        assert names["report"]() == 2
+        assert tasks.number_orders.enqueue().progress.done == 2
+
+
+def test_the_examples_of_the_page_on_middleware_carry_a_tenant_and_a_trace(shop):
+    tasks, middleware = importlib.import_module("shop.tasks"), importlib.import_module("shop.middleware")
+    call, _ = [block for block in blocks("docs/middleware.md") if file_of(block) is None]
+    names = dict(vars(tasks))
+    with override_settings(PGQUEUE={"MIDDLEWARE": ["shop.middleware.Tenancy", "shop.middleware.Tracing"]}):
+        exec(compile(call, "docs/middleware.md", "exec"), names)  # noqa: S102 -- our own text
+        token = middleware.tenant.set("grace")
+        spans = middleware.traceparent.set("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+        second = tasks.whose.enqueue()
+        middleware.traceparent.reset(spans)
+        middleware.tenant.reset(token)
+        assert second.headers["traceparent"] == "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        assert len(names["job"].headers["traceparent"]) == 55
+        run_jobs(raising=True)
+    assert list(Job.objects.order_by("pk").values_list("result", flat=True)) == ["acme", "grace"]
+    child = middleware.child_of(second.headers["traceparent"])
+    assert child.startswith("00-0af7651916cd43dd8448eb211c80319c-")
+    assert child != second.headers["traceparent"]
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_python_block_is_python(page):
     for block in blocks(page):
@@ -333,7 +367,8 @@ def test_every_option_of_a_task_is_there():
         "run_after",
         "timeout_seconds",
         "adapter",
-    }  # run_after is using()'s alone
+        "headers",
+    }  # run_after and headers are using()'s alone
     assert told == set(Task.__dataclass_fields__) - made_elsewhere
 
 

@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 from django_pgqueue import db, lifecycle, sql
+from django_pgqueue.progress import Progress
 from django_pgqueue.states import Pausable, State
 from tests import helpers
 
@@ -118,6 +119,7 @@ def call_everything(engine, job_in):
     lifecycle.extend(engine, [1], lease_seconds=60.0)
     lifecycle.cancel_requests(engine, [1])
     lifecycle.open_executions(engine, 1)
+    lifecycle.note_progress(engine, [lifecycle.Noted(1, Progress(1.0), 0.0)])
     lifecycle.succeed(engine, helpers.succeeded(1, 1_000_000))
     lifecycle.succeed_and_discard(engine, [2])
     lifecycle.fail(engine, helpers.failed(job_in("running").execution_id))
@@ -269,6 +271,11 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         lambda connection: {"worker_id": 3},
         OPEN // 10,
         {"pgqueue_execution_open", "pgqueue_job_pkey"},
+    ),
+    "NOTE_PROGRESS": (
+        lambda connection: ends(connection, done=1.0, totals=2.0, messages="m", noted_seconds_ago=0.1),
+        BATCH,
+        {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
     ),
     "RESCUABLE": (lambda connection: {}, OPEN, set()),
     "PRUNE": (

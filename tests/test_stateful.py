@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 
 from django_pgqueue import db, lifecycle
 from django_pgqueue.lifecycle import Cancelled, Cursor, Fate, Lane, Moved, Released
+from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 from tests import helpers
 
@@ -40,7 +41,8 @@ JOBS = """
 SELECT id, task_name, queue_name, priority, state,
        floor(extract(epoch FROM run_after - %(start)s) / 1000)::int, attempt, max_attempts, crashes,
        floor(extract(epoch FROM finished_at - %(start)s) / 1000)::int,
-       cancel_requested_at IS NOT NULL, floor(extract(epoch FROM unknown_since - %(start)s) / 1000)::int, result::text
+       cancel_requested_at IS NOT NULL, floor(extract(epoch FROM unknown_since - %(start)s) / 1000)::int, result::text,
+       progress_done::int, floor(extract(epoch FROM progress_at - %(start)s) / 1000)::int
 FROM pgqueue_job ORDER BY id
 """
 EXECUTIONS = """
@@ -80,6 +82,8 @@ class Job:
     asked: bool = False
     unknown_since: int | None = None
     result: str | None = None
+    progress: tuple[int, int] | None = None
+    """What was told, and when."""
     order: int = 0
     counted: list[int] = field(default_factory=list)
     """Executions since the last retry by an operator."""
@@ -96,6 +100,7 @@ class Job:
                 self.attempt,
             ),
             *(self.max_attempts, self.crashes, self.finished, self.asked, self.unknown_since, self.result),
+            *(self.progress or (None, None)),
         )
 
 
@@ -234,6 +239,7 @@ class Queue(RuleBasedStateMachine):
                 "asked": False,
                 "unknown_since": None,
                 "result": None,
+                "progress": job.progress if job.state is not State.SUCCEEDED else None,
                 "counted": [],
             }
             wanted[job_id] = self.move(job, State.READY, 0, **fresh)
@@ -322,6 +328,21 @@ class Queue(RuleBasedStateMachine):
             self.executions[one.execution_id] = Execution(
                 one.execution_id, job.id, job.attempt, worker_id, self.now + lease, started=place < free
             )
+
+    @precondition(lambda self: self.handed_out)
+    @rule(data=st.data(), done=st.integers(0, 3))
+    def note_progress(self, data: st.DataObject, done: int) -> None:
+        ids = list({self.any_execution(data) for _ in range(data.draw(st.integers(1, 3)))})
+        wanted = {}
+        for execution_id in ids:
+            wanted[execution_id] = Fate.LOST
+            if held := self.held(execution_id):
+                held[1].progress = (done, self.now)
+                wanted[execution_id] = Fate.DONE
+            else:
+                self.lost(execution_id, Outcome.SUCCEEDED)
+        told = [lifecycle.Noted(execution_id, Progress(done), 0.0) for execution_id in ids]
+        assert lifecycle.note_progress(self.engine, told) == wanted
 
     @precondition(lambda self: self.handed_out)
     @rule(data=st.data(), result=st.sampled_from([None, "7"]))

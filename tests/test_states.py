@@ -12,6 +12,7 @@ import pytest
 
 from django_pgqueue import lifecycle, states
 from django_pgqueue.lifecycle import Cancelled, Fate, Moved, Released
+from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, GONE, TRANSITIONS, Act, State
 from tests import helpers
 
@@ -49,6 +50,11 @@ def enqueue(engine, one):
 
 def extend(engine, one):
     return [beat for beat in lifecycle.extend(engine, [1], lease_seconds=600) if beat.execution_id == one.execution_id]
+
+
+def note_progress(engine, one):
+    noted = lifecycle.Noted(one.execution_id, Progress(1.0, 2.0, "half"), 0.0)
+    return lifecycle.note_progress(engine, [noted])[one.execution_id]
 
 
 def succeed(engine, one):
@@ -114,6 +120,7 @@ VARIANTS = [
     Variant(Act.CLAIM, "one", claim, ([],)),
     Variant(Act.CLAIM_ONE, "by its id", claim_one, (None,)),
     Variant(Act.EXTEND, "one", extend, ([],)),
+    Variant(Act.NOTE_PROGRESS, "one", note_progress, NOT_DONE),
     Variant(Act.SUCCEED, "kept", succeed, NOT_DONE),
     Variant(Act.SUCCEED, "kept though asked to cancel", succeed, NOT_DONE, asked_to_cancel=True),
     Variant(Act.SUCCEED, "discarded", discard, NOT_DONE),
@@ -249,6 +256,19 @@ def test_a_retry_begins_anew_and_keeps_the_executions(engine, job_in):
     assert {name: row[name] for name in wanted} == wanted
     assert helpers.rows_of(engine, "pgqueue_execution") == executions
     assert [job.attempt for job in helpers.claim_all(engine)] == [1]
+
+
+@pytest.mark.parametrize(("state", "kept"), [("succeeded", None), ("dead", 1.0), ("cancelled", 1.0)])
+def test_a_retry_keeps_the_progress_of_what_was_not_done(engine, job_in, state, kept):
+    """A task can go on from it; but one that had succeeded begins again."""
+    one = job_in(state)
+    engine.execute("UPDATE pgqueue_job SET progress_done = 1, progress_total = 2, progress_message = 'half', "
+                   "progress_at = now()")  # fmt: skip
+    lifecycle.retry(engine, [one.job_id])
+    row = helpers.job_row(engine, one.job_id)
+    told = [row[f"progress_{name}"] for name in ("done", "total", "message", "at")]
+    assert told[0] == kept
+    assert [value is None for value in told] == [kept is None] * 4
 
 
 @pytest.mark.parametrize("state", sorted(FINISHED))

@@ -13,8 +13,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.models import Execution, Job
-from django_pgqueue.states import State
+from django_pgqueue.states import FINISHED, State
 
+from .bars import bar
 from .readonly import ReadOnlyAdmin
 from .words import ago, badge, breakable, duration, moment, seen_at, shortened, visible
 
@@ -35,8 +36,8 @@ def with_latest_execution(queryset: QuerySet[Any]) -> QuerySet[Any]:
         .annotate(short_error=Left("error", SHORT_ERROR))
     )
     prefetch = Prefetch("executions", queryset=latest, to_attr="latest_executions")
-    jobs: QuerySet[Any] = queryset.defer("arguments", "result").annotate(seen_at=Now()).prefetch_related(prefetch)
-    return jobs
+    jobs: QuerySet[Any] = queryset.defer("arguments", "headers", "result").annotate(seen_at=Now())
+    return jobs.prefetch_related(prefetch)
 
 
 def latest_execution(job: Job) -> Execution | None:
@@ -64,8 +65,10 @@ class JobColumns(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("state"))
     def state_badge(self, job: Job) -> SafeString:
-        """Return the state, coloured."""
-        return badge(job.state, job.state)
+        """Return the state, coloured, and how far a job is that is not over."""
+        shown = badge(job.state, job.state)
+        done = "" if job.state in FINISHED else bar(job.progress)
+        return format_html("{}<div>{}</div>", shown, done) if done else shown
 
     @admin.display(description=gettext_lazy("task"))
     def task(self, job: Job) -> SafeString:

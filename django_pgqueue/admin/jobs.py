@@ -111,7 +111,7 @@ class JobAdmin(JobColumns):
         """Do it to one job, then show its page; POST only."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        job = Job.objects.defer("arguments", "result").filter(pk=job_id).first()
+        job = Job.objects.defer("arguments", "headers", "result").filter(pk=job_id).first()
         if job is None:
             return self.not_found(request, str(job_id))
         act_on_one(request, operation, job)

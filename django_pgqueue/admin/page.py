@@ -20,6 +20,7 @@ from django_pgqueue.models import Execution, Job, Worker
 from django_pgqueue.states import Outcome, State
 
 from .acts import offered
+from .bars import told
 from .pauses import held_back_by
 from .words import ago, badge, duration, full_date, moment, pretty_json, seen_at, situation, visible
 
@@ -74,6 +75,7 @@ def job_page(admin: JobAdmin, request: HttpRequest, object_id: str, extra_contex
         "situation": situation(job, attempts[0].execution.started_at if attempts else None),
         "facts": facts(job),
         "arguments": pretty_json(vars(job)["arguments_text"]),
+        "headers": None if vars(job)["headers_text"] is None else pretty_json(vars(job)["headers_text"]),
         "result": None if vars(job)["result_text"] is None else pretty_json(vars(job)["result_text"]),
         "attempts": attempts[:EXECUTIONS_SHOWN],
         "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
@@ -84,8 +86,9 @@ def job_page(admin: JobAdmin, request: HttpRequest, object_id: str, extra_contex
 
 
 def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
-    """Return one job with its arguments and result as text, which can be shown whatever they are."""
-    texts = {f"{column}_text": Left(Cast(column, TextField()), TEXT_LIMIT) for column in ("arguments", "result")}
+    """Return one job with its arguments, headers and result as text, which can be shown whatever they are."""
+    columns = ("arguments", "headers", "result")
+    texts = {f"{column}_text": Left(Cast(column, TextField()), TEXT_LIMIT) for column in columns}
     try:
         job: Job | None = queryset.prefetch_related(None).annotate(**texts).filter(pk=object_id).first()
     except (ValueError, ValidationError):
@@ -106,6 +109,7 @@ def facts(job: Job) -> list[tuple[str, Any]]:
         (_("Queue"), visible(job.queue_name)),
         (_("Priority"), job.priority),
         (_("Attempt"), _("%(attempt)s of %(most)s") % {"attempt": job.attempt, "most": job.max_attempts}),
+        (_("Progress"), told(job.progress, seen_at(job))),
         (_("Crashes"), job.crashes or None),
         (_("Runs"), _("in a process of its own") if job.isolated else None),
         (_("Enqueued"), when(job.enqueued_at)),

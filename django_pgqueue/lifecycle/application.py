@@ -29,8 +29,11 @@ def enqueue(
     max_attempts: int,
     run_after: datetime | None,
     delay_seconds: float,
+    headers: str | None = None,
 ) -> Enqueued:
-    """Add one ready job, in the transaction open on `connection`; `run_after` overrules `delay_seconds`."""
+    """Add one ready job, in the transaction open on `connection`, with `headers` of JSON; `run_after` overrules
+    `delay_seconds`.
+    """
     [row] = execute(
         connection,
         sql.ENQUEUE,
@@ -42,6 +45,7 @@ def enqueue(
             "max_attempts": max_attempts,
             "run_after": run_after,
             "delay_seconds": delay_seconds,
+            "headers": headers,
         },
     )
     return Enqueued._make(row)
@@ -57,6 +61,7 @@ def enqueue_many(
     max_attempts: int,
     run_after: datetime | None,
     delay_seconds: float,
+    headers: str | None = None,
 ) -> list[int]:
     """Add a ready job for each of `arguments`, a JSON array, in one statement; return their ids in that order."""
     rows = execute(
@@ -70,6 +75,7 @@ def enqueue_many(
             "max_attempts": max_attempts,
             "run_after": run_after,
             "delay_seconds": delay_seconds,
+            "headers": headers,
         },
     )
     return [row[0] for row in rows]
@@ -106,7 +112,7 @@ def _insist(connection: Connection, statement: str, job_ids: Sequence[int], *, a
     while waiting:
         seen = persistently(connection, statement, {"job_ids": waiting})
         changed |= {job_id: State(state) for job_id, state in seen if state}
-        waiting = _still_there(connection, sorted(set(waiting) - {row[0] for row in seen}))
+        waiting = existing(connection, sorted(set(waiting) - {row[0] for row in seen}))
         if waiting and time.monotonic() > deadline:
             if alone:
                 raise JobLocked(f"job {waiting[0]} is locked by another session; nothing was changed")
@@ -117,5 +123,6 @@ def _insist(connection: Connection, statement: str, job_ids: Sequence[int], *, a
     return changed
 
 
-def _still_there(connection: Connection, job_ids: Sequence[int]) -> list[int]:
+def existing(connection: Connection, job_ids: Sequence[int]) -> list[int]:
+    """Return the ids of those jobs that are there, as this connection sees it."""
     return sorted(row[0] for row in execute(connection, sql.EXISTING, {"job_ids": job_ids})) if job_ids else []

@@ -1,4 +1,4 @@
-"""The ways an execution ends by its own worker; the fence is in every statement."""
+"""The ways an execution ends by its own worker, and what it tells before; the fence is in every statement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django_pgqueue.states import Outcome, State
 
 from .arrays import numbers
 from .persistence import persistently
-from .values import Cancelled, Failed, Fate, Moved, Released, Succeeded
+from .values import Cancelled, Failed, Fate, Moved, Noted, Released, Succeeded
 
 
 def succeed(connection: Connection, finished: Sequence[Succeeded]) -> dict[int, Fate]:
@@ -106,11 +106,28 @@ def end_cancelled(connection: Connection, cancelled: Sequence[Cancelled]) -> dic
     return _fates(connection, [row.execution_id for row in rows], done, Outcome.CANCELLED)
 
 
+def note_progress(connection: Connection, noted: Sequence[Noted]) -> dict[int, Fate]:
+    """Write how far jobs have come on their rows; of a closed execution nothing is written (`Fate.LOST`)."""
+    rows = sorted(noted, key=lambda row: row.execution_id)
+    done = persistently(
+        connection,
+        sql.NOTE_PROGRESS,
+        {
+            "execution_ids": [row.execution_id for row in rows],
+            "done": [row.progress.done for row in rows],
+            "totals": [row.progress.total for row in rows],
+            "messages": [row.progress.message for row in rows],
+            "noted_seconds_ago": [row.noted_seconds_ago for row in rows],
+        },
+    )
+    return _fates(connection, [row.execution_id for row in rows], done, None)
+
+
 def _fates(
     connection: Connection,
     execution_ids: Sequence[int],
     done: Sequence[Row],
-    wanted: Outcome,
+    wanted: Outcome | None,
     missing: Fate = Fate.LOST,
 ) -> dict[int, Fate]:
     fates = dict.fromkeys((row[0] for row in done), Fate.DONE)
@@ -128,7 +145,7 @@ def _moves(connection: Connection, wanted: Mapping[int, Outcome], done: Sequence
     return moves
 
 
-def _settle(connection: Connection, wanted: Mapping[int, Outcome], missing: Fate = Fate.LOST) -> dict[int, Fate]:
+def _settle(connection: Connection, wanted: Mapping[int, Outcome | None], missing: Fate = Fate.LOST) -> dict[int, Fate]:
     """Tell why an act did not find these executions open, by what is written there now.
 
     Only the worker that holds an execution writes these outcomes ("crashed" apart), so to find the one that was

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, NamedTuple
 
+from django_pgqueue.progress import Progress
 from django_pgqueue.states import Outcome, State
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -72,6 +73,16 @@ class Claimed(NamedTuple):
     crashes: int
     isolated: bool
     unknown_seconds: float | None
+    headers: str | None = None
+    """JSON text, not decoded yet either."""
+
+
+class Noted(NamedTuple):
+    """What the attempt of an execution has told of its progress, and how many seconds before now."""
+
+    execution_id: int
+    progress: Progress
+    noted_seconds_ago: float
 
 
 class Succeeded(NamedTuple):

@@ -9,7 +9,7 @@ executions along, by Django's own cascade.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import connections, models, router
 from django.db.models import Q
@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue import signals
 from django_pgqueue.db import CANCEL_ASKED, wake_workers_after_commit
 from django_pgqueue.fields import InstantField, PlainJSONField
+from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, State
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from django_pgqueue.exceptions import Duration
 
     class Act(Protocol):
         """An operator's act of `lifecycle`."""
@@ -106,6 +109,7 @@ class Job(models.Model):
     queue_name = models.CharField(_("queue"), max_length=100, db_default="default")
     priority = models.SmallIntegerField(_("priority"), db_default=0)
     arguments = PlainJSONField(_("arguments"))
+    headers = PlainJSONField(_("headers"), null=True)
     state = models.CharField(_("state"), max_length=12, choices=[(s.value, s.value) for s in State], db_default="ready")
     run_after = InstantField(_("run after"), db_default=Now())
     attempt = models.SmallIntegerField(_("attempt"), db_default=0)
@@ -118,6 +122,10 @@ class Job(models.Model):
     unknown_since = InstantField(_("unknown since"), null=True)
     limit_key = models.CharField(max_length=100, null=True)  # noqa: DJ001 -- NULL is "unlimited"; reserved
     result = PlainJSONField(_("result"), null=True)
+    progress_done = models.FloatField(_("done"), null=True)
+    progress_total = models.FloatField(_("of"), null=True)
+    progress_message = models.TextField(_("message"), null=True)  # noqa: DJ001 -- NULL is "nothing told yet"
+    progress_at = InstantField(_("told at"), null=True)
 
     if TYPE_CHECKING:
         objects: ClassVar[JobQuerySet]  # without a plugin no type checker sees what a manager has of its queryset
@@ -161,6 +169,25 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task_name} #{self.pk}"
+
+    @property
+    def progress(self) -> Progress | None:
+        """What the running attempt, or the last one, has told, as of the last refresh; None if nothing."""
+        if self.progress_done is None:
+            return None
+        return Progress(self.progress_done, self.progress_total, self.progress_message or "", self.progress_at)
+
+    def wait(self, timeout: Duration) -> Any:
+        """Wait until this job is over, refresh it, and return its result; see `waiting.wait`."""
+        from django_pgqueue.waiting import wait  # which reads models
+
+        return wait(self, timeout)
+
+    async def await_result(self, timeout: Duration) -> Any:
+        """Do the same from asynchronous code; see `waiting.await_result`."""
+        from django_pgqueue.waiting import await_result  # as above
+
+        return await await_result(self, timeout)
 
     def retry(self) -> bool:
         """Make this finished job ready again, now, with all its attempts; say whether it changed.

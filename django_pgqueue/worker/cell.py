@@ -7,7 +7,6 @@ its length; pickle would run code that a task put there.
 from __future__ import annotations
 
 import faulthandler
-import json
 import logging
 import os
 import select
@@ -19,20 +18,20 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
 from typing import Any, Final, NoReturn
 
-from django_pgqueue import registry
+from django_pgqueue.context import Notes
 from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.progress import Progress
 
-from . import hygiene, memory
+from . import hygiene, letters, memory
 from .drift import surroundings
 from .executor import Attempt
-from .report import Ending, Report
+from .notes import Teller
+from .report import Report
 
 logger = logging.getLogger("django_pgqueue.worker")
 
-LENGTH: Final = struct.Struct("=I")
 WORD: Final = struct.Struct("=i")
 STACK_SIGNAL: Final = signal.SIGUSR2
 STACK_SECONDS: Final = 0.5
@@ -67,11 +66,11 @@ KEPT: Final = (
 
 
 class CellDied(Exception):
-    """The process ended without a report; `status` is its wait status, None if nobody could tell."""
+    """The process ended without a report."""
 
     def __init__(self, status: int | None) -> None:
         super().__init__(status)
-        self.status = status
+        self.status = status  # its wait status, None if nobody could tell
 
 
 class CellKilled(Exception):
@@ -95,27 +94,43 @@ class Cell:
         self.resident_mib = 0.0
         """Its memory after its last job."""
         self._is_busy = False
+        self._is_sent = False
+        """Whether the job has gone through the socket: nothing else may before."""
+        self._is_asked = False
 
-    def run(self, claimed: Claimed, timeout_seconds: float | None) -> Report:
-        """Have one job run; raises `CellDied` if the process ended, `CellKilled` if its time was over."""
+    def run(self, claimed: Claimed, timeout_seconds: float | None, notes: Notes) -> Report:
+        """Have one job run; raises `CellDied` if the process ended, `CellKilled` if its time was over.
+
+        What the job tells of its progress meanwhile goes to `notes`.
+        """
         stop_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         self._is_busy = True
-        if not (self._send(_packed(_as_json(claimed)), stop_at) and self._wait(select.POLLIN, stop_at)):
-            stack = self.stack()
-            self.kill()
-            raise CellKilled(stack)
-        told = self._receive()
-        if told is None or told.pop("execution_id", None) != claimed.execution_id:
-            raise CellDied(self._wait_status())
+        self._is_sent = self._is_asked = False
+        told: dict[str, Any] = {}
+        is_sent = self._is_sent = self._send(letters.packed(letters.as_json(claimed)), stop_at)
+        if self._is_asked:
+            self.ask_to_cancel()
+        while "ending" not in told:
+            if not (is_sent and self._wait(select.POLLIN, stop_at)):
+                stack = self.stack()
+                self.kill()
+                raise CellKilled(stack)
+            told = self._receive() or {}
+            if told.pop("execution_id", None) != claimed.execution_id:
+                raise CellDied(self._wait_status())
+            if progress := told.pop("progress"):
+                notes.note(claimed.execution_id, Progress(*progress))
         self._is_busy = False
         self.is_worn = told.pop("is_worn")
         self.resident_mib = told.pop("resident_mib")
-        return _as_report(claimed, told)
+        return letters.as_report(claimed, told)
 
-    def ask_to_cancel(self, execution_id: int) -> None:
+    def ask_to_cancel(self) -> None:
         """Tell the job that runs there that somebody wants it cancelled; from any thread. It reads this if it asks."""
-        with suppress(OSError):
-            self._jobs.send(_packed({"cancel": execution_id}), socket.MSG_DONTWAIT)
+        self._is_asked = True
+        if self._is_sent:
+            with suppress(OSError):
+                self._jobs.send(letters.packed({"cancel": True}), socket.MSG_DONTWAIT)
 
     def _send(self, data: bytes, stop_at: float | None) -> bool:
         """Send a job; say whether it went in time. That nobody is there to take it is found out by waiting."""
@@ -132,7 +147,7 @@ class Cell:
         """Return the answer, None if the process ended without; what it forked may hold the socket open still."""
         self._jobs.settimeout(DEAD_SECONDS if self.has_ended() else ANSWER_SECONDS)
         try:
-            return _receive(self._jobs)
+            return letters.receive(self._jobs)
         except (OSError, ValueError):  # no answer, or none of ours
             return None
         finally:
@@ -205,20 +220,22 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
     hygiene.watch()
     hygiene.keep_output_open()
     context, before = hygiene.clean_context(), _traces()
-    while (told := _receive(jobs)) is not None:
+    while (told := letters.receive(jobs)) is not None:
         if "cancel" in told:  # the job that it was for did not ask, and has ended
             continue
-        report = context.copy().run(_run, _as_claimed(told), alias, lambda: _is_readable(jobs.fileno(), 0.0))
+        notes = Teller(lambda message: jobs.sendall(letters.packed(message)))
+        claimed = letters.as_claimed(told)
+        report = context.copy().run(_run, claimed, alias, notes, lambda: _is_readable(jobs.fileno(), 0.0))
         answer = {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value}
         answer |= {"is_worn": _traces() != before, "resident_mib": memory.resident_mib()}
         _flush()
-        jobs.sendall(_packed(answer | {"execution_id": report.claimed.execution_id}))
+        jobs.sendall(letters.packed(answer | notes.message(report.claimed.execution_id)))
     os._exit(0)
 
 
-def _run(claimed: Claimed, alias: str, asked_to_cancel: Callable[[], bool]) -> Report:
+def _run(claimed: Claimed, alias: str, notes: Notes, asked_to_cancel: Callable[[], bool]) -> Report:
     """Run a job; whatever comes through the socket meanwhile, or its end, is a wish that the job should stop."""
-    attempt = Attempt(claimed, alias, asked_to_cancel)
+    attempt = Attempt(claimed, alias, notes, asked_to_cancel)
     try:
         hygiene.before_job()
         report = attempt.run()
@@ -248,43 +265,3 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # whatever the task made of it
             stream.flush()
-
-
-# ------------------------------------------------------------------------------- what goes through the socket
-
-
-def _packed(message: dict[str, Any]) -> bytes:
-    data = json.dumps(message).encode()
-    return LENGTH.pack(len(data)) + data
-
-
-def _receive(connection: socket.socket) -> dict[str, Any] | None:
-    """Return the next message, or None at the end of the connection, also in the middle of a message."""
-    head = _read(connection, LENGTH.size)
-    data = head and _read(connection, LENGTH.unpack(head)[0])
-    return json.loads(data) if data else None
-
-
-def _read(connection: socket.socket, size: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            return None
-        data += part
-    return bytes(data)
-
-
-def _as_json(claimed: Claimed) -> dict[str, Any]:
-    return claimed._asdict() | {"run_after": claimed.run_after.isoformat()}
-
-
-def _as_claimed(told: dict[str, Any]) -> Claimed:
-    return Claimed(**(told | {"run_after": datetime.fromisoformat(told["run_after"])}))
-
-
-def _as_report(claimed: Claimed, told: dict[str, Any]) -> Report:
-    ending = Ending(told.pop("ending"))
-    return Report(
-        claimed, ending, told.pop("started_at"), told.pop("finished_at"), registry.get(claimed.task_name), **told
-    )

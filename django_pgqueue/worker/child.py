@@ -18,6 +18,7 @@ import select
 import signal
 import sys
 import time
+from contextlib import suppress
 from typing import Final, NoReturn
 
 import psycopg
@@ -73,6 +74,7 @@ class Child:
         self.completer = Completer(Link(alias, "completer"))
         server.end_at_promotion()
         self.pool = Pool(options, self.hand, board, Nursery(alias), self.completer.hand_over)
+        self.pool.notes = self.completer.notes
         self.fetcher = Fetcher(Link(alias, "fetcher"), self.hand, self.pool, self.completer, Lanes(options.queue_names))
         self.fetcher.worker_id = worker_id
         self.pool.on_hunger = self.fetcher.wake
@@ -198,7 +200,13 @@ class Child:
         running = [one.claimed for one in list(self.hand.running.values())]
         if running:
             logger.warning("%d jobs still run after the grace: they are given back", len(running))
+            self._write_progress()
             self._give_back(running)
+
+    def _write_progress(self) -> None:
+        """Write how far they are, before they are closed."""
+        with suppress(psycopg.Error, OSError), self.link.use() as connection:
+            self.completer.notes.write(connection)
 
     def _give_back(self, jobs: list[lifecycle.Claimed]) -> None:
         try:

@@ -19,6 +19,7 @@ from django_pgqueue.db import EngineConnection, told
 
 from .finisher import finish
 from .link import Link
+from .notes import Notes
 from .report import Ending, Report
 from .service import Service
 
@@ -46,6 +47,8 @@ class Completer(Service):
         super().__init__("completer")
         self.link = link
         self.pending: deque[Report] = deque()
+        self.notes = Notes(self.wake)
+        """How far the running jobs are: written here too, for that has to come before the end of an attempt."""
         self.on_ready: Callable[[], None] = lambda: None
         """Called when jobs were written that will be due again: the fetcher may be asleep for longer than they wait."""
         self.finished = 0
@@ -76,15 +79,19 @@ class Completer(Service):
     def tick(self) -> float:
         """Write a batch of what waits."""
         is_whole = self._fill_batch()
+        if self.notes and not self.notes.due_in_seconds:
+            with self.link.use() as connection:
+                self.notes.write(connection)
         if not self._writing:
-            return 60.0
+            return self.notes.due_in_seconds
         began = time.monotonic()
         reports = self._writing
         with self.link.use() as connection:
+            ready, locked = self._with_their_progress(connection, reports) if self.notes else (reports, [])
             try:
-                locked = finish(connection, reports)
+                locked += finish(connection, ready)
             except UNWRITABLE as error:
-                locked = self._one_by_one(connection, reports, error)
+                locked += self._one_by_one(connection, ready, error)
         self._writing = []
         self.finished += len(reports) - len(locked)
         self.pending.extend(locked)
@@ -93,6 +100,16 @@ class Completer(Service):
         if not is_whole:
             self._stopping.wait(began + WRITE_INTERVAL_SECONDS - time.monotonic())
         return LOCKED_PAUSE_SECONDS if locked and len(locked) == len(self.pending) else 0.0
+
+    def _with_their_progress(
+        self, connection: EngineConnection, reports: list[Report]
+    ) -> tuple[list[Report], list[Report]]:
+        """Write what these attempts have told last; return the reports that may be written, and those that wait."""
+        locked = self.notes.write(connection, [report.claimed.execution_id for report in reports])
+        if not locked:
+            return reports, []
+        waits = [report for report in reports if report.claimed.execution_id in locked]
+        return [report for report in reports if report.claimed.execution_id not in locked], waits
 
     def _fill_batch(self) -> bool:
         """Take of what waits into what is written; say whether that is as much as one statement should carry."""

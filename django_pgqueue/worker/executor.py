@@ -9,31 +9,33 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections
 
-from django_pgqueue import lifecycle, registry, signals
-from django_pgqueue.arguments import decode_arguments, encode_result
-from django_pgqueue.context import TaskContext
+from django_pgqueue import middleware, registry, signals
+from django_pgqueue.arguments import decode_arguments, decode_headers, encode_result
+from django_pgqueue.context import TaskContext, running_job
 from django_pgqueue.db import expect_commit, read_committed
-from django_pgqueue.exceptions import Cancel, Dead, JobLocked, LeaseLost, Retry, Snooze, TaskCancelled, TaskTimeout
+from django_pgqueue.exceptions import Cancel, Dead, LeaseLost, Retry, Snooze, TaskCancelled, TaskTimeout
 
-from . import describe, forks, policy
+from . import atomic, describe, forks, policy
 from .giving_up import CANCELLED, timeout_of
 from .report import Ending, Report
 
 if TYPE_CHECKING:
+    from django_pgqueue.context import Notes
     from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.progress import Progress
     from django_pgqueue.task import Task
 
-ATOMIC_LOCK_SECONDS: Final = 10.0
-"""How long an atomic finish waits for a beat, or somebody else, to let go of its rows."""
 
+class DoesNotFit(BaseException):
+    """The job cannot be run here: its task is unknown, or its arguments cannot be given to it.
 
-class DoesNotFit(Exception):
-    """The job cannot be run here: its task is unknown, or its arguments cannot be given to it."""
+    Not an `Exception`: no middleware is to take it for an error of the task's.
+    """
 
 
 class Attempt:
@@ -51,9 +53,11 @@ class Attempt:
         "copy",
         "interrupted",
         "kwargs",
+        "notes",
         "started_at",
         "task",
         "timed_out",
+        "told",
     )
 
     task: Task[Any, Any]
@@ -61,9 +65,12 @@ class Attempt:
     kwargs: dict[str, Any]
     context: TaskContext | None
 
-    def __init__(self, claimed: Claimed, alias: str, asked_elsewhere: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self, claimed: Claimed, alias: str, notes: Notes, asked_elsewhere: Callable[[], bool] | None = None
+    ) -> None:
         self.claimed = claimed
         self.alias = alias
+        self.notes = notes
         self.context = None
         self.interrupted = False
         self.timed_out = False
@@ -71,6 +78,7 @@ class Attempt:
         self.asked_elsewhere = asked_elsewhere
         self.cancelled = False
         self.committing = False
+        self.told: Progress | None = None
         self.copy = forks.here.copy
         self.started_at = time.monotonic()
 
@@ -82,8 +90,8 @@ class Attempt:
             self._tell_started()
             if self.task.atomic:
                 return self._run_atomic()
-            function = async_to_sync(self.task.func) if self.task.is_async else self.task.func
-            return self._succeeded(self._call(function))
+            call = async_to_sync(self._acall) if self.task.is_async else self._call
+            return self._succeeded(call())
         except BaseException as exception:  # noqa: BLE001 -- whatever a task raises is its end, not the worker's
             return self.ended_by(exception)
 
@@ -91,15 +99,11 @@ class Attempt:
         """Run a coroutine task on the running loop; a cancellation is reported as "given back"."""
         try:
             self._prepare()
-            if self.task.adapter is not None and self.context is not None:
+            if self.task.adapter is not None and self.task.takes_context:
                 await sync_to_async(self._adapt_context)()
             if signals.job_started.has_listeners(self.claimed.task_name):
                 await sync_to_async(self._tell_started)()  # in a thread, for receivers may ask the database
-            try:
-                result = await self._call(self.task.func)
-            finally:
-                self._end_a_copy()
-            return self._succeeded(result)
+            return self._succeeded(await self._acall())
         except BaseException as exception:  # noqa: BLE001 -- as in run()
             return self.ended_by(exception)
 
@@ -124,9 +128,15 @@ class Attempt:
     def _was_asked(self) -> bool:
         return self.asked or (self.asked_elsewhere is not None and self.asked_elsewhere())
 
+    def note(self, execution_id: int, progress: Progress) -> None:
+        """Take note of how far the task is, as it tells its context."""
+        self.told = progress
+        self.notes.note(execution_id, progress)
+
     # ---------------------------------------------------------------- steps
 
     def _prepare(self) -> None:
+        running_job.set(self.claimed.job_id)
         task = registry.get(self.claimed.task_name)
         if task is None:
             raise DoesNotFit(f"this worker knows no task named {self.claimed.task_name!r}")
@@ -135,9 +145,10 @@ class Attempt:
             raise DoesNotFit(f"{task.name} is atomic on database {task.database!r}, and its job is on {self.alias!r}")
         try:
             self.args, self.kwargs = decode_arguments(self.claimed.arguments)
+            headers = decode_headers(self.claimed.headers)
         except ValueError as error:
             raise DoesNotFit(str(error)) from None
-        if task.takes_context:
+        if task.takes_context or middleware.chain().run:
             self.context = TaskContext(
                 job_id=self.claimed.job_id,
                 execution_id=self.claimed.execution_id,
@@ -146,11 +157,15 @@ class Attempt:
                 queue_name=self.claimed.queue_name,
                 database=self.alias,
                 asked_to_cancel=self._was_asked,
+                task_name=task.name,
+                headers=headers,
+                _notes=self,
             )
+        if task.takes_context:
             self.args.insert(0, self.context)
 
     def _adapt_context(self) -> None:
-        if self.task.adapter is not None and self.context is not None:
+        if self.task.adapter is not None and self.task.takes_context and self.context is not None:
             self.args[0] = self.task.adapter.context(self.context)
 
     def _tell_started(self) -> None:
@@ -165,9 +180,23 @@ class Attempt:
                 attempt=claimed.attempt,
             )
 
-    def _call(self, function: Callable[..., Any]) -> Any:
+    def _call(self) -> Any:
+        if self.context is not None and middleware.chain().run:
+            return middleware.run_inside(self.context, self._enter)
+        return self._enter()
+
+    async def _acall(self) -> Any:
         try:
-            return function(*self.args, **self.kwargs)
+            if self.context is not None and middleware.chain().arun:
+                return await middleware.arun_inside(self.context, self._enter)
+            return await self._enter()
+        finally:
+            self._end_a_copy()
+
+    def _enter(self) -> Any:
+        """Call the function itself."""
+        try:
+            return self.task.func(*self.args, **self.kwargs)
         except TypeError as error:
             # Binding first would cost 3 us a job; a call that fails to bind has no frame of the function in it.
             if not _binds(self.task, self.args, self.kwargs):
@@ -184,24 +213,17 @@ class Attempt:
     def _run_atomic(self) -> Report:
         connection = connections[self.alias]
         with read_committed(connection) as commits:
-            report = self._succeeded(self._call(self.task.func))
+            report = self._succeeded(self._call())
             if commits:
                 expect_commit(connection)
-            self._finish_within(connection, report)
+            try:
+                atomic.finish(connection, report, self.told)
+            except LeaseLost:
+                self.interrupted = True
+                raise
             self.committing = True
         report.ending = Ending.WRITTEN
         return report
-
-    def _finish_within(self, connection: Any, report: Report) -> None:
-        """Write the finish in the task's own transaction; raises, and so rolls it back, if the execution is lost."""
-        deadline = time.monotonic() + ATOMIC_LOCK_SECONDS
-        while (fate := _finish_one(connection, report)) is lifecycle.Fate.LOCKED:
-            if time.monotonic() > deadline:
-                raise JobLocked(f"job {self.claimed.job_id} stayed locked by another session at its finish")
-            time.sleep(0.005)
-        if fate is not lifecycle.Fate.DONE:
-            self.interrupted = True
-            raise LeaseLost(f"execution {self.claimed.execution_id} was closed by another worker: rolled back")
 
     # ---------------------------------------------------------------- ends
 
@@ -256,15 +278,6 @@ class Attempt:
             report.delay_seconds = None if last else exception.after_seconds
         else:
             report.delay_seconds = policy.delay_after_failure(self.claimed, exception)
-
-
-def _finish_one(connection: Any, report: Report) -> lifecycle.Fate:
-    execution_id = report.claimed.execution_id
-    if report.ending is Ending.DISCARDED:
-        return lifecycle.succeed_and_discard(connection, [execution_id])[execution_id]
-    now = time.monotonic()
-    row = lifecycle.Succeeded(execution_id, report.result, now - report.started_at, now - report.finished_at)
-    return lifecycle.succeed(connection, [row])[execution_id]
 
 
 def _binds(task: Task[Any, Any], args: list[Any], kwargs: dict[str, Any]) -> bool:

@@ -11,12 +11,16 @@ from django.db import connections, transaction
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import get_settings
+from django_pgqueue.context import running_job
 from django_pgqueue.exceptions import JobLocked
 
 from .executor import Attempt
 from .finisher import finish
+from .notes import Notes
 
 if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
     from django_pgqueue.db import Connection
     from django_pgqueue.lifecycle import Claimed
 
@@ -37,15 +41,19 @@ def run_here(alias: str, claimed: Claimed) -> Report:
 
     Raises `JobLocked` if somebody holds its rows for 10 s: how it ended is not written then.
     """
-    report = attempt(alias, claimed)
-    write(connections[alias], report)
+    notes = Notes()
+    report = attempt(alias, claimed, notes)
+    write(connections[alias], report, notes)
     return report
 
 
-def write(connection: Connection, report: Report) -> None:
-    """Write how an attempt ended; raises `JobLocked` as `run_here`, and `KeyboardInterrupt` if that has ended it."""
+def write(connection: Connection, report: Report, notes: Notes) -> None:
+    """Write how far an attempt came and how it ended.
+
+    Raises `JobLocked` as `run_here`, and `KeyboardInterrupt` if that has ended it.
+    """
     deadline = time.monotonic() + LOCKED_SECONDS
-    while finish(connection, [report]):
+    while notes.write(connection, [report.claimed.execution_id]) or finish(connection, [report]):
         if time.monotonic() > deadline:
             raise JobLocked(f"job {report.claimed.job_id} stayed locked by another session at its finish")
         time.sleep(0.005)
@@ -53,19 +61,26 @@ def write(connection: Connection, report: Report) -> None:
         raise report.exception
 
 
-def attempt(alias: str, claimed: Claimed) -> Report:
+def attempt(alias: str, claimed: Claimed, notes: Notes) -> Report:
     """Run a claimed job in this thread, and return how it ended.
 
     In a transaction that is open here a statement that fails undoes what the task has written, and no more: a worker
     has no transaction around it.
     """
-    connection = connections[alias]
+    before = running_job.get()
+    try:
+        return _attempt(connections[alias], Attempt(claimed, alias, notes))
+    finally:
+        running_job.set(before)
+
+
+def _attempt(connection: BaseDatabaseWrapper, attempt: Attempt) -> Report:
     if not connection.in_atomic_block:
-        return Attempt(claimed, alias).run()
-    with transaction.atomic(using=alias):
-        report = Attempt(claimed, alias).run()
+        return attempt.run()
+    with transaction.atomic(using=connection.alias):
+        report = attempt.run()
         if connection.connection.info.transaction_status is psycopg.pq.TransactionStatus.INERROR:
-            transaction.set_rollback(True, using=alias)
+            transaction.set_rollback(True, using=connection.alias)
     return report
 
 

@@ -48,7 +48,7 @@ class IsolatedAttempt:
             return self._report(Ending.RELEASED)
         task = registry.get(self.claimed.task_name)
         try:
-            report = cell.run(self.claimed, task.timeout_seconds if task is not None else None)
+            report = cell.run(self.claimed, task.timeout_seconds if task is not None else None, self.slot.pool.notes)
         except (CellKilled, CellDied) as ended:
             self.slot.close_cell()
             report = self._killed(ended.stack) if isinstance(ended, CellKilled) else self._died(ended.status)
@@ -74,7 +74,7 @@ class IsolatedAttempt:
     def ask_to_cancel(self) -> None:
         """Tell the process, whose task may ask."""
         if self.slot.cell is not None:
-            self.slot.cell.ask_to_cancel(self.claimed.execution_id)
+            self.slot.cell.ask_to_cancel()
 
     def cancel(self) -> None:
         """The job was asked to stop, and has not: end the process."""

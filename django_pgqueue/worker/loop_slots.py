@@ -162,7 +162,7 @@ class LoopSlots(threading.Thread):
                 if claimed is None:
                     continue
                 slot = self.free.pop()
-                attempt = Attempt(claimed, self.pool.alias)
+                attempt = Attempt(claimed, self.pool.alias, self.pool.notes)
                 job = self.loop.create_task(self._run_one(attempt, slot), context=self._context.copy())
                 self.running[execution_id] = (attempt, job)
                 self.pool.started(claimed, slot)

@@ -21,6 +21,7 @@ from .deadlines import Deadlines
 from .hand import Hand
 from .isolated import IsolatedAttempt
 from .loop_slots import LoopSlots
+from .notes import Notes
 from .report import Ending, Report
 from .thread_slot import ThreadSlot
 
@@ -54,6 +55,8 @@ class Pool:
         self.hand_over = hand_over
         self.on_hunger: Callable[[], None] = lambda: None
         """Called when a slot has become free and no job waits for it."""
+        self.notes = Notes()
+        """Where jobs tell how far they are; the completer's, where there is one."""
         self.jobs: SimpleQueue[int | None] = SimpleQueue()
         self.deadlines = Deadlines(self.time_out, self.cancel, self.give_up)
         self.threads = [ThreadSlot(self, slot) for slot in range(self.concurrency)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import TYPE_CHECKING
 
 import django_pgqueue
@@ -12,6 +13,7 @@ from django_pgqueue.conf import get_settings
 
 from .foreground import attempt, write
 from .link import Link
+from .notes import Notes
 from .service import Service
 
 if TYPE_CHECKING:
@@ -19,19 +21,25 @@ if TYPE_CHECKING:
 
 
 class Beat(Service):
-    """Extends the lease while the job runs: also while somebody thinks at a debugger's prompt."""
+    """Extends the lease while the job runs, also while somebody thinks at a debugger's prompt; writes how far it is."""
 
     def __init__(self, link: Link, worker_id: int) -> None:
         super().__init__("beat")
         self.link = link
         self.worker_id = worker_id
+        self.notes = Notes(self.wake)
+        self._due_at = 0.0
 
     def tick(self) -> float:
-        """Extend, and be seen."""
+        """Extend, and be seen, if a beat is due; write the progress, if that is."""
         with self.link.use() as connection:
-            lifecycle.extend(connection, [self.worker_id], lease_seconds=get_settings().LEASE)
-            lifecycle.beat_workers(connection, [self.worker_id])
-        return get_settings().beat_seconds
+            if not self.notes.due_in_seconds:
+                self.notes.write(connection)
+            if time.monotonic() >= self._due_at:
+                lifecycle.extend(connection, [self.worker_id], lease_seconds=get_settings().LEASE)
+                lifecycle.beat_workers(connection, [self.worker_id])
+                self._due_at = time.monotonic() + get_settings().beat_seconds
+        return min(self.notes.due_in_seconds, max(0.0, self._due_at - time.monotonic()))
 
 
 def run_one(alias: str, job_id: int) -> Report | None:
@@ -52,7 +60,7 @@ def run_one(alias: str, job_id: int) -> Report | None:
     beat = Beat(beats, worker_id)
     beat.start()
     try:
-        return _run(link, worker_id, job_id)
+        return _run(link, worker_id, job_id, beat.notes)
     finally:
         beat.stop()
         beat.join()
@@ -62,13 +70,13 @@ def run_one(alias: str, job_id: int) -> Report | None:
         beats.close()
 
 
-def _run(link: Link, worker_id: int, job_id: int) -> Report | None:
+def _run(link: Link, worker_id: int, job_id: int, notes: Notes) -> Report | None:
     """Claim, run and finish; not on the task's connection, which the task may leave in a transaction."""
     with link.use() as connection:
         claimed = lifecycle.claim_one(connection, job_id, worker_id=worker_id, lease_seconds=get_settings().LEASE)
     if claimed is None:
         return None
-    report = attempt(link.alias, claimed)
+    report = attempt(link.alias, claimed, notes)
     with link.use() as connection:
-        write(connection, report)
+        write(connection, report, notes)
     return report

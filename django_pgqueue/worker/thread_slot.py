@@ -168,7 +168,7 @@ class ThreadSlot(threading.Thread):
     def _attempt(self, claimed: Claimed) -> Attempt | IsolatedAttempt:
         if self.pool.isolates(claimed, registry.get(claimed.task_name)):
             return IsolatedAttempt(claimed, self)
-        return Attempt(claimed, self.pool.alias)
+        return Attempt(claimed, self.pool.alias, self.pool.notes)
 
     def _guarded(self, attempt: Attempt | IsolatedAttempt) -> Report:
         """Run an attempt, and catch what is thrown into it at whatever moment; return its first end."""

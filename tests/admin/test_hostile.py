@@ -31,7 +31,7 @@ HOSTILE = [
 ]
 
 TEXT_COLUMNS = {
-    Job: ("task_name", "queue_name", "limit_key", "state"),
+    Job: ("task_name", "queue_name", "limit_key", "progress_message", "state"),
     Execution: ("outcome", "exception_class", "error", "traceback"),
     Worker: ("hostname", "version", "queue_names"),
 }
@@ -96,7 +96,7 @@ def pages(client: Client, job: Job) -> list[str]:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_text_is_text_in_every_column(operator: Client, make_job: JobMaker, text: str) -> None:
     worker = Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
-    job = make_job("dead", task_name="plain")
+    job = make_job("dead", task_name="plain", progress_done=1.0)
     execution = add_execution(job, worker_id=worker.pk)
     rows = {Job: job.pk, Execution: execution.pk, Worker: worker.pk}
     for model, columns in TEXT_COLUMNS.items():
@@ -183,7 +183,7 @@ def test_no_name_is_imported(operator: Client, make_job: JobMaker) -> None:
 def test_every_text_column_is_tried_and_shown(operator: Client, make_job: JobMaker) -> None:
     """Columns that a model gains belong into TEXT_COLUMNS; one that no page shows would be tried in vain."""
     worker = Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
-    job = make_job("dead")
+    job = make_job("dead", progress_done=1.0)
     rows = {Job: job.pk, Execution: add_execution(job, worker_id=worker.pk).pk, Worker: worker.pk}
     wanted = set()
     for model, columns in TEXT_COLUMNS.items():

@@ -136,3 +136,32 @@ def test_no_such_job(operator: Client, db: None, number: str) -> None:
 
 def test_a_live_job_is_no_dead_letter(operator: Client, make_job: JobMaker) -> None:
     assert operator.get(f"/admin/pgqueue/deadjob/{make_job().pk}/change/").status_code == 302
+
+
+def test_the_progress_of_a_job_is_a_bar_with_its_numbers(operator: Client, make_job: JobMaker) -> None:
+    told = {"progress_done": 1250.0, "progress_total": 5000.0, "progress_message": "<b>rows</b>\u202e"}
+    job = make_job("running", progress_at=timezone.now(), **told)
+    page = page_of(operator, job)
+    assert '<progress class="pgqueue-progress" value="0.2500" max="1" title="25%" aria-label="progress">25%' in page
+    assert "1,250 of 5,000 · &lt;b&gt;rows&lt;/b&gt;\\u202e · " in page
+    rows = operator.get(JOBS).content.decode()
+    assert 'value="0.2500"' in rows
+    assert "rows" not in rows.split("result_list")[1]
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "words"),
+    [(7.0, None, "7 · "), (0.5, None, "0.5 · "), (float("nan"), 4.0, "nan of 4"), (1.0, float("inf"), "1 of inf")],
+)
+def test_without_a_total_there_is_no_bar(
+    operator: Client, make_job: JobMaker, done: float, total: float | None, words: str
+) -> None:
+    page = page_of(operator, make_job(progress_done=done, progress_total=total, progress_at=timezone.now()))
+    assert "<progress" not in page
+    assert words in page
+
+
+def test_a_job_that_is_over_has_no_bar_in_the_list(operator: Client, make_job: JobMaker) -> None:
+    job = make_job("dead", progress_done=1.0, progress_total=4.0)
+    assert "<progress" not in operator.get(JOBS).content.decode()
+    assert 'value="0.2500"' in page_of(operator, job)

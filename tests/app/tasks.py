@@ -663,3 +663,157 @@ def stay_all_the_same(started: str, end: str) -> None:
     """Stay in one call into C until a file exists."""
     Path(started).touch()
     os.system(f"while [ ! -e '{end}' ]; do sleep 0.05; done")  # noqa: S605 -- a path of the test's
+
+
+# ------------------------------------------------------------------------------- progress
+
+
+def wait_for(path: str, seconds: float = 30) -> None:
+    """Wait until a file exists."""
+    deadline = time.monotonic() + seconds
+    while not Path(path).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@task(takes_context=True)
+def tell(context: TaskContext, *steps: object) -> list[object]:
+    """Tell of steps, each a list of arguments; return what was on record before."""
+    before = context.last_progress()
+    for step in steps:
+        context.progress(*step)  # type: ignore[misc]  # whatever a test says
+    return list(before[:3]) if before else []
+
+
+@task(takes_context=True, max_attempts=2, backoff=0)
+def tell_and_fail_once(context: TaskContext) -> float:
+    """Fail at three of four, and go on from there."""
+    before = context.last_progress()
+    if before is None:
+        context.progress(3, 4, "so far")
+        raise RuntimeError("at three")
+    return before.done
+
+
+@task(takes_context=True, atomic=True)
+def tell_atomically(context: TaskContext, name: str) -> None:
+    """Tell within the transaction of the finish."""
+    context.progress(1, 2, name)
+    Group.objects.create(name=name)
+    context.progress(2, 2, name)
+
+
+def _tell_and_wait(context: TaskContext, path: str) -> None:
+    context.progress(1, 4, "begun")
+    wait_for(path)
+    for step in range(1000):
+        context.progress(step, 999, "ended")
+
+
+@task(takes_context=True)
+def tell_and_wait(context: TaskContext, path: str) -> None:
+    """Tell, wait for a file, and tell a thousand times."""
+    _tell_and_wait(context, path)
+
+
+@task(takes_context=True, isolation="process")
+def isolated_tell_and_wait(context: TaskContext, path: str) -> None:
+    """Do the same in a process of its own."""
+    _tell_and_wait(context, path)
+
+
+@task(takes_context=True, isolation="process", atomic=True)
+def isolated_tell_atomically(context: TaskContext, path: str) -> None:
+    """Do the same in a process and a transaction of its own."""
+    _tell_and_wait(context, path)
+
+
+@task(takes_context=True)
+async def tell_and_await(context: TaskContext, path: str) -> list[object]:
+    """Do the same on the event loop; return what is on record then."""
+    context.progress(1, 4, "begun")
+    while not Path(path).exists():
+        await asyncio.sleep(0.01)
+    before = await context.alast_progress()
+    for step in range(1000):
+        context.progress(step, 999, "ended")
+    return list(before[:3]) if before else []
+
+
+@task(takes_context=True, timeout=0.5, max_attempts=1)
+def tell_and_stay(context: TaskContext) -> None:
+    """Tell at the last moment, and be stopped."""
+    context.progress(1, 4)
+    time.sleep(0.2)
+    context.progress(2, 4)
+    for _ in range(3000):
+        time.sleep(0.01)
+
+
+@task(takes_context=True, max_attempts=1)
+def wait_for_another(context: TaskContext, job_id: int) -> object:
+    """Wait for a job inside of a job, which is refused."""
+    from django_pgqueue.models import Job
+
+    return Job.objects.get(pk=job_id).wait(10)
+
+
+@task(max_attempts=1)
+async def await_another(job_id: int) -> object:
+    """Do the same in a coroutine."""
+    from django_pgqueue.models import Job
+
+    return await (await Job.objects.aget(pk=job_id)).await_result(10)
+
+
+# ------------------------------------------------------------------------------- middleware
+
+
+@task
+def current_tenant() -> str | None:
+    """Return the context variable that middleware has set."""
+    from tests.app.middleware import tenant
+
+    return tenant.get()
+
+
+@task
+async def acurrent_tenant() -> str | None:
+    """Return the same on the event loop."""
+    from tests.app.middleware import tenant
+
+    await asyncio.sleep(0)
+    return tenant.get()
+
+
+@task(isolation="process")
+def isolated_tenant() -> str | None:
+    """Return the same in a process of its own."""
+    from tests.app.middleware import tenant
+
+    return tenant.get()
+
+
+@task(takes_context=True)
+def headers(context: TaskContext) -> dict[str, object]:
+    """Return what the job carries."""
+    return dict(context.headers)
+
+
+@task(max_attempts=1)
+async def async_fail(message: str) -> None:
+    """Fail, on the event loop."""
+    raise RuntimeError(message)
+
+
+@task(max_attempts=1)
+def raise_timeout() -> None:
+    """Raise what a timeout throws in."""
+    raise TaskTimeout("as if")
+
+
+@task(max_attempts=1)
+def raise_lease_lost() -> None:
+    """Raise what a lost lease throws in."""
+    from django_pgqueue import LeaseLost
+
+    raise LeaseLost("as if")

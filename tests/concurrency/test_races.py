@@ -13,8 +13,9 @@ from django.db import OperationalError, transaction
 from django.db import connection as django_connection
 
 from django_pgqueue import JobLocked, db, lifecycle
-from django_pgqueue.lifecycle import Cancelled, Fate, Moved, Released, application, persistence
+from django_pgqueue.lifecycle import Cancelled, Fate, Moved, Noted, Released, application, persistence
 from django_pgqueue.models import Job
+from django_pgqueue.progress import Progress
 from django_pgqueue.states import State
 from tests import helpers
 
@@ -149,30 +150,58 @@ ENDS = {
     "RELEASE": lambda engine, one: lifecycle.release(engine, [Released(one)]),
     "END_CANCELLED": lambda engine, one: lifecycle.end_cancelled(engine, [Cancelled(one, None, 0.0)]),
 }
+WORDS = ENDS | {
+    "NOTE_PROGRESS": lambda engine, one: lifecycle.note_progress(engine, [Noted(one, Progress(7.0), 0.0)]),
+}
+"""With what an attempt tells before its end."""
 
 
-@pytest.mark.parametrize("statement", ENDS)
+@pytest.mark.parametrize("statement", WORDS)
 def test_no_end_of_an_execution_counts_once_a_rescue_came_inside_its_window(engine, second, running, gates, statement):
     helpers.end_lease(second)
-    with gates(statement, engine, lambda: ENDS[statement](engine, running.execution_id)) as ending:
+    with gates(statement, engine, lambda: WORDS[statement](engine, running.execution_id)) as ending:
         assert the_fate(helpers.rescue(second)).fate is Fate.DONE
         before = helpers.everything(second)
     assert the_fate(ending.result()) in {Fate.LOST, Moved(Fate.LOST)}
     assert helpers.everything(second) == before
 
 
-@pytest.mark.parametrize("statement", ENDS)
+@pytest.mark.parametrize("statement", WORDS)
 def test_no_end_of_an_execution_counts_when_its_job_runs_again_elsewhere(engine, second, running, gates, statement):
     """The state is running and the attempt is the same: only the execution tells."""
-    with gates(statement, engine, lambda: ENDS[statement](engine, running.execution_id)) as ending:
+    with gates(statement, engine, lambda: WORDS[statement](engine, running.execution_id)) as ending:
         lifecycle.snooze(second, [Released(running.execution_id)])
         again = helpers.claim_one(second, worker_id=2)
         assert (again.job_id, again.attempt) == (running.job_id, running.attempt)
         before = helpers.everything(second)
     assert the_fate(ending.result()) in {Fate.LOST, Moved(Fate.LOST)}
     assert helpers.everything(second) == before
-    assert the_fate(ENDS[statement](engine, running.execution_id)) in {Fate.LOST, Moved(Fate.LOST)}
+    assert the_fate(WORDS[statement](engine, running.execution_id)) in {Fate.LOST, Moved(Fate.LOST)}
     assert helpers.everything(second) == before
+
+
+def test_progress_waits_for_no_finish_and_a_finish_for_no_progress(engine, second, running):
+    with helpers.transaction(second):
+        assert the_fate(WORDS["NOTE_PROGRESS"](second, running.execution_id)) is Fate.DONE
+        assert the_fate(WORDS["SUCCEED"](engine, running.execution_id)) is Fate.LOCKED
+        second.execute("COMMIT")
+    with helpers.transaction(second):
+        assert the_fate(WORDS["SUCCEED"](second, running.execution_id)) is Fate.DONE
+        assert the_fate(WORDS["NOTE_PROGRESS"](engine, running.execution_id)) is Fate.LOCKED
+        second.execute("COMMIT")
+    assert the_fate(WORDS["NOTE_PROGRESS"](engine, running.execution_id)) is Fate.LOST
+    assert helpers.job_row(engine, running.job_id)["progress_done"] == 7.0
+
+
+def test_a_retry_inside_whose_window_a_job_tells_keeps_the_last_word(engine, second, running, gates):
+    lifecycle.fail(engine, helpers.failed(running.execution_id, None))
+    with gates("RETRY", engine, lambda: lifecycle.retry(engine, [running.job_id])) as retrying:
+        lifecycle.retry(second, [running.job_id])
+        again = helpers.claim_one(second)
+        WORDS["NOTE_PROGRESS"](second, again.execution_id)
+        lifecycle.fail(second, helpers.failed(again.execution_id, None))
+    assert retrying.result() == {running.job_id: State.READY}
+    assert helpers.job_row(engine, running.job_id)["progress_done"] == 7.0
 
 
 def test_a_rescue_inside_whose_window_the_attempt_succeeded_does_nothing(engine, second, running, gates):

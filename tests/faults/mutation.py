@@ -34,9 +34,9 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "an atomic finish that is lost commits all the same",
-            "        if fate is not lifecycle.Fate.DONE:\n",
-            "        if False:\n",
-            path=WORKER + "executor.py",
+            "    if fate is not Fate.DONE:\n        raise LeaseLost",
+            "    if False:\n        raise LeaseLost",
+            path=WORKER + "atomic.py",
         ),
         "F09",
     ),

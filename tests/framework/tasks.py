@@ -85,3 +85,8 @@ def look_around(context, started):
     while not context.job.cancel_requested():
         time.sleep(0.01)
     raise Cancel("stopped half-way")
+
+
+@task(takes_context=True)
+def tell(context):
+    context.job.progress(1, 2, "half")

@@ -9,6 +9,7 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle import claim_one
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker import foreground
+from django_pgqueue.worker.notes import Notes
 from tests import helpers
 from tests.app import tasks
 
@@ -20,13 +21,13 @@ def attempted(committing):
     """The report of a job that has run, and whose end is not written."""
     job = tasks.noop.enqueue()
     claimed = claim_one(connection, job.pk, worker_id=0, lease_seconds=60.0)
-    return foreground.attempt("default", claimed)
+    return foreground.attempt("default", claimed, Notes())
 
 
 def test_it_is_written_when_they_let_go(attempted, engine, second):
     second.execute("BEGIN")
     second.execute(LOCK, [attempted.claimed.execution_id])
-    writing = helpers.Background(lambda: foreground.write(engine, attempted))
+    writing = helpers.Background(lambda: foreground.write(engine, attempted, Notes()))
     second.execute("ROLLBACK")
     writing.result()
     assert helpers.state_of(second, attempted.claimed.job_id) == "succeeded"
@@ -37,7 +38,7 @@ def test_it_says_so_when_they_do_not(attempted, engine, second, monkeypatch):
     second.execute("BEGIN")
     second.execute(LOCK, [attempted.claimed.execution_id])
     with pytest.raises(JobLocked, match="stayed locked"):
-        foreground.write(engine, attempted)
+        foreground.write(engine, attempted, Notes())
 
 
 def test_a_job_that_somebody_holds_is_not_run(committing, second):

@@ -77,7 +77,7 @@ def test_a_slot_is_used_again_only_when_its_last_job_is_forgotten(monkeypatch):
     )
     hand.add([claimed])
     hand.start(1, 0, wait=False)
-    own.threads[0].attempt = Attempt(claimed, "default")
+    own.threads[0].attempt = Attempt(claimed, "default", own.notes)
 
     def next_job(slot: int) -> None:
         board.started(slot, 2)

@@ -6,10 +6,11 @@ import argparse
 import sys
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import DEFAULT_DB_ALIAS, connections, router
 
-from django_pgqueue import log, registry
+from django_pgqueue import log, middleware, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.management import reloading
 from django_pgqueue.validation import NAME
@@ -33,7 +34,7 @@ def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
 
 
 def run(told: dict[str, Any], stdout: OutputWrapper) -> int:
-    """Run a worker and return its exit code; raises `CommandError` for a database or a file that cannot be used."""
+    """Run a worker and return its exit code; raises `CommandError` for what it is told and cannot use."""
     if told["reload"] and not reloading.is_watched():
         return reloading.run(stdout)
     alias = told["database"] or default_alias()
@@ -42,6 +43,10 @@ def run(told: dict[str, Any], stdout: OutputWrapper) -> int:
     if connections[alias].vendor != "postgresql":
         raise CommandError(f"The database {alias!r} is not PostgreSQL; --database names another alias.")
     options = as_options(alias, told)
+    try:
+        middleware.chain()  # before the forks, which inherit it
+    except ImproperlyConfigured as error:
+        raise CommandError(str(error)) from None
     log.connect()
     if told["verbosity"]:
         stdout.write(banner(options))

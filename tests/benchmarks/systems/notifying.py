@@ -15,7 +15,7 @@ import time
 
 import psycopg
 
-from django_pgqueue import sql, task as task_module
+from django_pgqueue import enqueueing, sql
 from django_pgqueue.lifecycle import application
 
 ENQUEUE_AND_NOTIFY = sql.ENQUEUE.rstrip() + ", pg_notify('pgqueue', '')"
@@ -56,7 +56,7 @@ def tell_at_exit():
 
 
 application.execute = execute_and_notify
-task_module.wake_workers_after_commit = lambda connection: None
+enqueueing.wake_workers_after_commit = lambda connection: None
 threading.Thread(target=tell_at_last, daemon=True).start()
 atexit.register(tell_at_exit)
 """

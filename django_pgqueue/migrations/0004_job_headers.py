@@ -1,0 +1,19 @@
+from django.db import migrations
+
+import django_pgqueue.fields
+from django_pgqueue.operations import LockTable
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("pgqueue", "0003_pause"),
+    ]
+
+    operations = [
+        LockTable("job"),
+        migrations.AddField(
+            model_name="job",
+            name="headers",
+            field=django_pgqueue.fields.PlainJSONField(null=True, verbose_name="headers"),
+        ),
+    ]

@@ -1,0 +1,47 @@
+"""Middleware in real workers: threads, coroutines, processes of their own, the foreground."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import override_settings
+
+from tests.app import middleware as app
+from tests.app import tasks
+from tests.process.harness import django
+
+pytestmark = pytest.mark.process
+
+TENANCY = ["tests.app.middleware.Tenancy"]
+
+
+@pytest.fixture
+def acme():
+    """The caller's tenant."""
+    with override_settings(PGQUEUE={"MIDDLEWARE": TENANCY}):
+        token = app.tenant.set("acme")
+        yield
+        app.tenant.reset(token)
+
+
+@pytest.mark.parametrize("options", [(), ("--isolation", "process")], ids=["", "isolated"])
+def test_a_context_variable_reaches_the_task_wherever_it_runs(committing, acme, start, options):
+    jobs = [task.enqueue() for task in (tasks.current_tenant, tasks.acurrent_tenant, tasks.isolated_tenant)]
+    app.tenant.set("another")
+    jobs.append(tasks.current_tenant.using(headers={"x": 1}).enqueue())
+    start(*options, MIDDLEWARE=TENANCY)
+    assert [job.wait(20) for job in jobs] == ["acme", "acme", "acme", "another"]
+
+
+def test_a_job_in_the_foreground_has_it_too(committing, acme):
+    job = tasks.current_tenant.enqueue()
+    django("pgqueue", "run", str(job.pk), MIDDLEWARE=TENANCY)
+    assert job.wait(0) == "acme"
+
+
+def test_what_swallows_a_timeout_does_not_undo_it(start):
+    timed_out = tasks.tell_and_stay.enqueue()
+    stopped = tasks.await_for_ever.enqueue()
+    start(MIDDLEWARE=["tests.app.middleware.SwallowsToo"])
+    for job in (timed_out, stopped):
+        with pytest.raises(Exception, match=r"TaskTimeout: ran for longer than its timeout of 0\.5 s"):
+            job.wait(20)
