@@ -19,6 +19,7 @@ from .exceptions import (
 from .retry import exponential, fixed
 from .states import Outcome, State
 from .task import Task
+from .timetable import Times, cron, every
 
 # isort: split
 from .decorator import task  # after the module of that name, or a type checker takes it for that
@@ -38,6 +39,9 @@ __all__ = [
     "Task",
     "TaskContext",
     "TaskTimeout",
+    "Times",
+    "cron",
+    "every",
     "exponential",
     "fixed",
     "task",

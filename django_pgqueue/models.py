@@ -1,4 +1,4 @@
-"""Jobs, executions and workers as Django models: the read side.
+"""Jobs, executions, workers and (from `schedule_models`) schedules as Django models: the read side.
 
 Nothing here writes state. `Job.retry()`, `Job.cancel()` and the same on querysets call `lifecycle`,
 the only writer; a model saved by hand is on its own. There are no foreign keys in the database: one
@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from . import signals
 from .db import wake_workers_after_commit
 from .fields import InstantField, PlainJSONField
+from .schedule_models import Schedule, ScheduleRun
 from .states import FINISHED, Outcome, State
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
             self, connection: BaseDatabaseWrapper, job_ids: Sequence[int], *, alone: bool = False
         ) -> dict[int, State]: ...
 
+
+__all__ = ["DeadJob", "Execution", "Job", "JobQuerySet", "Schedule", "ScheduleRun", "Worker"]
 
 BATCH_SIZE = 1000
 """Jobs that one statement of a queryset's `retry()` or `cancel()` takes."""

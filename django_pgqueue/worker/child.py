@@ -42,6 +42,7 @@ from .memory import resident_mib
 from .nursery import Nursery
 from .options import Options
 from .pool import Pool
+from .scheduler import Schedules
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -82,12 +83,14 @@ class Child:
         self.guard = LeaseGuard(board, self.hand, self.pool.interrupt)
         self.fetcher.may_claim = self.guard.leases_hold
         self.maintenance = Maintenance(Link(alias, "maintenance"))
+        self.schedules = Schedules(Link(alias, "schedules"))
         self.services = [
             self.completer,
             self.fetcher,
             self.watch,
             self.guard,
             self.maintenance,
+            self.schedules,
             self.pool.deadlines,
         ]
         if options.listen and get_settings().NOTIFY:

@@ -53,7 +53,7 @@ def parameters(superuser: db.EngineConnection, monkeypatch: pytest.MonkeyPatch) 
         given[statement[statement.index("pgqueue:") + 8 : statement.index(" */")].upper()] = params
         return original(on, statement, params)
 
-    for module in ("application", "claims", "finishes", "maintenance", "persistence", "workers"):
+    for module in ("application", "claims", "finishes", "maintenance", "persistence", "scheduling", "workers"):
         monkeypatch.setattr(f"django_pgqueue.lifecycle.{module}.execute", execute)
 
     def running(state: str) -> lifecycle.Claimed:
