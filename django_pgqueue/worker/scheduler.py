@@ -57,7 +57,7 @@ class Scheduler:
 
     def __init__(self) -> None:
         self._silence: dict[str, tuple[datetime | None, float]] = {}
-        """Rows with a definition newer than the code's: their last word, and since when there was no other."""
+        """Of each schedule of any code when somebody last vouched for it, and since when this process sees no later."""
         self._complaints: set[tuple[str, object]] = set()
         self._upkeep_at = time.monotonic() + UPKEEP_SECONDS * random.random()  # noqa: S311 -- spreads load
 
@@ -69,6 +69,7 @@ class Scheduler:
         """Write down, fire; return the seconds until the next tick, or None if there is no schedule at all."""
         mine = timetable.definitions(connection.alias)
         seen_at, found = lifecycle.schedules(connection)
+        self._watch(found)
         if self._write_down(connection, mine, seen_at, found):
             seen_at, found = lifecycle.schedules(connection)
         self._keep_up(connection, found)
@@ -106,20 +107,24 @@ class Scheduler:
             first_at = _first(definition, seen_at)
             return lifecycle.add_schedule(connection, definition, origin="code", next_run_at=first_at) is not None
         if row.digest == definition.digest:
-            self._silence.pop(row.name, None)
             return False
-        if definition.digest in row.former_digests.split() and not self._is_left(row):
+        is_older = definition.digest in row.former_digests.split()
+        if is_older and self._silent_seconds(row) <= VOUCHED_SECONDS:
             return False
         return _take_over(connection, row, definition)
 
-    def _is_left(self, row: Scheduled) -> bool:
-        """Say whether the newer definition of a row has had no worker for so long that it can be taken for gone."""
-        now = time.monotonic()
-        word, since = self._silence.get(row.name, (None, now))
-        if word != row.vouched_at:
-            word, since = row.vouched_at, now
-        self._silence[row.name] = word, since
-        return now - since > VOUCHED_SECONDS
+    def _watch(self, found: Sequence[Scheduled]) -> None:
+        """Note who was vouched for since the last turn."""
+        now, before = time.monotonic(), self._silence
+        self._silence = {}
+        for one in found:
+            if one.is_of_code:
+                word, since = before.get(one.name, (None, now))
+                self._silence[one.name] = one.vouched_at, since if word == one.vouched_at else now
+
+    def _silent_seconds(self, one: Scheduled) -> float:
+        """Return for how long this process has seen nobody vouch for a schedule, whatever the database's clock did."""
+        return time.monotonic() - self._silence[one.name][1]
 
     @contextmanager
     def _alone(self, connection: Connection, name: str, definition: object) -> Iterator[None]:
@@ -144,7 +149,13 @@ class Scheduler:
         if time.monotonic() < self._upkeep_at:
             return
         self._upkeep_at = time.monotonic() + UPKEEP_SECONDS
-        left = [one.schedule_id for one in found if one.is_of_code and one.unvouched_seconds > CODE_RETENTION_SECONDS]
+        left = [
+            one.schedule_id
+            for one in found
+            if one.is_of_code
+            and one.unvouched_seconds > CODE_RETENTION_SECONDS
+            and self._silent_seconds(one) > UPKEEP_SECONDS
+        ]
         if left:
             lifecycle.remove_schedules(connection, left, CODE_RETENTION_SECONDS)
         if found:
