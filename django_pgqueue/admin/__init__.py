@@ -1,4 +1,4 @@
-"""The admin: jobs, dead letters and workers to look at, and what an operator may do to jobs.
+"""The admin: jobs, dead letters, workers and schedules to look at, and what an operator may do to them.
 
 Everything is bounded, so that it works on millions of jobs (see `paginator`, `filters`), and everything is text:
 nothing is decoded in a list, nothing imported because a row names it. Jobs change through `models` only (see `acts`).
@@ -6,13 +6,15 @@ nothing is decoded in a list, nothing imported because a row names it. Jobs chan
 
 from django.contrib import admin
 
-from django_pgqueue.models import DeadJob, Job, Worker
+from django_pgqueue.models import DeadJob, Job, Schedule, Worker
 
 from .jobs import DeadJobAdmin, JobAdmin
+from .schedules import ScheduleAdmin
 from .workers import WorkerAdmin
 
-__all__ = ["DeadJobAdmin", "JobAdmin", "WorkerAdmin"]
+__all__ = ["DeadJobAdmin", "JobAdmin", "ScheduleAdmin", "WorkerAdmin"]
 
 admin.site.register(Job, JobAdmin)
 admin.site.register(DeadJob, DeadJobAdmin)
+admin.site.register(Schedule, ScheduleAdmin)
 admin.site.register(Worker, WorkerAdmin)

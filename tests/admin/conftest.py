@@ -51,8 +51,9 @@ def client_of(make_user: Callable[..., User]) -> Callable[..., Client]:
 
 @pytest.fixture
 def operator(client_of: Callable[..., Client]) -> Client:
-    """A client whose user may see jobs and do everything to them."""
-    return client_of("view_job", "view_worker", "retry_job", "cancel_job", "run_job")
+    """A client whose user may see jobs and schedules, and do everything to them but write schedules."""
+    of_schedules = ("view_schedule", "run_schedule", "pause_schedule")
+    return client_of("view_job", "view_worker", "retry_job", "cancel_job", "run_job", *of_schedules)
 
 
 @pytest.fixture
