@@ -9,7 +9,7 @@ from django.db.models import OuterRef, QuerySet, Subquery, TextField
 from django.db.models.functions import Cast, Left, Now
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
@@ -19,7 +19,7 @@ from django_pgqueue.models import Job, Schedule
 
 from .page import TEXT_LIMIT
 from .readonly import ReadOnlyAdmin
-from .words import ago, badge, breakable, moment, pretty_json, seen_at, visible
+from .words import ago, badge, breakable, moment, pretty_json, seen_at, shortened, visible
 
 
 class ScheduleColumns(ReadOnlyAdmin):
@@ -34,14 +34,20 @@ class ScheduleColumns(ReadOnlyAdmin):
 
     @admin.display(description=_("schedule"))
     def title(self, one: Schedule) -> SafeString:
-        """Return the name."""
-        return breakable(one.name)
+        """Return the name, and below it the task where that is another, and what is wrong."""
+        task = "" if one.name.partition(":")[0] == one.task_name else breakable(one.task_name)
+        parts = [breakable(one.name)]
+        if task:
+            parts.append(format_html('<div class="pgqueue-quiet">{}</div>', task))
+        if why := wrong(one):
+            parts.append(format_html('<div class="pgqueue-last-error">{}</div>', shortened(why)))
+        return format_html_join("", "{}", ((part,) for part in parts))
 
     @admin.display(description=_("state"))
     def state(self, one: Schedule) -> SafeString:
         """Return a badge: on, paused, in no code, or wrong."""
-        if why := wrong(one):
-            return format_html('{}<div class="pgqueue-last-error">{}</div>', badge("dead", _("wrong")), why)
+        if wrong(one):
+            return badge("dead", _("wrong"))
         if not one.enabled:
             return badge("cancelled", _("paused"))
         if one.vouched_at is not None and (seen_at(one) - one.vouched_at).total_seconds() > VOUCHED_SECONDS:
@@ -55,31 +61,27 @@ class ScheduleColumns(ReadOnlyAdmin):
 
     @admin.display(description=_("when"))
     def when(self, one: Schedule) -> SafeString:
-        """Return the expression, and in words what it says."""
+        """Return in words when it runs, and the expression that says so, with its time zone."""
         words = visible(expressions.in_words(one.expression))
-        if words.lower() == one.expression:
+        if one.expression.startswith("every "):  # an interval says it itself, and knows no time zone
             return format_html("{}", words)
-        return format_html('{}<div class="pgqueue-quiet"><code>{}</code></div>', words, visible(one.expression))
+        shown = words, visible(one.expression), visible(one.time_zone)
+        return format_html('{}<div class="pgqueue-quiet"><code>{}</code> {}</div>', *shown)
 
-    @admin.display(description=_("time zone"))
-    def zone(self, one: Schedule) -> str:
-        """Return the time zone, which an interval has none of."""
-        return "" if one.expression.startswith("every ") else visible(one.time_zone)
-
-    @admin.display(description=_("next run"))
+    @admin.display(description=_("next run"), empty_value="")
     def next_run(self, one: Schedule) -> Any:
         """Return when it runs next, in words."""
-        if not one.enabled:
+        if not one.enabled or wrong(one):
             return ""
         is_due = one.next_run_at <= seen_at(one)
-        return moment(one.next_run_at, str(_("due now")) if is_due else ago(one.next_run_at, seen_at(one)))
+        return moment(one.next_run_at, str(_("due now")) if is_due else ago(one.next_run_at, seen_at(one), brief=True))
 
-    @admin.display(description=_("last run"))
+    @admin.display(description=_("last run"), empty_value="")
     def last_run(self, one: Schedule) -> Any:
         """Return when it ran last, in words."""
-        return one.last_run_at and moment(one.last_run_at, ago(one.last_run_at, seen_at(one)))
+        return one.last_run_at and moment(one.last_run_at, ago(one.last_run_at, seen_at(one), brief=True))
 
-    @admin.display(description=_("last result"))
+    @admin.display(description=_("last result"), empty_value="")
     def last_result(self, one: Schedule) -> Any:
         """Return the state of the last job, which leads to it; it may be gone by now."""
         state = vars(one).get("last_state")

@@ -22,11 +22,20 @@ else:
     ModelForm = forms.ModelForm  # not generic at run time
 
 
-DEFAULTS = {"enabled": True, "missed": "latest", "if_running": "overlap", "jitter_seconds": 0}
+DEFAULTS: dict[str, Any] = {
+    "args": [],
+    "kwargs": {},
+    "enabled": True,
+    "missed": "latest",
+    "if_running": "overlap",
+    "jitter_seconds": 0,
+}
 
 
 class JSONField(forms.JSONField):
     """Django's, that refuses what Python cannot read, as nested 10,000 deep, instead of failing."""
+
+    widget = forms.Textarea(attrs={"rows": 3, "cols": 60})
 
     def to_python(self, value: Any) -> Any:
         """Return what the JSON says."""
@@ -46,9 +55,9 @@ class JSONField(forms.JSONField):
 class ScheduleForm(ModelForm):
     """What, when, with what."""
 
-    task_name = forms.ChoiceField(label=_("task"))
+    task_name = forms.ChoiceField(label=_("Task"))
     expression = forms.CharField(
-        label=_("when"),
+        label=_("When"),
         max_length=expressions.MAX_LENGTH,
         help_text=_(
             "A cron expression of five fields, minute hour day month weekday, as in 30 9 * * 1-5; @hourly, @daily, "
@@ -56,12 +65,12 @@ class ScheduleForm(ModelForm):
         ),
     )
     time_zone = forms.CharField(
-        label=_("time zone"), max_length=64, help_text=_("That a cron expression is read in, as in Europe/Paris.")
+        label=_("Time zone"), max_length=64, help_text=_("That a cron expression is read in, as in Europe/Paris.")
     )
-    args = JSONField(label=_("arguments"), required=False, help_text=_('A list in JSON, as in [1, "a"].'))
-    kwargs = JSONField(label=_("named arguments"), required=False, help_text=_('An object in JSON, as in {"days": 7}.'))
+    args = JSONField(label=_("Arguments"), required=False, help_text=_('A list in JSON, as in [1, "a"].'))
+    kwargs = JSONField(label=_("Named arguments"), required=False, help_text=_('An object in JSON, as in {"days": 7}.'))
     jitter_seconds = forms.FloatField(
-        label=_("jitter"),
+        label=_("Jitter"),
         required=False,
         min_value=0,
         max_value=timetable.MAX_JITTER_SECONDS,

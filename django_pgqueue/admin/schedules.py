@@ -26,7 +26,7 @@ from .words import visible
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-SHOWN = ("task", "shown_arguments", "when", "zone", "missed", "if_running", "jitter_seconds", "where")
+SHOWN = ("task", "shown_arguments", "when", "missed", "if_running", "jitter_seconds", "where")
 ONE_REQUEST = 1000
 """Schedules that one request acts on at most."""
 
@@ -51,7 +51,7 @@ class ScheduleAdmin(ScheduleColumns):
 
     form = ScheduleForm
     change_form_template = "pgqueue/admin/schedule.html"
-    list_display = ["title", "state", "task", "when", "zone", "next_run", "last_run", "last_result", "where"]
+    list_display = ["title", "state", "when", "next_run", "last_run", "last_result", "where"]
     list_filter = [OriginFilter]
     search_fields = ["name", "task_name"]
     ordering = ["name", "pk"]
