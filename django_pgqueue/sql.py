@@ -949,7 +949,7 @@ DELETE FROM pgqueue_worker WHERE id = ANY (ARRAY (SELECT id FROM old))
 # All schedules, as a worker has to know them, and the database's clock; a single row of nothing else if there is none.
 #
 # Caller: lifecycle.schedules(), every few seconds while there are any
-# Cost:   0.1 ms for none; 0.3 ms for 100. Not their arguments, which only FIRE reads.
+# Cost:   0.13 ms for none; 0.6 ms for 100. Not their arguments, which only FIRE reads.
 SCHEDULES: Final = """
 /* pgqueue:schedules */
 SELECT clock.seen_at, schedule.id, schedule.name, schedule.origin, schedule.task_name, schedule.expression,
@@ -968,7 +968,7 @@ ORDER BY schedule.id
 # Fence:  the definition and the next tick as the caller has read them; the unique (schedule, tick)
 # Locks:  the schedule's row, if nobody else has it
 # Index:  pgqueue_schedulerun_tick: the tick itself, and the last 20 for a job that is not finished
-# Cost:   0.3 ms
+# Cost:   2 ms on a busy machine, 3 with a look for unfinished jobs; the same with 50,000 ticks on record
 # Whether the tick has come is the database's to say. A definition of the code counts while somebody vouches for it.
 FIRE: Final = """
 /* pgqueue:fire */

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue import sql
@@ -92,8 +92,11 @@ class Fired(NamedTuple):
 
 
 def schedules(connection: Connection) -> tuple[datetime, list[Scheduled]]:
-    """Return the database's clock, and all schedules by id, paused ones too."""
-    rows = execute(connection, sql.SCHEDULES, {})
+    """Return the database's clock, and all schedules by id, paused ones too; instants in UTC.
+
+    The session's own time zone may be another, in which Python compares by the clock on the wall.
+    """
+    rows = [tuple(map(_in_utc, row)) for row in execute(connection, sql.SCHEDULES, {})]
     return rows[0][0], [Scheduled._make(row) for row in rows if row[1] is not None]
 
 
@@ -214,6 +217,10 @@ def prune_schedule_runs(
     """Forget ticks that are older, but for the `kept` last ones of each schedule; return how many."""
     params = {"retention_seconds": retention_seconds, "kept": kept, "limit": limit}
     return len(persistently(connection, sql.PRUNE_SCHEDULE_RUNS, params))
+
+
+def _in_utc(value: Any) -> Any:
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
 def _switch(connection: Connection, schedule_id: int, *, enabled: bool, next_run_at: datetime | None) -> bool:

@@ -83,16 +83,16 @@ class Child:
         self.guard = LeaseGuard(board, self.hand, self.pool.interrupt)
         self.fetcher.may_claim = self.guard.leases_hold
         self.maintenance = Maintenance(Link(alias, "maintenance"))
-        self.schedules = Schedules(Link(alias, "schedules"))
         self.services = [
             self.completer,
             self.fetcher,
             self.watch,
             self.guard,
             self.maintenance,
-            self.schedules,
             self.pool.deadlines,
         ]
+        if not options.drain:
+            self.services.append(Schedules(Link(alias, "schedules")))
         if options.listen and get_settings().NOTIFY:
             link = Link(get_settings().LISTEN_DATABASE or alias, "listener")
             self.services.append(Listener(link, self.fetcher.bell, self.fetcher.may_sleep))

@@ -337,6 +337,24 @@ def test_old_ticks_are_forgotten_but_for_the_last(clock, engine):
     assert ScheduleRun.objects.count() == 100
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
+def test_the_server_s_own_time_zone_makes_no_difference_in_the_hour_that_comes_twice(clock, engine, release, zone):
+    """Instants read in that zone would be compared by the clock on its wall."""
+    engine.execute(f"SET TIME ZONE '{zone}'")
+    fold = datetime(2030, 10, 26, 23, 50, tzinfo=UTC)  # ten to two in Berlin, where it is two o'clock twice
+    clock.set(fold)
+    berlin = {"time_zone": "Europe/Berlin"}
+    worker = release(
+        helpers.definition("daily", expression="30 2 * * *", **berlin),
+        helpers.definition("quarterly", expression="*/15 * * * *", **berlin),
+    )
+    for minutes in range(0, 150, 5):
+        clock.set(fold + timedelta(minutes=minutes))
+        assert worker() == pytest.approx(60 * (15 - (50 + minutes) % 15), abs=2)
+    assert ticks("daily") == [datetime(2030, 10, 27, 0, 30, tzinfo=UTC)]
+    assert ticks("quarterly") == [fold + timedelta(minutes=10 + 15 * n) for n in range(10)]
+
+
 # ------------------------------------------------------------------ releases side by side
 
 EARLIER = DAILY
@@ -533,7 +551,7 @@ def test_where_there_is_no_schedule_it_costs_a_statement_a_minute_and_no_connect
 
 
 def test_rows_made_elsewhere_are_seen_within_the_interval(service, engine):
-    helpers.make_schedule(engine, due_in=3600.0)
+    helpers.make_schedule(engine, due_in=3600.0, expression="@yearly")
     assert service.tick() == 5.0
     with override_settings(PGQUEUE={"SCHEDULE_INTERVAL": 2}):
         assert service.tick() == 2.0
