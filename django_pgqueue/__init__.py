@@ -26,6 +26,7 @@ from .progress import Progress
 from .retry import exponential, fixed
 from .states import Outcome, State
 from .task import Task
+from .timetable import Times, cron, every
 
 # isort: split
 from .decorator import task  # after the module of that name, or a type checker takes it for that
@@ -52,6 +53,9 @@ __all__ = [
     "TaskCancelled",
     "TaskContext",
     "TaskTimeout",
+    "Times",
+    "cron",
+    "every",
     "exponential",
     "fixed",
     "task",

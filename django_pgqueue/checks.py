@@ -12,7 +12,7 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
-from . import conf, middleware, registry
+from . import conf, middleware, registry, timetable
 
 COMMAND = "runworker"
 
@@ -31,6 +31,14 @@ def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[
         for task in registry.all_tasks()
         if not registry.is_found_by_workers(task.func.__module__)
     ]
+
+
+@register("pgqueue")
+def check_schedules(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """pgqueue.E005: a schedule of the code cannot run, or two have one name."""
+    if conf.problems(getattr(settings, "PGQUEUE", {})):  # E001 says so, and nothing can be judged
+        return []
+    return [Error(problem, id="pgqueue.E005") for problem in timetable.problems()]
 
 
 @register("pgqueue")

@@ -45,6 +45,8 @@ class Settings:
     """Seconds between two looks for executions whose lease is over."""
     PRUNE_INTERVAL: float = option(60.0, "duration")
     """Seconds between two rounds of removing finished jobs past their retention."""
+    SCHEDULE_INTERVAL: float = option(5.0, "duration")
+    """Seconds between two looks of a worker at the schedules, where none is due before; 60 while there are none."""
     POLL_INTERVAL: float = option(30.0, "duration")
     """Seconds an idle worker sleeps at most while notifications reach it."""
     POLL_INTERVAL_WITHOUT_LISTEN: float = option(1.0, "duration")

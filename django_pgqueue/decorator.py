@@ -7,14 +7,16 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, overload
 
-from . import registry
+from . import registry, timetable
 from .conf import Retention
 from .context import TaskContext
 from .exceptions import Duration, InvalidTask
 from .retry import Backoff
 from .task import Errors, Isolation, Task
+from .timetable import Times
 
-OPTIONS: Final = frozenset(field.name for field in fields(Task) if field.init) - {"func", "adapter", "headers"}
+NO_OPTIONS: Final = {"func", "adapter", "headers"}
+OPTIONS: Final = frozenset(field.name for field in fields(Task) if field.init) - NO_OPTIONS | {"schedule"}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,6 +42,7 @@ def task(
     database: str | None = ...,
     timeout: Duration | None = ...,
     isolation: Isolation | None = ...,
+    schedule: Times | Iterable[Times] = ...,
 ) -> Callable[[Callable[Concatenate[TaskContext, P], R]], Task[P, R]]: ...
 @overload
 def task(
@@ -59,8 +62,11 @@ def task(
     database: str | None = ...,
     timeout: Duration | None = ...,
     isolation: Isolation | None = ...,
+    schedule: Times | Iterable[Times] = ...,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
-def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+def task(
+    function: Callable[..., Any] | None = None, /, *, schedule: Times | Iterable[Times] = (), **options: Any
+) -> Any:
     """Make a task of a module-level function; with or without options.
 
     * `name`: its key in the rows, instead of the function's dotted path; `aliases`: earlier names still accepted.
@@ -77,6 +83,7 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
       cancelled, an isolated one killed. None: as long as it takes.
     * `isolation="process"`: each job runs in a process of its own, which is all that a crash takes with it.
     * `store_result`: whether the return value is kept; it must be JSON then, or the attempt fails.
+    * `schedule`: when workers enqueue it by themselves: `cron(…)`, `every(…)`, or a list of these.
 
     Raises `InvalidTask` if the function or an option is wrong.
     """
@@ -87,7 +94,9 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             hint = f"did you mean {close[0]!r}?" if close else f"they are {', '.join(sorted(OPTIONS))}"
             raise InvalidTask(f"@task has no option {unknown!r}: {hint}")
         made: Task[Any, Any] = Task(func=func, **options)
+        timetable.check_schedule(made, schedule)  # before anything is known of the task
         registry.register(made)
+        timetable.declare(made, schedule)
         return made
 
     return decorate if function is None else decorate(function)

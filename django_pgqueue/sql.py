@@ -1048,3 +1048,290 @@ WITH old AS MATERIALIZED (
 )
 DELETE FROM pgqueue_worker WHERE id = ANY (ARRAY (SELECT id FROM old))
 """
+
+# All schedules, as a worker has to know them, and the database's clock; a single row of nothing else if there is none.
+#
+# Caller: lifecycle.schedules(), every few seconds while there are any
+# Cost:   0.13 ms for none; 0.6 ms for 100. Not their arguments, which only FIRE reads.
+SCHEDULES: Final = """
+/* pgqueue:schedules */
+SELECT clock.seen_at, schedule.id, schedule.name, schedule.origin, schedule.task_name, schedule.expression,
+       schedule.time_zone, schedule.missed, schedule.jitter_seconds, schedule.queue_name, schedule.priority,
+       schedule.max_attempts, schedule.enabled, schedule.next_run_at, schedule.revision, schedule.digest,
+       schedule.former_digests, schedule.vouched_at
+FROM (SELECT statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS seen_at) AS clock
+LEFT JOIN pgqueue_schedule AS schedule ON true
+ORDER BY schedule.id
+"""
+
+# Make the job of one tick of a schedule, note the tick, and set the next one: all of it or nothing.
+#
+# Moves:  → ready
+# Caller: lifecycle.fire(), from any worker
+# Fence:  the definition and the next tick as the caller has read them; the unique (schedule, tick)
+# Locks:  the schedule's row, if nobody else has it
+# Index:  pgqueue_schedulerun_tick: the tick itself, and the last 20 for a job that is not finished
+# Cost:   2 ms on a busy machine, 3 with a look for unfinished jobs; the same with 50,000 ticks on record
+# Whether the tick has come is the database's to say. A definition of the code counts while somebody vouches for it.
+FIRE: Final = """
+/* pgqueue:fire */
+WITH due AS MATERIALIZED (
+    SELECT id, task_name, arguments, if_running
+    FROM pgqueue_schedule
+    WHERE id = %(schedule_id)s
+      AND revision = %(revision)s
+      AND next_run_at = %(expected_at)s::timestamptz
+      AND enabled
+      AND (
+          origin = 'admin'
+          OR vouched_at > statement_timestamp()
+                + make_interval(secs => %(time_shift_seconds)s::float8 - %(vouched_seconds)s::float8)
+      )
+      AND %(tick_at)s::timestamptz
+            <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+judged AS MATERIALIZED (
+    SELECT due.id, due.task_name, due.arguments, CASE
+        WHEN EXISTS (
+            SELECT FROM pgqueue_schedulerun
+            WHERE schedule_id = due.id AND tick_at = %(tick_at)s::timestamptz
+        ) THEN 'again'
+        WHEN due.if_running = 'overlap' OR NOT EXISTS (
+            SELECT
+            FROM (
+                SELECT job_id FROM pgqueue_schedulerun
+                WHERE schedule_id = due.id AND job_id IS NOT NULL
+                ORDER BY tick_at DESC
+                LIMIT 20
+            ) AS recent
+            CROSS JOIN LATERAL (
+                SELECT FROM pgqueue_job WHERE id = recent.job_id AND finished_at IS NULL OFFSET 0
+            ) AS unfinished
+        ) THEN 'fired'
+        WHEN due.if_running = 'queue' THEN 'waits'
+        ELSE 'skipped'
+    END AS what
+    FROM due
+),
+made AS (
+    INSERT INTO pgqueue_job
+        (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after)
+    SELECT task_name, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+    FROM judged
+    WHERE what = 'fired'
+    RETURNING id
+),
+noted AS (
+    INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, fired_at, job_id)
+    SELECT id, %(tick_at)s::timestamptz,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8), (SELECT id FROM made)
+    FROM judged
+    WHERE what IN ('fired', 'skipped')
+),
+moved AS (
+    UPDATE pgqueue_schedule AS schedule
+    SET next_run_at = %(following_at)s::timestamptz,
+        last_run_at = CASE WHEN judged.what = 'fired' THEN %(tick_at)s::timestamptz ELSE schedule.last_run_at END,
+        last_job_id = coalesce((SELECT id FROM made), schedule.last_job_id)
+    FROM judged
+    WHERE schedule.id = judged.id AND judged.what <> 'waits'
+)
+SELECT what, (SELECT id FROM made) FROM judged
+"""
+
+# Make a job of a schedule now, besides its ticks.
+#
+# Moves:  → ready
+# Caller: lifecycle.run_schedule(), for an operator
+# Answers for the row whether it was there at all: one that was and gave no job is locked. So do the next ones.
+RUN_SCHEDULE: Final = """
+/* pgqueue:run_schedule */
+WITH asked AS MATERIALIZED (
+    SELECT id, task_name, arguments FROM pgqueue_schedule WHERE id = %(schedule_id)s FOR NO KEY UPDATE SKIP LOCKED
+),
+made AS (
+    INSERT INTO pgqueue_job
+        (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after)
+    SELECT task_name, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    FROM asked
+    RETURNING id
+),
+noted AS (
+    INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, fired_at, job_id)
+    SELECT id, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8), (SELECT id FROM made)
+    FROM asked
+),
+moved AS (
+    UPDATE pgqueue_schedule AS schedule
+    SET last_run_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+        last_job_id = (SELECT id FROM made)
+    FROM asked
+    WHERE schedule.id = asked.id
+)
+SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s), (SELECT id FROM made)
+"""
+
+# Set the next tick of a schedule without a job: ticks that are not made up for, or a clock that was put right.
+#
+# Caller: lifecycle.plan_schedule(), from any worker
+# Fence:  the definition and the next tick as the caller has read them
+PLAN_SCHEDULE: Final = """
+/* pgqueue:plan_schedule */
+WITH mine AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_schedule
+    WHERE id = %(schedule_id)s AND revision = %(revision)s AND next_run_at = %(expected_at)s::timestamptz
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE pgqueue_schedule
+SET next_run_at = %(following_at)s::timestamptz
+WHERE id = ANY (ARRAY (SELECT id FROM mine))
+RETURNING id
+"""
+
+# Add a schedule, of the code or of the admin, unless there is one of that name.
+#
+# Caller: lifecycle.add_schedule(), from any worker whose code has it, or for an operator
+ADD_SCHEDULE: Final = """
+/* pgqueue:add_schedule */
+INSERT INTO pgqueue_schedule
+    (name, origin, task_name, arguments, expression, time_zone, missed, if_running, jitter_seconds, queue_name,
+     priority, max_attempts, digest, next_run_at, enabled, vouched_at)
+VALUES (
+    %(name)s, %(origin)s::varchar, %(task_name)s, %(arguments)s::json, %(expression)s, %(time_zone)s, %(missed)s,
+    %(if_running)s, %(jitter_seconds)s, %(queue_name)s, %(priority)s, %(max_attempts)s, %(digest)s,
+    %(next_run_at)s::timestamptz, %(enabled)s,
+    CASE WHEN %(origin)s::varchar = 'code'
+         THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END
+)
+ON CONFLICT (origin, name) DO NOTHING
+RETURNING id
+"""
+
+# Give a schedule another definition.
+#
+# Caller: lifecycle.change_schedule(), from any worker whose code has it, or for an operator
+# Fence:  the definition as the caller has read it
+# A tick that is due was the former definition's to give, and stays owed.
+CHANGE_SCHEDULE: Final = """
+/* pgqueue:change_schedule */
+WITH mine AS MATERIALIZED (
+    SELECT id, enabled AND next_run_at
+            <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS is_due
+    FROM pgqueue_schedule
+    WHERE id = %(schedule_id)s AND revision = %(revision)s
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+changed AS (
+    UPDATE pgqueue_schedule AS schedule
+    SET name = %(name)s, task_name = %(task_name)s, arguments = %(arguments)s::json, expression = %(expression)s,
+        time_zone = %(time_zone)s, missed = %(missed)s, if_running = %(if_running)s,
+        jitter_seconds = %(jitter_seconds)s, queue_name = %(queue_name)s, priority = %(priority)s,
+        max_attempts = %(max_attempts)s, digest = %(digest)s, former_digests = %(former_digests)s,
+        revision = schedule.revision + 1,
+        next_run_at = CASE WHEN mine.is_due THEN schedule.next_run_at ELSE %(next_run_at)s::timestamptz END,
+        vouched_at = CASE WHEN schedule.origin = 'code'
+            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END
+    FROM mine
+    WHERE schedule.id = mine.id
+)
+SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revision = %(revision)s),
+       (SELECT id FROM mine)
+"""
+
+# Say that a worker lives whose code has these schedules as they are.
+#
+# Caller: lifecycle.vouch(), once a minute for all workers
+VOUCH: Final = """
+/* pgqueue:vouch */
+WITH mine AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_schedule
+    WHERE id = ANY (%(schedule_ids)s::bigint[])
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE pgqueue_schedule
+SET vouched_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+WHERE id = ANY (ARRAY (SELECT id FROM mine))
+"""
+
+# Stop or go on with a schedule; the ticks of the time between are not owed.
+#
+# Caller: lifecycle.pause_schedule(), lifecycle.resume_schedule(), for an operator
+SWITCH_SCHEDULE: Final = """
+/* pgqueue:switch_schedule */
+WITH mine AS MATERIALIZED (
+    SELECT id, enabled FROM pgqueue_schedule WHERE id = %(schedule_id)s FOR NO KEY UPDATE SKIP LOCKED
+),
+switched AS (
+    UPDATE pgqueue_schedule AS schedule
+    SET enabled = %(enabled)s,
+        revision = schedule.revision + 1,
+        next_run_at = coalesce(%(next_run_at)s::timestamptz, schedule.next_run_at)
+    FROM mine
+    WHERE schedule.id = mine.id AND mine.enabled <> %(enabled)s
+)
+SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s), (SELECT enabled <> %(enabled)s FROM mine)
+"""
+
+# Remove schedules with the record of their ticks: of the admin, or of code that nobody vouches for any more.
+#
+# Caller: lifecycle.remove_schedules(), for an operator, or from any worker after a week
+REMOVE_SCHEDULES: Final = """
+/* pgqueue:remove_schedules */
+WITH old AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_schedule
+    WHERE id = ANY (%(schedule_ids)s::bigint[])
+      AND (
+          origin = 'admin'
+          OR vouched_at < statement_timestamp()
+                + make_interval(secs => %(time_shift_seconds)s::float8 - %(vouched_seconds)s::float8)
+      )
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+),
+forgotten AS (
+    DELETE FROM pgqueue_schedulerun WHERE schedule_id = ANY (ARRAY (SELECT id FROM old))
+)
+DELETE FROM pgqueue_schedule WHERE id = ANY (ARRAY (SELECT id FROM old)) RETURNING id
+"""
+
+# Remove the record of old ticks, but of each schedule's last ones: by these a clock that jumps does nothing twice.
+#
+# Caller: lifecycle.prune_schedule_runs(), once an hour
+# Index:  pgqueue_schedulerun_tick
+PRUNE_SCHEDULE_RUNS: Final = """
+/* pgqueue:prune_schedule_runs */
+WITH old AS MATERIALIZED (
+    SELECT run.id
+    FROM pgqueue_schedule AS schedule
+    CROSS JOIN LATERAL (
+        SELECT tick_at AS until_at
+        FROM pgqueue_schedulerun
+        WHERE schedule_id = schedule.id
+        ORDER BY tick_at DESC
+        OFFSET %(kept)s
+        LIMIT 1
+    ) AS last
+    CROSS JOIN LATERAL (
+        SELECT id
+        FROM pgqueue_schedulerun
+        WHERE schedule_id = schedule.id
+          AND tick_at <= last.until_at
+          AND tick_at < statement_timestamp()
+                + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+        ORDER BY tick_at
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED
+    ) AS run
+)
+DELETE FROM pgqueue_schedulerun WHERE id = ANY (ARRAY (SELECT id FROM old)) RETURNING id
+"""

@@ -49,6 +49,7 @@ class Act(StrEnum):
     """What can be done to a job: one name for one function of `lifecycle`."""
 
     ENQUEUE = "enqueue"
+    FIRE = "fire"
     CLAIM = "claim"
     CLAIM_ONE = "claim_one"
     EXTEND = "extend"
@@ -70,7 +71,7 @@ GONE: Final = None
 """The job's row does not exist: before enqueue, after prune."""
 
 TRANSITIONS: Final[dict[State | None, dict[Act, frozenset[State | None]]]] = {
-    GONE: {Act.ENQUEUE: frozenset({State.READY})},
+    GONE: {Act.ENQUEUE: frozenset({State.READY}), Act.FIRE: frozenset({State.READY})},
     State.READY: {
         Act.CLAIM: frozenset({State.RUNNING}),
         Act.CLAIM_ONE: frozenset({State.RUNNING}),

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -16,7 +17,10 @@ from django_pgqueue.states import Outcome
 NOOP = "tests.app.tasks.noop"
 NO_ARGUMENTS = '{"args":[],"kwargs":{}}'
 DEFAULT_LANE = Lane("default", 0)
-TABLES = ("pgqueue_job", "pgqueue_execution", "pgqueue_worker", "pgqueue_pause")
+TABLES = (
+    *("pgqueue_job", "pgqueue_execution", "pgqueue_worker"),
+    *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun"),
+)
 AGES = 20e-6, 10e-6
 """Seconds since a start and an end that are made up: less than any claim was ago."""
 Rows = dict[int, dict[str, Any]]
@@ -80,6 +84,50 @@ def claim_all(connection, *lanes: Lane, limit: int = 500, worker_id: int = 1, **
     """Claim what is due in these lanes, from their start, as many as `limit` and all into free slots."""
     options = {"limit": limit, "free_slots": limit, "worker_id": worker_id, "lease_seconds": 60.0, **changes}
     return lifecycle.claim(connection, lanes_from_start(*lanes), **options)
+
+
+def definition(name: str = "nightly", **changes: Any) -> lifecycle.Definition:
+    """A schedule of a known task, each minute but for `changes`."""
+    options = {
+        "task_name": NOOP,
+        "arguments": NO_ARGUMENTS,
+        "expression": "* * * * *",
+        "time_zone": "UTC",
+        "missed": "latest",
+        "if_running": "overlap",
+        "jitter_seconds": 0.0,
+        "queue_name": "default",
+        "priority": 0,
+        "max_attempts": 10,
+        **changes,
+    }
+    return lifecycle.Definition(name=name, **options)
+
+
+def make_schedule(connection, name: str = "nightly", *, due_in: float = 0.0, **changes: Any) -> int:
+    """Add a schedule as the admin does, whose next tick is in so many seconds; return its id."""
+    [seen_at, _] = lifecycle.schedules(connection)
+    next_run_at = seen_at + timedelta(seconds=due_in)
+    made = lifecycle.add_schedule(connection, definition(name, **changes), origin="admin", next_run_at=next_run_at)
+    assert made is not None
+    return made
+
+
+def schedule_of(connection, schedule_id: int) -> lifecycle.Scheduled:
+    [found] = [one for one in lifecycle.schedules(connection)[1] if one.schedule_id == schedule_id]
+    return found
+
+
+def fire(connection, one: lifecycle.Scheduled, following_in: float = 60.0, **changes: Any) -> lifecycle.Fired | None:
+    """Fire the next tick of a schedule as it was read."""
+    options = {
+        "expected_at": one.next_run_at,
+        "tick_at": one.next_run_at,
+        "following_at": one.next_run_at + timedelta(seconds=following_in),
+        "options": lifecycle.JobOptions("default", 0, 10),
+        **changes,
+    }
+    return lifecycle.fire(connection, one, **options)
 
 
 def claim_one(connection, **changes: Any) -> Claimed:

@@ -84,7 +84,8 @@ def test_lifecycle_gives_each_statement_exactly_its_parameters(engine, job_in, m
         given.setdefault(name, set()).update(params, {"time_shift_seconds"})
         return original(connection, statement, params)
 
-    for module in ("application", "claims", "finishes", "maintenance", "pauses", "persistence", "workers"):
+    modules = ("application", "claims", "finishes", "maintenance", "pauses", "persistence", "scheduling", "workers")
+    for module in modules:
         monkeypatch.setattr(f"django_pgqueue.lifecycle.{module}.execute", execute)
     call_everything(engine, job_in)
     assert set(given) == set(STATEMENTS)
@@ -136,6 +137,23 @@ def call_everything(engine, job_in):
     for task_name in (None, "other"):
         lifecycle.prune(engine, State.DEAD, 0.0, task_name=task_name)
         lifecycle.prunable(engine, State.DEAD, 0.0, task_name=task_name)
+    call_everything_of_schedules(engine)
+
+
+def call_everything_of_schedules(engine):
+    schedule_id = helpers.make_schedule(engine)
+    lifecycle.vouch(engine, [schedule_id])
+    one = helpers.schedule_of(engine, schedule_id)
+    helpers.fire(engine, one, following_in=0.0)
+    lifecycle.plan_schedule(engine, one, one.next_run_at)
+    lifecycle.change_schedule(
+        engine, schedule_id, helpers.definition(), revision=one.revision, next_run_at=one.next_run_at
+    )
+    lifecycle.run_schedule(engine, schedule_id, lifecycle.JobOptions("default", 0, 1))
+    lifecycle.pause_schedule(engine, schedule_id)
+    lifecycle.resume_schedule(engine, schedule_id, one.next_run_at)
+    lifecycle.prune_schedule_runs(engine, 0.0, kept=0)
+    lifecycle.remove_schedules(engine, [schedule_id], 0.0)
 
 
 # ------------------------------------------------------------------ plans

@@ -22,6 +22,10 @@ NOTHING_TO_DO = {("ready later", Act.CLAIM), ("new", Act.RUN_NOW), ("ready", Act
 """A job due later is not claimed, and one that is due cannot be made due."""
 
 
+MAKING = {Act.ENQUEUE, Act.FIRE}
+"""Acts that make a job, whatever there is."""
+
+
 class Variant(NamedTuple):
     """One way to do an act: `do` returns what the act said, `idle` is what it says when it did nothing."""
 
@@ -46,6 +50,16 @@ def claim_one(engine, one):
 def enqueue(engine, one):
     """The answer is the new job's id, which is not the specimen's."""
     return helpers.make_job(engine)
+
+
+def fire(engine, one):
+    """The answer is the new job's id, as with an enqueue."""
+    return helpers.fire(engine, helpers.schedule_of(engine, helpers.make_schedule(engine, f"of {one.job_id}"))).job_id
+
+
+def run_schedule(engine, one):
+    schedule_id = helpers.make_schedule(engine, f"of {one.job_id}", due_in=3600.0)
+    return lifecycle.run_schedule(engine, schedule_id, lifecycle.JobOptions("default", 0, 10))
 
 
 def extend(engine, one):
@@ -117,6 +131,8 @@ NOT_DONE = (Fate.LOST, Fate.DONE_BEFORE, Moved(Fate.LOST), Moved(Fate.DONE_BEFOR
 
 VARIANTS = [
     Variant(Act.ENQUEUE, "one", enqueue, ()),
+    Variant(Act.FIRE, "a tick", fire, ()),
+    Variant(Act.FIRE, "by an operator", run_schedule, ()),
     Variant(Act.CLAIM, "one", claim, ([],)),
     Variant(Act.CLAIM_ONE, "by its id", claim_one, (None,)),
     Variant(Act.EXTEND, "one", extend, ([],)),
@@ -157,7 +173,7 @@ def reached(engine, one, variant):
     before = of_job(engine, one.job_id)
     answer = variant.do(engine, one)
     after = of_job(engine, one.job_id)
-    job_id = answer if variant.act is Act.ENQUEUE and before[0] is None else one.job_id
+    job_id = answer if variant.act in MAKING and before[0] is None else one.job_id
     return helpers.state_of(engine, job_id), answer, after != before or job_id != one.job_id
 
 
@@ -178,7 +194,7 @@ def test_an_act_reaches_what_is_listed_and_else_changes_nothing(engine, job_in, 
     if targets is None or (situation, variant.act) in NOTHING_TO_DO:
         assert not changed
         assert state == start
-        assert variant.act is Act.ENQUEUE or answer in variant.idle
+        assert variant.act in MAKING or answer in variant.idle
     else:
         assert changed
         assert state in targets

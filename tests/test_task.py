@@ -4,10 +4,11 @@ import asyncio
 import functools
 from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from django_pgqueue import InvalidTask, Task, TaskContext, registry, task
+from django_pgqueue import InvalidTask, Task, TaskContext, cron, every, registry, task, timetable
 from tests.app import tasks
 
 
@@ -42,6 +43,7 @@ async def async_generator():
 def own_registry(monkeypatch):
     """Tasks made here are forgotten again."""
     monkeypatch.setattr(registry, "_tasks", {**registry._tasks})
+    monkeypatch.setattr(timetable, "_declared", {**timetable._declared})
 
 
 def test_it_is_still_the_function():
@@ -141,6 +143,13 @@ def test_using_returns_a_changed_copy():
         (plain, {"retention": {"dead": "never"}}, "duration"),
         (plain, {"retention": {"ready": 5}}, "ready"),
         (plain, {"prioritty": 5}, "prioritty"),
+        (plain, {"schedule": "0 9 * * *"}, "must be cron"),
+        (plain, {"schedule": ["@daily"]}, "must be cron"),
+        (plain, {"schedule": None}, "must be cron"),
+        (plain, {"schedule": every(minutes=5)}, "cannot call it: missing a required argument: 'a'"),
+        (plain, {"schedule": cron("@daily", args=[1, 2, 3])}, "too many positional"),
+        (plain, {"schedule": [every(hours=1, args=[1]), every(hours=1, kwargs={"c": 1})]}, "cannot call it"),
+        (plain, {"schedule": every(hours=1, args=[datetime(2030, 1, 1, tzinfo=UTC)])}, "isoformat"),
     ],
 )
 def test_what_cannot_be_a_task_is_refused_in_words(function, options, wanted):
@@ -208,3 +217,77 @@ def test_a_retention_of_its_own_is_for_all_states_or_by_state():
 def test_a_wrong_option_is_named_with_what_was_meant(options, says):
     with pytest.raises(InvalidTask, match=says):
         task(**options)(plain)
+
+
+# ------------------------------------------------------------------ schedules
+
+
+def test_a_task_has_its_schedules_with_the_options_of_its_jobs():
+    made = task(
+        queue_name="mail",
+        priority=3,
+        schedule=[
+            cron("0  9 * * 1-5", tz="Europe/Paris", args=[1], kwargs={"b": 2}, missed="all", if_running="skip"),
+            every(minutes=5, args=[1], jitter=timedelta(seconds=30)),
+            every(days=1, args=[1], name="by hand"),
+        ],
+    )(plain)
+    found = timetable.definitions("default")
+    assert [name for name in found if found[name].task_name == made.name] == [made.name, f"{made.name}:2", "by hand"]
+    first, second = found[made.name], found[f"{made.name}:2"]
+    assert first.arguments == '{"args":[1],"kwargs":{"b":2}}'
+    assert (first.expression, first.time_zone, first.missed, first.if_running) == (
+        *("0 9 * * 1-5", "Europe/Paris"),
+        *("all", "skip"),
+    )
+    assert (first.queue_name, first.priority, first.max_attempts) == ("mail", 3, 10)
+    assert (second.expression, second.jitter_seconds, second.missed, second.if_running) == (
+        *("every 5 minutes", 30.0),
+        *("latest", "overlap"),
+    )
+    assert first.digest != second.digest == timetable.definitions("default")[second.name].digest
+
+
+def test_a_cron_expression_is_read_in_the_project_s_time_zone_unless_it_names_one(settings):
+    settings.TIME_ZONE = "Asia/Tokyo"
+    task(schedule=[cron("@daily"), cron("@daily", tz=ZoneInfo("Europe/Paris"))])(another)
+    found = timetable.definitions("default")
+    name = f"{__name__}.another"
+    assert (found[name].time_zone, found[f"{name}:2"].time_zone) == ("Asia/Tokyo", "Europe/Paris")
+
+
+def test_a_task_that_is_made_again_has_its_new_schedules_and_one_that_is_gone_has_none():
+    task(schedule=every(hours=1))(another)
+    task(schedule=every(hours=2))(another)
+    name = f"{__name__}.another"
+    assert timetable.definitions("default")[name].expression == "every 2 hours"
+    task(another)
+    assert name not in timetable.definitions("default")
+
+
+def test_schedules_of_a_task_of_another_database_are_that_database_s():
+    task(database="elsewhere", schedule=every(hours=1))(another)
+    assert f"{__name__}.another" not in timetable.definitions("default")
+    assert list(timetable.definitions("elsewhere")) == [f"{__name__}.another"]
+
+
+@pytest.mark.parametrize(
+    ("times", "wanted"),
+    [
+        (lambda: cron("61 * * * *"), "Bad minute"),
+        (lambda: cron("* * * * * *"), "five fields"),
+        (lambda: cron("0 9 * * *", tz="Mars"), "time zone"),
+        (lambda: every(), "whole seconds"),
+        (lambda: every(seconds=0.5), "whole seconds"),
+        (lambda: every(hours=1, missed="never"), "missed must be one of"),  # type: ignore[arg-type]  # what is tested
+        (lambda: every(hours=1, if_running="wait"), "if_running must be one of"),  # type: ignore[arg-type]  # as above
+        (lambda: every(hours=1, jitter=-1), "duration"),
+        (lambda: every(hours=1, jitter=timedelta(days=2)), "a day at most"),
+        (lambda: every(hours=1, name=""), "printable"),
+        (lambda: every(hours=1, name=" x"), "printable"),
+        (lambda: every(hours=1, name="x" * 201), "printable"),
+    ],
+)
+def test_what_cannot_be_a_schedule_is_refused_in_words(times, wanted):
+    with pytest.raises(ValueError, match=wanted):
+        times()

@@ -1,4 +1,4 @@
-"""The admin: jobs, dead letters, workers and pauses to look at, and what an operator may do.
+"""The admin: jobs, dead letters, workers, schedules and pauses to look at, and what an operator may do.
 
 Everything is bounded, so that it works on millions of jobs (see `paginator`, `filters`), and everything is text:
 nothing is decoded in a list, nothing imported because a row names it. Jobs change through `models` only (see `acts`).
@@ -6,15 +6,17 @@ nothing is decoded in a list, nothing imported because a row names it. Jobs chan
 
 from django.contrib import admin
 
-from django_pgqueue.models import DeadJob, Job, Pause, Worker
+from django_pgqueue.models import DeadJob, Job, Pause, Schedule, Worker
 
 from .jobs import DeadJobAdmin, JobAdmin
 from .pauses import PauseAdmin
+from .schedules import ScheduleAdmin
 from .workers import WorkerAdmin
 
-__all__ = ["DeadJobAdmin", "JobAdmin", "PauseAdmin", "WorkerAdmin"]
+__all__ = ["DeadJobAdmin", "JobAdmin", "PauseAdmin", "ScheduleAdmin", "WorkerAdmin"]
 
 admin.site.register(Job, JobAdmin)
 admin.site.register(DeadJob, DeadJobAdmin)
 admin.site.register(Pause, PauseAdmin)
+admin.site.register(Schedule, ScheduleAdmin)
 admin.site.register(Worker, WorkerAdmin)

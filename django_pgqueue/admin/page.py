@@ -12,11 +12,13 @@ from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast, Left, Now
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_pgqueue import registry
-from django_pgqueue.models import Execution, Job, Worker
+from django_pgqueue.models import Execution, Job, ScheduleRun, Worker
 from django_pgqueue.states import Outcome, State
 
 from .acts import offered
@@ -119,8 +121,18 @@ def facts(job: Job) -> list[tuple[str, Any]]:
         (_("Task unknown since"), when(job.unknown_since)),
         (_("Held back by"), "; ".join(held_back_by(job.queue_name, job.task_name, job._state.db)) if waits else None),
         (_("Limited by"), job.limit_key and visible(job.limit_key)),
+        (_("Made by the schedule"), _made_by(job)),
     ]
     return [(label, value) for label, value in found if value is not None and value != ""]
+
+
+def _made_by(job: Job) -> Any:
+    """Return the schedule that made a job, which leads to it."""
+    run = ScheduleRun.objects.using(job._state.db).filter(job_id=job.pk).select_related("schedule").first()
+    if run is None:
+        return None
+    url = reverse("admin:pgqueue_schedule_change", args=[run.schedule_id])
+    return format_html('<a href="{}">{}</a>, {}', url, visible(run.schedule.name), moment(run.tick_at))
 
 
 def _runs_as(task_name: str) -> str | None:

@@ -15,6 +15,7 @@ from django_pgqueue.db import clock
 from django_pgqueue.exceptions import Duration, seconds
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane, Look
 from django_pgqueue.worker.foreground import CALLERS_ID, run_here
+from django_pgqueue.worker.scheduler import Scheduler
 
 
 def run_jobs(
@@ -23,6 +24,7 @@ def run_jobs(
     until: Duration | datetime | None = None,
     max_jobs: int | None = None,
     raising: bool = False,
+    schedules: bool = False,
     database: str | None = None,
 ) -> int:
     """Run due jobs one after another, those included that they enqueue, until none is left; return how many ran.
@@ -36,6 +38,7 @@ def run_jobs(
       end. Without it what is due later stays.
     * `max_jobs`: stop after so many. `raising`: raise the exception of the first attempt that fails, after it is
       written. `database`: an alias, by default where the routers send jobs.
+    * `schedules`: write down the code's schedules and fire what is due of all, as a worker does, on the way as well.
     """
     from django_pgqueue.models import Job  # after the apps are loaded
 
@@ -45,12 +48,15 @@ def run_jobs(
     count = 0
     try:
         while max_jobs is None or count < max_jobs:
+            tick_in = _fire(alias) if schedules else math.inf
             due_in, paused = _look(alias, queue_names)
-            wait_seconds = max(0.0, min(due_in.values(), default=math.inf))
+            wait_seconds = max(0.0, min(*due_in.values(), tick_in, math.inf))
             if wait_seconds > left_seconds:
                 break
             left_seconds -= wait_seconds
             clock.shift_seconds += wait_seconds
+            if tick_in <= wait_seconds:  # of what is due then, the highest priority goes first
+                continue
             lanes = [lane for lane, seconds_left in due_in.items() if seconds_left <= wait_seconds]
             claimed = _claim_one(alias, lanes, paused)
             if claimed is None and not wait_seconds:  # what is due is locked
@@ -73,6 +79,12 @@ def _seconds_until(until: Duration | datetime | None) -> float:
     if until.tzinfo is None:
         raise ValueError("until must be an aware datetime: give it a time zone")
     return (until - timezone.now()).total_seconds() - clock.shift_seconds
+
+
+def _fire(alias: str) -> float:
+    """Do what a worker does about schedules; return the seconds until the next tick."""
+    wait_seconds = Scheduler().turn(connections[alias])
+    return math.inf if wait_seconds is None else max(wait_seconds, 0.0)
 
 
 def _look(alias: str, queue_names: Sequence[str] | None) -> Look:

@@ -43,6 +43,7 @@ from .memory import resident_mib
 from .nursery import Nursery
 from .options import Options
 from .pool import Pool
+from .scheduler import Schedules
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -93,6 +94,8 @@ class Child:
             self.maintenance,
             self.pool.deadlines,
         ]
+        if not options.drain:
+            self.services.append(Schedules(Link(alias, "schedules")))
         if options.listen and get_settings().NOTIFY:
             link = Link(get_settings().LISTEN_DATABASE or alias, "listener")
             self.services.append(Listener(link, self.fetcher.bell, self._hears))

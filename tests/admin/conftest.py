@@ -51,8 +51,9 @@ def client_of(make_user: Callable[..., User]) -> Callable[..., Client]:
 
 @pytest.fixture
 def operator(client_of: Callable[..., Client]) -> Client:
-    """A client whose user may see jobs and do everything to them."""
-    return client_of("view_job", "view_worker", "view_pause", "retry_job", "cancel_job", "run_job", "pause_queue")
+    """A client whose user may see everything, and do everything to jobs, pauses and schedules but write schedules."""
+    seen = ("view_job", "view_worker", "view_pause", "view_schedule")
+    return client_of(*seen, "retry_job", "cancel_job", "run_job", "pause_queue", "run_schedule", "pause_schedule")
 
 
 @pytest.fixture

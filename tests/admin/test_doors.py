@@ -14,7 +14,7 @@ from django.test import Client
 from django.utils import timezone
 
 from django_pgqueue.admin.acts import OPERATIONS
-from django_pgqueue.models import Execution, Job, Pause, Worker
+from django_pgqueue.models import Execution, Job, Pause, Schedule, ScheduleRun, Worker
 from tests.admin.conftest import JobMaker, add_execution
 
 ADMINS = {model: own for model, own in admin.site._registry.items() if model._meta.app_label == "pgqueue"}
@@ -37,16 +37,22 @@ def urls(job: Job) -> Iterator[str]:
 
 @pytest.fixture
 def jobs(make_job: JobMaker) -> list[Job]:
-    """A job for each act to be possible on, one of them with an execution; a worker; a pause with a job's number."""
+    """A job for each act to be possible on, one with an execution; a worker; a pause and schedules with their numbers."""
     Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
     found = [make_job("dead"), make_job("ready", run_after=LATER), make_job("running")]
     Pause.objects.create(pk=found[0].pk, kind="queue", name="default")
     add_execution(found[0])
+    for job in found:
+        about: dict[str, Any] = {"task_name": "app.add", "arguments": {"args": [], "kwargs": {}}, "next_run_at": LATER}
+        Schedule.objects.create(pk=job.pk, name=f"of {job.pk}", expression="@daily", **about)
     return found
 
 
 def all_rows() -> list[object]:
-    return [list(model.objects.order_by("pk").values()) for model in (Job, Execution, Worker, Pause, LogEntry)]
+    return [
+        list(model.objects.order_by("pk").values())
+        for model in (Job, Execution, Worker, Pause, Schedule, ScheduleRun, LogEntry)
+    ]
 
 
 def acts_of(client: Client, jobs: list[Job]) -> Iterator[tuple[str, int]]:
@@ -65,9 +71,9 @@ def acts_of(client: Client, jobs: list[Job]) -> Iterator[tuple[str, int]]:
 
 def test_the_doors_are_found(jobs: list[Job]) -> None:
     found = list(urls(jobs[0]))
-    assert len(found) >= 4 * 6 + 3 and len(ACTIONS) == 10
+    assert len(found) >= 4 * 6 + 3 and len(ACTIONS) == 14
     assert {f"/admin/pgqueue/job/{jobs[0].pk}/{operation.name}/" for operation in OPERATIONS} <= set(found)
-    assert {f"/admin/pgqueue/{name}/" for name in ("job", "deadjob", "pause", "worker")} <= set(found)
+    assert {f"/admin/pgqueue/{name}/" for name in ("job", "deadjob", "pause", "schedule", "worker")} <= set(found)
 
 
 def test_anonymous_gets_nothing_from_any(client: Client, jobs: list[Job]) -> None:
@@ -86,7 +92,8 @@ def test_a_user_who_is_no_staff_gets_nothing_from_any(client: Client, jobs: list
 
 
 def test_who_may_only_look_can_do_nothing(client_of: Callable[..., Client], jobs: list[Job]) -> None:
-    client, before = client_of("view_job", "view_worker", "view_execution", "view_pause"), all_rows()
+    seen = ("view_job", "view_worker", "view_execution", "view_pause", "view_schedule")
+    client, before = client_of(*seen), all_rows()
     tried = dict(acts_of(client, jobs))
     assert len(tried) > 50
     assert all_rows() == before
@@ -96,7 +103,7 @@ def test_the_tries_would_do_something(operator: Client, jobs: list[Job]) -> None
     """By an operator, each act that is tried above happens: else those tests prove nothing."""
     dict(acts_of(operator, jobs))
     done = {entry.get_change_message() for entry in LogEntry.objects.all()}
-    assert done >= {"Retry.", "Cancel.", "Run now.", "Resumed."}
+    assert done >= {"Retry.", "Cancel.", "Run now.", "Resumed.", "Pause.", "Resume."}
     assert not Pause.objects.exists()
 
 

@@ -1,10 +1,13 @@
 """The tasks of the shop as they are to be. Becomes `shop/tasks.py` in the next release's tree."""
 
+import os
 from pathlib import Path
 
 import django_pgqueue
-from django_pgqueue import task
+from django_pgqueue import Times, every, task
 
+SCHEDULED = "SHOP_SCHEDULED" in os.environ
+"""Whether the tasks below have their schedules: in the test of these alone."""
 RELEASE = Path(django_pgqueue.__file__).parents[1].name
 
 
@@ -42,3 +45,13 @@ def paint(path: str, colour: str = "red") -> None:
 def wrap(path: str) -> None:
     """Is new."""
     note(path, "wrap")
+
+
+def timed(*times: Times) -> list[Times]:
+    """The schedules given, in the test of schedules."""
+    return [*times] if SCHEDULED else []
+
+
+@task(schedule=timed(every(seconds=1, name="sweep", args=["later"]), every(seconds=1, name="polish", args=["new"])))
+def sweep(what: str) -> None:
+    """Was called with something else, and is called in another way besides."""

@@ -1,10 +1,13 @@
 """The tasks of a shop as they were. Becomes `shop/tasks.py` in the previous release's tree."""
 
+import os
 from pathlib import Path
 
 import django_pgqueue
-from django_pgqueue import task
+from django_pgqueue import Times, every, task
 
+SCHEDULED = "SHOP_SCHEDULED" in os.environ
+"""Whether the tasks below have their schedules: in the test of these alone."""
 RELEASE = Path(django_pgqueue.__file__).parents[1].name
 
 
@@ -36,3 +39,18 @@ def greet(path: str, name: str) -> None:
 def paint(path: str) -> None:
     """Gets an argument more, with a default."""
     note(path, "paint")
+
+
+def timed(times: Times) -> list[Times]:
+    """The schedule given, in the test of schedules."""
+    return [times] if SCHEDULED else []
+
+
+@task(schedule=timed(every(seconds=1, name="sweep", args=["earlier"])))
+def sweep(what: str) -> None:
+    """Is called with something else."""
+
+
+@task(schedule=timed(every(seconds=1)))
+def retire(path: str = "") -> None:
+    """Goes, with its schedule."""

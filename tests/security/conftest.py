@@ -20,8 +20,8 @@ from tests.process.harness import DATABASE_KEYS, Worker, django
 
 DOCUMENT = Path(__file__).parents[2] / "docs/security.md"
 BLOCK = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-ROLE = re.compile(r"\bqueue_(owner|enqueuer|worker|viewer|operator)\b")
-GROUPS = ("owner", "enqueuer", "worker", "viewer", "operator")
+ROLE = re.compile(r"\bqueue_(owner|enqueuer|worker|viewer|operator|scheduler)\b")
+GROUPS = ("owner", "enqueuer", "worker", "viewer", "operator", "scheduler")
 APPLICATION = ("auth_user", "auth_group", "auth_permission", "django_content_type", "django_session")
 PASSWORD = "made-up"
 

@@ -27,7 +27,11 @@ ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY"}
 OPERATOR = {"CANCEL", "RETRY", "PAUSE"}
 READING = {
     "LANES", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "RESCUABLE", "EXISTING", "PRUNABLE",
-    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "LAST_ID",
+    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "LAST_ID", "SCHEDULES",
+}  # fmt: skip
+SCHEDULER = {
+    "SCHEDULES", "FIRE", "RUN_SCHEDULE", "PLAN_SCHEDULE", "ADD_SCHEDULE", "CHANGE_SCHEDULE", "VOUCH", "SWITCH_SCHEDULE",
+    "REMOVE_SCHEDULES", "PRUNE_SCHEDULE_RUNS",
 }  # fmt: skip
 STATEMENTS = {
     name: text
@@ -38,10 +42,9 @@ STATEMENTS = {
 MAY = {
     "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "LAST_ID"},  # ids and times, which RETURNING has to read
     "viewer": READING,
-    "operator": READING
-    | OPERATOR
-    | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES"},  # all write what is the operator's
-    "worker": set(STATEMENTS) - ENQUEUER - OPERATOR,
+    "operator": READING | OPERATOR | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES"},  # all write what is theirs
+    "worker": set(STATEMENTS) - ENQUEUER - OPERATOR - SCHEDULER,
+    "scheduler": SCHEDULER | ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "LAST_ID"},
 }
 
 
@@ -55,7 +58,8 @@ def parameters(superuser: db.EngineConnection, monkeypatch: pytest.MonkeyPatch) 
         given[statement[statement.index("pgqueue:") + 8 : statement.index(" */")].upper()] = params
         return original(on, statement, params)
 
-    for module in ("application", "claims", "finishes", "maintenance", "pauses", "persistence", "workers"):
+    modules = ("application", "claims", "finishes", "maintenance", "pauses", "persistence", "scheduling", "workers")
+    for module in modules:
         monkeypatch.setattr(f"django_pgqueue.lifecycle.{module}.execute", execute)
 
     def running(state: str) -> lifecycle.Claimed:
@@ -116,7 +120,15 @@ def test_the_viewer_sees_and_the_operator_acts_in_the_admin(superuser, as_role):
     dead_id = helpers.make_job(superuser, queue_name="other")
     [claimed] = helpers.claim_all(superuser, lifecycle.Lane("other", 0))
     lifecycle.fail(superuser, helpers.failed(claimed.execution_id, None))
-    urls = ["job/", "job/?state=dead", f"job/{job_id}/change/", f"job/{dead_id}/change/", "deadjob/", "worker/"]
+    urls = [
+        "job/",
+        "job/?state=dead",
+        f"job/{job_id}/change/",
+        f"job/{dead_id}/change/",
+        "deadjob/",
+        "worker/",
+        "schedule/",
+    ]
     for role, code in (("viewer", b"permission denied"), ("operator", None)):
         with as_role(role):
             client = Client(raise_request_exception=True)
@@ -194,6 +206,22 @@ def test_the_worker_works(superuser, start_as):
     for trouble in ("permission denied", "do not arrive", "startup parameter"):
         assert trouble not in worker.said, worker.said
     assert helpers.scalar(superuser, "SELECT bool_or(stopped_at IS NOT NULL) FROM pgqueue_worker")
+    assert "fires no schedules" in worker.said
+
+
+@pytest.mark.process
+def test_a_worker_that_is_scheduler_too_fires(superuser, start_as, made_roles):
+    helpers.make_schedule(superuser, expression="every 1 second")
+    superuser.execute(f"GRANT {made_roles.group('scheduler')} TO {made_roles.user('worker')}")
+    try:
+        worker = start_as("worker")
+        count = "SELECT count(*) FILTER (WHERE state = 'succeeded') FROM pgqueue_job"
+        worker.wait_until(lambda: helpers.scalar(superuser, count) >= 3)
+        worker.send(15)
+        assert worker.exit_code() == 0
+        assert "permission denied" not in worker.said
+    finally:
+        superuser.execute(f"REVOKE {made_roles.group('scheduler')} FROM {made_roles.user('worker')}")
 
 
 def leave_behind(superuser) -> int:
@@ -259,6 +287,12 @@ WORKING = [
     "SELECT nextval('pgqueue_execution_id_seq')",
     "SELECT * FROM django_migrations",
 ]
+SCHEDULING = [
+    "INSERT INTO pgqueue_schedulerun (schedule_id, tick_at) VALUES (1, now())",
+    "UPDATE pgqueue_schedule SET task_name = 'x'",
+    "UPDATE pgqueue_schedule SET enabled = false",
+    "DELETE FROM pgqueue_schedule",
+]
 FORBIDDEN = {
     "enqueuer": [
         *STRUCTURE,
@@ -266,13 +300,16 @@ FORBIDDEN = {
         *READ,
         *OPERATING,
         *WORKING,
+        *SCHEDULING,
+        "SELECT name FROM pgqueue_schedule",
         "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at) VALUES ('x', '{}', 'dead', now())",
         "INSERT INTO pgqueue_job (id, task_name, arguments) VALUES (1, 'x', '{}')",
         "INSERT INTO pgqueue_job (task_name, arguments) VALUES ('x', '{}') RETURNING arguments",
     ],
-    "viewer": [*STRUCTURE, *REWRITING, *ADDING, *OPERATING, *WORKING],
-    "operator": [*STRUCTURE, *REWRITING, *ADDING, *WORKING],
-    "worker": [*STRUCTURE, *REWRITING, *ADDING, "UPDATE pgqueue_job SET cancel_requested_at = now()"],
+    "viewer": [*STRUCTURE, *REWRITING, *ADDING, *OPERATING, *WORKING, *SCHEDULING],
+    "operator": [*STRUCTURE, *REWRITING, *ADDING, *WORKING, *SCHEDULING],
+    "scheduler": [*STRUCTURE, *REWRITING, *READ, *OPERATING, *WORKING],
+    "worker": [*STRUCTURE, *REWRITING, *ADDING, *SCHEDULING, "UPDATE pgqueue_job SET cancel_requested_at = now()"],
 }
 
 
@@ -283,7 +320,7 @@ def test_what_is_not_granted_is_refused(refusals, role):
 
 @pytest.mark.parametrize("role", FORBIDDEN)
 def test_no_role_can_become_another(refusals, made_roles, role):
-    own = {role, "viewer"} if role == "operator" else {role}
+    own = {role, {"operator": "viewer", "scheduler": "enqueuer"}.get(role, role)}
     others = [f"SET ROLE {made_roles.group(other)}" for other in GROUPS if other not in own]
     assert refusals(role, others) == dict.fromkeys(others, "42501")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from django_pgqueue import TaskContext, task
+from django_pgqueue import TaskContext, cron, every, task
 from django_pgqueue.models import Job
 
 
@@ -24,6 +24,12 @@ def with_options(number: int) -> int:
 def with_context(context: TaskContext, number: int) -> int:
     """A task that is given its context: callers do not pass it."""
     return number + context.attempt
+
+
+@task(takes_context=True, schedule=[cron("0 9 * * 1-5", tz="Europe/Paris", args=[1]), every(minutes=5, args=[2])])
+def by_the_clock(context: TaskContext, number: int) -> int:
+    """A task that workers enqueue by themselves."""
+    return number
 
 
 @task
@@ -63,6 +69,8 @@ def refused() -> None:
     with_context.enqueue(TaskContext(), 1)  # type: ignore[call-arg, arg-type]  # the worker passes the context
     with_options.using(priority="high")  # type: ignore[arg-type]  # not a number
     plain.enqueue_many([1, 2])  # type: ignore[list-item]  # not (args, kwargs)
+    task(schedule="@daily")(context_missing)  # type: ignore[arg-type]  # it is to be cron("@daily")
+    every(minutes=5, if_running="wait")  # type: ignore[arg-type]  # no such way
     task(takes_context=True)(context_missing)  # type: ignore[arg-type]  # its first argument is no TaskContext
 
 

@@ -1,0 +1,244 @@
+"""Schedules: what is written of them, and the jobs that their ticks make."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from django_pgqueue import sql
+from django_pgqueue.db import Connection, Row, execute
+from django_pgqueue.exceptions import JobLocked
+
+from .application import LOCK_WAIT_SECONDS
+from .persistence import persistently
+
+VOUCHED_SECONDS: Final = 180.0
+"""How long a worker's word for its code's definition counts."""
+PRUNE_LIMIT: Final = 10_000
+"""Ticks of each schedule that one statement forgets."""
+
+
+class Definition(NamedTuple):
+    """What a schedule is. `arguments` is JSON text; the options of its jobs are the task's as of now."""
+
+    name: str
+    task_name: str
+    arguments: str
+    expression: str
+    time_zone: str
+    missed: str
+    if_running: str
+    jitter_seconds: float
+    queue_name: str
+    priority: int
+    max_attempts: int
+
+    @property
+    def digest(self) -> str:
+        """What two equal definitions have in common, and no others."""
+        return hashlib.sha256(json.dumps(list(self)).encode()).hexdigest()[:32]
+
+
+class Scheduled(NamedTuple):
+    """A schedule as its row was at `seen_at`, by the database's clock."""
+
+    seen_at: datetime
+    schedule_id: int
+    name: str
+    origin: str
+    task_name: str
+    expression: str
+    time_zone: str
+    missed: str
+    jitter_seconds: float
+    queue_name: str
+    priority: int
+    max_attempts: int
+    enabled: bool
+    next_run_at: datetime
+    revision: int
+    digest: str
+    former_digests: str
+    vouched_at: datetime | None
+
+    @property
+    def is_of_code(self) -> bool:
+        """Whether the code defines it."""
+        return self.origin == "code"
+
+    @property
+    def unvouched_seconds(self) -> float:
+        """How long ago a worker vouched for it; 0 for those that need nobody's word, below 0 if the clock went back."""
+        return 0.0 if self.vouched_at is None else (self.seen_at - self.vouched_at).total_seconds()
+
+
+class JobOptions(NamedTuple):
+    """What a schedule's next job is enqueued with."""
+
+    queue_name: str
+    priority: int
+    max_attempts: int
+
+
+class Fired(NamedTuple):
+    """What became of a tick: "fired" (with its job), "skipped", "waits" for an earlier job, or "again": it was done."""
+
+    what: str
+    job_id: int | None
+
+
+def schedules(connection: Connection) -> tuple[datetime, list[Scheduled]]:
+    """Return the database's clock, and all schedules by id, paused ones too; instants in UTC.
+
+    The session's own time zone may be another, in which Python compares by the clock on the wall.
+    """
+    rows = [tuple(map(_in_utc, row)) for row in execute(connection, sql.SCHEDULES, {})]
+    return rows[0][0], [Scheduled._make(row) for row in rows if row[1] is not None]
+
+
+def fire(
+    connection: Connection,
+    scheduled: Scheduled,
+    *,
+    expected_at: datetime,
+    tick_at: datetime,
+    following_at: datetime,
+    options: JobOptions,
+    delay_seconds: float = 0.0,
+) -> Fired | None:
+    """Make the job of a tick and set the next one; None if the schedule is not any more as it was read, or locked."""
+    rows = persistently(
+        connection,
+        sql.FIRE,
+        {
+            "schedule_id": scheduled.schedule_id,
+            "revision": scheduled.revision,
+            "expected_at": expected_at,
+            "tick_at": tick_at,
+            "following_at": following_at,
+            "delay_seconds": delay_seconds,
+            "vouched_seconds": VOUCHED_SECONDS,
+            **options._asdict(),
+        },
+    )
+    return Fired._make(rows[0]) if rows else None
+
+
+def run_schedule(connection: Connection, schedule_id: int, options: JobOptions) -> int | None:
+    """Make a job of a schedule now, paused or not; return its id, or None if there is no such schedule."""
+    params = {"schedule_id": schedule_id, **options._asdict()}
+    job_id: int | None = _insist(lambda: persistently(connection, sql.RUN_SCHEDULE, params), schedule_id)
+    return job_id
+
+
+def plan_schedule(connection: Connection, scheduled: Scheduled, following_at: datetime) -> bool:
+    """Set the next tick without firing; say whether the schedule was still as it was read."""
+    params = {
+        "schedule_id": scheduled.schedule_id,
+        "revision": scheduled.revision,
+        "expected_at": scheduled.next_run_at,
+        "following_at": following_at,
+    }
+    return bool(persistently(connection, sql.PLAN_SCHEDULE, params))
+
+
+def add_schedule(
+    connection: Connection, definition: Definition, *, origin: str, next_run_at: datetime, enabled: bool = True
+) -> int | None:
+    """Add a schedule; return its id, or None if there is one of that name and origin."""
+    digest = definition.digest if origin == "code" else ""
+    params = {
+        **definition._asdict(),
+        "origin": origin,
+        "digest": digest,
+        "next_run_at": next_run_at,
+        "enabled": enabled,
+    }
+    rows = persistently(connection, sql.ADD_SCHEDULE, params)
+    return rows[0][0] if rows else None
+
+
+def change_schedule(
+    connection: Connection,
+    schedule_id: int,
+    definition: Definition,
+    *,
+    revision: int,
+    next_run_at: datetime,
+    digest: str = "",
+    former_digests: str = "",
+    tries: bool = False,
+) -> bool:
+    """Give a schedule another definition, if it has still the one of that `revision`; say whether it had.
+
+    A tick that is due stays owed. With `tries` it insists, as `run_schedule` does.
+    """
+    params = {
+        **definition._asdict(),
+        "schedule_id": schedule_id,
+        "revision": revision,
+        "next_run_at": next_run_at,
+        "digest": digest,
+        "former_digests": former_digests,
+    }
+    if not tries:
+        return persistently(connection, sql.CHANGE_SCHEDULE, params)[0][1] is not None
+    return _insist(lambda: persistently(connection, sql.CHANGE_SCHEDULE, params), schedule_id) is not None
+
+
+def vouch(connection: Connection, schedule_ids: Sequence[int]) -> None:
+    """Say that this worker's code has these schedules as they are."""
+    execute(connection, sql.VOUCH, {"schedule_ids": list(schedule_ids)})
+
+
+def pause_schedule(connection: Connection, schedule_id: int) -> bool:
+    """Stop a schedule; say whether it was on. A job that it has made is left alone."""
+    return _switch(connection, schedule_id, enabled=False, next_run_at=None)
+
+
+def resume_schedule(connection: Connection, schedule_id: int, next_run_at: datetime) -> bool:
+    """Go on with a schedule, from a tick to come; say whether it was paused."""
+    return _switch(connection, schedule_id, enabled=True, next_run_at=next_run_at)
+
+
+def remove_schedules(connection: Connection, schedule_ids: Sequence[int], unvouched_seconds: float) -> list[int]:
+    """Remove schedules of the admin, and those of code that nobody has vouched for in so long; return which."""
+    params = {"schedule_ids": list(schedule_ids), "vouched_seconds": unvouched_seconds}
+    return [row[0] for row in persistently(connection, sql.REMOVE_SCHEDULES, params)]
+
+
+def prune_schedule_runs(
+    connection: Connection, retention_seconds: float, *, kept: int, limit: int = PRUNE_LIMIT
+) -> int:
+    """Forget ticks that are older, but for the `kept` last ones of each schedule; return how many."""
+    params = {"retention_seconds": retention_seconds, "kept": kept, "limit": limit}
+    return len(persistently(connection, sql.PRUNE_SCHEDULE_RUNS, params))
+
+
+def _in_utc(value: Any) -> Any:
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
+
+
+def _switch(connection: Connection, schedule_id: int, *, enabled: bool, next_run_at: datetime | None) -> bool:
+    params = {"schedule_id": schedule_id, "enabled": enabled, "next_run_at": next_run_at}
+    return bool(_insist(lambda: persistently(connection, sql.SWITCH_SCHEDULE, params), schedule_id))
+
+
+def _insist(act: Callable[[], list[Row]], schedule_id: int) -> Any:
+    """Do an operator's act, again while the row is locked; return None if it is not there, or not as it was read.
+
+    Raises `JobLocked` after `LOCK_WAIT_SECONDS`.
+    """
+    deadline, pause = time.monotonic() + LOCK_WAIT_SECONDS, 0.005
+    while True:
+        [[is_there, answer]] = act()
+        if not is_there or answer is not None:
+            return answer
+        if time.monotonic() > deadline:
+            raise JobLocked(f"schedule {schedule_id} is locked by another session; nothing was changed")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.25)

@@ -1,0 +1,103 @@
+"""Schedules and their ticks as Django models: the read side, as in `models`.
+
+A schedule is all in its row, so that any worker fires it, whatever code it has. `lifecycle` writes it.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from django_pgqueue.fields import InstantField, PlainJSONField
+
+
+class Origin(models.TextChoices):
+    """Where a schedule is defined."""
+
+    CODE = "code", _("code")
+    ADMIN = "admin", _("admin")
+
+
+class Missed(models.TextChoices):
+    """What is done about ticks that no worker was there for."""
+
+    SKIP = "skip", _("skip them")
+    LATEST = "latest", _("run once for all of them")
+    ALL = "all", _("run each, the last 100 at most")
+
+
+class IfRunning(models.TextChoices):
+    """What is done at a tick while an earlier job of the schedule is not finished."""
+
+    OVERLAP = "overlap", _("run beside it")
+    SKIP = "skip", _("skip this tick")
+    QUEUE = "queue", _("run after it")
+
+
+class Schedule(models.Model):
+    """What is enqueued at certain times."""
+
+    name = models.CharField(_("name"), max_length=200)
+    origin = models.CharField(_("defined in"), max_length=5, choices=Origin, db_default=Origin.ADMIN)
+    task_name = models.CharField(_("task"), max_length=100)
+    arguments = PlainJSONField(_("arguments"))
+    expression = models.CharField(_("when"), max_length=200)
+    time_zone = models.CharField(_("time zone"), max_length=64, db_default="UTC")
+    missed = models.CharField(_("missed runs"), max_length=6, choices=Missed, db_default=Missed.LATEST)
+    if_running = models.CharField(_("if one still runs"), max_length=7, choices=IfRunning, db_default=IfRunning.OVERLAP)
+    jitter_seconds = models.FloatField(_("jitter"), db_default=0)
+    queue_name = models.CharField(_("queue"), max_length=100, db_default="default")
+    priority = models.SmallIntegerField(_("priority"), db_default=0)
+    max_attempts = models.SmallIntegerField(_("attempts at most"), db_default=10)
+    enabled = models.BooleanField(_("enabled"), db_default=True)
+    next_run_at = InstantField(_("next run"))
+    last_run_at = InstantField(_("last run"), null=True)
+    last_job_id = models.BigIntegerField(_("last job"), null=True)
+    revision = models.BigIntegerField(db_default=0)
+    """Raised by each change of the definition: what was worked out from an earlier one is written no more."""
+    digest = models.CharField(max_length=32, db_default="")
+    """Of the definition in the code; empty for those of the admin."""
+    former_digests = models.TextField(db_default="")
+    """Of what the definition was before, the latest last: by these an old worker knows that it is old."""
+    vouched_at = InstantField(null=True)
+    """When a worker whose code has this definition last said so."""
+
+    class Meta:
+        verbose_name = _("schedule")
+        verbose_name_plural = _("schedules")
+        permissions = [
+            ("run_schedule", _("Can run schedules now")),
+            ("pause_schedule", _("Can pause and resume schedules")),
+        ]
+        constraints = [models.UniqueConstraint(fields=["origin", "name"], name="pgqueue_schedule_name")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ScheduleRun(models.Model):
+    """One tick of a schedule that was dealt with, and its job: the evidence that keeps it from being fired again."""
+
+    schedule = models.ForeignKey(
+        Schedule,
+        verbose_name=_("schedule"),
+        on_delete=models.DO_NOTHING,
+        related_name="runs",
+        db_constraint=False,
+        db_index=False,
+    )
+    tick_at = InstantField(_("tick"))
+    fired_at = InstantField(_("fired at"), db_default=Now())
+    job_id = models.BigIntegerField(_("job"), null=True)
+    """None: skipped, for an earlier job was not finished."""
+
+    class Meta:
+        verbose_name = _("run of a schedule")
+        verbose_name_plural = _("runs of schedules")
+        default_permissions = ()
+        constraints = [models.UniqueConstraint(fields=["schedule", "tick_at"], name="pgqueue_schedulerun_tick")]
+        indexes = [models.Index("job_id", name="pgqueue_schedulerun_job")]
+
+    def __str__(self) -> str:
+        return f"tick {self.tick_at} of schedule #{self.schedule_id}"

@@ -1,0 +1,283 @@
+"""Schedules: writes down what this worker's code defines, and fires what is due.
+
+Every worker does it, and there is no leader. A schedule is all in its row, so a worker fires those of any code; FIRE
+compares and sets, so a tick is fired by one. Python works out ticks, and the database's clock says which have come.
+
+Old and new code side by side. A row holds the digest of its definition, the digests of those it had before, and when a
+worker last *vouched* for it: said that its own code defines it so. A definition never seen before is newer, and takes
+over at once. One that the row had before is older: its worker leaves the row alone, unless for three minutes, by its
+own clock and with its own eyes, nobody has vouched; then the newer code is gone, and this is a roll-back. A schedule
+that the code does not have is nobody's to remove: it stops three minutes after the last worker that vouches for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Final
+
+import psycopg
+from psycopg import errors
+
+from django_pgqueue import expressions, lifecycle, registry, signals, timetable
+from django_pgqueue.conf import DAY_SECONDS, get_settings
+from django_pgqueue.db import Connection, EngineConnection, is_lost, told, wake_workers
+from django_pgqueue.lifecycle import VOUCHED_SECONDS, Definition, Scheduled
+
+from .link import Link
+from .service import Service
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+VOUCH_SECONDS: Final = 60.0
+LATE_SECONDS: Final = 60.0
+"""A tick that is no older is late, and runs; an older one is missed, and the schedule says what becomes of it."""
+MISSED_LIMIT: Final = 100
+"""Missed ticks that are made up for at the most, the last ones."""
+AGAIN_SECONDS: Final = 1.0
+"""Before the next look where somebody else had a schedule's row."""
+NONE_INTERVAL_SECONDS: Final = 60.0
+"""Between two looks while there is no schedule at all."""
+FORMER_LIMIT: Final = 20
+"""Former definitions that a row remembers."""
+UPKEEP_SECONDS: Final = 3600.0
+RUN_RETENTION_SECONDS: Final = 7 * DAY_SECONDS
+RUNS_KEPT: Final = 100
+CODE_RETENTION_SECONDS: Final = 7 * DAY_SECONDS
+"""After which a schedule that no code defines is removed."""
+
+
+class Scheduler:
+    """What one process remembers of the schedules between two turns."""
+
+    def __init__(self) -> None:
+        self._silence: dict[str, tuple[datetime | None, float]] = {}
+        """Of each schedule of any code when somebody last vouched for it, and since when this process sees no later."""
+        self._complaints: set[tuple[str, object]] = set()
+        self._upkeep_at = time.monotonic() + UPKEEP_SECONDS * random.random()  # noqa: S311 -- spreads load
+
+    def forget(self) -> None:
+        """After an error: whether anybody vouched meanwhile is not known."""
+        self._silence.clear()
+
+    def turn(self, connection: Connection) -> float | None:
+        """Write down, fire; return the seconds until the next tick, or None if there is no schedule at all."""
+        mine = timetable.definitions(connection.alias)
+        seen_at, found = lifecycle.schedules(connection)
+        self._watch(found)
+        if self._write_down(connection, mine, seen_at, found):
+            seen_at, found = lifecycle.schedules(connection)
+        self._keep_up(connection, found)
+        waits = [math.inf]
+        for one in found:
+            if one.enabled and is_vouched(one):
+                with self._alone(connection, one.name, one.revision):
+                    waits.append(fire_due(connection, one))
+        return min(waits) if found else None
+
+    # ---------------------------------------------------------------- what the code says
+
+    def _write_down(
+        self, connection: Connection, mine: Mapping[str, Definition], seen_at: datetime, found: Sequence[Scheduled]
+    ) -> bool:
+        """Bring the rows of this code's schedules up to date; say whether any was changed."""
+        rows = {one.name: one for one in found if one.is_of_code}
+        changed = False
+        for name, definition in mine.items():
+            with self._alone(connection, name, definition.digest):
+                changed |= self._write_one(connection, definition, seen_at, rows.get(name))
+        stale = [
+            row.schedule_id
+            for name, row in rows.items()
+            if name in mine and row.digest == mine[name].digest and not 0 <= row.unvouched_seconds < VOUCH_SECONDS
+        ]
+        if stale:
+            lifecycle.vouch(connection, stale)
+        return changed or bool(stale)
+
+    def _write_one(
+        self, connection: Connection, definition: Definition, seen_at: datetime, row: Scheduled | None
+    ) -> bool:
+        if row is None:
+            first_at = _first(definition, seen_at)
+            return lifecycle.add_schedule(connection, definition, origin="code", next_run_at=first_at) is not None
+        if row.digest == definition.digest:
+            return False
+        is_older = definition.digest in row.former_digests.split()
+        if is_older and self._silent_seconds(row) <= VOUCHED_SECONDS:
+            return False
+        return _take_over(connection, row, definition)
+
+    def _watch(self, found: Sequence[Scheduled]) -> None:
+        """Note who was vouched for since the last turn."""
+        now, before = time.monotonic(), self._silence
+        self._silence = {}
+        for one in found:
+            if one.is_of_code:
+                word, since = before.get(one.name, (None, now))
+                self._silence[one.name] = one.vouched_at, since if word == one.vouched_at else now
+
+    def _silent_seconds(self, one: Scheduled) -> float:
+        """Return for how long this process has seen nobody vouch for a schedule, whatever the database's clock did."""
+        return time.monotonic() - self._silence[one.name][1]
+
+    @contextmanager
+    def _alone(self, connection: Connection, name: str, definition: object) -> Iterator[None]:
+        """Keep an error of one schedule from the others: it is logged, once for each definition."""
+        try:
+            yield
+        except ValueError as error:
+            reason = str(error)
+        except psycopg.Error as error:
+            if not isinstance(connection, EngineConnection) or is_lost(connection) or _is_everybodys(error):
+                raise
+            reason = told(error)
+        else:
+            return
+        if (name, definition) not in self._complaints:
+            self._complaints.add((name, definition))
+            logger.error("schedule %s does not run: %s", registry.in_words(name), " ".join(reason.split()))
+
+    # ---------------------------------------------------------------- what is over
+
+    def _keep_up(self, connection: Connection, found: Sequence[Scheduled]) -> None:
+        if time.monotonic() < self._upkeep_at:
+            return
+        self._upkeep_at = time.monotonic() + UPKEEP_SECONDS
+        left = [
+            one.schedule_id
+            for one in found
+            if one.is_of_code
+            and one.unvouched_seconds > CODE_RETENTION_SECONDS
+            and self._silent_seconds(one) > UPKEEP_SECONDS
+        ]
+        if left:
+            lifecycle.remove_schedules(connection, left, CODE_RETENTION_SECONDS)
+        if found:
+            lifecycle.prune_schedule_runs(connection, RUN_RETENTION_SECONDS, kept=RUNS_KEPT)
+
+
+def is_vouched(one: Scheduled) -> bool:
+    """Say whether some worker's code has this schedule, or nobody's has to."""
+    return not one.is_of_code or one.unvouched_seconds < VOUCHED_SECONDS
+
+
+def fire_due(connection: Connection, one: Scheduled) -> float:
+    """Fire the ticks of a schedule that have come; return the seconds until the next, infinity if one has to wait.
+
+    Raises `ValueError` if its expression or its zone cannot be read.
+    """
+    following_at = expressions.next_after(one.expression, one.time_zone, one.seen_at)
+    if one.next_run_at > one.seen_at:
+        if one.next_run_at != following_at:  # a clock was put right, or the rules of a time zone have changed
+            lifecycle.plan_schedule(connection, one, following_at)
+        return (following_at - one.seen_at).total_seconds()
+    ticks = due_ticks(one)
+    if not ticks and not lifecycle.plan_schedule(connection, one, following_at):
+        return AGAIN_SECONDS
+    expected_at = one.next_run_at
+    for tick_at, after_it in zip(ticks, [*ticks[1:], following_at], strict=True):
+        fired = lifecycle.fire(
+            connection,
+            one,
+            expected_at=expected_at,
+            tick_at=tick_at,
+            following_at=after_it,
+            options=timetable.options_of(one),
+            delay_seconds=random.uniform(0, one.jitter_seconds),  # noqa: S311 -- spreads load, hides nothing
+        )
+        if fired is None:
+            return AGAIN_SECONDS
+        if fired.what == "waits":
+            return math.inf
+        _tell(connection, one, tick_at, fired)
+        expected_at = after_it
+    return (following_at - one.seen_at).total_seconds()
+
+
+def due_ticks(one: Scheduled) -> list[datetime]:
+    """Return the ticks of a schedule to fire now: the one that is owed and those since, by its rule for missed ones."""
+    rest = expressions.last_between(one.expression, one.time_zone, one.next_run_at, one.seen_at, MISSED_LIMIT)
+    ticks = [one.next_run_at, *rest][-MISSED_LIMIT:]
+    on_time = one.seen_at - timedelta(seconds=LATE_SECONDS)
+    if one.next_run_at >= on_time or one.missed == "all":
+        return ticks
+    return ticks[-1:] if one.missed == "latest" else [tick for tick in ticks if tick >= on_time]
+
+
+def _first(definition: Definition, seen_at: datetime) -> datetime:
+    return expressions.next_after(definition.expression, definition.time_zone, seen_at)
+
+
+def _take_over(connection: Connection, row: Scheduled, definition: Definition) -> bool:
+    former = [digest for digest in row.former_digests.split() if digest != definition.digest]
+    changed = lifecycle.change_schedule(
+        connection,
+        row.schedule_id,
+        definition,
+        revision=row.revision,
+        next_run_at=_first(definition, row.seen_at),
+        digest=definition.digest,
+        former_digests=" ".join([*former, row.digest][-FORMER_LIMIT:]),
+    )
+    if changed:
+        logger.info("schedule %s has the definition of this worker's code now", registry.in_words(row.name))
+    return changed
+
+
+def _tell(connection: Connection, one: Scheduled, tick_at: datetime, fired: lifecycle.Fired) -> None:
+    name = registry.in_words(one.name)
+    if fired.job_id is None:
+        logger.info("schedule %s: tick of %s %s", name, tick_at, fired.what)
+        return
+    logger.info("schedule %s: job %s for the tick of %s", name, fired.job_id, tick_at)
+    wake_workers(connection)
+    told_of = {"database": connection.alias, "queue_name": timetable.options_of(one).queue_name}
+    signals.job_enqueued.send_robust(sender=one.task_name, job_id=fired.job_id, **told_of)
+
+
+def _is_everybodys(error: psycopg.Error) -> bool:
+    """Say whether an error is not about one row: the database is going down, or the role may not do it at all."""
+    return isinstance(error, psycopg.OperationalError | errors.InsufficientPrivilege | errors.UndefinedTable)
+
+
+class Schedules(Service):
+    """Looks at the schedules every few seconds, and wakes for each tick; where there is none, once a minute."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__("schedules")
+        self.link = link
+        self.scheduler = Scheduler()
+        self._is_refused = False
+
+    def tick(self) -> float:
+        """Do one turn; sleep until the next tick."""
+        try:
+            with self.link.use() as connection:
+                wait_seconds = self.scheduler.turn(connection)
+        except errors.InsufficientPrivilege as error:
+            self._say_refused(error)
+            return NONE_INTERVAL_SECONDS
+        except Exception:
+            self.scheduler.forget()
+            raise
+        self._is_refused = False
+        if wait_seconds is None:
+            self.link.close()  # a connection for one statement a minute is too dear
+            return NONE_INTERVAL_SECONDS
+        return max(0.0, min(wait_seconds, get_settings().SCHEDULE_INTERVAL))
+
+    def at_end(self) -> None:
+        """Close the connection."""
+        self.link.close()
+
+    def _say_refused(self, error: Exception) -> None:
+        if not self._is_refused:
+            self._is_refused = True
+            logger.warning("this worker fires no schedules: its database role lacks the rights for it, see the docs")
+            logger.debug("what the role lacks", exc_info=error)

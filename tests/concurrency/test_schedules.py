@@ -1,0 +1,168 @@
+"""Schedules on several connections: who fires a tick, and what is there of it if anything fails."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from functools import partial
+
+import psycopg
+import pytest
+
+from django_pgqueue import JobLocked, lifecycle, timetable
+from django_pgqueue.lifecycle import scheduling
+from django_pgqueue.worker.scheduler import Scheduler
+from tests import helpers
+
+OPTIONS = lifecycle.JobOptions("default", 0, 10)
+
+
+def counts(connection) -> tuple[int, int]:
+    """Jobs, and ticks that were dealt with."""
+    return tuple(helpers.scalar(connection, f"SELECT count(*) FROM pgqueue_{name}") for name in ("job", "schedulerun"))
+
+
+def test_two_workers_that_have_read_the_same_fire_once(engine, second):
+    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    with helpers.transaction(engine):
+        assert helpers.fire(engine, one).what == "fired"
+        assert helpers.fire(second, one) is None, "it waited for the other, or fired too"
+        engine.execute("COMMIT")
+    assert helpers.fire(second, one) is None
+    assert counts(engine) == (1, 1)
+
+
+def test_one_that_comes_late_to_the_row_finds_it_changed(engine, second, watcher):
+    """Its snapshot is from before the other's commit, its lock from after."""
+    schedule_id = helpers.make_schedule(engine)
+    one = helpers.schedule_of(engine, schedule_id)
+    with helpers.transaction(engine, "LOCK TABLE pgqueue_schedulerun IN ACCESS EXCLUSIVE MODE"):
+        late = helpers.Background(lambda: helpers.fire(second, one))
+        helpers.wait_for_lock(watcher, second.info.backend_pid)
+        engine.execute("COMMIT")
+    assert late.result().what == "fired"
+    assert helpers.fire(engine, one) is None
+    assert counts(engine) == (1, 1)
+
+
+def test_eight_workers_fire_each_of_fifty_ticks_once(engine, new_connection, monkeypatch):
+    """All look at the same moment, again and again, while an operator edits the rows."""
+    monkeypatch.setattr(timetable, "definitions", lambda alias: {})
+    seen_at, _ = lifecycle.schedules(engine)
+    first_at = seen_at - timedelta(seconds=49)
+    for number in range(4):
+        lifecycle.add_schedule(
+            engine,
+            helpers.definition(str(number), expression="every 1 second", missed="all"),
+            origin="admin",
+            next_run_at=first_at.replace(microsecond=0),
+        )
+    together = threading.Barrier(8)
+
+    def work(connection):
+        together.wait(30)
+        scheduler = Scheduler()
+        for _ in range(6):
+            scheduler.turn(connection)
+
+    workers = [helpers.Background(partial(work, new_connection())) for _ in range(8)]
+    for _ in range(20):
+        engine.execute("UPDATE pgqueue_schedule SET jitter_seconds = 0")
+    for worker in workers:
+        worker.result()
+    last = Scheduler()
+    last.turn(engine)
+    ticks = engine.execute(
+        "SELECT schedule_id, count(*), count(DISTINCT tick_at), count(DISTINCT job_id),"
+        " extract(epoch FROM max(tick_at) - min(tick_at))::int + 1 FROM pgqueue_schedulerun GROUP BY schedule_id"
+    ).fetchall()
+    assert len(ticks) == 4
+    for _, runs, distinct, jobs, seconds in ticks:
+        assert runs == distinct == jobs == seconds >= 50
+    assert counts(engine)[0] == sum(row[1] for row in ticks)
+
+
+@pytest.mark.parametrize("table", ["pgqueue_job", "pgqueue_schedulerun", "pgqueue_schedule"])
+def test_a_tick_is_all_there_or_not_at_all(engine, table):
+    """Whichever of the three writes fails, none of them is done, and the tick is owed still."""
+    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    event = "UPDATE" if table == "pgqueue_schedule" else "INSERT"
+    engine.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'refused'; END$$"
+    )
+    try:
+        engine.execute(f"CREATE TRIGGER refusing BEFORE {event} ON {table} FOR EACH ROW EXECUTE FUNCTION refuse()")
+        with pytest.raises(psycopg.Error, match="refused"):
+            helpers.fire(engine, one)
+    finally:
+        engine.execute("DROP FUNCTION refuse CASCADE")
+    assert counts(engine) == (0, 0)
+    assert helpers.schedule_of(engine, one.schedule_id)._replace(seen_at=one.seen_at) == one
+    assert helpers.fire(engine, one).what == "fired"
+
+
+def test_what_was_fired_before_the_reply_was_lost_is_not_fired_again(engine, second):
+    """The worker that asks again has read the row before."""
+    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    assert helpers.fire(engine, one).what == "fired"
+    assert helpers.fire(engine, one) is None
+    engine.execute("UPDATE pgqueue_schedule SET next_run_at = %s", [one.next_run_at])  # a row that was restored
+    assert helpers.fire(engine, one).what == "again"
+    assert counts(engine) == (1, 1)
+
+
+@pytest.mark.parametrize("change", ["pause", "definition"])
+def test_what_was_worked_out_before_a_change_is_not_written_after_it(engine, second, change):
+    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    if change == "pause":
+        lifecycle.pause_schedule(second, one.schedule_id)
+    else:
+        changed = helpers.definition(expression="@daily")
+        assert lifecycle.change_schedule(
+            second, one.schedule_id, changed, revision=one.revision, next_run_at=one.next_run_at
+        )
+    assert helpers.fire(engine, one) is None
+    assert not lifecycle.plan_schedule(engine, one, one.next_run_at + timedelta(days=1))
+    assert not lifecycle.change_schedule(
+        engine, one.schedule_id, helpers.definition(), revision=one.revision, next_run_at=one.next_run_at
+    )
+    assert counts(engine) == (0, 0)
+
+
+def test_two_workers_that_start_at_once_write_a_definition_down_once(engine, second):
+    seen_at, _ = lifecycle.schedules(engine)
+    with helpers.transaction(engine):
+        assert lifecycle.add_schedule(engine, helpers.definition(), origin="code", next_run_at=seen_at)
+        adding = helpers.Background(
+            lambda: lifecycle.add_schedule(second, helpers.definition(), origin="code", next_run_at=seen_at)
+        )
+        engine.execute("COMMIT")
+    assert adding.result() is None
+    assert lifecycle.add_schedule(engine, helpers.definition(), origin="admin", next_run_at=seen_at) is not None
+
+
+def test_no_act_on_a_schedule_waits_for_its_row(engine, second, monkeypatch):
+    monkeypatch.setattr(scheduling, "LOCK_WAIT_SECONDS", 0.05)
+    engine.execute("SET lock_timeout = '1s'")
+    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    with helpers.transaction(second, "SELECT FROM pgqueue_schedule FOR UPDATE"):
+        assert helpers.fire(engine, one) is None
+        assert not lifecycle.plan_schedule(engine, one, one.next_run_at)
+        lifecycle.vouch(engine, [one.schedule_id])
+        assert lifecycle.remove_schedules(engine, [one.schedule_id], 0.0) == []
+        for act in (
+            lambda: lifecycle.run_schedule(engine, one.schedule_id, OPTIONS),
+            lambda: lifecycle.pause_schedule(engine, one.schedule_id),
+            lambda: lifecycle.resume_schedule(engine, one.schedule_id, one.next_run_at),
+        ):
+            with pytest.raises(JobLocked):
+                act()
+    assert lifecycle.pause_schedule(engine, one.schedule_id)
+
+
+def test_a_tick_fired_inside_a_transaction_that_rolls_back_was_never_fired(engine, second):
+    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    with helpers.transaction(engine):
+        helpers.fire(engine, one)
+    assert counts(engine) == (0, 0)
+    assert helpers.fire(second, one).what == "fired"

@@ -1,0 +1,57 @@
+"""`run_jobs(schedules=True)`: the code's schedules in a test, on its own connection, at the pace it likes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from django_pgqueue import cron, every, registry, task, timetable
+from django_pgqueue.db import clock
+from django_pgqueue.models import Job, Schedule
+from django_pgqueue.testing import capture_jobs, run_jobs, time_travel
+
+pytestmark = pytest.mark.django_db
+
+ran: list[str] = []
+
+
+def sweep(what: str = "all") -> str:
+    """Sweep."""
+    ran.append(what)
+    return what
+
+
+@pytest.fixture
+def sweeping(monkeypatch):
+    """A task that the code has run each hour, and another way at midnight."""
+    monkeypatch.setattr(registry, "_tasks", {})
+    monkeypatch.setattr(timetable, "_declared", {})
+    ran.clear()
+    return task(schedule=[every(hours=1), cron("@daily", args=["night"])])(sweep)
+
+
+def test_a_day_of_schedules_takes_no_time(sweeping):
+    assert run_jobs(until=timedelta(days=1), schedules=True, raising=True) == 25
+    assert (ran.count("all"), ran.count("night")) == (24, 1)
+    assert {one.name for one in Schedule.objects.all()} == {sweeping.name, f"{sweeping.name}:2"}
+    assert clock.shift_seconds == 0
+
+
+def test_each_runs_at_its_time_and_what_it_enqueues_at_its_own(sweeping):
+    with capture_jobs(sweeping) as jobs:
+        run_jobs(until=timedelta(hours=3), schedules=True)
+    assert all(job.run_after.minute == job.run_after.second == 0 for job in jobs)
+    assert [job.state for job in Job.objects.all()] == ["succeeded"] * len(jobs)
+
+
+def test_on_a_journey_what_was_missed_is_made_up_once(sweeping):
+    assert run_jobs(schedules=True) == 0, "it writes down what the code says"
+    with time_travel(hours=5):
+        assert run_jobs(schedules=True) >= 1
+    assert ran.count("all") == 1
+
+
+def test_without_asking_for_them_no_schedule_runs(sweeping):
+    assert run_jobs(until=timedelta(days=1)) == 0
+    assert not Schedule.objects.exists()

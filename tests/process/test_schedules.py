@@ -1,0 +1,86 @@
+"""Schedules with real workers: three of them, killed in turn; an outage; code that says when."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from django_pgqueue.models import Job, Schedule, ScheduleRun
+from tests import helpers
+
+pytestmark = pytest.mark.process
+
+GAPS = """
+SELECT count(*), count(DISTINCT tick_at), count(DISTINCT job_id),
+       extract(epoch FROM max(tick_at) - min(tick_at))::int + 1
+FROM pgqueue_schedulerun
+"""
+
+
+def test_each_second_is_fired_once_by_three_workers_of_which_one_is_killed_after_the_other(start, engine):
+    helpers.make_schedule(engine, expression="every 1 second")
+    workers = [start("--concurrency", "2", SCHEDULE_INTERVAL=0.5) for _ in range(3)]
+    for worker in workers:
+        worker.wait_until_ready()
+    for worker in workers[:2]:
+        count = ScheduleRun.objects.count()
+        workers[2].wait_until(lambda count=count: ScheduleRun.objects.count() > count + 3)
+        worker.send_all(signal.SIGKILL)
+        worker.exit_code()
+    count = ScheduleRun.objects.count()
+    workers[2].wait_until(lambda: ScheduleRun.objects.count() > count + 3)
+    [(runs, ticks, jobs, seconds)] = engine.execute(GAPS).fetchall()
+    assert runs == ticks == jobs == seconds
+    workers[2].wait_until(lambda: Job.objects.filter(state="succeeded").count() >= 10)
+
+
+def test_what_came_while_no_worker_was_there_runs_once_at_its_start(start, engine):
+    """And a row that somebody adds is seen soon, without a restart."""
+    helpers.make_schedule(engine, "nightly", due_in=-3 * 3600.0, expression="@hourly")
+    worker = start()
+    worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 1)
+    assert Schedule.objects.get().next_run_at > Job.objects.get().enqueued_at
+    helpers.make_schedule(engine, "another")
+    worker.wait_until(lambda: ScheduleRun.objects.filter(schedule__name="another").exists())
+    assert ScheduleRun.objects.filter(schedule__name="nightly").count() == 1
+
+
+def test_a_worker_goes_on_with_schedules_when_the_database_is_there_again(start, engine):
+    helpers.make_schedule(engine, expression="every 1 second")
+    worker = start(SCHEDULE_INTERVAL=0.2)
+    worker.wait_until(ScheduleRun.objects.exists)
+    for _ in range(2):
+        seen = ScheduleRun.objects.count()
+        engine.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgqueue:schedules'"
+        )
+        worker.wait_until(lambda seen=seen: ScheduleRun.objects.count() > seen + 1)
+    engine.execute("ALTER TABLE pgqueue_schedulerun RENAME TO gone")
+    worker.wait_until(lambda: "trouble with the database" in worker.said)
+    engine.execute("ALTER TABLE gone RENAME TO pgqueue_schedulerun")
+    seen = ScheduleRun.objects.count()
+    worker.wait_until(lambda: ScheduleRun.objects.count() > seen + 1)
+    [(runs, ticks, jobs, _)] = engine.execute(GAPS).fetchall()
+    assert runs == ticks == jobs
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+
+
+def test_one_that_an_open_transaction_holds_stops_no_other_and_no_job(start, engine, second):
+    held_id = helpers.make_schedule(engine, "held", expression="every 1 second", due_in=1.0)
+    helpers.make_schedule(engine, "free", expression="every 1 second", due_in=1.0)
+    with helpers.transaction(second):
+        second.execute("SELECT FROM pgqueue_schedule WHERE id = %s FOR UPDATE", [held_id])
+        worker = start(SCHEDULE_INTERVAL=0.2)
+        worker.wait_until(lambda: ScheduleRun.objects.filter(schedule__name="free").count() >= 3)
+        assert not ScheduleRun.objects.filter(schedule=held_id).exists()
+    worker.wait_until(lambda: ScheduleRun.objects.filter(schedule=held_id).exists())
+
+
+def test_a_drain_fires_nothing(start, engine):
+    helpers.make_schedule(engine, expression="every 1 second")
+    job_id = helpers.make_job(engine)
+    assert start("--drain").has_drained()
+    assert helpers.state_of(engine, job_id) == "succeeded"
+    assert not ScheduleRun.objects.exists()
