@@ -100,7 +100,8 @@ def test_the_acts_are_not_offered_to_templates_or_on_the_manager():
 def test_permissions_are_to_view_to_retry_to_cancel_to_run_and_to_pause():
     found = set(Permission.objects.filter(content_type__app_label="pgqueue").values_list("codename", flat=True))
     of_jobs = {"view_job", "retry_job", "cancel_job", "run_job"}
-    assert found == of_jobs | {"view_execution", "view_worker", "view_pause", "pause_queue"}
+    of_schedules = {f"{act}_schedule" for act in ("view", "add", "change", "delete", "run", "pause")}
+    assert found == of_jobs | of_schedules | {"view_execution", "view_worker", "view_pause", "pause_queue"}
 
 
 @pytest.mark.django_db

@@ -37,7 +37,7 @@ def urls(job: Job) -> Iterator[str]:
 
 @pytest.fixture
 def jobs(make_job: JobMaker) -> list[Job]:
-    """A job for each act to be possible on, one with an execution; a worker; a pause and schedules with their numbers."""
+    """A job for each act to be possible on, one with an execution; a worker; a pause and schedules of their numbers."""
     Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
     found = [make_job("dead"), make_job("ready", run_after=LATER), make_job("running")]
     Pause.objects.create(pk=found[0].pk, kind="queue", name="default")
