@@ -99,7 +99,8 @@ def test_the_acts_are_not_offered_to_templates_or_on_the_manager():
 @pytest.mark.django_db
 def test_permissions_are_to_view_to_retry_to_cancel_and_to_run():
     found = set(Permission.objects.filter(content_type__app_label="pgqueue").values_list("codename", flat=True))
-    assert found == {"view_job", "retry_job", "cancel_job", "run_job", "view_execution", "view_worker"}
+    of_schedules = {f"{act}_schedule" for act in ("view", "add", "change", "delete", "run", "pause")}
+    assert found == {"view_job", "retry_job", "cancel_job", "run_job", "view_execution", "view_worker"} | of_schedules
 
 
 @pytest.mark.django_db
