@@ -35,10 +35,10 @@ def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[
 
 @register("pgqueue")
 def check_schedules(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """pgqueue.E005: a schedule of the code cannot run, or two have one name."""
+    """pgqueue.E006: a schedule of the code cannot run, or two have one name."""
     if conf.problems(getattr(settings, "PGQUEUE", {})):  # E001 says so, and nothing can be judged
         return []
-    return [Error(problem, id="pgqueue.E005") for problem in timetable.problems()]
+    return [Error(problem, id="pgqueue.E006") for problem in timetable.problems()]
 
 
 @register("pgqueue")

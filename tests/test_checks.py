@@ -55,7 +55,7 @@ def test_two_schedules_of_one_name_and_one_that_cannot_run_are_errors(monkeypatc
     timetable.declare(tasks.noop, [every(hours=1, name="twice"), every(hours=2, name="twice")])
     timetable.declare(tasks.add, every(hours=1, args=["x" * 300_000]))
     found = checks.check_schedules(None)
-    assert ids(found) == ["pgqueue.E005", "pgqueue.E005"]
+    assert ids(found) == ["pgqueue.E006", "pgqueue.E006"]
     assert "named 'twice'" in found[0].msg
     assert "MAX_ARGUMENTS_BYTES" in found[1].msg
     assert list(timetable.definitions("default")) == ["twice"], "and neither stops the others"

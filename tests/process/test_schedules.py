@@ -20,6 +20,7 @@ FROM pgqueue_schedulerun
 
 def test_each_second_is_fired_once_by_three_workers_of_which_one_is_killed_after_the_other(start, engine):
     helpers.make_schedule(engine, expression="every 1 second")
+    engine.execute("UPDATE pgqueue_schedule SET next_run_at = date_trunc('second', next_run_at)")
     workers = [start("--concurrency", "2", SCHEDULE_INTERVAL=0.5) for _ in range(3)]
     for worker in workers:
         worker.wait_until_ready()

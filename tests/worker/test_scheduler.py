@@ -593,3 +593,15 @@ def test_a_statement_without_an_answer_is_given_up_and_the_next_turn_fires(servi
     helpers.wait_until(Job.objects.exists)
     service.stop()
     service.join(10)
+
+
+def test_a_task_of_django_s_framework_has_schedules_of_the_admin(clock, engine, release):
+    from django_pgqueue.testing import run_jobs
+    from tests.framework import tasks as framework
+
+    name = framework.add.module_path
+    helpers.make_schedule(engine, task_name=name, arguments='{"args":[1,2],"kwargs":{}}')
+    release()()
+    assert run_jobs(raising=True) == 1
+    job = Job.objects.get()
+    assert (job.result, job.max_attempts) == (3, 1)
