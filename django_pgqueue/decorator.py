@@ -42,6 +42,7 @@ def task(
     database: str | None = ...,
     timeout: Duration | None = ...,
     isolation: Isolation | None = ...,
+    expires: Duration | None = ...,
     schedule: Times | Iterable[Times] = ...,
 ) -> Callable[[Callable[Concatenate[TaskContext, P], R]], Task[P, R]]: ...
 @overload
@@ -62,6 +63,7 @@ def task(
     database: str | None = ...,
     timeout: Duration | None = ...,
     isolation: Isolation | None = ...,
+    expires: Duration | None = ...,
     schedule: Times | Iterable[Times] = ...,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 def task(
@@ -82,6 +84,7 @@ def task(
     * `timeout`: seconds or timedelta that one attempt may run for; then `TaskTimeout` is raised in it, a coroutine is
       cancelled, an isolated one killed. None: as long as it takes.
     * `isolation="process"`: each job runs in a process of its own, which is all that a crash takes with it.
+    * `expires`: seconds or timedelta from the enqueue by which a job has to start; later it is cancelled instead.
     * `store_result`: whether the return value is kept; it must be JSON then, or the attempt fails.
     * `schedule`: when workers enqueue it by themselves: `cron(…)`, `every(…)`, or a list of these.
 

@@ -53,6 +53,7 @@ def connection_for(task: Task[Any, Any], callers_level: int = 3) -> BaseDatabase
 def row_of(task: Task[Any, Any], connection: BaseDatabaseWrapper) -> dict[str, Any]:
     """Return what all jobs of one call of `enqueue()` or `enqueue_many()` have in common."""
     run_at, delay_seconds = due(task.run_after)
+    expires_at, expires_seconds = (None, None) if task.expires is None else due(task.expires)
     return {
         "task_name": task.name,
         "queue_name": task.queue_name,
@@ -60,6 +61,8 @@ def row_of(task: Task[Any, Any], connection: BaseDatabaseWrapper) -> dict[str, A
         "max_attempts": task.max_attempts or get_settings().MAX_ATTEMPTS,
         "run_after": run_at,
         "delay_seconds": delay_seconds,
+        "expires_at": expires_at,
+        "expires_seconds": expires_seconds,
         "headers": encode_headers(middleware.headers_of(task, connection.alias)),
     }
 
@@ -81,6 +84,7 @@ def as_job(task: Task[Any, Any], alias: str, enqueued: lifecycle.Enqueued, argum
         crashes=0,
         isolated=False,
         enqueued_at=enqueued.enqueued_at,
+        expires_at=enqueued.expires_at,
         headers=None if headers is None else json.loads(headers),
     )
     job._state.db = alias

@@ -27,7 +27,8 @@ from typing import Final
 # Cost:   one insert into three indexes (a ready job is in two of them)
 ENQUEUE: Final = """
 /* pgqueue:enqueue */
-INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers)
+INSERT INTO pgqueue_job
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
 VALUES (
     %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
     statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
@@ -35,9 +36,13 @@ VALUES (
         %(run_after)s::timestamptz,
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
     ),
-    %(headers)s::json
+    %(headers)s::json,
+    coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+    )
 )
-RETURNING id, run_after, enqueued_at
+RETURNING id, run_after, enqueued_at, expires_at
 """
 
 # Add many jobs of one task; ids come back in the order given.
@@ -48,7 +53,8 @@ RETURNING id, run_after, enqueued_at
 #         client 5 us a job to put together.
 ENQUEUE_MANY: Final = """
 /* pgqueue:enqueue_many */
-INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers)
+INSERT INTO pgqueue_job
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
 SELECT
     %(task_name)s, %(queue_name)s, %(priority)s, given.arguments, %(max_attempts)s,
     statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
@@ -56,7 +62,11 @@ SELECT
         %(run_after)s::timestamptz,
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
     ),
-    %(headers)s::json
+    %(headers)s::json,
+    coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+    )
 FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS given (arguments, place)
 ORDER BY given.place
 RETURNING id
@@ -86,11 +96,11 @@ WITH lane AS (
 ),
 picked AS MATERIALIZED (
     SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments,
-           job.attempt, job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers
+           job.attempt, job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers, job.expires_at
     FROM lane
     CROSS JOIN LATERAL (
         SELECT id, task_name, queue_name, priority, run_after, arguments,
-               attempt, max_attempts, crashes, isolated, unknown_since, headers
+               attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at
         FROM pgqueue_job
         WHERE state = 'ready'
           AND limit_key IS NULL
@@ -138,7 +148,9 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
        attempt + 1, max_attempts, crashes, isolated,
        date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
                           - unknown_since),
-       headers::text
+       headers::text,
+       date_part('epoch', expires_at - statement_timestamp()
+                          - make_interval(secs => %(time_shift_seconds)s::float8))
 FROM due
 """
 
@@ -151,7 +163,7 @@ CLAIM_ONE: Final = """
 /* pgqueue:claim_one */
 WITH picked AS MATERIALIZED (
     SELECT id, task_name, queue_name, priority, run_after, arguments,
-           attempt, max_attempts, crashes, isolated, unknown_since, headers
+           attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at
     FROM pgqueue_job
     WHERE id = %(job_id)s
       AND state = 'ready'
@@ -182,7 +194,9 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
        attempt + 1, max_attempts, crashes, isolated,
        date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
                           - unknown_since),
-       headers::text
+       headers::text,
+       date_part('epoch', expires_at - statement_timestamp()
+                          - make_interval(secs => %(time_shift_seconds)s::float8))
 FROM due
 """
 
@@ -240,6 +254,45 @@ recorded AS (
     FROM culprit
 )
 SELECT id FROM culprit
+"""
+
+# End jobs that were to start by a time that is past, and have not, and say why.
+#
+# Moves:  ready → cancelled
+# Caller: lifecycle.expire(), for those that no worker claims; one that is claimed too late ends at its start
+# Locks:  SKIP LOCKED: whoever has the row may be starting it
+# Index:  pgqueue_job_expiring
+# The execution that carries the reason opens and closes here, as in SET_ASIDE: nothing ran.
+EXPIRE: Final = """
+/* pgqueue:expire */
+WITH late AS MATERIALIZED (
+    SELECT id, task_name, attempt
+    FROM pgqueue_job
+    WHERE state = 'ready'
+      AND expires_at IS NOT NULL
+      AND expires_at <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    ORDER BY expires_at
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+ended AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'cancelled',
+        finished_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    FROM late
+    WHERE job.id = late.id
+),
+recorded AS (
+    INSERT INTO pgqueue_execution
+        (job_id, attempt, worker_id, outcome, claimed_at, finished_at, lease_expires_at, error)
+    SELECT id, attempt, %(worker_id)s, 'cancelled',
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           %(error)s
+    FROM late
+)
+SELECT id, task_name FROM late
 """
 
 # The lanes that hold ready jobs, and in how many seconds the first job of each is due (not above 0: it is), by a loose
@@ -853,7 +906,7 @@ WITH asked AS MATERIALIZED (
 moved AS (
     UPDATE pgqueue_job AS job
     SET state = 'ready', attempt = 0, crashes = 0, result = NULL,
-        finished_at = NULL, cancel_requested_at = NULL, unknown_since = NULL,
+        finished_at = NULL, cancel_requested_at = NULL, unknown_since = NULL, expires_at = NULL,
         progress_done = CASE WHEN asked.state <> 'succeeded' THEN job.progress_done END,
         progress_total = CASE WHEN asked.state <> 'succeeded' THEN job.progress_total END,
         progress_message = CASE WHEN asked.state <> 'succeeded' THEN job.progress_message END,

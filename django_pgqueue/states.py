@@ -61,6 +61,7 @@ class Act(StrEnum):
     END_CANCELLED = "end_cancelled"
     RESCUE = "rescue"
     SET_ASIDE = "set_aside"
+    EXPIRE = "expire"
     CANCEL = "cancel"
     RETRY = "retry"
     RUN_NOW = "run_now"
@@ -78,6 +79,7 @@ TRANSITIONS: Final[dict[State | None, dict[Act, frozenset[State | None]]]] = {
         Act.CANCEL: frozenset({State.CANCELLED}),
         Act.RUN_NOW: frozenset({State.READY}),
         Act.SET_ASIDE: frozenset({State.DEAD}),
+        Act.EXPIRE: frozenset({State.CANCELLED}),
     },
     State.RUNNING: {
         Act.EXTEND: frozenset({State.RUNNING}),

@@ -56,6 +56,7 @@ class Task(Generic[P, R]):
     database: str | None = None
     timeout: Duration | None = None
     isolation: Isolation | None = None
+    expires: RunAfter | None = None
     headers: Mapping[str, Any] | None = field(default=None, compare=False)
     """Set by `using()`, and by no option."""
     adapter: Adapter | None = field(default=None, repr=False, compare=False)
@@ -113,10 +114,11 @@ class Task(Generic[P, R]):
         max_attempts: int | None = None,
         database: str | None = None,
         headers: Mapping[str, Any] | None = None,
+        expires: RunAfter | None = None,
     ) -> Task[P, R]:
         """Return a copy of this task with other options; what is None stays as it is.
 
-        `run_after` is seconds or a timedelta from the enqueue, or an aware datetime; `database` an alias;
+        `run_after`, `expires`: seconds or a timedelta from the enqueue, or an aware datetime. `database` is an alias;
         `headers` are what the job carries for middleware, and its context: see `enqueue()` for what they may hold.
         Raises `InvalidTask` for a value out of its range.
         """
@@ -127,6 +129,7 @@ class Task(Generic[P, R]):
             "max_attempts": max_attempts,
             "database": database,
             "headers": headers,
+            "expires": expires,
         }
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 

@@ -108,11 +108,9 @@ def _wrong_flags(task: Any) -> Iterator[str]:
 def _wrong_times(task: Task[Any, Any]) -> Iterator[str]:
     if task.timeout is not None:
         yield from _wrong_timeout(task.timeout)
-    if isinstance(task.run_after, datetime):
-        if task.run_after.tzinfo is None:
-            yield "run_after must be an aware datetime: give it a time zone"
-        elif not 2000 <= task.run_after.year < 9000:
-            yield f"run_after {task.run_after} must lie between the years 2000 and 9000"
+    yield from _wrong_instant("run_after", task.run_after)
+    yield from _wrong_instant("expires", task.expires)
+    yield from _wrong_expiry(task)
     by_state = task.retention if isinstance(task.retention, Mapping) else {"dead": task.retention}
     if unknown := set(by_state) - set(DEFAULT_RETENTION):
         yield f"retention has no state {sorted(unknown)}: the states are {sorted(DEFAULT_RETENTION)}"
@@ -135,3 +133,27 @@ def _wrong_timeout(timeout: Any) -> Iterator[str]:
     else:
         if not positive:
             yield "timeout must be longer than 0 seconds; None is for no timeout"
+
+
+def _wrong_instant(what: str, instant: Any) -> Iterator[str]:
+    if isinstance(instant, datetime):
+        if instant.tzinfo is None:
+            yield f"{what} must be an aware datetime: give it a time zone"
+        elif not 2000 <= instant.year < 9000:
+            yield f"{what} {instant} must lie between the years 2000 and 9000"
+
+
+def _wrong_expiry(task: Task[Any, Any]) -> Iterator[str]:
+    if task.expires is None:
+        return
+    try:
+        (expires_at, expires_seconds), (run_at, delay_seconds) = due(task.expires), due(task.run_after)
+    except (TypeError, ValueError) as error:
+        yield f"expires: {error}"
+        return
+    if expires_at is None and expires_seconds <= 0:
+        yield "expires must be longer than 0 seconds; None is for never"
+    elif (expires_at is None) == (run_at is None):
+        is_before = expires_seconds <= delay_seconds if expires_at is None or run_at is None else expires_at <= run_at
+        if is_before:
+            yield f"expires {task.expires} is not after run_after {task.run_after}: such a job would never run"

@@ -129,6 +129,7 @@ def call_everything(engine, job_in):
     lifecycle.end_cancelled(engine, [lifecycle.Cancelled(4, None, 0.0)])
     lifecycle.set_aside(engine, 3, worker_id=1, exception_class="", error="")
     lifecycle.remove_orphans(engine, [5])
+    lifecycle.expire(engine, worker_id=1, error="")
     job_in("running")
     helpers.end_lease(engine)
     helpers.rescue(engine)

@@ -95,6 +95,13 @@ def snooze(engine, one):
     return lifecycle.snooze(engine, [Released(one.execution_id, 60.0, "later")])[one.execution_id]
 
 
+def expire(engine, one):
+    """A job that waits, and was to start a second ago."""
+    past = "statement_timestamp() - interval '1 s'"
+    engine.execute(f"UPDATE pgqueue_job SET expires_at = {past} WHERE id = %s AND state = 'ready'", [one.job_id])
+    return lifecycle.expire(engine, worker_id=1, error="too late")
+
+
 def end_cancelled(engine, one):
     return lifecycle.end_cancelled(engine, [Cancelled(one.execution_id, None, 0.0, "obeyed")])[one.execution_id]
 
@@ -155,6 +162,7 @@ VARIANTS = [
     Variant(Act.RESCUE, "for the last time", rescue(None), (None,)),
     Variant(Act.RESCUE, "asked to cancel", rescue(30.0), (None,), asked_to_cancel=True),
     Variant(Act.SET_ASIDE, "one", set_aside, (False,)),
+    Variant(Act.EXPIRE, "one", expire, ([],)),
     Variant(Act.CANCEL, "one", operators(lifecycle.cancel), (None,)),
     Variant(Act.RETRY, "one", operators(lifecycle.retry), (None,)),
     Variant(Act.RUN_NOW, "one", operators(lifecycle.run_now), (None,)),

@@ -116,6 +116,7 @@ def facts(job: Job) -> list[tuple[str, Any]]:
         (_("Runs"), _("in a process of its own") if job.isolated else None),
         (_("Enqueued"), when(job.enqueued_at)),
         (_("Due"), when(job.run_after)),
+        (_("Expires"), when(job.expires_at)),
         (_("Finished"), when(job.finished_at)),
         (_("Cancel requested"), when(job.cancel_requested_at)),
         (_("Task unknown since"), when(job.unknown_since)),

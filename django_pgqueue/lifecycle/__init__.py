@@ -43,6 +43,7 @@ from .finishes import (
 )
 from .maintenance import (
     PRUNE_LIMIT,
+    expire,
     open_executions,
     prunable,
     prune,
@@ -128,6 +129,7 @@ __all__ = [
     "enqueue",
     "enqueue_many",
     "existing",
+    "expire",
     "extend",
     "fail",
     "fire",

@@ -30,9 +30,12 @@ def enqueue(
     run_after: datetime | None,
     delay_seconds: float,
     headers: str | None = None,
+    expires_at: datetime | None = None,
+    expires_seconds: float | None = None,
 ) -> Enqueued:
-    """Add one ready job, in the transaction open on `connection`, with `headers` of JSON; `run_after` overrules
-    `delay_seconds`.
+    """Add one ready job, in the transaction open on `connection`, with `headers` of JSON.
+
+    `run_after` overrules `delay_seconds`, and `expires_at` `expires_seconds`; both count from now.
     """
     [row] = execute(
         connection,
@@ -46,6 +49,8 @@ def enqueue(
             "run_after": run_after,
             "delay_seconds": delay_seconds,
             "headers": headers,
+            "expires_at": expires_at,
+            "expires_seconds": expires_seconds,
         },
     )
     return Enqueued._make(row)
@@ -62,6 +67,8 @@ def enqueue_many(
     run_after: datetime | None,
     delay_seconds: float,
     headers: str | None = None,
+    expires_at: datetime | None = None,
+    expires_seconds: float | None = None,
 ) -> list[int]:
     """Add a ready job for each of `arguments`, a JSON array, in one statement; return their ids in that order."""
     rows = execute(
@@ -76,6 +83,8 @@ def enqueue_many(
             "run_after": run_after,
             "delay_seconds": delay_seconds,
             "headers": headers,
+            "expires_at": expires_at,
+            "expires_seconds": expires_seconds,
         },
     )
     return [row[0] for row in rows]

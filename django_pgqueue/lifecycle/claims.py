@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -49,7 +50,7 @@ def claim(
             "ahead_bytes": ahead_bytes,
         },
     )
-    return list(map(Claimed._make, rows))
+    return _received(rows)
 
 
 def claim_one(
@@ -58,7 +59,13 @@ def claim_one(
     """Take this job, due or not, and open an execution for it; None if it is not ready, or somebody has it locked."""
     params = {"job_id": job_id, "worker_id": worker_id, "lease_seconds": lease_seconds, "only_due": only_due}
     rows = persistently(connection, sql.CLAIM_ONE, params)
-    return Claimed._make(rows[0]) if rows else None
+    return next(iter(_received(rows)), None)
+
+
+def _received(rows: Sequence[Any]) -> list[Claimed]:
+    """Return claimed jobs, whose time to start by comes as seconds from now."""
+    now, claimed = time.monotonic(), list(map(Claimed._make, rows))
+    return [one if one.start_by is None else one._replace(start_by=now + one.start_by) for one in claimed]
 
 
 def next_in_line(

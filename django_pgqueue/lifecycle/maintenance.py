@@ -85,3 +85,9 @@ def prunable(
     else:
         rows = execute(connection, sql.PRUNABLE_TASK, {**params, "task_name": task_name})
     return int(rows[0][0])
+
+
+def expire(connection: Connection, *, worker_id: int, error: str, limit: int = PRUNE_LIMIT) -> list[tuple[int, str]]:
+    """Cancel up to `limit` ready jobs that were to start by now; return their ids and tasks."""
+    params = {"worker_id": worker_id, "error": error, "limit": limit}
+    return [(row[0], row[1]) for row in persistently(connection, sql.EXPIRE, params)]

@@ -27,6 +27,7 @@ class Enqueued(NamedTuple):
     job_id: int
     run_after: datetime
     enqueued_at: datetime
+    expires_at: datetime | None
 
 
 class Lane(NamedTuple):
@@ -75,6 +76,8 @@ class Claimed(NamedTuple):
     unknown_seconds: float | None
     headers: str | None = None
     """JSON text, not decoded yet either."""
+    start_by: float | None = None
+    """By the monotonic clock: the job is not to start later. None: whenever."""
 
 
 class Noted(NamedTuple):

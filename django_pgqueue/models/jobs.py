@@ -120,6 +120,7 @@ class Job(models.Model):
     finished_at = InstantField(_("finished at"), null=True)
     cancel_requested_at = InstantField(_("cancel requested at"), null=True)
     unknown_since = InstantField(_("unknown since"), null=True)
+    expires_at = InstantField(_("expires at"), null=True)
     limit_key = models.CharField(max_length=100, null=True)  # noqa: DJ001 -- NULL is "unlimited"; reserved
     result = PlainJSONField(_("result"), null=True)
     progress_done = models.FloatField(_("done"), null=True)
@@ -151,6 +152,10 @@ class Job(models.Model):
                 models.F("id"),
                 name="pgqueue_job_ready",
                 condition=Q(state="ready", limit_key__isnull=True),
+            ),
+            # Only jobs that expire are in it.
+            models.Index(
+                "expires_at", name="pgqueue_job_expiring", condition=Q(state="ready", expires_at__isnull=False)
             ),
             models.Index("state", "finished_at", name="pgqueue_job_finished", condition=Q(finished_at__isnull=False)),
             models.Index("task_name", "finished_at", name="pgqueue_job_task", condition=Q(finished_at__isnull=False)),

@@ -85,7 +85,7 @@ class Child:
         self.drift = Drift(self.hand, self.pool.loop.loop)
         self.guard = LeaseGuard(board, self.hand, self.pool.interrupt)
         self.fetcher.may_claim = self.guard.leases_hold
-        self.maintenance = Maintenance(Link(alias, "maintenance"))
+        self.maintenance = Maintenance(Link(alias, "maintenance"), worker_id)
         self.services = [
             self.completer,
             self.fetcher,

@@ -22,7 +22,7 @@ from django_pgqueue.exceptions import Cancel, Dead, LeaseLost, Retry, Snooze, Ta
 
 from . import atomic, describe, forks, policy
 from .giving_up import CANCELLED, timeout_of
-from .report import Ending, Report
+from .report import EXPIRED, Ending, Report
 
 if TYPE_CHECKING:
     from django_pgqueue.context import Notes
@@ -137,6 +137,8 @@ class Attempt:
 
     def _prepare(self) -> None:
         running_job.set(self.claimed.job_id)
+        if self.claimed.start_by is not None and self.started_at > self.claimed.start_by:
+            raise Cancel(EXPIRED)
         task = registry.get(self.claimed.task_name)
         if task is None:
             raise DoesNotFit(f"this worker knows no task named {self.claimed.task_name!r}")

@@ -26,6 +26,7 @@ from django_pgqueue.states import FINISHED, State
 
 from . import policy
 from .link import Link
+from .report import EXPIRED
 from .service import Service
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -55,14 +56,16 @@ class Duty:
 class Maintenance(Service):
     """Does each duty when it is due."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, worker_id: int = 0) -> None:
         super().__init__("maintenance")
         self.link = link
+        self.worker_id = worker_id
         self.pruner = Pruner()
         settings = get_settings()
         self.duties = [
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
+            Duty("expire", settings.PRUNE_INTERVAL, self._expire),
             Duty("records", DAY_SECONDS / 4, self._prune_records),
         ]
         for duty in self.duties:
@@ -113,6 +116,15 @@ class Maintenance(Service):
             logger.info("pruned %d finished jobs", pruner.removed)
         pruner.end_round()  # where one kind never ends, so that the others are looked at again
         return more
+
+    def _expire(self) -> bool:
+        """Cancel what nobody has claimed in time; what is claimed late ends at its start."""
+        with self.link.use() as connection:
+            expired = lifecycle.expire(connection, worker_id=self.worker_id, error=EXPIRED)
+        for job_id, task_name in expired:
+            told = {"job_id": job_id, "database": self.link.alias, "error": EXPIRED}
+            signals.job_cancelled.send_robust(sender=task_name, **told)
+        return len(expired) == lifecycle.PRUNE_LIMIT
 
     def _prune_records(self) -> bool:
         with self.link.use() as connection:

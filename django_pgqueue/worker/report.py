@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.task import Task
+
+
+EXPIRED: Final = "it had not started by the time that it was to (expires)"
 
 
 class Ending(Enum):

@@ -585,6 +585,12 @@ def leak_memory(mib: int) -> None:
     time.sleep(0.1)
 
 
+@task(max_attempts=5, backoff=50)
+def fail_and_wait() -> None:
+    """Fail, with 50 s between the attempts."""
+    raise RuntimeError("as asked")
+
+
 @task
 def spin_a_while(seconds: float) -> None:
     """Wait, which takes a slot and no processor."""
