@@ -12,7 +12,7 @@ from .conf import Retention
 from .context import TaskContext
 from .exceptions import Duration, InvalidTask
 from .retry import Backoff
-from .task import Errors, Isolation, Task
+from .task import Errors, Isolation, OnConflict, Task, UniqueKey, UniqueWhile
 from .timetable import Times
 
 NO_OPTIONS: Final = {"func", "adapter", "headers"}
@@ -43,6 +43,9 @@ def task(
     timeout: Duration | None = ...,
     isolation: Isolation | None = ...,
     expires: Duration | None = ...,
+    unique_key: UniqueKey | None = ...,
+    unique_while: UniqueWhile = ...,
+    on_conflict: OnConflict = ...,
     schedule: Times | Iterable[Times] = ...,
 ) -> Callable[[Callable[Concatenate[TaskContext, P], R]], Task[P, R]]: ...
 @overload
@@ -64,6 +67,9 @@ def task(
     timeout: Duration | None = ...,
     isolation: Isolation | None = ...,
     expires: Duration | None = ...,
+    unique_key: UniqueKey | None = ...,
+    unique_while: UniqueWhile = ...,
+    on_conflict: OnConflict = ...,
     schedule: Times | Iterable[Times] = ...,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 def task(
@@ -85,6 +91,9 @@ def task(
       cancelled, an isolated one killed. None: as long as it takes.
     * `isolation="process"`: each job runs in a process of its own, which is all that a crash takes with it.
     * `expires`: seconds or timedelta from the enqueue by which a job has to start; later it is cancelled instead.
+    * `unique_key`: a string, or a function of the call's arguments that returns one, or None for "not unique"; while a
+      job with that key is there (`unique_while`: "ready" or "ready+running") another one is left out ("skip"), takes
+      its place ("replace") or is refused ("raise"), as `on_conflict` says.
     * `store_result`: whether the return value is kept; it must be JSON then, or the attempt fails.
     * `schedule`: when workers enqueue it by themselves: `cron(…)`, `every(…)`, or a list of these.
 

@@ -2,6 +2,7 @@
 
     QueueError
     ├── InvalidTask              a function that cannot be a task, or a task that no worker would know
+    ├── DuplicateJob             another job has the unique key of one that was to be enqueued
     ├── StatementTimeout         a statement of the engine got no answer in time
     ├── JobLocked                an operator's act on one job did not get its row
     ├── CannotWait               waiting for a job here could never end, or would block what it waits for
@@ -39,6 +40,17 @@ class QueueError(Exception):
 
 class InvalidTask(QueueError, ValueError):
     """The function cannot be a task, or no worker would find it; the message says what to change."""
+
+
+class DuplicateJob(QueueError):
+    """Another job has the unique key, and the task says `on_conflict="raise"`; nothing was written.
+
+    `job_id` is that job's, None if `enqueue_many()` was called with several such calls or one key twice.
+    """
+
+    def __init__(self, message: str, job_id: int | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
 
 
 class StatementTimeout(QueueError, OSError):

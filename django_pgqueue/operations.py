@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib.postgres.operations import AddIndexConcurrently
 from django.db import NotSupportedError, OperationalError, transaction
+from django.db.migrations.operations import AddConstraint
 from django.db.migrations.operations.base import Operation
 from psycopg import errors
 
@@ -36,6 +37,13 @@ LOCKS: Final = {
     "execution": "LOCK TABLE pgqueue_execution IN ACCESS EXCLUSIVE MODE",
     "worker": "LOCK TABLE pgqueue_worker IN ACCESS EXCLUSIVE MODE",
 }
+UNIQUE_INDEXES: Final = {
+    "pgqueue_job_unique": """
+CREATE UNIQUE INDEX CONCURRENTLY "pgqueue_job_unique" ON "pgqueue_job" ("task_name", "unique_key")
+WHERE ("unique_key" IS NOT NULL AND ("state" = 'ready' OR ("state" = 'running' AND "unique_ready_only" IS NULL)))
+""",
+}
+"""As Django would make them, but for CONCURRENTLY."""
 HOLDER: Final = """
 /* pgqueue:lock_holder */
 SELECT activity.pid, activity.application_name, extract(epoch FROM clock_timestamp() - activity.xact_start)::float8
@@ -125,6 +133,33 @@ class BuildIndex(AddIndexConcurrently):
             schema_editor.remove_index(model, self.index, concurrently=True)  # type: ignore[call-arg]  # PostgreSQL's
         if not valid:
             super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+
+class BuildUniqueIndex(AddConstraint):
+    """Django's `AddConstraint` for a `UniqueConstraint` with a condition, built without a lock, as by `BuildIndex`."""
+
+    def database_forwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        """Build the index; readers and writers go on meanwhile."""
+        model = to_state.apps.get_model(app_label, self.model_name)
+        connection = schema_editor.connection
+        if connection.vendor != "postgresql" or not self.allow_migrate_model(connection.alias, model):
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+            return
+        valid = None if schema_editor.collect_sql else _is_valid(connection, self.constraint.name)
+        if valid is False:
+            schema_editor.remove_constraint(model, self.constraint)
+        if not valid:
+            schema_editor.execute(UNIQUE_INDEXES[self.constraint.name])
+
+    def describe(self) -> str:
+        """Return what `migrate --plan` shows."""
+        return f"Build the unique index {self.constraint.name} of {self.model_name} beside the others' work"
 
 
 def _take(connection: BaseDatabaseWrapper, model_name: str) -> None:

@@ -72,6 +72,155 @@ ORDER BY given.place
 RETURNING id
 """
 
+# Add one job, unless one with its key waits (or runs: `unique_ready_only` is NULL) already.
+#
+# Moves:  → ready, or nothing: then another session has just made, or has, the job of that key
+# Caller: lifecycle.enqueue_unique()
+# Locks:  waits for a transaction that has enqueued the same key and has not ended: only its end tells who is first
+# Index:  pgqueue_job_unique, whose predicate is repeated here, or it would not be found
+ENQUEUE_UNIQUE: Final = """
+/* pgqueue:enqueue_unique */
+INSERT INTO pgqueue_job
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+     unique_key, unique_ready_only)
+VALUES (
+    %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
+    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+    ),
+    %(headers)s::json,
+    coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+    ),
+    %(unique_key)s, %(unique_ready_only)s
+)
+ON CONFLICT (task_name, unique_key)
+    WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+DO NOTHING
+RETURNING id, run_after, enqueued_at, expires_at
+"""
+
+# Add one job, or put its call in the place of the one that waits with its key. One that runs is left alone.
+#
+# Moves:  → ready; ready, stays
+# Caller: lifecycle.enqueue_or_replace()
+# Locks, Index: as ENQUEUE_UNIQUE; and it waits for whoever has the waiting job's row, such as a claim that commits
+ENQUEUE_OR_REPLACE: Final = """
+/* pgqueue:enqueue_or_replace */
+INSERT INTO pgqueue_job
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+     unique_key, unique_ready_only)
+VALUES (
+    %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
+    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+    ),
+    %(headers)s::json,
+    coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+    ),
+    %(unique_key)s, %(unique_ready_only)s
+)
+ON CONFLICT (task_name, unique_key)
+    WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+DO UPDATE
+SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
+    headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
+    attempt = 0, crashes = 0, unknown_since = NULL
+WHERE pgqueue_job.state = 'ready'
+RETURNING id, run_after, enqueued_at, expires_at
+"""
+
+# ENQUEUE_UNIQUE for many calls, each an object of its `call` and its `key`, which may be null.
+#
+# Caller: lifecycle.enqueue_many_unique()
+ENQUEUE_MANY_UNIQUE: Final = """
+/* pgqueue:enqueue_many_unique */
+INSERT INTO pgqueue_job
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+     unique_key, unique_ready_only)
+SELECT
+    %(task_name)s, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
+    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+    ),
+    %(headers)s::json,
+    coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+    ),
+    given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END
+FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS given (call, place)
+ORDER BY given.place
+ON CONFLICT (task_name, unique_key)
+    WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+DO NOTHING
+RETURNING id, unique_key
+"""
+
+# ENQUEUE_OR_REPLACE for many: of calls with one key the last counts, for no statement may write a row twice.
+#
+# Caller: lifecycle.enqueue_many_or_replace()
+ENQUEUE_MANY_OR_REPLACE: Final = """
+/* pgqueue:enqueue_many_or_replace */
+INSERT INTO pgqueue_job
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+     unique_key, unique_ready_only)
+SELECT
+    %(task_name)s, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
+    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+    ),
+    %(headers)s::json,
+    coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+    ),
+    given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END
+FROM (
+    SELECT call, place, row_number() OVER (PARTITION BY call ->> 'key' ORDER BY place DESC) AS rank
+    FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS each (call, place)
+) AS given
+WHERE given.rank = 1 OR given.call ->> 'key' IS NULL
+ORDER BY given.place
+ON CONFLICT (task_name, unique_key)
+    WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+DO UPDATE
+SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
+    headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
+    attempt = 0, crashes = 0, unknown_since = NULL
+WHERE pgqueue_job.state = 'ready'
+RETURNING id, unique_key
+"""
+
+# The jobs that have these keys of a task now.
+#
+# Caller: lifecycle.holders()
+# Index:  pgqueue_job_unique
+HOLDERS: Final = """
+/* pgqueue:holders */
+SELECT wanted.key, held.id
+FROM unnest(%(unique_keys)s::varchar[]) AS wanted (key)
+CROSS JOIN LATERAL (
+    SELECT id
+    FROM pgqueue_job
+    WHERE task_name = %(task_name)s
+      AND unique_key = wanted.key
+      AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+    OFFSET 0
+) AS held
+"""
+
 # Take up to `limit` due jobs of the lanes given, in their order, and open an execution for each.
 #
 # Moves:  ready → running
@@ -586,6 +735,7 @@ moved AS (
     SET state = CASE WHEN mine.cancelled THEN 'cancelled' WHEN mine.delay_seconds IS NULL THEN 'dead' ELSE 'ready' END,
         crashes = job.crashes + (mine.outcome = 'crashed')::int,
         isolated = job.isolated OR mine.outcome = 'crashed',
+        unique_key = CASE WHEN job.unique_ready_only THEN NULL ELSE job.unique_key END,
         unknown_since = NULL,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
@@ -634,6 +784,7 @@ moved AS (
     UPDATE pgqueue_job AS job
     SET state = CASE WHEN mine.cancelled THEN 'cancelled' ELSE 'ready' END,
         attempt = greatest(job.attempt - 1, 0),
+        unique_key = CASE WHEN job.unique_ready_only THEN NULL ELSE job.unique_key END,
         unknown_since = CASE
             WHEN %(unknown)s THEN
                 coalesce(
@@ -838,6 +989,7 @@ moved AS (
     SET state = CASE WHEN mine.cancelled THEN 'cancelled' WHEN mine.delay_seconds IS NULL THEN 'dead' ELSE 'ready' END,
         crashes = job.crashes + mine.started::int,
         isolated = job.isolated OR mine.started,
+        unique_key = CASE WHEN job.unique_ready_only THEN NULL ELSE job.unique_key END,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
             ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
@@ -890,32 +1042,49 @@ FROM asked
 
 # Make finished jobs ready again, as if new; their executions stay, and so does `isolated`: a new beginning makes no
 # job that has crashed a worker harmless. What a job has noted of its progress stays too, for its task to go on from;
-# but not where it had succeeded: that work is to be done again.
+# but not where it had succeeded: that work is to be done again. A job whose unique key another one has now is left as
+# it is, and of several with one key the latest goes.
 #
 # Moves:  finished → ready
 # Caller: lifecycle.retry(), for an operator
 RETRY: Final = """
 /* pgqueue:retry */
 WITH asked AS MATERIALIZED (
-    SELECT id, state
+    SELECT id, state, task_name, unique_key
     FROM pgqueue_job
     WHERE id = ANY (%(job_ids)s::bigint[])
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 ),
+fit AS MATERIALIZED (
+    SELECT id, state
+    FROM (
+        SELECT asked.*, row_number() OVER (PARTITION BY task_name, unique_key ORDER BY id DESC) AS rank
+        FROM asked
+        WHERE state IN ('succeeded', 'dead', 'cancelled')
+    ) AS finished
+    WHERE unique_key IS NULL
+       OR rank = 1 AND NOT EXISTS (
+           SELECT FROM pgqueue_job AS held
+           WHERE held.task_name = finished.task_name
+             AND held.unique_key = finished.unique_key
+             AND held.unique_key IS NOT NULL
+             AND (held.state = 'ready' OR (held.state = 'running' AND held.unique_ready_only IS NULL))
+       )
+),
 moved AS (
     UPDATE pgqueue_job AS job
     SET state = 'ready', attempt = 0, crashes = 0, result = NULL,
         finished_at = NULL, cancel_requested_at = NULL, unknown_since = NULL, expires_at = NULL,
-        progress_done = CASE WHEN asked.state <> 'succeeded' THEN job.progress_done END,
-        progress_total = CASE WHEN asked.state <> 'succeeded' THEN job.progress_total END,
-        progress_message = CASE WHEN asked.state <> 'succeeded' THEN job.progress_message END,
-        progress_at = CASE WHEN asked.state <> 'succeeded' THEN job.progress_at END,
+        progress_done = CASE WHEN fit.state <> 'succeeded' THEN job.progress_done END,
+        progress_total = CASE WHEN fit.state <> 'succeeded' THEN job.progress_total END,
+        progress_message = CASE WHEN fit.state <> 'succeeded' THEN job.progress_message END,
+        progress_at = CASE WHEN fit.state <> 'succeeded' THEN job.progress_at END,
         run_after = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-    FROM asked
-    WHERE job.id = asked.id AND asked.state IN ('succeeded', 'dead', 'cancelled')
+    FROM fit
+    WHERE job.id = fit.id
 )
-SELECT id, CASE WHEN state IN ('succeeded', 'dead', 'cancelled') THEN 'ready' END FROM asked
+SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END FROM asked
 """
 
 # Make jobs that are due later due at once.

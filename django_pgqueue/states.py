@@ -49,6 +49,7 @@ class Act(StrEnum):
     """What can be done to a job: one name for one function of `lifecycle`."""
 
     ENQUEUE = "enqueue"
+    REPLACE = "replace"
     FIRE = "fire"
     CLAIM = "claim"
     CLAIM_ONE = "claim_one"
@@ -74,6 +75,7 @@ GONE: Final = None
 TRANSITIONS: Final[dict[State | None, dict[Act, frozenset[State | None]]]] = {
     GONE: {Act.ENQUEUE: frozenset({State.READY}), Act.FIRE: frozenset({State.READY})},
     State.READY: {
+        Act.REPLACE: frozenset({State.READY}),
         Act.CLAIM: frozenset({State.RUNNING}),
         Act.CLAIM_ONE: frozenset({State.RUNNING}),
         Act.CANCEL: frozenset({State.CANCELLED}),

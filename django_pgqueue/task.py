@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 
-from . import enqueueing, lifecycle
+from . import enqueueing, lifecycle, uniqueness
 from .arguments import chunks, encode_arguments, normalise_call
 from .conf import Retention, get_settings, retention_seconds
 from .context import Adapter, TaskContext
@@ -29,6 +29,9 @@ R = TypeVar("R")
 
 Errors = tuple[type[BaseException], ...]
 Isolation = Literal["process"]
+UniqueKey = str | Callable[..., str | None]
+UniqueWhile = Literal["ready", "ready+running"]
+OnConflict = Literal["skip", "replace", "raise"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
@@ -57,6 +60,9 @@ class Task(Generic[P, R]):
     timeout: Duration | None = None
     isolation: Isolation | None = None
     expires: RunAfter | None = None
+    unique_key: UniqueKey | None = None
+    unique_while: UniqueWhile = "ready+running"
+    on_conflict: OnConflict = "skip"
     headers: Mapping[str, Any] | None = field(default=None, compare=False)
     """Set by `using()`, and by no option."""
     adapter: Adapter | None = field(default=None, repr=False, compare=False)
@@ -115,6 +121,7 @@ class Task(Generic[P, R]):
         database: str | None = None,
         headers: Mapping[str, Any] | None = None,
         expires: RunAfter | None = None,
+        unique_key: UniqueKey | None = None,
     ) -> Task[P, R]:
         """Return a copy of this task with other options; what is None stays as it is.
 
@@ -130,6 +137,7 @@ class Task(Generic[P, R]):
             "database": database,
             "headers": headers,
             "expires": expires,
+            "unique_key": unique_key,
         }
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
@@ -145,6 +153,8 @@ class Task(Generic[P, R]):
         Errors of the database pass through.
         """
         job = self.insert(args, kwargs)
+        if job.is_duplicate:
+            return job
         self.tell(job)
         return enqueueing.as_it_is(job) if get_settings().IMMEDIATE else job
 
@@ -154,6 +164,8 @@ class Task(Generic[P, R]):
         arguments = encode_arguments(args, kwargs)
         connection = enqueueing.connection_for(self, callers_level=4)
         row = enqueueing.row_of(self, connection)
+        if (key := uniqueness.key_of(self, args, kwargs)) is not None:
+            return uniqueness.insert(self, connection, key, arguments, row)
         enqueued = lifecycle.enqueue(connection, arguments=arguments, **row)
         return enqueueing.as_job(self, connection.alias, enqueued, arguments, row["headers"])
 
@@ -190,6 +202,10 @@ class Task(Generic[P, R]):
         """
         connection = enqueueing.connection_for(self)
         row = enqueueing.row_of(self, connection)
+        if self.unique_key is not None:
+            checked = (as_call(call, number) for number, call in enumerate(calls))
+            found = uniqueness.insert_many(self, connection, ((*call, self._normalise(*call)) for call in checked), row)
+            return found if returning else len(found)
         ids: list[int] = []
         count = 0
         with transaction.atomic(using=connection.alias):

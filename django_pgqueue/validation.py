@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 PRIORITIES: Final = range(-100, 101)
 MAX_ATTEMPTS: Final = 1000
+MAX_KEY_LENGTH: Final = 200
+UNIQUE_WHILE: Final = ("ready+running", "ready")
+ON_CONFLICT: Final = ("skip", "replace", "raise")
+"""The first of each is the default."""
 
 RunAfter = float | timedelta | datetime
 """When a job is due: seconds or timedelta from its enqueue, or an aware datetime."""
@@ -101,6 +105,7 @@ def _wrong_flags(task: Any) -> Iterator[str]:
     for what in ("atomic", "store_result", "takes_context"):
         if not isinstance(flag := getattr(task, what), bool):
             yield f"{what} must be True or False, not {flag!r}"
+    yield from _wrong_uniqueness(task)
     if task.isolation not in (None, "process"):
         yield f'isolation must be "process" or None, not {task.isolation!r}'
 
@@ -157,3 +162,23 @@ def _wrong_expiry(task: Task[Any, Any]) -> Iterator[str]:
         is_before = expires_seconds <= delay_seconds if expires_at is None or run_at is None else expires_at <= run_at
         if is_before:
             yield f"expires {task.expires} is not after run_after {task.run_after}: such a job would never run"
+
+
+def _wrong_uniqueness(task: Any) -> Iterator[str]:
+    if task.unique_while not in UNIQUE_WHILE:
+        yield f"unique_while must be one of {', '.join(UNIQUE_WHILE)}, not {task.unique_while!r}"
+    if task.on_conflict not in ON_CONFLICT:
+        yield f"on_conflict must be one of {', '.join(ON_CONFLICT)}, not {task.on_conflict!r}"
+    if task.unique_key is None:
+        if (task.unique_while, task.on_conflict) != (UNIQUE_WHILE[0], ON_CONFLICT[0]):
+            yield "unique_while and on_conflict need a unique_key"
+    elif isinstance(task.unique_key, str):
+        yield from wrong_key(task.unique_key)
+    elif not callable(task.unique_key):
+        yield f"unique_key must be a string or a function of the arguments, not {task.unique_key!r}"
+
+
+def wrong_key(key: str | None) -> Iterator[str]:
+    """Say what is wrong with a unique key."""
+    if key is not None and not (1 <= len(key) <= MAX_KEY_LENGTH and key.isprintable()):
+        yield f"unique_key {key[:50]!r} must be 1 to {MAX_KEY_LENGTH} printable characters: hash what is longer"

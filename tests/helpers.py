@@ -71,6 +71,22 @@ def make_jobs(connection, count: int = 1, **changes: Any) -> list[int]:
     return lifecycle.enqueue_many(connection, **options)
 
 
+def enqueue_unique(connection, key: str, *, ready_only: bool = False, replace: bool = False, **changes: Any) -> Any:
+    """Enqueue a job with a unique key; None if another one has it."""
+    options: dict[str, Any] = {
+        "task_name": NOOP,
+        "queue_name": "default",
+        "priority": 0,
+        "arguments": NO_ARGUMENTS,
+        "max_attempts": 10,
+        "run_after": None,
+        "delay_seconds": 0.0,
+        **changes,
+    }
+    add = lifecycle.replace if replace else lifecycle.enqueue_unique
+    return add(connection, unique_key=key, ready_only=ready_only, **options)
+
+
 def make_job(connection, **changes: Any) -> int:
     [job_id] = make_jobs(connection, **changes)
     return job_id

@@ -2,13 +2,14 @@
 
 import psycopg
 import pytest
-from django.db import NotSupportedError, OperationalError, connections, migrations, models
+from django.db import NotSupportedError, OperationalError, connection, connections, migrations, models
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.db.models.functions import Now
 from django.test import override_settings
 
 from django_pgqueue import operations
+from django_pgqueue.models import Job
 from django_pgqueue.operations import BuildIndex, LockTable
 from tests import helpers
 from tests.migration_rules import broken_rules
@@ -34,6 +35,14 @@ def lite(django_db_blocker):
     connections["lite"].connection.close()
     del connections["lite"]
     del connections.settings["lite"]
+
+
+def test_a_unique_index_is_built_as_django_would(transactional_db):
+    for name, statement in operations.UNIQUE_INDEXES.items():
+        [constraint] = [one for one in Job._meta.constraints if one.name == name]
+        with connection.schema_editor(collect_sql=True) as editor:
+            made = str(constraint.create_sql(Job, editor))
+        assert made.split() == statement.replace("CONCURRENTLY ", "").split()
 
 
 def tables(connection):

@@ -84,8 +84,8 @@ def test_lifecycle_gives_each_statement_exactly_its_parameters(engine, job_in, m
         given.setdefault(name, set()).update(params, {"time_shift_seconds"})
         return original(connection, statement, params)
 
-    modules = ("application", "claims", "finishes", "maintenance", "pauses", "persistence", "scheduling", "workers")
-    for module in modules:
+    modules = "application claims finishes maintenance pauses persistence scheduling unique workers"
+    for module in modules.split():
         monkeypatch.setattr(f"django_pgqueue.lifecycle.{module}.execute", execute)
     call_everything(engine, job_in)
     assert set(given) == set(STATEMENTS)
@@ -155,6 +155,11 @@ def call_everything_of_schedules(engine):
     lifecycle.resume_schedule(engine, schedule_id, one.next_run_at)
     lifecycle.prune_schedule_runs(engine, 0.0, kept=0)
     lifecycle.remove_schedules(engine, [schedule_id], 0.0)
+    for replace in (False, True):
+        helpers.enqueue_unique(engine, "key", replace=replace)
+        one_each = {"calls": f'[{{"key": "other", "call": {helpers.NO_ARGUMENTS}}}]', "task_name": helpers.NOOP}
+        lifecycle.enqueue_many_unique(engine, ready_only=True, replace=replace, **one_each, **one_call)
+    lifecycle.holders(engine, helpers.NOOP, ["key"])
 
 
 # ------------------------------------------------------------------ plans

@@ -95,6 +95,13 @@ def snooze(engine, one):
     return lifecycle.snooze(engine, [Released(one.execution_id, 60.0, "later")])[one.execution_id]
 
 
+def replace(engine, one):
+    """A call in the place of one that waits; where none does, a new job, and the specimen is left alone."""
+    engine.execute("UPDATE pgqueue_job SET unique_key = 'k' WHERE id = %s AND state = 'ready'", [one.job_id])
+    added = helpers.enqueue_unique(engine, "k", replace=True, arguments='{"args":[8],"kwargs":{}}')
+    return added is not None and added.job_id == one.job_id
+
+
 def expire(engine, one):
     """A job that waits, and was to start a second ago."""
     past = "statement_timestamp() - interval '1 s'"
@@ -162,6 +169,7 @@ VARIANTS = [
     Variant(Act.RESCUE, "for the last time", rescue(None), (None,)),
     Variant(Act.RESCUE, "asked to cancel", rescue(30.0), (None,), asked_to_cancel=True),
     Variant(Act.SET_ASIDE, "one", set_aside, (False,)),
+    Variant(Act.REPLACE, "one", replace, (False,)),
     Variant(Act.EXPIRE, "one", expire, ([],)),
     Variant(Act.CANCEL, "one", operators(lifecycle.cancel), (None,)),
     Variant(Act.RETRY, "one", operators(lifecycle.retry), (None,)),

@@ -68,6 +68,7 @@ from .scheduling import (
     schedules,
     vouch,
 )
+from .unique import enqueue_many_unique, enqueue_unique, holders, replace
 from .values import (
     EPOCH,
     Beat,
@@ -128,11 +129,14 @@ __all__ = [
     "end_cancelled",
     "enqueue",
     "enqueue_many",
+    "enqueue_many_unique",
+    "enqueue_unique",
     "existing",
     "expire",
     "extend",
     "fail",
     "fire",
+    "holders",
     "look",
     "next_in_line",
     "note_progress",
@@ -149,6 +153,7 @@ __all__ = [
     "release",
     "remove_orphans",
     "remove_schedules",
+    "replace",
     "rescue",
     "resume",
     "resume_schedule",

@@ -4,89 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Final
+from typing import Final, Unpack
+
+import psycopg
+from django.db import IntegrityError
 
 from django_pgqueue import sql
 from django_pgqueue.db import Connection, execute
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.states import State
 
-from .persistence import persistently
-from .values import Enqueued
+from .persistence import persistently, savepoint
+from .values import DEFAULTS, Enqueued, Row
 
+UNIQUE_VIOLATIONS: Final = (psycopg.errors.UniqueViolation, IntegrityError)
 LOCK_WAIT_SECONDS: Final = 5.0
 """How long an act on a single job waits for its row."""
 
 
-def enqueue(
-    connection: Connection,
-    *,
-    task_name: str,
-    queue_name: str,
-    priority: int,
-    arguments: str,
-    max_attempts: int,
-    run_after: datetime | None,
-    delay_seconds: float,
-    headers: str | None = None,
-    expires_at: datetime | None = None,
-    expires_seconds: float | None = None,
-) -> Enqueued:
-    """Add one ready job, in the transaction open on `connection`, with `headers` of JSON.
-
-    `run_after` overrules `delay_seconds`, and `expires_at` `expires_seconds`; both count from now.
-    """
-    [row] = execute(
-        connection,
-        sql.ENQUEUE,
-        {
-            "task_name": task_name,
-            "queue_name": queue_name,
-            "priority": priority,
-            "arguments": arguments,
-            "max_attempts": max_attempts,
-            "run_after": run_after,
-            "delay_seconds": delay_seconds,
-            "headers": headers,
-            "expires_at": expires_at,
-            "expires_seconds": expires_seconds,
-        },
-    )
-    return Enqueued._make(row)
+def enqueue(connection: Connection, *, arguments: str, **row: Unpack[Row]) -> Enqueued:
+    """Add one ready job with these `arguments`, JSON, in the transaction open on `connection`."""
+    [added] = execute(connection, sql.ENQUEUE, {"arguments": arguments, **DEFAULTS, **row})
+    return Enqueued._make(added)
 
 
-def enqueue_many(
-    connection: Connection,
-    *,
-    task_name: str,
-    queue_name: str,
-    priority: int,
-    arguments: str,
-    max_attempts: int,
-    run_after: datetime | None,
-    delay_seconds: float,
-    headers: str | None = None,
-    expires_at: datetime | None = None,
-    expires_seconds: float | None = None,
-) -> list[int]:
+def enqueue_many(connection: Connection, *, arguments: str, **row: Unpack[Row]) -> list[int]:
     """Add a ready job for each of `arguments`, a JSON array, in one statement; return their ids in that order."""
-    rows = execute(
-        connection,
-        sql.ENQUEUE_MANY,
-        {
-            "task_name": task_name,
-            "queue_name": queue_name,
-            "priority": priority,
-            "arguments": arguments,
-            "max_attempts": max_attempts,
-            "run_after": run_after,
-            "delay_seconds": delay_seconds,
-            "headers": headers,
-            "expires_at": expires_at,
-            "expires_seconds": expires_seconds,
-        },
-    )
+    rows = execute(connection, sql.ENQUEUE_MANY, {"arguments": arguments, **DEFAULTS, **row})
     return [row[0] for row in rows]
 
 
@@ -100,8 +44,19 @@ def cancel(connection: Connection, job_ids: Sequence[int], *, alone: bool = Fals
 
 
 def retry(connection: Connection, job_ids: Sequence[int], *, alone: bool = False) -> dict[int, State]:
-    """Make finished jobs ready, now, with all their attempts; return the state of each job that changed."""
-    return _insist(connection, sql.RETRY, job_ids, alone=alone)
+    """Make finished jobs ready, now, with all their attempts; return the state of each job that changed.
+
+    Those whose unique key another job has are left as they are, and of several with one key all but the latest. Where
+    another session takes a key at that moment, the others are not kept from going: they go one by one then.
+    """
+    try:
+        with savepoint(connection):
+            return _insist(connection, sql.RETRY, job_ids, alone=alone)
+    except UNIQUE_VIOLATIONS:
+        if len(job_ids) == 1:
+            return {}
+    ones = (retry(connection, [job_id], alone=alone) for job_id in sorted(set(job_ids), reverse=True))
+    return {job_id: state for changed in ones for job_id, state in changed.items()}
 
 
 def run_now(connection: Connection, job_ids: Sequence[int], *, alone: bool = False) -> dict[int, State]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
+
+from django.db import transaction
 
 from django_pgqueue.db import TRANSIENT, Connection, EngineConnection, Row, execute
 
@@ -19,3 +22,9 @@ def persistently(connection: Connection, statement: str, params: Mapping[str, An
             if not isinstance(connection, EngineConnection):
                 raise
     return execute(connection, statement, params)
+
+
+def savepoint(connection: Connection) -> AbstractContextManager[Any]:
+    """Return what an error of the database leaves a caller's open transaction usable after; elsewhere nothing."""
+    is_open = getattr(connection, "in_atomic_block", False)  # an engine connection has no such thing
+    return transaction.atomic(using=connection.alias) if is_open else nullcontext()

@@ -121,6 +121,9 @@ class Job(models.Model):
     cancel_requested_at = InstantField(_("cancel requested at"), null=True)
     unknown_since = InstantField(_("unknown since"), null=True)
     expires_at = InstantField(_("expires at"), null=True)
+    unique_key = models.CharField(_("unique key"), max_length=200, null=True)  # noqa: DJ001 -- NULL is "none"
+    unique_ready_only = models.BooleanField(null=True)
+    """Whether others with the key are kept away only while this one waits for the first time; never False."""
     limit_key = models.CharField(max_length=100, null=True)  # noqa: DJ001 -- NULL is "unlimited"; reserved
     result = PlainJSONField(_("result"), null=True)
     progress_done = models.FloatField(_("done"), null=True)
@@ -161,6 +164,13 @@ class Job(models.Model):
             models.Index("task_name", "finished_at", name="pgqueue_job_task", condition=Q(finished_at__isnull=False)),
         ]
         constraints = [
+            # What a job of that key would have to wait for; only jobs with a key are in it.
+            models.UniqueConstraint(
+                fields=["task_name", "unique_key"],
+                name="pgqueue_job_unique",
+                condition=Q(unique_key__isnull=False)
+                & (Q(state="ready") | Q(state="running", unique_ready_only__isnull=True)),
+            ),
             models.CheckConstraint(
                 name="pgqueue_job_finished_at",
                 condition=Q(state__in=sorted(FINISHED), finished_at__isnull=False)
@@ -171,6 +181,9 @@ class Job(models.Model):
                 condition=Q(run_after__gte=RUN_AFTER_FIRST, run_after__lt=RUN_AFTER_LAST),
             ),
         ]
+
+    is_duplicate = False
+    """Whether `enqueue()` has added none, for this one has its unique key already."""
 
     def __str__(self) -> str:
         return f"{self.task_name} #{self.pk}"

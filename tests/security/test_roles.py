@@ -27,8 +27,10 @@ ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY"}
 OPERATOR = {"CANCEL", "RETRY", "PAUSE"}
 READING = {
     "LANES", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "RESCUABLE", "EXISTING", "PRUNABLE",
-    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "LAST_ID", "SCHEDULES",
+    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "LAST_ID", "SCHEDULES", "HOLDERS",
 }  # fmt: skip
+UNIQUE = {"ENQUEUE_UNIQUE", "ENQUEUE_OR_REPLACE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_MANY_OR_REPLACE"}
+"""For who may both enqueue and look; to replace also what an operator may."""
 SCHEDULER = {
     "SCHEDULES", "FIRE", "RUN_SCHEDULE", "PLAN_SCHEDULE", "ADD_SCHEDULE", "CHANGE_SCHEDULE", "VOUCH", "SWITCH_SCHEDULE",
     "REMOVE_SCHEDULES", "PRUNE_SCHEDULE_RUNS",
@@ -43,7 +45,7 @@ MAY = {
     "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "LAST_ID"},  # ids and times, which RETURNING has to read
     "viewer": READING,
     "operator": READING | OPERATOR | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES"},  # all write what is theirs
-    "worker": set(STATEMENTS) - ENQUEUER - OPERATOR - SCHEDULER,
+    "worker": set(STATEMENTS) - ENQUEUER - UNIQUE - OPERATOR - SCHEDULER,
     "scheduler": SCHEDULER | ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "LAST_ID"},
 }
 
@@ -58,8 +60,8 @@ def parameters(superuser: db.EngineConnection, monkeypatch: pytest.MonkeyPatch) 
         given[statement[statement.index("pgqueue:") + 8 : statement.index(" */")].upper()] = params
         return original(on, statement, params)
 
-    modules = ("application", "claims", "finishes", "maintenance", "pauses", "persistence", "scheduling", "workers")
-    for module in modules:
+    modules = "application claims finishes maintenance pauses persistence scheduling unique workers"
+    for module in modules.split():
         monkeypatch.setattr(f"django_pgqueue.lifecycle.{module}.execute", execute)
 
     def running(state: str) -> lifecycle.Claimed:

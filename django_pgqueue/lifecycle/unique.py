@@ -1,0 +1,56 @@
+"""Adding jobs that are to be the only ones with their key: on the caller's connection, in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Unpack
+
+from django_pgqueue import sql
+from django_pgqueue.db import Connection, execute
+
+from .values import DEFAULTS, Enqueued, Row
+
+
+def enqueue_unique(
+    connection: Connection, *, arguments: str, unique_key: str, ready_only: bool, **row: Unpack[Row]
+) -> Enqueued | None:
+    """Add one ready job, if no other has its key; None if one has.
+
+    `ready_only`: others are kept away only until it is claimed for the first time, else until it has ended. Waits for
+    the end of a transaction that has just taken the key.
+    """
+    return _enqueue(connection, sql.ENQUEUE_UNIQUE, arguments, unique_key, ready_only=ready_only, row=row)
+
+
+def replace(
+    connection: Connection, *, arguments: str, unique_key: str, ready_only: bool, **row: Unpack[Row]
+) -> Enqueued | None:
+    """Put a call in the place of the job that waits with its key, or add one; None if that job runs already."""
+    return _enqueue(connection, sql.ENQUEUE_OR_REPLACE, arguments, unique_key, ready_only=ready_only, row=row)
+
+
+def _enqueue(
+    connection: Connection, statement: str, arguments: str, unique_key: str, *, ready_only: bool, row: Row
+) -> Enqueued | None:
+    key = {"unique_key": unique_key, "unique_ready_only": ready_only or None}
+    rows = execute(connection, statement, {"arguments": arguments, **DEFAULTS, **row, **key})
+    return Enqueued._make(rows[0]) if rows else None
+
+
+def enqueue_many_unique(
+    connection: Connection, *, calls: str, ready_only: bool, replace: bool, **row: Unpack[Row]
+) -> list[tuple[int, str | None]]:
+    """Do so for each of `calls`, a JSON array of objects of `call` and `key`, in one statement.
+
+    Returns the ids of the jobs that were added or replaced, in the order given, with their keys; a null key takes part
+    in nothing of this.
+    """
+    statement = sql.ENQUEUE_MANY_OR_REPLACE if replace else sql.ENQUEUE_MANY_UNIQUE
+    params = {"arguments": calls, **DEFAULTS, **row, "unique_ready_only": ready_only or None}
+    return [(found[0], found[1]) for found in execute(connection, statement, params)]
+
+
+def holders(connection: Connection, task_name: str, unique_keys: Collection[str]) -> dict[str, int]:
+    """Return, by key, the ids of the jobs of a task that have these keys now."""
+    rows = execute(connection, sql.HOLDERS, {"task_name": task_name, "unique_keys": list(unique_keys)})
+    return dict(rows)

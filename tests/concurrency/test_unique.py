@@ -1,0 +1,212 @@
+"""Unique keys: one job for each while they hold, and no state change that is stuck on one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from django_pgqueue import lifecycle, sql
+from django_pgqueue.states import Outcome
+from tests import helpers
+
+KEY = "order:7"
+OTHER_CALL = '{"args":[8],"kwargs":{}}'
+
+
+def waits_for_another(watcher, connection):
+    helpers.wait_for_lock(watcher, connection.info.backend_pid)
+
+
+def key_of(engine, job_id):
+    return helpers.job_row(engine, job_id)["unique_key"]
+
+
+# ------------------------------------------------------------------ how long a key holds
+
+
+@pytest.mark.parametrize("ready_only", [False, True])
+def test_while_one_waits_there_is_no_other(engine, ready_only):
+    assert helpers.enqueue_unique(engine, KEY, ready_only=ready_only)
+    assert helpers.enqueue_unique(engine, KEY, ready_only=ready_only) is None
+    assert helpers.enqueue_unique(engine, "order:8", ready_only=ready_only)
+    assert helpers.enqueue_unique(engine, KEY, ready_only=ready_only, task_name="tests.app.tasks.add"), "another task's"
+
+
+@pytest.mark.parametrize("ready_only", [False, True])
+def test_while_it_runs_as_asked(engine, ready_only):
+    helpers.enqueue_unique(engine, KEY, ready_only=ready_only)
+    claimed = helpers.claim_one(engine)
+    assert bool(helpers.enqueue_unique(engine, KEY, ready_only=ready_only)) is ready_only
+    lifecycle.succeed(engine, helpers.succeeded(claimed.execution_id))
+    assert bool(helpers.enqueue_unique(engine, KEY, ready_only=ready_only)) is not ready_only
+
+
+# ------------------------------------------------------------------ races
+
+
+def test_of_two_at_once_the_second_waits_and_there_is_one_job(engine, second, watcher):
+    second.execute("BEGIN")
+    first = helpers.enqueue_unique(second, KEY)
+    waiting = helpers.Background(lambda: helpers.enqueue_unique(engine, KEY))
+    waits_for_another(watcher, engine)
+    second.execute("COMMIT")
+    assert waiting.result() is None
+    assert lifecycle.holders(engine, helpers.NOOP, [KEY]) == {KEY: first.job_id}
+
+
+def test_a_rollback_lets_the_other_through(engine, second, watcher):
+    """Uniqueness by an advisory lock lost the job here."""
+    second.execute("BEGIN")
+    helpers.enqueue_unique(second, KEY)
+    waiting = helpers.Background(lambda: helpers.enqueue_unique(engine, KEY))
+    waits_for_another(watcher, engine)
+    second.execute("ROLLBACK")
+    assert waiting.result() is not None
+
+
+def test_a_replacement_that_meets_a_claim_leaves_what_runs_alone(engine, second, watcher):
+    job = helpers.enqueue_unique(engine, KEY)
+    second.execute("BEGIN")
+    helpers.claim_one(second)
+    replacing = helpers.Background(lambda: helpers.enqueue_unique(engine, KEY, replace=True, arguments=OTHER_CALL))
+    waits_for_another(watcher, engine)
+    second.execute("COMMIT")
+    assert replacing.result() is None
+    assert helpers.job_row(engine, job.job_id)["arguments"] == {"args": [], "kwargs": {}}
+
+
+def test_many_sessions_at_once_make_one_job(new_connection):
+    calls = [
+        helpers.Background(lambda connection=connection: helpers.enqueue_unique(connection, KEY))
+        for connection in [new_connection() for _ in range(8)]
+    ]
+    assert sum(call.result() is not None for call in calls) == 1
+
+
+# ------------------------------------------------------------------ replace
+
+
+def test_a_replacement_takes_the_place_of_what_waits_with_all_attempts(engine):
+    job = helpers.enqueue_unique(engine, KEY, delay_seconds=60.0)
+    lifecycle.run_now(engine, [job.job_id])
+    lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).execution_id, 600.0))
+    replaced = helpers.enqueue_unique(engine, KEY, replace=True, arguments=OTHER_CALL, delay_seconds=5.0, priority=9)
+    assert replaced.job_id == job.job_id
+    row = helpers.job_row(engine, job.job_id)
+    assert (row["state"], row["attempt"], row["priority"]) == ("ready", 0, 9)
+    assert row["arguments"] == {"args": [8], "kwargs": {}}
+    assert row["run_after"] == replaced.run_after
+
+
+# ------------------------------------------------------------------ nothing is stuck on a key
+
+
+def back_by_release(engine, execution_ids):
+    return lifecycle.release(engine, [lifecycle.Released(one) for one in execution_ids])
+
+
+def back_by_snooze(engine, execution_ids):
+    return lifecycle.snooze(engine, [lifecycle.Released(one, 1.0) for one in execution_ids])
+
+
+def back_by_failure(engine, execution_ids):
+    return lifecycle.fail(engine, [row for one in execution_ids for row in helpers.failed(one)])
+
+
+def back_by_crash(engine, execution_ids):
+    return lifecycle.fail(engine, [row for one in execution_ids for row in helpers.failed(one, 0.0, Outcome.CRASHED)])
+
+
+def back_by_rescue(engine, execution_ids):
+    helpers.end_lease(engine)
+    return helpers.rescue(engine)
+
+
+@pytest.mark.parametrize("back", [back_by_release, back_by_snooze, back_by_failure, back_by_crash, back_by_rescue])
+def test_what_comes_back_while_another_waits_does_so_without_its_key_and_with_its_batch(engine, back):
+    helpers.enqueue_unique(engine, KEY, ready_only=True)
+    plain = helpers.make_job(engine)
+    helpers.enqueue_unique(engine, "order:8")
+    claimed = helpers.claim_all(engine)
+    assert len(claimed) == 3
+    newer = helpers.enqueue_unique(engine, KEY, ready_only=True)
+    moves = back(engine, sorted(one.execution_id for one in claimed))
+    assert {moved.state for moved in moves.values()} == {"ready"}
+    keys = {one.job_id: key_of(engine, one.job_id) for one in claimed}
+    assert sorted(keys.values(), key=str) == [None, None, "order:8"]
+    assert keys[plain] is None
+    assert key_of(engine, newer.job_id) == KEY
+    assert helpers.enqueue_unique(engine, "order:8") is None, "this one holds its key all the time"
+
+
+def dead_with_key(engine, key=KEY):
+    job = helpers.enqueue_unique(engine, key)
+    lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).execution_id, None))
+    return job.job_id
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_an_operator_s_retry_is_left_out_where_another_has_the_key_and_stops_no_other(engine, running):
+    dead, other = dead_with_key(engine), dead_with_key(engine, "order:8")
+    helpers.enqueue_unique(engine, KEY)
+    if running:
+        helpers.claim_one(engine)
+    assert lifecycle.retry(engine, [dead, other]) == {other: "ready"}
+    assert lifecycle.retry(engine, [dead], alone=True) == {}
+    assert helpers.state_of(engine, dead) == "dead"
+
+
+def test_of_several_dead_ones_with_a_key_the_latest_is_retried(engine):
+    dead = [dead_with_key(engine) for _ in range(3)]
+    plain = helpers.make_job(engine)
+    lifecycle.cancel(engine, [plain])
+    assert lifecycle.retry(engine, [*dead, plain]) == {dead[-1]: "ready", plain: "ready"}
+    assert lifecycle.retry(engine, dead) == {}
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_a_retry_that_meets_an_enqueue_waits_for_its_end_and_stops_no_other(engine, second, watcher, end):
+    dead, other = dead_with_key(engine), dead_with_key(engine, "order:8")
+    second.execute("BEGIN")
+    helpers.enqueue_unique(second, KEY)
+    retrying = helpers.Background(lambda: lifecycle.retry(engine, [dead, other]))
+    waits_for_another(watcher, engine)
+    second.execute(end)
+    wanted = {other: "ready"} if end == "COMMIT" else {other: "ready", dead: "ready"}
+    assert retrying.result() == wanted
+
+
+# ------------------------------------------------------------------ many at once
+
+
+def many(engine, *keys, replace=False):
+    calls = json.dumps([{"key": key, "call": {"args": [], "kwargs": {}}} for key in keys])
+    row = {"task_name": helpers.NOOP, "queue_name": "default", "priority": 0, "max_attempts": 1, "run_after": None}
+    return lifecycle.enqueue_many_unique(
+        engine, calls=calls, delay_seconds=0.0, ready_only=False, replace=replace, **row
+    )
+
+
+def test_of_many_those_whose_key_is_there_are_left_out_also_within_the_batch(engine):
+    there = helpers.enqueue_unique(engine, "a")
+    added = many(engine, "a", "b", None, "b", None, "c")
+    assert [key for _, key in added] == ["b", None, None, "c"]
+    assert lifecycle.holders(engine, helpers.NOOP, ["a", "b", "x"]) == {"a": there.job_id, "b": added[0][0]}
+
+
+def test_of_many_replacements_with_one_key_the_last_counts(engine):
+    there = helpers.enqueue_unique(engine, "a", delay_seconds=60.0)
+    changed = {key: job_id for job_id, key in many(engine, "a", "b", "a", None, replace=True)}
+    assert changed["a"] == there.job_id
+    assert set(changed) == {"a", "b", None}
+    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_job") == 3
+
+
+def test_the_look_for_holders_goes_by_the_index(engine):
+    helpers.make_jobs(engine, 5000)
+    helpers.enqueue_unique(engine, KEY)
+    engine.execute("ANALYZE pgqueue_job")
+    params = {"task_name": helpers.NOOP, "unique_keys": [KEY]}
+    plan = "\n".join(row[0] for row in engine.execute(f"EXPLAIN {sql.HOLDERS}", params).fetchall())
+    assert "pgqueue_job_unique" in plan

@@ -1,0 +1,143 @@
+"""`unique_key`: what may be asked for, and what `enqueue()` and `enqueue_many()` say."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import transaction
+
+from django_pgqueue import DuplicateJob, InvalidTask, signals
+from django_pgqueue.models import Job
+from django_pgqueue.task import Task
+from django_pgqueue.testing import run_jobs
+from tests.app import tasks
+
+pytestmark = pytest.mark.django_db
+
+
+def by_number(number: int, b: int = 0) -> str | None:
+    return None if number < 0 else f"number:{number}"
+
+
+def unique(**options):
+    """A copy of a task with a key by its argument."""
+    kept = {"unique_key": by_number, **options}
+    return Task(func=tasks.add.func, name=tasks.add.name, **kept)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"unique_key": ""}, "1 to 200 printable"),
+        ({"unique_key": "x" * 201}, "1 to 200 printable"),
+        ({"unique_key": "a\nb"}, "1 to 200 printable"),
+        ({"unique_key": 7}, "a string or a function"),
+        ({"unique_while": "running"}, "one of ready"),
+        ({"on_conflict": "ignore"}, "one of skip, replace, raise"),
+        ({"unique_key": None, "on_conflict": "raise"}, "need a unique_key"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(options, words):
+    with pytest.raises(InvalidTask, match=words):
+        unique(**options)
+
+
+@pytest.mark.parametrize(("key", "error"), [(7, TypeError), ("", ValueError), ("x" * 201, ValueError)])
+def test_a_function_that_returns_no_key_is_refused_before_anything_is_written(key, error):
+    with pytest.raises(error, match="unique_key"):
+        unique(unique_key=lambda number, b=0: key).enqueue(1)
+    with pytest.raises(error, match="unique_key"):
+        unique(unique_key=lambda number, b=0: key).enqueue_many([((1,), {})])
+    assert not Job.objects.exists()
+
+
+def test_the_second_is_the_first_and_nobody_is_told_of_it(django_assert_num_queries):
+    told = []
+
+    def receiver(job_id, **kwargs):
+        told.append(job_id)
+
+    signals.job_enqueued.connect(receiver)
+    try:
+        with django_assert_num_queries(1):
+            first = unique().enqueue(1)
+        second, other = unique().enqueue(1, b=5), unique().enqueue(2)
+    finally:
+        signals.job_enqueued.disconnect(receiver)
+    assert (second.pk, second.is_duplicate, first.is_duplicate) == (first.pk, True, False)
+    assert second.arguments == {"args": [1], "kwargs": {}}
+    assert first.unique_key == Job.objects.get(pk=first.pk).unique_key == "number:1"
+    assert told == [first.pk, other.pk]
+
+
+def test_a_call_without_a_key_is_always_new():
+    assert unique().enqueue(-1).pk != unique().enqueue(-1).pk
+
+
+def test_when_it_has_ended_there_may_be_another():
+    first = unique().enqueue(1)
+    run_jobs()
+    assert not unique().enqueue(1).is_duplicate
+    assert Job.objects.get(pk=first.pk).state == "succeeded"
+
+
+def test_a_rollback_takes_the_key_back():
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        unique().enqueue(1)
+        1 / 0  # noqa: B018 -- what is raised matters
+    assert not unique().enqueue(1).is_duplicate
+
+
+def test_using_gives_one_call_a_key():
+    task = tasks.noop.using(unique_key="nightly")
+    assert task.enqueue().pk == task.enqueue().pk
+    assert not tasks.noop.enqueue().is_duplicate
+
+
+def test_where_it_is_to_raise_the_job_is_named_and_nothing_is_written():
+    first = unique().enqueue(1)
+    with pytest.raises(DuplicateJob, match=f"job {first.pk} of") as raised:
+        unique(on_conflict="raise").enqueue(1)
+    assert raised.value.job_id == first.pk
+    with pytest.raises(DuplicateJob):
+        unique(on_conflict="raise").enqueue_many([((5,), {}), ((1,), {})])
+    assert Job.objects.count() == 1
+
+
+def test_a_replacement_keeps_the_job_and_takes_the_later_call():
+    debounced = unique(on_conflict="replace", unique_while="ready")
+    first = debounced.using(run_after=60).enqueue(1, b=1)
+    second = debounced.using(run_after=60).enqueue(1, b=2)
+    assert (second.pk, second.is_duplicate) == (first.pk, False)
+    job = Job.objects.get()
+    assert job.arguments == {"args": [1], "kwargs": {"b": 2}}
+    assert job.run_after == second.run_after > first.run_after
+    assert run_jobs(until=120) == 1
+    assert Job.objects.get().result == 3
+
+
+def test_many_give_the_id_for_each_call_in_order():
+    there = unique().enqueue(1)
+    calls = [((number,), {}) for number in (1, 2, -1, 2, -1, 3)]
+    ids = unique().enqueue_many(calls)
+    assert len(ids) == 6
+    assert ids[0] == there.pk
+    assert ids[1] == ids[3]
+    assert len(set(ids)) == 5
+    assert Job.objects.count() == 5
+    assert unique().enqueue_many(calls, returning=False) == 6
+
+
+def test_many_that_replace():
+    ids = unique(on_conflict="replace").enqueue_many([((1,), {"b": 1}), ((2,), {"b": 1}), ((1,), {"b": 2})])
+    assert ids[0] == ids[2] != ids[1]
+    assert Job.objects.get(pk=ids[0]).arguments == {"args": [1], "kwargs": {"b": 2}}
+
+
+def test_an_operator_s_retry_tells_that_it_changed_nothing():
+    dead = tasks.fail.using(unique_key="once", max_attempts=1).enqueue()
+    run_jobs()
+    tasks.fail.using(unique_key="once").enqueue()
+    assert dead.retry() is False
+    assert Job.objects.filter(state="dead").retry() == 0
+    dead.refresh_from_db()
+    assert dead.state == "dead"
