@@ -66,6 +66,7 @@ def job_page(admin: JobAdmin, request: HttpRequest, object_id: str, extra_contex
         return admin.not_found(request, object_id)
     request.current_app = admin.admin_site.name
     attempts = read_attempts(job)
+    pauses = held_back_by(job.queue_name, job.task_name, job._state.db) if job.state == State.READY else []
     context = {
         **admin.admin_site.each_context(request),
         "title": visible(str(job)),
@@ -74,8 +75,8 @@ def job_page(admin: JobAdmin, request: HttpRequest, object_id: str, extra_contex
         "has_view_permission": True,
         "job": job,
         "badge": badge(job.state, job.state),
-        "situation": situation(job, attempts[0].execution.started_at if attempts else None),
-        "facts": facts(job),
+        "situation": situation(job, attempts[0].execution.started_at if attempts else None, is_paused=bool(pauses)),
+        "facts": facts(job, pauses),
         "arguments": pretty_json(vars(job)["arguments_text"]),
         "headers": None if vars(job)["headers_text"] is None else pretty_json(vars(job)["headers_text"]),
         "result": None if vars(job)["result_text"] is None else pretty_json(vars(job)["result_text"]),
@@ -98,13 +99,12 @@ def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
     return job
 
 
-def facts(job: Job) -> list[tuple[str, Any]]:
-    """Return what there is to say about a job, by label."""
+def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
+    """Return what there is to say about a job, by label; `pauses` hold it back."""
 
     def when(at: datetime | None) -> Any:
         return at and moment(at, f"{full_date(at)} ({ago(at, seen_at(job))})")
 
-    waits = job.state == State.READY
     found = [
         (_("Task"), visible(job.task_name)),
         (_("Runs as"), _runs_as(job.task_name)),
@@ -119,7 +119,7 @@ def facts(job: Job) -> list[tuple[str, Any]]:
         (_("Finished"), when(job.finished_at)),
         (_("Cancel requested"), when(job.cancel_requested_at)),
         (_("Task unknown since"), when(job.unknown_since)),
-        (_("Held back by"), "; ".join(held_back_by(job.queue_name, job.task_name, job._state.db)) if waits else None),
+        (_("Held back by"), "; ".join(pauses)),
         (_("Limited by"), job.limit_key and visible(job.limit_key)),
         (_("Made by the schedule"), _made_by(job)),
     ]
