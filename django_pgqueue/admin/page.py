@@ -23,6 +23,7 @@ from django_pgqueue.states import Outcome, State
 
 from .acts import offered
 from .bars import told
+from .columns import FAILURES
 from .pauses import held_back_by
 from .words import ago, badge, duration, full_date, moment, pretty_json, seen_at, situation, visible
 
@@ -36,7 +37,7 @@ EXECUTIONS_SHOWN: Final = 50
 """A job that snoozes every minute has 10,000 executions a week."""
 
 
-COLOURS: Final[dict[str, str]] = {Outcome.SUCCEEDED: "succeeded", Outcome.FAILED: "dead", Outcome.CRASHED: "dead"}
+COLOURS: Final[dict[str, str]] = {Outcome.SUCCEEDED: "succeeded", **dict.fromkeys(FAILURES, "dead")}
 """Outcomes in the colour of a state; the others are grey."""
 
 
@@ -52,6 +53,7 @@ class Attempt:
     claimed: SafeString | str
     started: SafeString | str
     finished: SafeString | str
+    is_failure: bool
     exception_class: str
     error: str
     traceback: str
@@ -162,6 +164,7 @@ def _attempt(execution: Execution, worker: Worker | None) -> Attempt:
         claimed=moment(execution.claimed_at),
         started=moment(execution.started_at),
         finished=moment(execution.finished_at),
+        is_failure=execution.outcome in FAILURES,
         exception_class=visible(execution.exception_class),
         error=visible(execution.error),
         traceback=visible(execution.traceback),
