@@ -25,7 +25,7 @@ from .acts import offered
 from .bars import told
 from .columns import FAILURES
 from .pauses import held_back_by
-from .words import ago, badge, duration, full_date, moment, pretty_json, seen_at, situation, visible
+from .words import badge, dated, duration, moment, pretty_json, seen_at, situation, visible
 
 if TYPE_CHECKING:
     from .jobs import JobAdmin
@@ -105,7 +105,7 @@ def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
     """Return what there is to say about a job, by label; `pauses` hold it back."""
 
     def when(at: datetime | None) -> Any:
-        return at and moment(at, f"{full_date(at)} ({ago(at, seen_at(job))})")
+        return at and dated(at, seen_at(job))
 
     found = [
         (_("Task"), visible(job.task_name)),

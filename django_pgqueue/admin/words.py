@@ -104,6 +104,12 @@ def moment(at: datetime | None, text: str | None = None) -> SafeString | str:
     return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), full, text or full)
 
 
+def dated(at: datetime, seen_at: datetime, *, with_zone: bool = False) -> SafeString | str:
+    """Return a moment in full, and how far away it is; the current time zone's name where another is meant nearby."""
+    zone = f" {timezone.get_current_timezone_name()}" if with_zone else ""
+    return moment(at, f"{full_date(at)}{zone} ({ago(at, seen_at)})")
+
+
 def full_date(at: datetime) -> str:
     """Return date and time to the second, in the current time zone."""
     return formats.date_format(timezone.localtime(at) if timezone.is_aware(at) else at, "Y-m-d H:i:s")
