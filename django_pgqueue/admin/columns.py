@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from django.contrib import admin
 from django.db.models import Prefetch, QuerySet
@@ -13,14 +13,17 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.models import Execution, Job
-from django_pgqueue.states import FINISHED, State
+from django_pgqueue.states import FINISHED, Outcome, State
 
 from .bars import bar
 from .readonly import ReadOnlyAdmin
-from .words import ago, badge, breakable, duration, moment, seen_at, shortened, visible
+from .words import ago, badge, breakable, duration, moment, seen_at, shortened
 
 SHORT_ERROR = 200
 """Characters of an error that a list reads; more than it shows, for leading white space."""
+
+FAILURES: Final = frozenset({Outcome.FAILED, Outcome.CRASHED})
+"""Outcomes whose words are an error; those of others say why it was given back, put off, cancelled."""
 
 
 def with_latest_execution(queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -73,15 +76,16 @@ class JobColumns(ReadOnlyAdmin):
     @admin.display(description=gettext_lazy("task"))
     def task(self, job: Job) -> SafeString:
         """Return the name of the task, known here or not, and the last error below it."""
-        error = last_error(job)
-        if not error:
+        error, execution = last_error(job), latest_execution(job)
+        if not error or execution is None:
             return breakable(job.task_name)
-        return format_html('{}<div class="pgqueue-last-error">{}</div>', breakable(job.task_name), error)
+        kind = "last-error" if execution.outcome in FAILURES else "last-words"
+        return format_html('{}<div class="pgqueue-{}">{}</div>', breakable(job.task_name), kind, error)
 
     @admin.display(description=gettext_lazy("queue"))
-    def queue(self, job: Job) -> str:
+    def queue(self, job: Job) -> SafeString:
         """Return the name of the queue."""
-        return visible(job.queue_name)
+        return breakable(job.queue_name)
 
     @admin.display(description=gettext_lazy("attempt"))
     def attempts(self, job: Job) -> str:

@@ -23,7 +23,7 @@ from django_pgqueue import registry, stats
 from django_pgqueue.models import DeadJob, Execution
 from django_pgqueue.states import FINISHED, State
 
-from .words import shortened
+from .words import breakable, shortened
 
 NEWEST: Final = 100_000
 """Jobs, by id, that are looked at where no index leads to a name: the columns of unfinished jobs have none."""
@@ -85,7 +85,7 @@ class NameFilter(admin.SimpleListFilter):
         """Return the names to choose from, and the one chosen, also if no job has it any more."""
         names = self.names(request, model_admin.model._default_manager.all())
         chosen = self.used_parameters.get(self.parameter_name or "")
-        return [(name, shortened(name)) for name in sorted(names | ({str(chosen)} if chosen else set()))]
+        return [(name, breakable(shortened(name))) for name in sorted(names | ({str(chosen)} if chosen else set()))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Add the condition; the title says so where it is over the newest jobs only."""

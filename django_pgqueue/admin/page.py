@@ -23,8 +23,9 @@ from django_pgqueue.states import Outcome, State
 
 from .acts import offered
 from .bars import told
+from .columns import FAILURES
 from .pauses import held_back_by
-from .words import ago, badge, duration, full_date, moment, pretty_json, seen_at, situation, visible
+from .words import badge, dated, duration, moment, pretty_json, seen_at, situation, visible
 
 if TYPE_CHECKING:
     from .jobs import JobAdmin
@@ -36,7 +37,7 @@ EXECUTIONS_SHOWN: Final = 50
 """A job that snoozes every minute has 10,000 executions a week."""
 
 
-COLOURS: Final[dict[str, str]] = {Outcome.SUCCEEDED: "succeeded", Outcome.FAILED: "dead", Outcome.CRASHED: "dead"}
+COLOURS: Final[dict[str, str]] = {Outcome.SUCCEEDED: "succeeded", **dict.fromkeys(FAILURES, "dead")}
 """Outcomes in the colour of a state; the others are grey."""
 
 
@@ -52,6 +53,7 @@ class Attempt:
     claimed: SafeString | str
     started: SafeString | str
     finished: SafeString | str
+    is_failure: bool
     exception_class: str
     error: str
     traceback: str
@@ -66,6 +68,7 @@ def job_page(admin: JobAdmin, request: HttpRequest, object_id: str, extra_contex
         return admin.not_found(request, object_id)
     request.current_app = admin.admin_site.name
     attempts = read_attempts(job)
+    pauses = held_back_by(job.queue_name, job.task_name, job._state.db) if job.state == State.READY else []
     context = {
         **admin.admin_site.each_context(request),
         "title": visible(str(job)),
@@ -74,8 +77,8 @@ def job_page(admin: JobAdmin, request: HttpRequest, object_id: str, extra_contex
         "has_view_permission": True,
         "job": job,
         "badge": badge(job.state, job.state),
-        "situation": situation(job, attempts[0].execution.started_at if attempts else None),
-        "facts": facts(job),
+        "situation": situation(job, attempts[0].execution.started_at if attempts else None, is_paused=bool(pauses)),
+        "facts": facts(job, pauses),
         "arguments": pretty_json(vars(job)["arguments_text"]),
         "headers": None if vars(job)["headers_text"] is None else pretty_json(vars(job)["headers_text"]),
         "result": None if vars(job)["result_text"] is None else pretty_json(vars(job)["result_text"]),
@@ -98,13 +101,12 @@ def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
     return job
 
 
-def facts(job: Job) -> list[tuple[str, Any]]:
-    """Return what there is to say about a job, by label."""
+def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
+    """Return what there is to say about a job, by label; `pauses` hold it back."""
 
     def when(at: datetime | None) -> Any:
-        return at and moment(at, f"{full_date(at)} ({ago(at, seen_at(job))})")
+        return at and dated(at, seen_at(job))
 
-    waits = job.state == State.READY
     found = [
         (_("Task"), visible(job.task_name)),
         (_("Runs as"), _runs_as(job.task_name)),
@@ -120,7 +122,7 @@ def facts(job: Job) -> list[tuple[str, Any]]:
         (_("Finished"), when(job.finished_at)),
         (_("Cancel requested"), when(job.cancel_requested_at)),
         (_("Task unknown since"), when(job.unknown_since)),
-        (_("Held back by"), "; ".join(held_back_by(job.queue_name, job.task_name, job._state.db)) if waits else None),
+        (_("Held back by"), "; ".join(pauses)),
         (_("Limited by"), job.limit_key and visible(job.limit_key)),
         (_("Made by the schedule"), _made_by(job)),
     ]
@@ -163,6 +165,7 @@ def _attempt(execution: Execution, worker: Worker | None) -> Attempt:
         claimed=moment(execution.claimed_at),
         started=moment(execution.started_at),
         finished=moment(execution.finished_at),
+        is_failure=execution.outcome in FAILURES,
         exception_class=visible(execution.exception_class),
         error=visible(execution.error),
         traceback=visible(execution.traceback),

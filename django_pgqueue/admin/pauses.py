@@ -24,7 +24,7 @@ from django_pgqueue.states import Pausable
 from django_pgqueue.validation import NAME
 
 from .readonly import ReadOnlyAdmin
-from .words import ago, badge, breakable, moment, seen_at, visible
+from .words import ago, badge, breakable, full_date, moment, seen_at, visible
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Pause]
@@ -139,9 +139,10 @@ class PauseAdmin(ReadOnlyAdmin):
         context = {
             **self.admin_site.each_context(request),
             "title": _("Cancel what waits?"),
+            "original": _("Cancel what waits?"),
             "opts": self.opts,
+            "has_view_permission": True,
             "numbers": numbers,
-            "media": self.media,
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "pgqueue/admin/clear.html", context)
@@ -155,9 +156,9 @@ class PauseAdmin(ReadOnlyAdmin):
         return badge("cancelled", _("over")) if over else badge("running", _("paused"))
 
     @admin.display(description=_("what"))
-    def what(self, pause: Pause) -> str:
+    def what(self, pause: Pause) -> SafeString:
         """Return its kind and name."""
-        return f"{pause.kind} {visible(pause.name)}" if pause.kind == Pausable.QUEUE else breakable(pause.name)
+        return breakable(str(pause))
 
     @admin.display(description=_("waiting"))
     def waiting(self, pause: Pause) -> str:
@@ -170,12 +171,12 @@ class PauseAdmin(ReadOnlyAdmin):
     @admin.display(description=_("since"))
     def since(self, pause: Pause) -> Any:
         """Return when it began."""
-        return moment(pause.paused_at, ago(pause.paused_at, seen_at(pause)))
+        return moment(pause.paused_at, ago(pause.paused_at, seen_at(pause), brief=True))
 
     @admin.display(description=_("until"))
     def until(self, pause: Pause) -> Any:
         """Return when it ends by itself, if it does."""
-        return moment(pause.paused_until) if pause.paused_until else _("resumed")
+        return moment(pause.paused_until) if pause.paused_until else _("somebody resumes it")
 
     @admin.display(description=_("by"))
     def by(self, pause: Pause) -> str:
@@ -205,7 +206,8 @@ def held_back_by(queue_name: str, task_name: str, database: str | None) -> list[
 
 def _told(pause: Pause) -> str:
     by = _(" by %(who)s") % {"who": visible(pause.paused_by)} if pause.paused_by else ""
-    told = _("%(what)s, paused%(by)s") % {"what": visible(str(pause)), "by": by}
+    until = _(" until %(at)s") % {"at": full_date(pause.paused_until)} if pause.paused_until else ""
+    told = _("%(what)s, paused%(by)s%(until)s") % {"what": visible(str(pause)), "by": by, "until": until}
     return f"{told}:" if pause.reason else str(told)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.utils.text import capfirst
 
 from .paginator import BoundedPaginator
 
@@ -25,6 +26,11 @@ class ReadOnlyAdmin(ModelAdmin):
 
     class Media:
         css = {"all": ["pgqueue/admin.css"]}
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the list, under a title that asks for no selection where no row leads to a page."""
+        title = {} if self.list_display_links is not None else {"title": capfirst(self.opts.verbose_name_plural)}
+        return super().changelist_view(request, {**title, **(extra_context or {})})
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Refuse: jobs come from `enqueue()`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
@@ -19,7 +20,7 @@ from django_pgqueue.models import Job, Schedule
 
 from .page import TEXT_LIMIT
 from .readonly import ReadOnlyAdmin
-from .words import ago, badge, breakable, moment, pretty_json, seen_at, shortened, visible
+from .words import ago, badge, breakable, duration, moment, pretty_json, seen_at, shortened, visible
 
 
 class ScheduleColumns(ReadOnlyAdmin):
@@ -89,6 +90,11 @@ class ScheduleColumns(ReadOnlyAdmin):
             return "" if one.last_job_id is None else _("removed")
         url = reverse("admin:pgqueue_job_change", args=[one.last_job_id], current_app=self.admin_site.name)
         return format_html('<a href="{}">{}</a>', url, badge(state, state))
+
+    @admin.display(description=_("jitter"))
+    def jitter(self, one: Schedule) -> str:
+        """Return by how much each start is put off at most."""
+        return duration(timedelta(seconds=one.jitter_seconds)) if one.jitter_seconds else str(_("none"))
 
     @admin.display(description=_("defined in"))
     def where(self, one: Schedule) -> str:

@@ -7,6 +7,7 @@ from zoneinfo import available_timezones
 
 from django import forms
 from django.conf import settings
+from django.contrib.admin.widgets import AdminTextInputWidget
 from django.core.exceptions import ValidationError
 from django.forms.fields import InvalidJSONInput
 from django.utils.translation import gettext_lazy as _
@@ -59,13 +60,17 @@ class ScheduleForm(ModelForm):
     expression = forms.CharField(
         label=_("When"),
         max_length=expressions.MAX_LENGTH,
+        widget=AdminTextInputWidget,
         help_text=_(
             "A cron expression of five fields, minute hour day month weekday, as in 30 9 * * 1-5; @hourly, @daily, "
             "@weekly, @monthly or @yearly; or an interval, as in: every 5 minutes."
         ),
     )
     time_zone = forms.CharField(
-        label=_("Time zone"), max_length=64, help_text=_("That a cron expression is read in, as in Europe/Paris.")
+        label=_("Time zone"),
+        max_length=64,
+        widget=AdminTextInputWidget,
+        help_text=_("That a cron expression is read in, as in Europe/Paris."),
     )
     args = JSONField(label=_("Arguments"), required=False, help_text=_('A list in JSON, as in [1, "a"].'))
     kwargs = JSONField(label=_("Named arguments"), required=False, help_text=_('An object in JSON, as in {"days": 7}.'))
@@ -102,7 +107,9 @@ class ScheduleForm(ModelForm):
         own = dict(DEFAULTS, time_zone=settings.TIME_ZONE)
         if not self.instance._state.adding:
             given = self.instance.arguments if isinstance(self.instance.arguments, dict) else {}
+            jitter = self.instance.jitter_seconds
             own = {"args": given.get("args", []), "kwargs": given.get("kwargs", {})}
+            own["jitter_seconds"] = int(jitter) if jitter.is_integer() else jitter
         self.initial = {**self.initial, **own}
 
     def clean_name(self) -> str:
@@ -134,16 +141,16 @@ class ScheduleForm(ModelForm):
         given["expression"] = " ".join(given.get("expression", "").split())
         args, kwargs = given.get("args") or [], given.get("kwargs") or {}
         given |= {"args": args, "kwargs": kwargs, "jitter_seconds": given.get("jitter_seconds") or 0.0}
-        if not self.errors:
+        if given["expression"]:
             try:
-                expressions.check(given["expression"], given["time_zone"])
+                expressions.check(given["expression"], given.get("time_zone", "UTC"))
             except ValueError as error:
                 self.add_error("expression", str(error))
         if not isinstance(args, list):
             self.add_error("args", _("It must be a list, as in [1, 2]."))
         elif not isinstance(kwargs, dict):
             self.add_error("kwargs", _('It must be an object, as in {"days": 7}.'))
-        elif not self.errors:
+        elif not self.errors.keys() & {"task_name", "args", "kwargs"}:
             self._check_call(given["task_name"], args, kwargs)
         return given
 

@@ -12,6 +12,7 @@ from django.db import connections, router
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import expressions, lifecycle
@@ -19,14 +20,14 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import Schedule
 
 from .schedule_acts import OPERATIONS, PAUSE, RESUME, RUN, Operation, act_on_one, offered
-from .schedule_columns import ScheduleColumns
+from .schedule_columns import ScheduleColumns, wrong
 from .schedule_form import ScheduleForm
-from .words import visible
+from .words import dated, seen_at, visible
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-SHOWN = ("task", "shown_arguments", "when", "missed", "if_running", "jitter_seconds", "where")
+SHOWN = ("task", "shown_arguments", "when", "missed", "if_running", "jitter", "where")
 ONE_REQUEST = 1000
 """Schedules that one request acts on at most."""
 
@@ -34,7 +35,7 @@ ONE_REQUEST = 1000
 class OriginFilter(admin.SimpleListFilter):
     """Schedules of the code, or of the admin."""
 
-    title = _("defined in")
+    title = _("origin")
     parameter_name = "origin"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
@@ -149,10 +150,12 @@ class ScheduleAdmin(ScheduleColumns):
 
     def _facts(self, one: Schedule) -> list[tuple[Any, Any]]:
         """Return what there is to say about one, by label."""
+        now, why = seen_at(one), wrong(one)
         return [
             (_("State"), self.state(one)),
-            (_("Next run"), self.next_run(one)),
-            (_("Last run"), self.last_run(one) or _("none yet")),
+            (_("Problem"), why and format_html('<span class="pgqueue-error">{}</span>', why)),
+            (_("Next run"), self.next_run(one) and dated(one.next_run_at, now, with_zone=True)),
+            (_("Last run"), dated(one.last_run_at, now, with_zone=True) if one.last_run_at else _("none yet")),
             (_("Last result"), self.last_result(one)),
             (_("Queue"), visible(one.queue_name)),
         ]

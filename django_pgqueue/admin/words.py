@@ -104,6 +104,12 @@ def moment(at: datetime | None, text: str | None = None) -> SafeString | str:
     return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), full, text or full)
 
 
+def dated(at: datetime, seen_at: datetime, *, with_zone: bool = False) -> SafeString | str:
+    """Return a moment in full, and how far away it is; the current time zone's name where another is meant nearby."""
+    zone = f" {timezone.get_current_timezone_name()}" if with_zone else ""
+    return moment(at, f"{full_date(at)}{zone} ({ago(at, seen_at)})")
+
+
 def full_date(at: datetime) -> str:
     """Return date and time to the second, in the current time zone."""
     return formats.date_format(timezone.localtime(at) if timezone.is_aware(at) else at, "Y-m-d H:i:s")
@@ -121,13 +127,13 @@ def seen_at(row: Any) -> datetime:
     return at if isinstance(at, datetime) else timezone.now()
 
 
-def situation(job: Job, started_at: datetime | None = None) -> str:
+def situation(job: Job, started_at: datetime | None = None, *, is_paused: bool = False) -> str:
     """Return in words, to be read after its state, how long a job has been in it or what it waits for."""
     now = seen_at(job)
     if job.state == State.RUNNING:
         return _running(job, now, started_at)
     if job.state == State.READY:
-        return _ready(job, now)
+        return _ready(job, now, is_paused=is_paused)
     if job.finished_at is not None:
         return ago(job.finished_at, now)
     return ""
@@ -142,14 +148,19 @@ def _running(job: Job, now: datetime, started_at: datetime | None) -> str:
     return ", ".join(said)
 
 
-def _ready(job: Job, now: datetime) -> str:
+def _ready(job: Job, now: datetime, *, is_paused: bool) -> str:
     due = job.run_after <= now
-    when = _("due since %(span)s") if due else _("due in %(span)s")
+    when = _("due for %(span)s") if due else _("due in %(span)s")
     when %= {"span": duration(now - job.run_after)}
     if job.unknown_since is not None:
         why = _("no worker has known its task since %(ago)s") % {"ago": ago(job.unknown_since, now)}
         return f"{why}; {when}"
+    said = [when]
+    if is_paused:
+        said.insert(0, _("held back by a pause"))
     if job.attempt:
         attempt = {"attempt": job.attempt + 1, "most": job.max_attempts}
-        return _("waiting for attempt %(attempt)s of %(most)s") % attempt + f", {when}"
-    return _("waiting for a worker") + f", {when}" if due else when
+        said.insert(0, _("waiting for attempt %(attempt)s of %(most)s") % attempt)
+    elif due and not is_paused:
+        said.insert(0, _("waiting for a worker"))
+    return ", ".join(said)

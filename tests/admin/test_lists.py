@@ -41,6 +41,23 @@ def test_list_shows_a_failed_job(operator: Client, make_job: JobMaker) -> None:
     assert "first" not in re.sub(r'class="[^"]*"', "", page.split("result_list")[1].split("</table>")[0])
 
 
+@pytest.mark.parametrize(("outcome", "is_error"), [("failed", True), ("crashed", True), ("snoozed", False)])
+def test_only_a_failure_is_shown_as_an_error(
+    operator: Client, make_job: JobMaker, outcome: str, is_error: bool
+) -> None:
+    job = make_job()
+    add_execution(job, outcome=outcome)
+    page = operator.get(f"{JOBS}{job.pk}/change/").content.decode()
+    assert ("pgqueue-last-error" in operator.get(JOBS).content.decode()) is is_error
+    assert ("pgqueue-error" in page) is is_error
+    assert "no such thing" in page
+
+
+@pytest.mark.parametrize(("url", "title"), [("worker", "Workers"), ("pause", "Pauses"), ("job", "Select job to view")])
+def test_a_list_that_leads_nowhere_asks_for_no_selection(operator: Client, url: str, title: str) -> None:
+    assert f"<h1>{title}</h1>" in operator.get(f"/admin/pgqueue/{url}/").content.decode()
+
+
 def test_a_page_of_jobs_costs_as_many_queries_as_one_job(operator: Client, make_job: JobMaker) -> None:
     for n in range(30):
         add_execution(make_job("dead", task_name=f"app.t{n}"))

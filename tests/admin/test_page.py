@@ -65,7 +65,7 @@ def test_buttons_are_those_that_the_user_may_press(
     ("columns", "words"),
     [
         ({"minutes": 4}, "due in 4 min"),
-        ({"minutes": -4}, "waiting for a worker, due since 4 min"),
+        ({"minutes": -4}, "waiting for a worker, due for 4 min"),
         ({"minutes": 60, "attempt": 2}, "waiting for attempt 3 of 10, due in 1 h"),
         ({"minutes": 1, "unknown_since": timezone.now()}, "no worker has known its task since"),
     ],

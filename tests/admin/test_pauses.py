@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -91,14 +92,28 @@ def test_who_may_not_cancel_jobs_may_not_clear(client_of: Callable[..., Client],
 
 
 @pytest.mark.parametrize("until", [None, timedelta(hours=1)])
-def test_the_page_of_a_job_says_what_holds_it_back(operator: Client, make_job: JobMaker, until: timedelta) -> None:
+def test_the_page_of_a_job_says_what_holds_it_back(
+    operator: Client, make_job: JobMaker, until: timedelta | None
+) -> None:
     job = make_job(queue_name="mail")
     page = f"/admin/pgqueue/job/{job.pk}/change/"
     control.pause(task="app.add", reason="<b>", by="ada", until=until)
     control.pause("other")
-    assert "task app.add, paused by ada: &lt;b&gt;" in operator.get(page).content.decode()
+    text = operator.get(page).content.decode()
+    ends = "" if until is None else " until [-0-9]+ [:0-9]+"
+    assert re.search(rf"task app\.add, paused by ada{ends}: &lt;b&gt;", text)
+    assert "held back by a pause, due for" in text
     control.resume(task="app.add")
-    assert "Held back" not in operator.get(page).content.decode()
+    text = operator.get(page).content.decode()
+    assert "eld back" not in text
+    assert "waiting for a worker, due for" in text
+
+
+def test_a_pause_holds_back_a_further_attempt_too(operator: Client, make_job: JobMaker) -> None:
+    job = make_job(queue_name="mail", attempt=2)
+    control.pause("mail")
+    text = operator.get(f"/admin/pgqueue/job/{job.pk}/change/").content.decode()
+    assert "waiting for attempt 3 of 10, held back by a pause, due for" in text
 
 
 def test_one_that_is_over_is_shown_so_and_holds_nothing_back(operator: Client, make_job: JobMaker) -> None:

@@ -173,6 +173,27 @@ def test_what_is_wrong_is_said_at_its_field_and_nothing_is_written(
     assert Schedule.objects.count() == 1
 
 
+def test_all_that_is_wrong_is_said_at_once(planner: Client, db: None) -> None:
+    wrong = {"name": "a\tb", "expression": "61 * * * *", "time_zone": "Mars", "args": "[1, 2, 3]", "missed": "?"}
+    assert set(errors(planner.post(f"{SCHEDULES}add/", GIVEN | wrong))) == set(wrong)
+
+
+def test_the_page_says_when_it_runs_and_what_is_wrong(planner: Client, db: None) -> None:
+    one = make(due_in=7190.0)
+    text = page(planner, f"{SCHEDULES}{one.pk}/change/")
+    assert f">{one.next_run_at:%Y-%m-%d %H:%M:%S} UTC (in 1 h 59 min)<" in text
+    assert "Problem" not in text
+    text = page(planner, f"{SCHEDULES}{make('odd', expression='<b>').pk}/change/")
+    assert "<dt>Problem</dt>" in text
+    assert "Next run" not in text
+
+
+def test_jitter_is_a_duration_or_none(planner: Client, db: None) -> None:
+    for name, seconds, words in (("a", 0.0, ">none<"), ("b", 90.0, ">1 min 30 s<")):
+        one = make(name, origin="code", jitter_seconds=seconds)
+        assert words in page(planner, f"{SCHEDULES}{one.pk}/change/")
+
+
 def test_one_of_the_code_is_to_look_at_and_can_be_paused(planner: Client, db: None) -> None:
     one = make(origin="code", arguments='{"args":["<b>"],"kwargs":{}}')
     url = f"{SCHEDULES}{one.pk}/"
