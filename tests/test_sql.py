@@ -139,6 +139,11 @@ def call_everything(engine, job_in):
         lifecycle.prune(engine, State.DEAD, 0.0, task_name=task_name)
         lifecycle.prunable(engine, State.DEAD, 0.0, task_name=task_name)
     call_everything_of_schedules(engine)
+    for replace in (False, True):
+        helpers.enqueue_unique(engine, "key", replace=replace)
+        one_each = {"calls": f'[{{"key": "other", "call": {helpers.NO_ARGUMENTS}}}]', "task_name": helpers.NOOP}
+        lifecycle.enqueue_many_unique(engine, ready_only=True, replace=replace, **one_each, **one_call)
+    lifecycle.holders(engine, helpers.NOOP, ["key"])
 
 
 def call_everything_of_schedules(engine):
@@ -155,11 +160,6 @@ def call_everything_of_schedules(engine):
     lifecycle.resume_schedule(engine, schedule_id, one.next_run_at)
     lifecycle.prune_schedule_runs(engine, 0.0, kept=0)
     lifecycle.remove_schedules(engine, [schedule_id], 0.0)
-    for replace in (False, True):
-        helpers.enqueue_unique(engine, "key", replace=replace)
-        one_each = {"calls": f'[{{"key": "other", "call": {helpers.NO_ARGUMENTS}}}]', "task_name": helpers.NOOP}
-        lifecycle.enqueue_many_unique(engine, ready_only=True, replace=replace, **one_each, **one_call)
-    lifecycle.holders(engine, helpers.NOOP, ["key"])
 
 
 # ------------------------------------------------------------------ plans
