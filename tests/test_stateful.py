@@ -42,7 +42,8 @@ SELECT id, task_name, queue_name, priority, state,
        floor(extract(epoch FROM run_after - %(start)s) / 1000)::int, attempt, max_attempts, crashes,
        floor(extract(epoch FROM finished_at - %(start)s) / 1000)::int,
        cancel_requested_at IS NOT NULL, floor(extract(epoch FROM unknown_since - %(start)s) / 1000)::int, result::text,
-       progress_done::int, floor(extract(epoch FROM progress_at - %(start)s) / 1000)::int
+       progress_done::int, floor(extract(epoch FROM progress_at - %(start)s) / 1000)::int,
+       unique_key, unique_ready_only, floor(extract(epoch FROM expires_at - %(start)s) / 1000)::int
 FROM pgqueue_job ORDER BY id
 """
 EXECUTIONS = """
@@ -61,6 +62,9 @@ VIOLATIONS = {
     "a finished job has its time": "SELECT id FROM pgqueue_job "
     "WHERE (state IN ('succeeded', 'dead', 'cancelled')) <> (finished_at IS NOT NULL)",
     "an execution ends after its claim": "SELECT id FROM pgqueue_execution WHERE finished_at < claimed_at",
+    "one job a key": "SELECT min(id) FROM pgqueue_job WHERE unique_key IS NOT NULL "
+    "AND (state = 'ready' OR state = 'running' AND unique_ready_only IS NULL) "
+    "GROUP BY task_name, unique_key HAVING count(*) > 1",
     "I7 no attempt beyond the last": "SELECT id FROM pgqueue_job "
     "WHERE attempt > max_attempts OR crashes > attempt OR attempt < 0",
 }
@@ -84,6 +88,9 @@ class Job:
     result: str | None = None
     progress: tuple[int, int] | None = None
     """What was told, and when."""
+    key: str | None = None
+    ready_only: bool | None = None
+    expires: int | None = None
     order: int = 0
     counted: list[int] = field(default_factory=list)
     """Executions since the last retry by an operator."""
@@ -101,6 +108,7 @@ class Job:
             ),
             *(self.max_attempts, self.crashes, self.finished, self.asked, self.unknown_since, self.result),
             *(self.progress or (None, None)),
+            *(self.key, self.ready_only, self.expires),
         )
 
 
@@ -215,6 +223,38 @@ class Queue(RuleBasedStateMachine):
         for job_id in ids:
             self.jobs[job_id] = Job(job_id, task_name, lane, State.READY, self.now + delay, most, order=self.steps)
 
+    def holder(self, task_name: str, key: str | None) -> Job | None:
+        """The job that keeps others with its key away."""
+        return next(
+            (
+                job
+                for job in self.jobs.values()
+                if key is not None and (job.task_name, job.key) == (task_name, key)
+                if job.state is State.READY or (job.state is State.RUNNING and not job.ready_only)
+            ),
+            None,
+        )
+
+    @rule(key=st.sampled_from("ab"), ready_only=st.booleans(), replaces=st.booleans(), task_name=TASKS,
+          expires=st.sampled_from([None, 1, 3]))  # fmt: skip
+    def enqueue_unique(self, key: str, ready_only: bool, replaces: bool, task_name: str, expires: int | None) -> None:
+        holder, lane = self.holder(task_name, key), LANES[1]
+        options = {**lane._asdict(), "task_name": task_name, "expires_seconds": expires and expires * TICK}
+        added = helpers.enqueue_unique(self.engine, key, ready_only=ready_only, replace=replaces, **options)
+        if holder is not None and not (replaces and holder.state is State.READY):
+            assert added is None
+            return
+        fresh: dict[str, Any] = {"due": self.now, "order": self.steps, "expires": expires and self.now + expires}
+        if holder is None:
+            kept: dict[str, Any] = {"key": key, "ready_only": ready_only or None, **fresh}
+            self.jobs[added.job_id] = Job(added.job_id, task_name, lane, State.READY, max_attempts=10, **kept)
+            return
+        assert added.job_id == holder.id
+        fresh |= {"attempt": 0, "crashes": 0, "unknown_since": None, "counted": [], "max_attempts": 10}
+        fresh["lane"] = Lane(holder.lane.queue_name, lane.priority)
+        for name, value in fresh.items():
+            setattr(holder, name, value)
+
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
@@ -232,13 +272,14 @@ class Queue(RuleBasedStateMachine):
     def retry(self, data: st.DataObject) -> None:
         job_id = self.any_job(data)
         job, wanted = self.jobs.get(job_id), {}
-        if job and job.state in FINISHED:
+        if job and job.state in FINISHED and self.holder(job.task_name, job.key) is None:
             fresh: dict[str, Any] = {
                 "attempt": 0,
                 "crashes": 0,
                 "asked": False,
                 "unknown_since": None,
                 "result": None,
+                "expires": None,
                 "progress": job.progress if job.state is not State.SUCCEEDED else None,
                 "counted": [],
             }
@@ -389,6 +430,7 @@ class Queue(RuleBasedStateMachine):
         assert done == {execution_id: wanted}
 
     def end(self, job: Job, delay: int | None, **changes: Any) -> State:
+        job.key = None if job.ready_only else job.key
         if job.asked:
             return self.move(job, State.CANCELLED, **changes)
         return self.move(job, State.DEAD if delay is None else State.READY, delay, **changes)
@@ -402,6 +444,7 @@ class Queue(RuleBasedStateMachine):
         if held := self.held(execution_id):
             self.close(execution_id, outcome, "why")
             job = held[1]
+            job.key = None if job.ready_only else job.key
             since = job.unknown_since if job.unknown_since is not None or not unknown else self.now
             target = State.CANCELLED if job.asked else State.READY
             job.counted.remove(execution_id)
@@ -493,6 +536,24 @@ class Queue(RuleBasedStateMachine):
     def time_goes_on(self, ticks: int) -> None:
         self.now += ticks
         db.clock.shift_seconds = self.now * TICK
+
+    @rule(worker_id=WORKERS)
+    def expire(self, worker_id: int) -> None:
+        late = [
+            job
+            for job in self.jobs.values()
+            if job.state is State.READY and job.expires is not None and job.expires <= self.now
+        ]
+        done = lifecycle.expire(self.engine, worker_id=worker_id, error="too late")
+        assert sorted(done) == sorted((job.id, job.task_name) for job in late)
+        rows = helpers.rows_of(self.engine, "pgqueue_execution")
+        for execution_id in {*rows} - {*self.executions}:
+            job = self.jobs[rows[execution_id]["job_id"]]
+            self.executions[execution_id] = Execution(
+                execution_id, job.id, job.attempt, worker_id, self.now, False, Outcome.CANCELLED, "too late"
+            )
+            self.move(job, State.CANCELLED)
+        assert all(job.state is State.CANCELLED for job in late)
 
     @rule(delay=st.sampled_from([0, 1, None]))
     def rescue(self, delay: int | None) -> None:
