@@ -178,5 +178,6 @@ def test_indexes_are_those_the_design_names(engine):
     assert len(by_django) == 1
     assert names - by_django == {
         "pgqueue_job_pkey", "pgqueue_job_ready", "pgqueue_job_finished", "pgqueue_job_task",
+        "pgqueue_job_expiring", "pgqueue_job_unique",
         "pgqueue_execution_pkey", "pgqueue_execution_open", "pgqueue_execution_one_open",
     }  # fmt: skip

@@ -123,6 +123,7 @@ def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
         (_("Cancel requested"), when(job.cancel_requested_at)),
         (_("Task unknown since"), when(job.unknown_since)),
         (_("Held back by"), "; ".join(pauses)),
+        (_("Unique key"), job.unique_key and visible(job.unique_key)),
         (_("Limited by"), job.limit_key and visible(job.limit_key)),
         (_("Made by the schedule"), _made_by(job)),
     ]

@@ -31,7 +31,7 @@ HOSTILE = [
 ]
 
 TEXT_COLUMNS = {
-    Job: ("task_name", "queue_name", "limit_key", "progress_message", "state"),
+    Job: ("task_name", "queue_name", "unique_key", "limit_key", "progress_message", "state"),
     Execution: ("outcome", "exception_class", "error", "traceback"),
     Worker: ("hostname", "version", "queue_names"),
 }

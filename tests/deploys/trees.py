@@ -16,6 +16,7 @@ TOP = Path(__file__).parents[2]
 PREVIOUS_TREE = "PGQUEUE_PREVIOUS_TREE"
 
 MODELS = """
+from django.db import models
 Job.add_to_class("note", models.TextField(null=True))
 Execution.add_to_class("host", models.TextField(db_default=""))
 """
@@ -44,7 +45,7 @@ def build_next(home: Path) -> Path:
     """Make the tree of the next release below `home`."""
     tree = _build(home / "next", TOP, "shop_next.py")
     package = tree / "django_pgqueue"
-    with (package / "models.py").open("a") as models:
+    with (package / "models/__init__.py").open("a") as models:
         models.write(MODELS)
     sql = (package / "sql.py").read_text()
     (package / "sql.py").write_text(_writing_notes(sql))
@@ -65,8 +66,13 @@ def _build(tree: Path, source: Path, shop: str) -> Path:
 
 
 def _writing_notes(sql: str) -> str:
-    """Have both statements that enqueue write the new column."""
-    sql, columns = re.subn(r"INSERT INTO pgqueue_job \(", "INSERT INTO pgqueue_job (note, ", sql)
-    sql, values = re.subn(r"(VALUES \(|SELECT)\n    %\(task_name\)s", rf"\1 '{ENQUEUED_BY_NEXT}', %(task_name)s", sql)
-    assert (columns, values) == (2, 2), "the statements that enqueue look otherwise now"
+    """Have both statements that enqueue plain jobs write the new column."""
+    for name in ("enqueue", "enqueue_many"):
+        before, mark, after = sql.partition(f"/* pgqueue:{name} */")
+        after, columns = re.subn(r"(INSERT INTO pgqueue_job\s*\()", r"\1note, ", after, count=1)
+        after, values = re.subn(
+            r"(VALUES \(|SELECT)\n    %\(task_name\)s", rf"\1 '{ENQUEUED_BY_NEXT}', %(task_name)s", after, count=1
+        )
+        assert mark and columns == values == 1, "the statements that enqueue look otherwise now"
+        sql = before + mark + after
     return sql
