@@ -35,6 +35,7 @@ class IsolatedAttempt:
         self.slot = slot
         self.interrupted = False
         self.timed_out = False
+        self.asked = False
         self.cancelled = False
         self.started_at = time.monotonic()
 
@@ -73,12 +74,13 @@ class IsolatedAttempt:
 
     def ask_to_cancel(self) -> None:
         """Tell the process, whose task may ask."""
+        self.asked = True
         if self.slot.cell is not None:
             self.slot.cell.ask_to_cancel()
 
     def cancel(self) -> None:
         """The job was asked to stop, and has not: end the process."""
-        self.cancelled = True
+        self.asked = self.cancelled = True
         if self.slot.cell is not None:
             self.slot.cell.kill()
 

@@ -665,6 +665,24 @@ def stay_all_the_same(started: str, end: str) -> None:
     os.system(f"while [ ! -e '{end}' ]; do sleep 0.05; done")  # noqa: S605 -- a path of the test's
 
 
+@task(timeout=0.3)
+def log_behind_another(started: str, end: str) -> None:
+    """Log to a handler whose lock another thread holds until a file exists, as one does whose pipe is full."""
+    handler = logging.NullHandler()
+    handler.lock = threading.RLock()
+    is_held = threading.Event()
+
+    def hold() -> None:
+        with handler.lock:
+            is_held.set()
+            wait_for(end)
+
+    threading.Thread(target=hold, daemon=True).start()
+    is_held.wait()
+    Path(started).touch()
+    logging.Handler.handle(handler, logging.LogRecord("a", logging.INFO, "b", 1, "c", (), None))
+
+
 # ------------------------------------------------------------------------------- progress
 
 
