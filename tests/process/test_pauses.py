@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from django_pgqueue import control
@@ -29,6 +31,20 @@ def test_an_idle_worker_obeys_from_the_next_job_on_and_wakes_for_the_resume(star
     assert state_of(held) == "ready"
     assert control.resume("mail")
     worker.wait_until(lambda: state_of(held) == "succeeded", 10)
+
+
+def test_an_idle_worker_leaves_a_paused_task_alone_when_nothing_else_waits(start):
+    """The look that found no job at all says what is paused too: the next job is claimed before another look."""
+    worker = start(POLL_INTERVAL=60.0)
+    worker.wait_until_ready()
+    control.pause(task=tasks.add)
+    other = tasks.noop.enqueue()
+    worker.wait_until(lambda: state_of(other) == "succeeded")
+    time.sleep(0.7)  # it has looked for the last time, and sleeps until it is woken
+    held = tasks.add.enqueue(1, 2)
+    after = tasks.noop.enqueue()
+    worker.wait_until(lambda: state_of(after) == "succeeded")
+    assert state_of(held) == "ready"
 
 
 def test_a_worker_under_load_obeys_and_a_drain_waits_for_what_runs(start):
