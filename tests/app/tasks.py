@@ -683,6 +683,19 @@ def log_behind_another(started: str, end: str) -> None:
     logging.Handler.handle(handler, logging.LogRecord("a", logging.INFO, "b", 1, "c", (), None))
 
 
+@task
+async def clean_up_for_a_while(started: str, cleaned: str) -> None:
+    """Wait until cancelled, and clean up with what has to be waited for."""
+    Path(started).touch()
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        Path(f"{cleaned}.began").touch()
+        await asyncio.sleep(3)
+        Path(cleaned).touch()
+        raise
+
+
 # ------------------------------------------------------------------------------- progress
 
 

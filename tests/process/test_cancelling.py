@@ -66,6 +66,20 @@ def test_a_coroutine_is_cancelled_without_a_grace(begin):
     assert wait_for_end(worker, job).outcome == "cancelled"
 
 
+@pytest.mark.parametrize("arguments", [(), ("--no-listen",)])
+def test_a_coroutine_that_cleans_up_is_left_alone(begin, tmp_path, arguments):
+    """Also when the worker looks again, on another's account or because it hears nothing."""
+    cleaned = tmp_path / "cleaned"
+    job = tasks.clean_up_for_a_while.enqueue(str(tmp_path / "began"), str(cleaned))
+    other, worker = begin(tasks.look_around, arguments=arguments, CANCEL_GRACE=600.0)
+    worker.wait_until((tmp_path / "began").exists)
+    job.cancel()
+    worker.wait_until((tmp_path / "cleaned.began").exists)
+    other.cancel()
+    assert wait_for_end(worker, job).outcome == "cancelled"
+    assert cleaned.exists()
+
+
 def test_a_success_counts_all_the_same(begin):
     job, worker = begin(tasks.finish_all_the_same)
     job.cancel()
