@@ -45,6 +45,8 @@ def pause(
     """
     kind, name = _what(queue_name, task)
     where = alias(database)
+    for former_name in _names(kind, name)[1:]:  # what was told before the task was renamed counts no more
+        lifecycle.resume(connections[where], kind, former_name)
     lifecycle.pause(
         connections[where], kind, name, **_until(until), paused_by=_text(by, 150), reason=_text(reason, 1000)
     )
@@ -52,12 +54,15 @@ def pause(
 
 
 def resume(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> bool:
-    """End a pause; say whether there was one. In the transaction that is open, as `pause()`."""
+    """End a pause; say whether there was one. In the transaction that is open, as `pause()`.
+
+    A task's may stand under any of its names: it was renamed since.
+    """
     kind, name = _what(queue_name, task)
     where = alias(database)
-    resumed = lifecycle.resume(connections[where], kind, name)
+    resumed = [lifecycle.resume(connections[where], kind, any_name) for any_name in _names(kind, name)]
     wake_workers_after_commit(connections[where], LOOK_AGAIN)
-    return resumed
+    return any(resumed)
 
 
 def drain(
@@ -121,6 +126,10 @@ def _what(queue_name: str | None, task: Any) -> tuple[Pausable, str]:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ValueError(f"{name!r} can be no {kind}: 1 to 100 of the characters A-Z a-z 0-9 _ . : -")
     return kind, name
+
+
+def _names(kind: Pausable, name: str) -> tuple[str, ...]:
+    return registry.names_of(name) if kind is Pausable.TASK else (name,)
 
 
 def _task_name(task: Any) -> Any:

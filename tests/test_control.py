@@ -77,6 +77,22 @@ def test_a_task_s_jobs_wait_under_its_old_names_too(monkeypatch):
         object.__setattr__(tasks.noop, "aliases", ())
 
 
+def test_a_pause_that_is_older_than_its_task_s_name_can_be_ended(monkeypatch):
+    from django_pgqueue import registry
+
+    control.pause(task="old.name")
+    monkeypatch.setitem(registry._tasks, "old.name", tasks.noop)
+    object.__setattr__(tasks.noop, "aliases", ("old.name",))
+    try:
+        control.pause(task="old.name", until=timedelta(hours=1))
+        assert Pause.objects.get().paused_until
+        Pause.objects.update(name="old.name")
+        assert control.resume(task=tasks.noop)
+        assert not Pause.objects.exists()
+    finally:
+        object.__setattr__(tasks.noop, "aliases", ())
+
+
 def test_the_kit_obeys_pauses_and_their_end():
     tasks.noop.using(queue_name="mail").enqueue()
     tasks.noop.enqueue()
