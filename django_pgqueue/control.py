@@ -95,7 +95,7 @@ def clear(queue_name: str | None = None, *, task: Any = None, database: str | No
 
     Running jobs go on. In batches, each a transaction of its own unless one is open; see `JobQuerySet.cancel()`.
     """
-    return waiting(queue_name, task=task, database=database).cancel()
+    return waiting(queue_name, task=task, database=database).cancel(running=False)
 
 
 def waiting(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> JobQuerySet:

@@ -804,7 +804,7 @@ moved AS (
 SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 'dead' ELSE 'ready' END FROM mine
 """
 
-# Cancel jobs that wait, ask those that run.
+# Cancel jobs that wait; ask those that run, unless they are to go on.
 #
 # Moves:  ready → cancelled; running: cancel_requested_at on the job
 # Caller: lifecycle.cancel()
@@ -831,11 +831,14 @@ moved AS (
         END
     FROM asked
     WHERE job.id = asked.id
-      AND (asked.state IN ('ready', 'waiting') OR (asked.state = 'running' AND asked.cancel_requested_at IS NULL))
+      AND (
+          asked.state IN ('ready', 'waiting')
+          OR (%(running)s AND asked.state = 'running' AND asked.cancel_requested_at IS NULL)
+      )
 )
 SELECT id, CASE
     WHEN state IN ('ready', 'waiting') THEN 'cancelled'
-    WHEN state = 'running' AND cancel_requested_at IS NULL THEN 'running'
+    WHEN %(running)s AND state = 'running' AND cancel_requested_at IS NULL THEN 'running'
 END
 FROM asked
 """

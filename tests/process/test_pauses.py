@@ -61,6 +61,14 @@ def test_a_worker_under_load_obeys_and_a_drain_waits_for_what_runs(start):
     assert control.resume(task=tasks.spin_a_while)
 
 
+def test_a_clear_leaves_alone_what_begins_meanwhile(start):
+    tasks.spin_a_while.enqueue_many(((0.01,), {}) for _ in range(3000))
+    worker = start("--concurrency", "4", LEASE=60.0)
+    worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() > 20)
+    assert control.clear("default") == Job.objects.filter(state="cancelled").count() > 0
+    assert not Job.objects.filter(cancel_requested_at__isnull=False, attempt__gte=1).exists()
+
+
 def test_the_end_of_a_pause_needs_nobody(start):
     control.pause("mail", until=1.5)
     held = tasks.noop.using(queue_name="mail").enqueue()
