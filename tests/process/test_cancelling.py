@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import time
+
 import pytest
 from django.contrib.auth.models import Group
 from django.db import transaction
@@ -78,6 +81,17 @@ def test_a_coroutine_that_cleans_up_is_left_alone(begin, tmp_path, arguments):
     other.cancel()
     assert wait_for_end(worker, job).outcome == "cancelled"
     assert cleaned.exists()
+
+
+def test_a_stopping_worker_is_told_as_soon(begin):
+    """The fetcher, which hears notifications, has ended by then."""
+    job, worker = begin(tasks.look_around, GRACE=60.0, CANCEL_GRACE=600.0)
+    worker.wait_until_ready()
+    worker.send(signal.SIGTERM)
+    worker.wait_until(lambda: "stop" in worker.said)
+    time.sleep(1)
+    job.cancel()
+    worker.wait_until(lambda: Job.objects.get(pk=job.pk).finished_at, 5)
 
 
 def test_a_success_counts_all_the_same(begin):
