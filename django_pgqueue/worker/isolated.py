@@ -48,8 +48,9 @@ class IsolatedAttempt:
         if self.interrupted or self.cancelled:  # while there was no process yet to end
             return self._report(Ending.RELEASED)
         task = registry.get(self.claimed.task_name)
+        timeout_seconds = task.timeout_seconds if task is not None else None
         try:
-            report = cell.run(self.claimed, task.timeout_seconds if task is not None else None, self.slot.pool.notes)
+            report = cell.run(self.claimed, timeout_seconds, self.slot.pool.notes, lambda: self.asked)
         except (CellKilled, CellDied) as ended:
             self.slot.close_cell()
             report = self._killed(ended.stack) if isinstance(ended, CellKilled) else self._died(ended.status)
