@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .models import Execution, JobQuerySet
 
 LOOK_SECONDS: Final = 0.1
+OBEY_SECONDS: Final = 1.0
+"""How old what a worker knows of pauses may be when it claims."""
 
 
 def pause(
@@ -76,7 +78,7 @@ def drain(
 ) -> int:
     """Pause, and wait until nothing of it runs any more; return how many still do when the time is over.
 
-    Without `timeout` it waits as long as it takes. It stays paused. Raises `RuntimeError` inside a transaction, where
+    Without `timeout` it waits as long as it takes, a second at least, for workers obey within one. It stays paused. Raises `RuntimeError` inside a transaction, where
     no worker would see the pause.
     """
     kind, name = _what(queue_name, task)
@@ -85,7 +87,12 @@ def drain(
         raise RuntimeError("drain() waits for workers, and they do not see a pause before its transaction is committed")
     pause(queue_name, task=task, reason=reason, by=by, database=where)
     deadline = float("inf") if timeout is None else time.monotonic() + seconds(timeout)
-    while (running := _running(kind, name, where).count()) and time.monotonic() < deadline:
+    obeyed_at = time.monotonic() + OBEY_SECONDS
+    while (
+        running := _running(kind, name, where).count()
+    ) or time.monotonic() < obeyed_at:  # until then a worker may claim by what it saw before the pause
+        if time.monotonic() >= deadline:
+            break
         time.sleep(LOOK_SECONDS)
     return running
 
