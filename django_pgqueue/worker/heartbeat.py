@@ -106,8 +106,10 @@ class Watch(Service):
 
     def _obey_requests(self) -> bool:
         """Stop what is to be cancelled; say whether to look again soon, for a claim's answer may be under way."""
+        first_id = min(self.hand.known_before(float("inf")), default=0)  # not over all that closed since: 30 ms
         with self.link.use() as connection:
-            asked = {execution_id for _, execution_id in lifecycle.cancel_requests(connection, [self.worker_id])}
+            requests = lifecycle.cancel_requests(connection, [self.worker_id], first_id=first_id)
+            asked = {execution_id for _, execution_id in requests}
             popped = [self.hand.waiting.pop(execution_id, None) for execution_id in asked]
             give_back(
                 connection, [waiting.claimed for waiting in popped if waiting is not None]

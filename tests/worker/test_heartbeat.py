@@ -29,8 +29,8 @@ def test_a_word_that_comes_during_a_look_is_answered_by_another(watch, monkeypat
     """It may be of a request that the look's statement came too early to see."""
     looks = []
 
-    def look(connection, worker_ids):
-        looks.append(worker_ids)
+    def look(connection, worker_ids, *, first_id):
+        looks.append((worker_ids, first_id))
         if len(looks) == 1:
             watch.look_for_requests()
             if fails:
@@ -43,4 +43,4 @@ def test_a_word_that_comes_during_a_look_is_answered_by_another(watch, monkeypat
         watch.tick()
     watch.tick()
     watch.tick()
-    assert len(looks) == 2
+    assert looks == [([1], 1)] * 2
