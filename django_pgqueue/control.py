@@ -78,8 +78,8 @@ def drain(
 ) -> int:
     """Pause, and wait until nothing of it runs any more; return how many still do when the time is over.
 
-    Without `timeout` it waits as long as it takes, a second at least, for workers obey within one. It stays paused. Raises `RuntimeError` inside a transaction, where
-    no worker would see the pause.
+    Without `timeout` it waits as long as it takes, a second at least, for workers obey within one. It stays paused.
+    Raises `RuntimeError` inside a transaction, where no worker would see the pause.
     """
     kind, name = _what(queue_name, task)
     where = alias(database)

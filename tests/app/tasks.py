@@ -596,10 +596,13 @@ def spin_a_while(seconds: float) -> None:
 
 @task(takes_context=True)
 def look_around(context: TaskContext, started: str) -> None:
-    """Work until somebody wants this cancelled."""
+    """Work until somebody wants this cancelled, or a minute."""
     Path(started).touch()
-    while not context.cancel_requested():
+    ends_at = time.monotonic() + 60
+    while not context.cancel_requested() and time.monotonic() < ends_at:
         time.sleep(0.01)
+    if not context.cancel_requested():
+        return
     raise Cancel("stopped half-way")
 
 
