@@ -102,6 +102,18 @@ def test_the_kit_obeys_pauses_and_their_end():
         assert run_jobs() == 1
 
 
+def test_the_kit_goes_on_past_the_jobs_of_a_paused_task():
+    tasks.add.enqueue(1, 2)
+    tasks.noop.using(run_after=60).enqueue()
+    tasks.noop.using(queue_name="other", run_after=60).enqueue()
+    control.pause(task=tasks.add)
+    assert run_jobs() == 0
+    assert run_jobs(until=3600) == 2
+    control.pause(task=tasks.add, until=timedelta(minutes=10))
+    assert run_jobs(until=300) == 0
+    assert run_jobs(until=3600) == 1
+
+
 def test_a_pause_rolls_back_with_its_transaction():
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         control.pause("mail")

@@ -672,11 +672,11 @@ def stay_all_the_same(started: str, end: str) -> None:
 def log_behind_another(started: str, end: str) -> None:
     """Log to a handler whose lock another thread holds until a file exists, as one does whose pipe is full."""
     handler = logging.NullHandler()
-    handler.lock = threading.RLock()
+    handler.lock = lock = threading.RLock()
     is_held = threading.Event()
 
     def hold() -> None:
-        with handler.lock:
+        with lock:
             is_held.set()
             wait_for(end)
 

@@ -74,7 +74,7 @@ def test_who_is_asked_before_its_process_has_the_job_hears_of_it(is_new):
             heard.extend(letters.receive(theirs) for _ in range(2))
         theirs.sendall(letters.packed(answer))
 
-    def new_cell() -> Cell:
+    def new_cell() -> Any:
         attempt.ask_to_cancel()
         return cell
 
