@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .models import Execution, JobQuerySet
 
 LOOK_SECONDS: Final = 0.1
+OBEY_SECONDS: Final = 1.0
+"""How old what a worker knows of pauses may be when it claims."""
 
 
 def pause(
@@ -45,6 +47,8 @@ def pause(
     """
     kind, name = _what(queue_name, task)
     where = alias(database)
+    for former_name in _names(kind, name)[1:]:  # what was told before the task was renamed counts no more
+        lifecycle.resume(connections[where], kind, former_name)
     lifecycle.pause(
         connections[where], kind, name, **_until(until), paused_by=_text(by, 150), reason=_text(reason, 1000)
     )
@@ -52,12 +56,15 @@ def pause(
 
 
 def resume(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> bool:
-    """End a pause; say whether there was one. In the transaction that is open, as `pause()`."""
+    """End a pause; say whether there was one. In the transaction that is open, as `pause()`.
+
+    A task's may stand under any of its names: it was renamed since.
+    """
     kind, name = _what(queue_name, task)
     where = alias(database)
-    resumed = lifecycle.resume(connections[where], kind, name)
+    resumed = [lifecycle.resume(connections[where], kind, any_name) for any_name in _names(kind, name)]
     wake_workers_after_commit(connections[where], LOOK_AGAIN)
-    return resumed
+    return any(resumed)
 
 
 def drain(
@@ -71,8 +78,8 @@ def drain(
 ) -> int:
     """Pause, and wait until nothing of it runs any more; return how many still do when the time is over.
 
-    Without `timeout` it waits as long as it takes. It stays paused. Raises `RuntimeError` inside a transaction, where
-    no worker would see the pause.
+    Without `timeout` it waits as long as it takes, a second at least, for workers obey within one. It stays paused.
+    Raises `RuntimeError` inside a transaction, where no worker would see the pause.
     """
     kind, name = _what(queue_name, task)
     where = alias(database)
@@ -80,7 +87,12 @@ def drain(
         raise RuntimeError("drain() waits for workers, and they do not see a pause before its transaction is committed")
     pause(queue_name, task=task, reason=reason, by=by, database=where)
     deadline = float("inf") if timeout is None else time.monotonic() + seconds(timeout)
-    while (running := _running(kind, name, where).count()) and time.monotonic() < deadline:
+    obeyed_at = time.monotonic() + OBEY_SECONDS
+    while (
+        running := _running(kind, name, where).count()
+    ) or time.monotonic() < obeyed_at:  # until then a worker may claim by what it saw before the pause
+        if time.monotonic() >= deadline:
+            break
         time.sleep(LOOK_SECONDS)
     return running
 
@@ -90,7 +102,7 @@ def clear(queue_name: str | None = None, *, task: Any = None, database: str | No
 
     Running jobs go on. In batches, each a transaction of its own unless one is open; see `JobQuerySet.cancel()`.
     """
-    return waiting(queue_name, task=task, database=database).cancel()
+    return waiting(queue_name, task=task, database=database).cancel(running=False)
 
 
 def waiting(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> JobQuerySet:
@@ -121,6 +133,10 @@ def _what(queue_name: str | None, task: Any) -> tuple[Pausable, str]:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ValueError(f"{name!r} can be no {kind}: 1 to 100 of the characters A-Z a-z 0-9 _ . : -")
     return kind, name
+
+
+def _names(kind: Pausable, name: str) -> tuple[str, ...]:
+    return registry.names_of(name) if kind is Pausable.TASK else (name,)
 
 
 def _task_name(task: Any) -> Any:

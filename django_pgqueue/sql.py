@@ -446,7 +446,7 @@ SELECT id, task_name FROM late
 
 # The lanes that hold ready jobs, and in how many seconds the first job of each is due (not above 0: it is), by a loose
 # index scan. With each, in how many its queue's pause ends (infinity: not by itself; NULL: there is none), and which
-# tasks are paused.
+# tasks are paused: in a row without a lane too, where no job waits, for the next may be claimed before the next look.
 #
 # Caller: lifecycle.look(), at most once a second, and before a worker sleeps
 # Index:  pgqueue_job_ready: one look-up a lane finds the first entry of the next
@@ -489,12 +489,17 @@ paused AS MATERIALIZED (
 )
 SELECT lane.queue_name, lane.priority,
        date_part('epoch', lane.run_after - statement_timestamp()) - %(time_shift_seconds)s::float8,
-       CASE WHEN paused.kind IS NOT NULL THEN coalesce(
-           date_part('epoch', paused.paused_until - statement_timestamp()) - %(time_shift_seconds)s::float8, 'infinity'
-       ) END,
+       (
+           SELECT coalesce(
+               date_part('epoch', paused_until - statement_timestamp()) - %(time_shift_seconds)s::float8, 'infinity'
+           )
+           FROM paused
+           WHERE kind = 'queue' AND name = lane.queue_name
+       ),
        ARRAY (SELECT name FROM paused WHERE kind = 'task')
 FROM lane
-LEFT JOIN paused ON paused.kind = 'queue' AND paused.name = lane.queue_name
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, ARRAY (SELECT name FROM paused WHERE kind = 'task')
 """
 
 # Pause a queue or a task, or pause it anew: until then, by whom and why are those of the last time.
@@ -1004,7 +1009,7 @@ moved AS (
 SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 'dead' ELSE 'ready' END FROM mine
 """
 
-# Cancel jobs that wait, ask those that run.
+# Cancel jobs that wait; ask those that run, unless they are to go on.
 #
 # Moves:  ready → cancelled; running: cancel_requested_at on the job
 # Caller: lifecycle.cancel()
@@ -1031,11 +1036,14 @@ moved AS (
         END
     FROM asked
     WHERE job.id = asked.id
-      AND (asked.state IN ('ready', 'waiting') OR (asked.state = 'running' AND asked.cancel_requested_at IS NULL))
+      AND (
+          asked.state IN ('ready', 'waiting')
+          OR (%(running)s AND asked.state = 'running' AND asked.cancel_requested_at IS NULL)
+      )
 )
 SELECT id, CASE
     WHEN state IN ('ready', 'waiting') THEN 'cancelled'
-    WHEN state = 'running' AND cancel_requested_at IS NULL THEN 'running'
+    WHEN %(running)s AND state = 'running' AND cancel_requested_at IS NULL THEN 'running'
 END
 FROM asked
 """

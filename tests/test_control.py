@@ -77,6 +77,22 @@ def test_a_task_s_jobs_wait_under_its_old_names_too(monkeypatch):
         object.__setattr__(tasks.noop, "aliases", ())
 
 
+def test_a_pause_that_is_older_than_its_task_s_name_can_be_ended(monkeypatch):
+    from django_pgqueue import registry
+
+    control.pause(task="old.name")
+    monkeypatch.setitem(registry._tasks, "old.name", tasks.noop)
+    object.__setattr__(tasks.noop, "aliases", ("old.name",))
+    try:
+        control.pause(task="old.name", until=timedelta(hours=1))
+        assert Pause.objects.get().paused_until
+        Pause.objects.update(name="old.name")
+        assert control.resume(task=tasks.noop)
+        assert not Pause.objects.exists()
+    finally:
+        object.__setattr__(tasks.noop, "aliases", ())
+
+
 def test_the_kit_obeys_pauses_and_their_end():
     tasks.noop.using(queue_name="mail").enqueue()
     tasks.noop.enqueue()
@@ -84,6 +100,18 @@ def test_the_kit_obeys_pauses_and_their_end():
     assert run_jobs() == 1
     with time_travel(minutes=61):
         assert run_jobs() == 1
+
+
+def test_the_kit_goes_on_past_the_jobs_of_a_paused_task():
+    tasks.add.enqueue(1, 2)
+    tasks.noop.using(run_after=60).enqueue()
+    tasks.noop.using(queue_name="other", run_after=60).enqueue()
+    control.pause(task=tasks.add)
+    assert run_jobs() == 0
+    assert run_jobs(until=3600) == 2
+    control.pause(task=tasks.add, until=timedelta(minutes=10))
+    assert run_jobs(until=300) == 0
+    assert run_jobs(until=3600) == 1
 
 
 def test_a_pause_rolls_back_with_its_transaction():

@@ -34,13 +34,15 @@ def enqueue_many(connection: Connection, *, arguments: str, **row: Unpack[Row]) 
     return [row[0] for row in rows]
 
 
-def cancel(connection: Connection, job_ids: Sequence[int], *, alone: bool = False) -> dict[int, State]:
-    """Cancel ready jobs, and ask running ones to stop; return the state of each job that changed.
+def cancel(
+    connection: Connection, job_ids: Sequence[int], *, alone: bool = False, running: bool = True
+) -> dict[int, State]:
+    """Cancel ready jobs, and ask `running` ones to stop; return the state of each job that changed.
 
     A running job stays `running` until its worker obeys, or its attempt ends without success.
     For rows that others hold locked, see `_insist`.
     """
-    return _insist(connection, sql.CANCEL, job_ids, alone=alone)
+    return _insist(connection, sql.CANCEL, job_ids, alone=alone, running=running)
 
 
 def retry(connection: Connection, job_ids: Sequence[int], *, alone: bool = False) -> dict[int, State]:
@@ -64,7 +66,9 @@ def run_now(connection: Connection, job_ids: Sequence[int], *, alone: bool = Fal
     return _insist(connection, sql.RUN_NOW, job_ids, alone=alone)
 
 
-def _insist(connection: Connection, statement: str, job_ids: Sequence[int], *, alone: bool) -> dict[int, State]:
+def _insist(
+    connection: Connection, statement: str, job_ids: Sequence[int], *, alone: bool, **params: bool
+) -> dict[int, State]:
     """Run an operator's act, again for what others held locked, until nothing is or the wait is over.
 
     What stays locked for `LOCK_WAIT_SECONDS` is left out of the answer; if the act is on a job `alone`, that raises
@@ -74,7 +78,7 @@ def _insist(connection: Connection, statement: str, job_ids: Sequence[int], *, a
     waiting = sorted(set(job_ids))
     deadline, pause = time.monotonic() + LOCK_WAIT_SECONDS, 0.005
     while waiting:
-        seen = persistently(connection, statement, {"job_ids": waiting})
+        seen = persistently(connection, statement, {"job_ids": waiting, **params})
         changed |= {job_id: State(state) for job_id, state in seen if state}
         waiting = existing(connection, sorted(set(waiting) - {row[0] for row in seen}))
         if waiting and time.monotonic() > deadline:

@@ -90,8 +90,10 @@ def set_aside(connection: Connection, job_id: int, *, worker_id: int, exception_
 def look(connection: Connection) -> Look:
     """Return what waits where: the lanes that hold ready jobs, and the tasks that are paused."""
     rows = execute(connection, sql.LANES, {})
-    due_in = {Lane(name, priority): max(due, resumes or due) for name, priority, due, resumes, _ in rows}
-    return Look(due_in, tuple(rows[0][4]) if rows else ())
+    due_in = {
+        Lane(name, priority): max(due, resumes or due) for name, priority, due, resumes, _ in rows if name is not None
+    }
+    return Look(due_in, tuple(rows[0][4]))
 
 
 def _lane_params(cursors: Mapping[Lane, Cursor]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ executions along, by Django's own cascade.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import connections, models, router
@@ -62,15 +63,15 @@ class JobQuerySet(models.QuerySet["Job"]):
     retry.alters_data = True  # type: ignore[attr-defined]  # Django's mark: never called by a template
     retry.queryset_only = True  # type: ignore[attr-defined]  # not offered as Job.objects.retry()
 
-    def cancel(self) -> int:
+    def cancel(self, *, running: bool = True) -> int:
         """Cancel the jobs of this queryset; say how many changed.
 
         Ready jobs end cancelled. Running ones are asked to stop, and end cancelled instead of being
-        tried again. In batches, as `retry()`.
+        tried again; without `running` they are left alone, those too that begin meanwhile. In batches, as `retry()`.
         """
         from django_pgqueue.lifecycle import cancel  # lifecycle stands above models
 
-        return self._in_batches(cancel)
+        return self._in_batches(partial(cancel, running=running))
 
     cancel.alters_data = True  # type: ignore[attr-defined]  # as above
     cancel.queryset_only = True  # type: ignore[attr-defined]  # as above

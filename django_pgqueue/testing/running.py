@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import connections, router
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from django_pgqueue import lifecycle, registry
@@ -14,6 +15,7 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.db import clock
 from django_pgqueue.exceptions import Duration, seconds
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane, Look
+from django_pgqueue.states import Pausable, State
 from django_pgqueue.worker.foreground import CALLERS_ID, run_here
 from django_pgqueue.worker.scheduler import Scheduler
 
@@ -50,12 +52,13 @@ def run_jobs(
         while max_jobs is None or count < max_jobs:
             tick_in = _fire(alias) if schedules else math.inf
             due_in, paused = _look(alias, queue_names)
-            wait_seconds = max(0.0, min(*due_in.values(), tick_in, math.inf))
+            change_in = min(tick_in, _resumes_in(alias) if paused else math.inf)
+            wait_seconds = max(0.0, min(*due_in.values(), change_in, math.inf))
             if wait_seconds > left_seconds:
                 break
             left_seconds -= wait_seconds
             clock.shift_seconds += wait_seconds
-            if tick_in <= wait_seconds:  # of what is due then, the highest priority goes first
+            if change_in <= wait_seconds:  # of what is due then, the highest priority goes first
                 continue
             lanes = [lane for lane, seconds_left in due_in.items() if seconds_left <= wait_seconds]
             claimed = _claim_one(alias, lanes, paused)
@@ -92,7 +95,28 @@ def _look(alias: str, queue_names: Sequence[str] | None) -> Look:
     found, paused = lifecycle.look(connections[alias])
     lanes = [lane for lane in found if queue_names is None or lane.queue_name in queue_names]
     names = tuple(name for task_name in paused for name in registry.names_of(task_name))
-    return Look({lane: found[lane] for lane in sorted(lanes, key=lambda lane: -lane.priority)}, names)
+    in_order = sorted(lanes, key=lambda lane: -lane.priority)
+    return Look({lane: max(found[lane], _due_in(alias, lane, names) if names else 0.0) for lane in in_order}, names)
+
+
+def _due_in(alias: str, lane: Lane, paused_tasks: Sequence[str]) -> float:
+    """Return the seconds until the first job of a lane is due that a pause lets by: the look tells the very first."""
+    from django_pgqueue.models import Job  # as above
+
+    jobs = Job.objects.using(alias).filter(state=State.READY.value, **lane._asdict())
+    others = jobs.exclude(task_name__in=paused_tasks).annotate(seen_at=Now()).order_by("run_after")
+    first = others.values_list("run_after", "seen_at").first()
+    return math.inf if first is None else (first[0] - first[1]).total_seconds() - clock.shift_seconds
+
+
+def _resumes_in(alias: str) -> float:
+    """Return the seconds until the first pause of a task ends by itself."""
+    from django_pgqueue.models import Pause  # as above
+
+    pauses = Pause.objects.using(alias).filter(kind=Pausable.TASK.value, paused_until__isnull=False)
+    found = pauses.annotate(seen_at=Now()).values_list("paused_until", "seen_at")
+    left = [(until - seen_at).total_seconds() - clock.shift_seconds for until, seen_at in found if until]
+    return min((seconds_left for seconds_left in left if seconds_left > 0), default=math.inf)
 
 
 def _claim_one(alias: str, lanes: Sequence[Lane], paused_tasks: Sequence[str]) -> Claimed | None:

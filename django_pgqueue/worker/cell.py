@@ -95,20 +95,21 @@ class Cell:
         """Its memory after its last job."""
         self._is_busy = False
         self._is_sent = False
-        """Whether the job has gone through the socket: nothing else may before."""
-        self._is_asked = False
+        """Whether a job has gone through the socket, and has not ended: else nothing may be told of it."""
 
-    def run(self, claimed: Claimed, timeout_seconds: float | None, notes: Notes) -> Report:
+    def run(
+        self, claimed: Claimed, timeout_seconds: float | None, notes: Notes, is_asked: Callable[[], bool]
+    ) -> Report:
         """Have one job run; raises `CellDied` if the process ended, `CellKilled` if its time was over.
 
-        What the job tells of its progress meanwhile goes to `notes`.
+        What the job tells of its progress meanwhile goes to `notes`. `is_asked`: whether it is to be cancelled, asked
+        once when it has been sent.
         """
         stop_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         self._is_busy = True
-        self._is_sent = self._is_asked = False
         told: dict[str, Any] = {}
         is_sent = self._is_sent = self._send(letters.packed(letters.as_json(claimed)), stop_at)
-        if self._is_asked:
+        if is_asked():
             self.ask_to_cancel()
         while "ending" not in told:
             if not (is_sent and self._wait(select.POLLIN, stop_at)):
@@ -120,14 +121,13 @@ class Cell:
                 raise CellDied(self._wait_status())
             if progress := told.pop("progress"):
                 notes.note(claimed.execution_id, Progress(*progress))
-        self._is_busy = False
+        self._is_busy = self._is_sent = False
         self.is_worn = told.pop("is_worn")
         self.resident_mib = told.pop("resident_mib")
         return letters.as_report(claimed, told)
 
     def ask_to_cancel(self) -> None:
         """Tell the job that runs there that somebody wants it cancelled; from any thread. It reads this if it asks."""
-        self._is_asked = True
         if self._is_sent:
             with suppress(OSError):
                 self._jobs.send(letters.packed({"cancel": True}), socket.MSG_DONTWAIT)

@@ -103,7 +103,8 @@ class Child:
     def _hears(self, *, hears: bool) -> None:
         settings = get_settings()
         self.fetcher.may_sleep(settings.POLL_INTERVAL if hears else settings.POLL_INTERVAL_WITHOUT_LISTEN)
-        self.watch.hears = hears
+        self.watch.hears = hears and not self.fetcher.stopping  # words reach the fetcher, and through it the watch
+        self.watch.wake()  # it sleeps for as long as it did when it heard
 
     def run(self) -> None:
         """Work until told to stop, drained, or due for replacement."""
@@ -172,6 +173,7 @@ class Child:
             self.board.retire()
             deadline = float("inf")
         self.fetcher.stop()
+        self._hears(hears=False)  # what still runs may take long, and may be cancelled
         self._give_back(self.hand.take_waiting())
         self.fetcher.join(5.0)
         while self._works() and time.monotonic() < deadline:

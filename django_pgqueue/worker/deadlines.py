@@ -44,7 +44,12 @@ class Deadlines(Service):
             self.wake()
 
     def add_cancel(self, execution_id: int, cancel_at: float) -> None:
-        """Watch a job that was asked to stop; `cancel_at` as above, the first counts. From any thread."""
+        """Watch a job that was asked to stop; `cancel_at` as above, the first counts. From any thread.
+
+        Nothing more for one that was stopped already, and cleans up: each look for requests tells of it again.
+        """
+        if execution_id in self._late:
+            return
         if self._cancel_at.setdefault(execution_id, cancel_at) < self._sleeps_until:
             self.wake()
 
@@ -70,10 +75,9 @@ class Deadlines(Service):
 
     def _stop_due(self, instants: dict[int, float], stop: Callable[[int], bool], now: float) -> None:
         for execution_id in _due(instants, now):
-            if instants.pop(execution_id, None) is not None:
-                self._late.setdefault(execution_id, now + STAY_SECONDS)
-                if not stop(execution_id):
-                    instants[execution_id] = now + AGAIN_SECONDS
+            self._late.setdefault(execution_id, now + STAY_SECONDS)  # first: see `add_cancel`
+            if instants.pop(execution_id, None) is not None and not stop(execution_id):
+                instants[execution_id] = now + AGAIN_SECONDS
 
 
 def _due(instants: dict[int, float], now: float) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -61,7 +62,7 @@ def write(connection: Connection, report: Report, notes: Notes) -> None:
         raise report.exception
 
 
-def attempt(alias: str, claimed: Claimed, notes: Notes) -> Report:
+def attempt(alias: str, claimed: Claimed, notes: Notes, asked_to_cancel: Callable[[], bool] | None = None) -> Report:
     """Run a claimed job in this thread, and return how it ended.
 
     In a transaction that is open here a statement that fails undoes what the task has written, and no more: a worker
@@ -69,7 +70,7 @@ def attempt(alias: str, claimed: Claimed, notes: Notes) -> Report:
     """
     before = running_job.get()
     try:
-        return _attempt(connections[alias], Attempt(claimed, alias, notes))
+        return _attempt(connections[alias], Attempt(claimed, alias, notes, asked_to_cancel))
     finally:
         running_job.set(before)
 

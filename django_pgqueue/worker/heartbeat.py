@@ -80,7 +80,7 @@ class Watch(Service):
             self._compare_at = now + get_settings().beat_seconds
             self._asked = self._asked or bool(len(self.hand))  # a word may have been lost
         if (self._asked or not self.hears) and len(self.hand):
-            self._asked = self._obey_requests()
+            self._look_for_requests_now()
         left_seconds = self._compare_at - time.monotonic()
         return left_seconds if self.hears and not self._asked else min(left_seconds, LOOK_SECONDS)
 
@@ -96,10 +96,20 @@ class Watch(Service):
             self.pool.interrupt(lost)
         self._give_back_unknown(is_open)
 
+    def _look_for_requests_now(self) -> None:
+        self._asked, look_again = False, True  # before the look: what is asked while it lasts needs another
+        try:
+            look_again = self._obey_requests()
+        finally:
+            if look_again:
+                self._asked = True
+
     def _obey_requests(self) -> bool:
         """Stop what is to be cancelled; say whether to look again soon, for a claim's answer may be under way."""
+        first_id = min(self.hand.known_before(float("inf")), default=0)  # not over all that closed since: 30 ms
         with self.link.use() as connection:
-            asked = {execution_id for _, execution_id in lifecycle.cancel_requests(connection, [self.worker_id])}
+            requests = lifecycle.cancel_requests(connection, [self.worker_id], first_id=first_id)
+            asked = {execution_id for _, execution_id in requests}
             popped = [self.hand.waiting.pop(execution_id, None) for execution_id in asked]
             give_back(
                 connection, [waiting.claimed for waiting in popped if waiting is not None]

@@ -35,6 +35,7 @@ class IsolatedAttempt:
         self.slot = slot
         self.interrupted = False
         self.timed_out = False
+        self.asked = False
         self.cancelled = False
         self.started_at = time.monotonic()
 
@@ -47,8 +48,9 @@ class IsolatedAttempt:
         if self.interrupted or self.cancelled:  # while there was no process yet to end
             return self._report(Ending.RELEASED)
         task = registry.get(self.claimed.task_name)
+        timeout_seconds = task.timeout_seconds if task is not None else None
         try:
-            report = cell.run(self.claimed, task.timeout_seconds if task is not None else None, self.slot.pool.notes)
+            report = cell.run(self.claimed, timeout_seconds, self.slot.pool.notes, lambda: self.asked)
         except (CellKilled, CellDied) as ended:
             self.slot.close_cell()
             report = self._killed(ended.stack) if isinstance(ended, CellKilled) else self._died(ended.status)
@@ -73,12 +75,13 @@ class IsolatedAttempt:
 
     def ask_to_cancel(self) -> None:
         """Tell the process, whose task may ask."""
+        self.asked = True
         if self.slot.cell is not None:
             self.slot.cell.ask_to_cancel()
 
     def cancel(self) -> None:
         """The job was asked to stop, and has not: end the process."""
-        self.cancelled = True
+        self.asked = self.cancelled = True
         if self.slot.cell is not None:
             self.slot.cell.kill()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import django_pgqueue
 from django_pgqueue import lifecycle
@@ -20,14 +20,22 @@ if TYPE_CHECKING:
     from .report import Report
 
 
+LOOK_SECONDS: Final = 1.0
+"""Between two looks whether somebody wants the job cancelled."""
+
+
 class Beat(Service):
-    """Extends the lease while the job runs, also while somebody thinks at a debugger's prompt; writes how far it is."""
+    """Extends the lease while the job runs, also while somebody thinks at a debugger's prompt; writes how far it is.
+
+    Hears that the job is to be cancelled, for its task to ask. Nothing is thrown: this thread is its caller's.
+    """
 
     def __init__(self, link: Link, worker_id: int) -> None:
         super().__init__("beat")
         self.link = link
         self.worker_id = worker_id
         self.notes = Notes(self.wake)
+        self.is_asked = False
         self._due_at = 0.0
 
     def tick(self) -> float:
@@ -39,7 +47,8 @@ class Beat(Service):
                 lifecycle.extend(connection, [self.worker_id], lease_seconds=get_settings().LEASE)
                 lifecycle.beat_workers(connection, [self.worker_id])
                 self._due_at = time.monotonic() + get_settings().beat_seconds
-        return min(self.notes.due_in_seconds, max(0.0, self._due_at - time.monotonic()))
+            self.is_asked = self.is_asked or bool(lifecycle.cancel_requests(connection, [self.worker_id]))
+        return min(LOOK_SECONDS, self.notes.due_in_seconds, max(0.0, self._due_at - time.monotonic()))
 
 
 def run_one(alias: str, job_id: int) -> Report | None:
@@ -60,7 +69,7 @@ def run_one(alias: str, job_id: int) -> Report | None:
     beat = Beat(beats, worker_id)
     beat.start()
     try:
-        return _run(link, worker_id, job_id, beat.notes)
+        return _run(link, worker_id, job_id, beat)
     finally:
         beat.stop()
         beat.join()
@@ -70,13 +79,13 @@ def run_one(alias: str, job_id: int) -> Report | None:
         beats.close()
 
 
-def _run(link: Link, worker_id: int, job_id: int, notes: Notes) -> Report | None:
+def _run(link: Link, worker_id: int, job_id: int, beat: Beat) -> Report | None:
     """Claim, run and finish; not on the task's connection, which the task may leave in a transaction."""
     with link.use() as connection:
         claimed = lifecycle.claim_one(connection, job_id, worker_id=worker_id, lease_seconds=get_settings().LEASE)
     if claimed is None:
         return None
-    report = attempt(link.alias, claimed, notes)
+    report = attempt(link.alias, claimed, beat.notes, lambda: beat.is_asked)
     with link.use() as connection:
-        write(connection, report, notes)
+        write(connection, report, beat.notes)
     return report

@@ -138,7 +138,9 @@ class ThreadSlot(threading.Thread):
             frame = sys._current_frames().get(self.ident or 0)
             stack = "".join(traceback.format_stack(frame)) if frame else ""
             words = f"Where it was, 5 s after its time:\n{stack}"
-            return given_up(attempt.claimed, attempt.started_at, stack=words, cancelled=not attempt.timed_out)
+            # Asked, and not by what was thrown: nothing can be into who waits for a log handler's lock.
+            is_cancelled = attempt.asked and not attempt.timed_out
+            return given_up(attempt.claimed, attempt.started_at, stack=words, cancelled=is_cancelled)
 
     def _runs(self, execution_id: int) -> bool:
         return self.attempt is not None and self.attempt.claimed.execution_id == execution_id

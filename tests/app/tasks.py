@@ -602,10 +602,13 @@ def spin_a_while(seconds: float) -> None:
 
 @task(takes_context=True)
 def look_around(context: TaskContext, started: str) -> None:
-    """Work until somebody wants this cancelled."""
+    """Work until somebody wants this cancelled, or a minute."""
     Path(started).touch()
-    while not context.cancel_requested():
+    ends_at = time.monotonic() + 60
+    while not context.cancel_requested() and time.monotonic() < ends_at:
         time.sleep(0.01)
+    if not context.cancel_requested():
+        return
     raise Cancel("stopped half-way")
 
 
@@ -669,6 +672,37 @@ def stay_all_the_same(started: str, end: str) -> None:
     """Stay in one call into C until a file exists."""
     Path(started).touch()
     os.system(f"while [ ! -e '{end}' ]; do sleep 0.05; done")  # noqa: S605 -- a path of the test's
+
+
+@task(timeout=0.3)
+def log_behind_another(started: str, end: str) -> None:
+    """Log to a handler whose lock another thread holds until a file exists, as one does whose pipe is full."""
+    handler = logging.NullHandler()
+    handler.lock = lock = threading.RLock()
+    is_held = threading.Event()
+
+    def hold() -> None:
+        with lock:
+            is_held.set()
+            wait_for(end)
+
+    threading.Thread(target=hold, daemon=True).start()
+    is_held.wait()
+    Path(started).touch()
+    logging.Handler.handle(handler, logging.LogRecord("a", logging.INFO, "b", 1, "c", (), None))
+
+
+@task
+async def clean_up_for_a_while(started: str, cleaned: str) -> None:
+    """Wait until cancelled, and clean up with what has to be waited for."""
+    Path(started).touch()
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        Path(f"{cleaned}.began").touch()
+        await asyncio.sleep(3)
+        Path(cleaned).touch()
+        raise
 
 
 # ------------------------------------------------------------------------------- progress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -123,6 +124,18 @@ def test_two_operators_pause_at_once(engine, second, watcher):
     second.execute("COMMIT")
     pausing.result()
     assert helpers.scalar(second, "SELECT count(*) || reason FROM pgqueue_pause GROUP BY reason") == "1later"
+
+
+def test_a_drain_waits_for_a_claim_by_a_look_from_before_the_pause(engine, jobs, monkeypatch):
+    count_running, claimed = control._running, []
+
+    def count_then_claim(*what):
+        found = count_running(*what).count()
+        claimed.extend([] if claimed else helpers.claim_all(engine, MAIL, limit=1))
+        return SimpleNamespace(count=lambda: found)
+
+    monkeypatch.setattr(control, "_running", count_then_claim)
+    assert control.drain("mail", timeout=1.5) == len(claimed) == 1
 
 
 def test_clear_passes_by_what_somebody_has_locked(engine, second):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import time
+
 import pytest
 from django.contrib.auth.models import Group
 from django.db import transaction
@@ -64,6 +67,31 @@ def test_a_coroutine_is_cancelled_without_a_grace(begin):
     job, worker = begin(tasks.await_long, CANCEL_GRACE=600.0)
     job.cancel()
     assert wait_for_end(worker, job).outcome == "cancelled"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--no-listen",)])
+def test_a_coroutine_that_cleans_up_is_left_alone(begin, tmp_path, arguments):
+    """Also when the worker looks again, on another's account or because it hears nothing."""
+    cleaned = tmp_path / "cleaned"
+    job = tasks.clean_up_for_a_while.enqueue(str(tmp_path / "began"), str(cleaned))
+    other, worker = begin(tasks.look_around, arguments=arguments, CANCEL_GRACE=600.0)
+    worker.wait_until((tmp_path / "began").exists)
+    job.cancel()
+    worker.wait_until((tmp_path / "cleaned.began").exists)
+    other.cancel()
+    assert wait_for_end(worker, job).outcome == "cancelled"
+    assert cleaned.exists()
+
+
+def test_a_stopping_worker_is_told_as_soon(begin):
+    """The fetcher, which hears notifications, has ended by then."""
+    job, worker = begin(tasks.look_around, GRACE=60.0, CANCEL_GRACE=600.0)
+    worker.wait_until_ready()
+    worker.send(signal.SIGTERM)
+    worker.wait_until(lambda: "stop" in worker.said)
+    time.sleep(1)
+    job.cancel()
+    worker.wait_until(lambda: Job.objects.get(pk=job.pk).finished_at, 5)
 
 
 def test_a_success_counts_all_the_same(begin):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from django_pgqueue import control
@@ -31,6 +33,20 @@ def test_an_idle_worker_obeys_from_the_next_job_on_and_wakes_for_the_resume(star
     worker.wait_until(lambda: state_of(held) == "succeeded", 10)
 
 
+def test_an_idle_worker_leaves_a_paused_task_alone_when_nothing_else_waits(start):
+    """The look that found no job at all says what is paused too: the next job is claimed before another look."""
+    worker = start(POLL_INTERVAL=60.0)
+    worker.wait_until_ready()
+    control.pause(task=tasks.add)
+    other = tasks.noop.enqueue()
+    worker.wait_until(lambda: state_of(other) == "succeeded")
+    time.sleep(0.7)  # it has looked for the last time, and sleeps until it is woken
+    held = tasks.add.enqueue(1, 2)
+    after = tasks.noop.enqueue()
+    worker.wait_until(lambda: state_of(after) == "succeeded")
+    assert state_of(held) == "ready"
+
+
 def test_a_worker_under_load_obeys_and_a_drain_waits_for_what_runs(start):
     tasks.spin_a_while.enqueue_many(((0.01,), {}) for _ in range(3000))
     worker = start("--concurrency", "2")
@@ -43,6 +59,14 @@ def test_a_worker_under_load_obeys_and_a_drain_waits_for_what_runs(start):
     assert Job.objects.filter(state="ready").exists()
     assert control.clear(task=tasks.spin_a_while) == Job.objects.filter(state="cancelled").count() > 0
     assert control.resume(task=tasks.spin_a_while)
+
+
+def test_a_clear_leaves_alone_what_begins_meanwhile(start):
+    tasks.spin_a_while.enqueue_many(((0.01,), {}) for _ in range(3000))
+    worker = start("--concurrency", "4", LEASE=60.0)
+    worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() > 20)
+    assert control.clear("default") == Job.objects.filter(state="cancelled").count() > 0
+    assert not Job.objects.filter(cancel_requested_at__isnull=False, attempt__gte=1).exists()
 
 
 def test_the_end_of_a_pause_needs_nobody(start):

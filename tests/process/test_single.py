@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -32,6 +33,23 @@ def test_a_job_runs_in_the_foreground_due_or_not(capsys):
     [worker] = Worker.objects.all()
     assert worker.stopped_at is not None
     assert job.executions.get().worker_id == worker.pk
+
+
+def test_one_in_the_foreground_hears_that_it_is_to_be_cancelled(tmp_path):
+    started = tmp_path / "started"
+    job = tasks.look_around.enqueue(str(started))
+
+    def cancel() -> None:
+        helpers.wait_until(started.exists)
+        job.cancel()
+        connection.close()
+
+    cancelling = helpers.Background(cancel)
+    with contextlib.suppress(SystemExit):
+        run(job.pk)
+    cancelling.result()
+    job.refresh_from_db()
+    assert (job.state, job.executions.get().error) == ("cancelled", "stopped half-way")
 
 
 def test_a_failure_shows_its_traceback_and_is_an_exit_code(capsys):

@@ -125,3 +125,14 @@ def test_what_keeps_the_whole_process_from_running_is_killed_with_it_and_alone_c
     # From now on it runs isolated, where its timeout is kept to the moment.
     worker.wait_until(lambda: Job.objects.filter(pk=guilty.pk, state="dead").exists())
     assert Execution.objects.filter(job=guilty).latest("id").exception_class == TIMEOUT
+
+
+def test_what_waits_for_a_log_handler_s_lock_has_failed_and_was_not_cancelled(start, tmp_path):
+    """Nothing can be thrown into it, so nobody has told it that its time is over; it is tried again all the same."""
+    end = tmp_path / "end"
+    job = tasks.log_behind_another.enqueue(str(tmp_path / "started"), str(end))
+    worker = start(LEASE=60.0)
+    worker.wait_until(lambda: Execution.objects.filter(job_id=job.pk, finished_at__isnull=False).exists())
+    job.refresh_from_db()
+    assert (job.state, only_execution(job).exception_class) == ("ready", TIMEOUT)
+    end.touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -16,10 +17,12 @@ import pytest
 
 from django_pgqueue.exceptions import LeaseLost, TaskTimeout
 from django_pgqueue.lifecycle import Claimed
-from django_pgqueue.worker import cancelling, nursery, pool
+from django_pgqueue.worker import cancelling, letters, nursery, pool
 from django_pgqueue.worker.board import Board
+from django_pgqueue.worker.cell import KEPT, Cell
 from django_pgqueue.worker.executor import Attempt
 from django_pgqueue.worker.hand import Hand
+from django_pgqueue.worker.isolated import IsolatedAttempt
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.thread_slot import ThreadSlot
 
@@ -51,6 +54,44 @@ def test_two_exceptions_thrown_at_once_end_the_job_and_not_the_thread(finished):
     slot._guard = Throwing(LeaseLost(), *([TaskTimeout()] if finished else []))
     assert slot._guarded(attempt) == ("its report" if finished else "LeaseLost")
     assert slot.attempt is None
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_who_is_asked_before_its_process_has_the_job_hears_of_it(is_new):
+    """While the process is forked, or between two jobs of one."""
+    ours, theirs = socket.socketpair()
+    pipes = [os.pipe(), os.pipe()]
+    cell = Cell(0, ours, pipes[0][0], pipes[1][0])
+    claimed = Claimed(
+        1, 1, "no task", "default", 0, datetime.now(UTC), "{}", 1, 10, 0, isolated=True, unknown_seconds=None
+    )
+    answer = dict.fromkeys(KEPT) | {"ending": "succeeded", "started_at": 0.0, "finished_at": 0.0, "is_worn": False}
+    answer |= {"resident_mib": 1.0, "execution_id": 1, "progress": None, "may_be_committed": False}
+    heard = []
+
+    def be_the_process() -> None:
+        with contextlib.suppress(TimeoutError):
+            heard.extend(letters.receive(theirs) for _ in range(2))
+        theirs.sendall(letters.packed(answer))
+
+    def new_cell() -> Any:
+        attempt.ask_to_cancel()
+        return cell
+
+    slot = SimpleNamespace(cell=None, pool=SimpleNamespace(nursery=SimpleNamespace(new_cell=new_cell), notes=None))
+    slot.pool.options = SimpleNamespace(max_rss_mb=None)
+    attempt: Any = IsolatedAttempt(claimed, slot)
+    if not is_new:
+        slot.cell = cell
+        attempt.ask_to_cancel()
+    theirs.settimeout(2)
+    threading.Thread(target=be_the_process, daemon=True).start()
+    attempt.run()
+    cell.close()
+    theirs.close()
+    for _, end in pipes:
+        os.close(end)
+    assert [letter.keys() & {"job_id", "cancel"} for letter in heard] == [{"job_id"}, {"cancel"}]
 
 
 def test_cancelling_waits_for_no_server(monkeypatch):

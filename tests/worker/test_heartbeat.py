@@ -1,0 +1,46 @@
+"""What the watch over running jobs does in moments that no test can bring about from outside."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import psycopg
+import pytest
+
+from django_pgqueue import lifecycle
+from django_pgqueue.worker.hand import Hand, Running
+from django_pgqueue.worker.heartbeat import Watch
+
+
+@pytest.fixture
+def watch():
+    """One that holds something, hears notifications, and compares nothing for a while."""
+    link = SimpleNamespace(use=lambda: contextlib.nullcontext())
+    hand = Hand(1)
+    hand.running[1] = Running(SimpleNamespace(), 0.0, 0)
+    own = Watch(link, hand, SimpleNamespace(ids=set), SimpleNamespace(ask_to_cancel=lambda ids: None), None, 1)
+    own.hears, own._compare_at = True, float("inf")
+    return own
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_word_that_comes_during_a_look_is_answered_by_another(watch, monkeypatch, fails):
+    """It may be of a request that the look's statement came too early to see."""
+    looks = []
+
+    def look(connection, worker_ids, *, first_id):
+        looks.append((worker_ids, first_id))
+        if len(looks) == 1:
+            watch.look_for_requests()
+            if fails:
+                raise psycopg.OperationalError
+        return []
+
+    monkeypatch.setattr(lifecycle, "cancel_requests", look)
+    watch.look_for_requests()
+    with contextlib.suppress(psycopg.OperationalError):
+        watch.tick()
+    watch.tick()
+    watch.tick()
+    assert looks == [([1], 1)] * 2
