@@ -10,9 +10,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, router
+from django.utils import timezone
 
 from . import lifecycle, registry
-from .db import LOOK_AGAIN, wake_workers_after_commit
+from .db import LOOK_AGAIN, is_in_transaction, wake_workers_after_commit
 from .exceptions import Duration, seconds
 from .states import Pausable, State
 from .task import Task
@@ -83,7 +84,7 @@ def drain(
     """
     kind, name = _what(queue_name, task)
     where = alias(database)
-    if connections[where].in_atomic_block:
+    if is_in_transaction(connections[where]):
         raise RuntimeError("drain() waits for workers, and they do not see a pause before its transaction is committed")
     pause(queue_name, task=task, reason=reason, by=by, database=where)
     deadline = float("inf") if timeout is None else time.monotonic() + seconds(timeout)
@@ -148,6 +149,8 @@ def _task_name(task: Any) -> Any:
 def _until(until: Duration | datetime | None) -> dict[str, Any]:
     if isinstance(until, datetime) and until.tzinfo is None:
         raise ValueError("until must be an aware datetime: give it a time zone")
+    if isinstance(until, datetime) and until <= timezone.now():
+        raise ValueError(f"until {until} is past already: such a pause would hold nothing back")
     if until is None or isinstance(until, datetime):
         return {"until": until}
     return {"for_seconds": seconds(until)}

@@ -37,7 +37,7 @@ FRAGILE: Final = {
 """Functions, by module, that take a lock and protect it only a moment later: an exception in between leaves it locked
 for ever, and with the lock of a log handler the whole process stands still."""
 STOPS: Final = (LeaseLost, TaskTimeout, TaskCancelled)
-"""What may be thrown into a thread at whatever moment, each at most once a job."""
+"""What may be thrown into a thread at whatever moment."""
 INTERRUPT_TRIES: Final = 20
 CELL_IDLE_SECONDS: Final = 60.0
 """How long a process for isolated jobs is kept for the next one."""
