@@ -44,11 +44,11 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(act, target,
 @pytest.mark.parametrize(
     ("until", "error"),
     [
-        (datetime(2030, 1, 1), ValueError),
+        (datetime(2030, 1, 1), ValueError),  # noqa: DTZ001 -- meant
         (datetime(2020, 1, 1, tzinfo=UTC), ValueError),
         (-5, ValueError),
         ("soon", TypeError),
-    ],  # noqa: DTZ001 -- meant
+    ],
 )
 def test_an_end_that_cannot_be_meant_is_refused(until, error):
     with pytest.raises(error):
