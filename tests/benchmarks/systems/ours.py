@@ -40,7 +40,7 @@ def unfinished(bench: Bench) -> int:
 SYSTEM = System(
     name="us",
     distribution="",
-    packages=django.PACKAGES,
+    packages=("cronsim==2.8", *django.PACKAGES),
     files=django.project("django_pgqueue", "django_pgqueue", ADAPTER),
     prepare=[django.MIGRATE],
     worker=worker,
