@@ -9,7 +9,7 @@ from tests.peers.systems import django
 PEER = Peer(
     name="dj-pgqueue",
     distribution="",
-    packages=django.PACKAGES,
+    packages=("cronsim==2.8", *django.PACKAGES),
     files=django.project("django_pgqueue", "django_pgqueue"),
     prepare=[django.MIGRATE],
     enqueue=django.ENQUEUE,
