@@ -145,7 +145,8 @@ class Task(Generic[P, R]):
         """Add a job for this call and return it, after one INSERT in the transaction the caller has open.
 
         Workers see the job when that transaction commits, and never if it rolls back; `transaction.on_commit()` is
-        not wanted here. Without a transaction it is there at once.
+        not wanted here. Without a transaction it is there at once. With a unique key that another job has, that one is
+        returned, `is_duplicate`, or `DuplicateJob` raised; a transaction that has just taken the key is waited for.
 
         Raises `TypeError` if the arguments do not fit the function, or have no form in JSON, `ValueError` if they
         cannot be stored, both for headers that are not names to strings, numbers, booleans or None, in 4 KiB;

@@ -72,7 +72,9 @@ def insert_many(
             by_key |= lifecycle.holders(connection, task.name, {key for key, *_ in batch if key} - by_key.keys())
             for key, args, kwargs, _ in batch:
                 if key is not None and key not in by_key:  # the job that had it has ended since
-                    by_key[key] = insert(task, connection, key, encode_arguments(args, kwargs), row).pk
+                    job = insert(task, connection, key, encode_arguments(args, kwargs), row)
+                    enqueueing.tell(task, connection, [] if job.is_duplicate else [job.pk])
+                    by_key[key] = job.pk
                 ids.append(next(without) if key is None else by_key[key])
     return ids
 

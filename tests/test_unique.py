@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import transaction
 
-from django_pgqueue import DuplicateJob, InvalidTask, signals
+from django_pgqueue import DuplicateJob, InvalidTask, lifecycle, signals
 from django_pgqueue.models import Job
 from django_pgqueue.task import Task
 from django_pgqueue.testing import run_jobs
@@ -125,6 +125,23 @@ def test_many_give_the_id_for_each_call_in_order():
     assert len(set(ids)) == 5
     assert Job.objects.count() == 5
     assert unique().enqueue_many(calls, returning=False) == 6
+
+
+def test_of_many_one_whose_holder_has_just_ended_is_added_and_told_of(monkeypatch):
+    """The insert met another job, and the look for it finds none."""
+    told = []
+
+    def receiver(job_id, **kwargs):
+        told.append(job_id)
+
+    monkeypatch.setattr(lifecycle, "enqueue_many_unique", lambda *args, **kwargs: [])
+    signals.job_enqueued.connect(receiver)
+    try:
+        ids = unique().enqueue_many([((1,), {}), ((2,), {}), ((1,), {})])
+    finally:
+        signals.job_enqueued.disconnect(receiver)
+    assert ids == [told[0], told[1], told[0]]
+    assert set(Job.objects.values_list("pk", flat=True)) == set(told)
 
 
 def test_many_that_replace():

@@ -111,9 +111,8 @@ class Watch(Service):
             requests = lifecycle.cancel_requests(connection, [self.worker_id], first_id=first_id)
             asked = {execution_id for _, execution_id in requests}
             popped = [self.hand.waiting.pop(execution_id, None) for execution_id in asked]
-            give_back(
-                connection, [waiting.claimed for waiting in popped if waiting is not None]
-            )  # ends it as cancelled
+            # Which ends them as cancelled.
+            give_back(connection, [waiting.claimed for waiting in popped if waiting is not None])
         self.pool.ask_to_cancel(asked)
         return bool(asked - self.hand.known_before(float("inf")) - self.completer.ids())
 
