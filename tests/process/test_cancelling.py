@@ -24,7 +24,7 @@ def begin(start, tmp_path):
     def begin_one(task, *args, worker=None, arguments=(), **options):
         started = tmp_path / f"started-{len(list(tmp_path.iterdir()))}"
         job = task.enqueue(*args, str(started))
-        worker = worker or start(*arguments, **{"CANCEL_GRACE": 0.3, "LEASE": 60.0, "POLL_INTERVAL": 60.0, **options})
+        worker = worker or start(*arguments, **{"CANCEL_GRACE": 0.3, "LEASE": 600.0, "POLL_INTERVAL": 60.0, **options})
         worker.wait_until(started.exists)
         return job, worker
 
@@ -40,7 +40,7 @@ def wait_for_end(worker, job):
 @pytest.mark.parametrize("task", [tasks.look_around, tasks.look_around_apart, framework.look_around])
 @pytest.mark.parametrize("arguments", [(), ("--no-listen",)])
 def test_a_task_that_asks_hears_of_it_and_ends_with_its_own_reason(begin, task, arguments):
-    """Long before the grace is over, and before the next beat, which is 15 s away."""
+    """Long before the grace is over, and before the next beat, which is 150 s away: longer than any wait here."""
     job, worker = begin(task, arguments=arguments, CANCEL_GRACE=600.0)
     job = Job.objects.get(pk=getattr(job, "id", job))
     assert job.cancel()

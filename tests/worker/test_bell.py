@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from django_pgqueue import db
+from django_pgqueue.models import Job
 from django_pgqueue.worker.bell import Bell
 from django_pgqueue.worker.link import Link
 from django_pgqueue.worker.listener import Listener
@@ -145,3 +146,12 @@ def test_a_listener_tells_of_a_loss_before_it_tries_to_connect(bell, listening, 
     assert bell._connection is listener.link._connection is not None
     listener.at_end()
     assert bell._connection is None
+
+
+def test_a_running_job_that_is_asked_to_stop_is_told_of_in_a_word_and_one_that_waits_is_not(listening, engine):
+    running = helpers.make_job(engine)
+    helpers.claim_one(engine)
+    waiting = helpers.make_job(engine)
+    assert Job.objects.get(pk=waiting).cancel()
+    assert Job.objects.filter(pk=running).cancel() == 1
+    assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [db.CANCEL_ASKED]

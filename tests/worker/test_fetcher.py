@@ -8,7 +8,7 @@ from collections import deque
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle
+from django_pgqueue import db, lifecycle
 from django_pgqueue.worker import fetcher as module
 from django_pgqueue.worker.fetcher import Fetcher
 from django_pgqueue.worker.hand import Full, Hand
@@ -315,3 +315,13 @@ def test_a_look_that_is_slow_each_time_rests_ten_times_as_long():
     rest = Rest()
     assert [rest.after(seconds) for seconds in (0.5, 0.5, 0.001, 0.5, 1.0)] == [0.0, 5.0, 0.01, 0.01, 5.0]
     assert rest.seconds == 5.0
+
+
+def test_a_word_that_a_job_is_to_be_cancelled_is_passed_on(make_fetcher, monkeypatch):
+    fetcher, heard = make_fetcher(), []
+    fetcher.on_cancel_asked = lambda: heard.append("cancel")
+    monkeypatch.setattr(fetcher.bell, "wait", lambda timeout_seconds: True)
+    for word in ("", db.CANCEL_ASKED):
+        fetcher.bell.words = {word}
+        fetcher._sleep(0.0)
+    assert heard == ["cancel"]
