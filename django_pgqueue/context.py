@@ -100,6 +100,13 @@ class Adapter(Protocol):
     task: Any
     """That framework's own."""
 
+    @property
+    def database(self) -> str | None:
+        """The alias of the database that its jobs go to, if the framework says one."""
+
+    def enqueued(self, job_id: int, database: str, queue_name: str) -> None:
+        """Tell the framework of a job that nobody has enqueued by it: a schedule's."""
+
     def context(self, job: TaskContext) -> Any:
         """Return what the function is given as its context; may query the database."""
 

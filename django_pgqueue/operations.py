@@ -36,6 +36,7 @@ LOCKS: Final = {
     "job": "LOCK TABLE pgqueue_job IN ACCESS EXCLUSIVE MODE",
     "execution": "LOCK TABLE pgqueue_execution IN ACCESS EXCLUSIVE MODE",
     "worker": "LOCK TABLE pgqueue_worker IN ACCESS EXCLUSIVE MODE",
+    "schedule": "LOCK TABLE pgqueue_schedule IN ACCESS EXCLUSIVE MODE",
 }
 UNIQUE_INDEXES: Final = {
     "pgqueue_job_unique": """

@@ -1282,24 +1282,34 @@ DELETE FROM pgqueue_worker WHERE id = ANY (ARRAY (SELECT id FROM old))
 # All schedules, as a worker has to know them, and the database's clock; a single row of nothing else if there is none.
 #
 # Caller: lifecycle.schedules(), every few seconds while there are any
-# Cost:   0.13 ms for none; 0.6 ms for 100. Not their arguments, which only FIRE reads.
+# Cost:   0.13 ms for none; 0.6 ms for 100. Not their arguments, which FIRE reads, and who works out a unique key.
 SCHEDULES: Final = """
 /* pgqueue:schedules */
 SELECT clock.seen_at, schedule.id, schedule.name, schedule.origin, schedule.task_name, schedule.expression,
        schedule.time_zone, schedule.missed, schedule.jitter_seconds, schedule.queue_name, schedule.priority,
        schedule.max_attempts, schedule.enabled, schedule.next_run_at, schedule.revision, schedule.digest,
-       schedule.former_digests, schedule.vouched_at
+       schedule.former_digests, schedule.vouched_at, schedule.expires_seconds, schedule.is_unique
 FROM (SELECT statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS seen_at) AS clock
 LEFT JOIN pgqueue_schedule AS schedule ON true
 ORDER BY schedule.id
 """
 
+# What a schedule's task is called with, for its unique key.
+#
+# Caller: lifecycle.arguments_of()
+# Fence:  the definition as the caller has read it
+SCHEDULE_ARGUMENTS: Final = """
+/* pgqueue:schedule_arguments */
+SELECT arguments::text FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revision = %(revision)s
+"""
+
 # Make the job of one tick of a schedule, note the tick, and set the next one: all of it or nothing.
 #
-# Moves:  → ready
+# Moves:  → ready; or nothing, with the tick noted, where another job has the unique key
 # Caller: lifecycle.fire(), from any worker
 # Fence:  the definition and the next tick as the caller has read them; the unique (schedule, tick)
-# Locks:  the schedule's row, if nobody else has it
+# Locks:  the schedule's row, if nobody else has it; with a unique key it waits for a transaction that has enqueued the
+#         same and has not ended, as ENQUEUE_UNIQUE does, for the `lock_timeout`
 # Index:  pgqueue_schedulerun_tick: the tick itself, and the last 20 for a job that is not finished
 # Cost:   2 ms on a busy machine, 3 with a look for unfinished jobs; the same with 50,000 ticks on record
 # Whether the tick has come is the database's to say. A definition of the code counts while somebody vouches for it.
@@ -1346,12 +1356,19 @@ judged AS MATERIALIZED (
 ),
 made AS (
     INSERT INTO pgqueue_job
-        (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after)
-    SELECT task_name, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
+        (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+         unique_key, unique_ready_only)
+    SELECT coalesce(%(task_name)s::varchar, task_name), %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
            statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8),
+           %(headers)s::json,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8),
+           %(unique_key)s, %(unique_ready_only)s::boolean
     FROM judged
     WHERE what = 'fired'
+    ON CONFLICT (task_name, unique_key)
+        WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+    DO NOTHING
     RETURNING id
 ),
 noted AS (
@@ -1364,47 +1381,83 @@ noted AS (
 moved AS (
     UPDATE pgqueue_schedule AS schedule
     SET next_run_at = %(following_at)s::timestamptz,
-        last_run_at = CASE WHEN judged.what = 'fired' THEN %(tick_at)s::timestamptz ELSE schedule.last_run_at END,
-        last_job_id = coalesce((SELECT id FROM made), schedule.last_job_id)
+        last_run_at = CASE WHEN EXISTS (SELECT FROM made) THEN %(tick_at)s::timestamptz ELSE schedule.last_run_at END,
+        last_job_id = coalesce((SELECT id FROM made), schedule.last_job_id),
+        problem = ''
     FROM judged
     WHERE schedule.id = judged.id AND judged.what <> 'waits'
 )
-SELECT what, (SELECT id FROM made) FROM judged
+SELECT CASE WHEN what = 'fired' AND NOT EXISTS (SELECT FROM made) THEN 'duplicate' ELSE what END, (SELECT id FROM made)
+FROM judged
 """
 
 # Make a job of a schedule now, besides its ticks.
 #
-# Moves:  → ready
+# Moves:  → ready, or nothing, where another job has the unique key
 # Caller: lifecycle.run_schedule(), for an operator
-# Answers for the row whether it was there at all: one that was and gave no job is locked. So do the next ones.
+# Fence:  the definition as the caller has read it
+# Locks:  as FIRE; an operator's connection may have no `lock_timeout`, and waits as an enqueue would
+# Answers for the row whether it was there at all: one that was and gave nothing is locked. So do the next ones.
 RUN_SCHEDULE: Final = """
 /* pgqueue:run_schedule */
 WITH asked AS MATERIALIZED (
-    SELECT id, task_name, arguments FROM pgqueue_schedule WHERE id = %(schedule_id)s FOR NO KEY UPDATE SKIP LOCKED
+    SELECT id, task_name, arguments
+    FROM pgqueue_schedule
+    WHERE id = %(schedule_id)s AND revision = %(revision)s
+    FOR NO KEY UPDATE SKIP LOCKED
 ),
 made AS (
     INSERT INTO pgqueue_job
-        (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after)
-    SELECT task_name, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
+        (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+         unique_key, unique_ready_only)
+    SELECT coalesce(%(task_name)s::varchar, task_name), %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
            statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           %(headers)s::json,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8),
+           %(unique_key)s, %(unique_ready_only)s::boolean
     FROM asked
+    ON CONFLICT (task_name, unique_key)
+        WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+    DO NOTHING
     RETURNING id
 ),
 noted AS (
     INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, fired_at, job_id)
-    SELECT id, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8), (SELECT id FROM made)
+    SELECT asked.id, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8), made.id
     FROM asked
+    CROSS JOIN made
 ),
 moved AS (
     UPDATE pgqueue_schedule AS schedule
     SET last_run_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-        last_job_id = (SELECT id FROM made)
+        last_job_id = made.id
     FROM asked
+    CROSS JOIN made
     WHERE schedule.id = asked.id
 )
-SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s), (SELECT id FROM made)
+SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revision = %(revision)s),
+       (SELECT CASE WHEN EXISTS (SELECT FROM made) THEN 'fired' ELSE 'duplicate' END FROM asked),
+       (SELECT id FROM made)
+"""
+
+# Say why a schedule does not run: until it does, or has another definition.
+#
+# Caller: lifecycle.note_problem(), from a worker that could not make its job
+# Fence:  the definition and the next tick as the caller has read them: another worker may have fired it
+NOTE_PROBLEM: Final = """
+/* pgqueue:note_problem */
+WITH mine AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_schedule
+    WHERE id = %(schedule_id)s
+      AND revision = %(revision)s
+      AND next_run_at = %(expected_at)s::timestamptz
+      AND problem <> %(problem)s
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE pgqueue_schedule SET problem = %(problem)s WHERE id = ANY (ARRAY (SELECT id FROM mine))
 """
 
 # Set the next tick of a schedule without a job: ticks that are not made up for, or a clock that was put right.
@@ -1432,11 +1485,11 @@ ADD_SCHEDULE: Final = """
 /* pgqueue:add_schedule */
 INSERT INTO pgqueue_schedule
     (name, origin, task_name, arguments, expression, time_zone, missed, if_running, jitter_seconds, queue_name,
-     priority, max_attempts, digest, next_run_at, enabled, vouched_at)
+     priority, max_attempts, expires_seconds, is_unique, digest, next_run_at, enabled, vouched_at)
 VALUES (
     %(name)s, %(origin)s::varchar, %(task_name)s, %(arguments)s::json, %(expression)s, %(time_zone)s, %(missed)s,
-    %(if_running)s, %(jitter_seconds)s, %(queue_name)s, %(priority)s, %(max_attempts)s, %(digest)s,
-    %(next_run_at)s::timestamptz, %(enabled)s,
+    %(if_running)s, %(jitter_seconds)s, %(queue_name)s, %(priority)s, %(max_attempts)s, %(expires_seconds)s,
+    %(is_unique)s, %(digest)s, %(next_run_at)s::timestamptz, %(enabled)s,
     CASE WHEN %(origin)s::varchar = 'code'
          THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END
 )
@@ -1463,7 +1516,8 @@ changed AS (
     SET name = %(name)s, task_name = %(task_name)s, arguments = %(arguments)s::json, expression = %(expression)s,
         time_zone = %(time_zone)s, missed = %(missed)s, if_running = %(if_running)s,
         jitter_seconds = %(jitter_seconds)s, queue_name = %(queue_name)s, priority = %(priority)s,
-        max_attempts = %(max_attempts)s, digest = %(digest)s, former_digests = %(former_digests)s,
+        max_attempts = %(max_attempts)s, expires_seconds = %(expires_seconds)s, is_unique = %(is_unique)s,
+        digest = %(digest)s, former_digests = %(former_digests)s, problem = '',
         revision = schedule.revision + 1,
         next_run_at = CASE WHEN mine.is_due THEN schedule.next_run_at ELSE %(next_run_at)s::timestamptz END,
         vouched_at = CASE WHEN schedule.origin = 'code'

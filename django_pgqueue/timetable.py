@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo
 
@@ -21,7 +21,7 @@ from .arguments import encode_arguments, normalise_call
 from .conf import get_settings
 from .exceptions import Duration, InvalidTask
 from .exceptions import seconds as in_seconds
-from .lifecycle import Definition, JobOptions, Scheduled
+from .lifecycle import Definition
 from .task import Task
 from .validation import check_call
 
@@ -148,6 +148,10 @@ def check_schedule(task: Task[Any, Any], schedule: Any) -> tuple[Times, ...]:
         if not isinstance(one, Times):
             raise InvalidTask(f"{task.name}: schedule must be cron(…), every(…) or a list of them, not {schedule!r}")
         try:
+            check_jitter(task, one.jitter_seconds)
+        except ValueError as error:
+            raise InvalidTask(f"{task.name}: schedule {one.expression!r}: {error}") from None
+        try:
             check_arguments(task, one.args, one.kwargs)
         except (TypeError, ValueError) as error:
             raise InvalidTask(f"{task.name}: schedule {one.expression!r} cannot call it: {error}") from None
@@ -193,24 +197,34 @@ def define(name: str, task: Task[Any, Any], times: Times) -> Definition:
         missed=times.missed,
         if_running=times.if_running,
         jitter_seconds=times.jitter_seconds,
-        **job_options(task)._asdict(),
+        **task_options(task),
     )
 
 
-def job_options(task: Task[Any, Any]) -> JobOptions:
-    """Return what a job of a task is enqueued with as of now."""
-    return JobOptions(task.queue_name, task.priority, task.max_attempts or get_settings().MAX_ATTEMPTS)
+def task_options(task: Task[Any, Any]) -> dict[str, Any]:
+    """Return what a definition says of the jobs of its task, as of now."""
+    return {
+        "queue_name": task.queue_name,
+        "priority": task.priority,
+        "max_attempts": task.max_attempts or get_settings().MAX_ATTEMPTS,
+        "expires_seconds": expires_seconds(task),
+        "is_unique": task.unique_key is not None,
+    }
 
 
-def options_of(scheduled: Scheduled) -> JobOptions:
-    """Return what the next job of a schedule is enqueued with.
+def expires_seconds(task: Task[Any, Any]) -> float | None:
+    """Return by when a schedule's job of a task has to start, in seconds from its enqueue; None: whenever."""
+    return None if task.expires is None or isinstance(task.expires, datetime) else in_seconds(task.expires)
 
-    One of the admin's follows its task, where that is known; else, and for one of the code, the row says it.
-    """
-    task = None if scheduled.is_of_code else registry.get(scheduled.task_name)
-    if task is not None:
-        return job_options(task)
-    return JobOptions(scheduled.queue_name, scheduled.priority, scheduled.max_attempts)
+
+def check_jitter(task: Task[Any, Any], jitter_seconds: float) -> None:
+    """Raise `ValueError` if jitter could put a job of the task off until it has expired."""
+    limit = expires_seconds(task)
+    if limit is not None and jitter_seconds >= limit:
+        raise ValueError(
+            f"its jobs expire {limit:g} s after their enqueue, and jitter may put them off by {jitter_seconds:g} s: "
+            "make jitter shorter"
+        )
 
 
 def problems() -> Iterator[str]:
@@ -237,4 +251,5 @@ def _named() -> Iterator[tuple[str, Task[Any, Any], Times]]:
 def _alias(task: Task[Any, Any]) -> str:
     from .models import Job  # tasks load before the apps are ready
 
-    return task.database or router.db_for_write(Job)
+    own = task.database or (task.adapter and task.adapter.database)
+    return own or router.db_for_write(Job)

@@ -155,7 +155,10 @@ def call_everything_of_schedules(engine):
     lifecycle.change_schedule(
         engine, schedule_id, helpers.definition(), revision=one.revision, next_run_at=one.next_run_at
     )
-    lifecycle.run_schedule(engine, schedule_id, lifecycle.JobOptions("default", 0, 1))
+    one = helpers.schedule_of(engine, schedule_id)
+    lifecycle.run_schedule(engine, one, lifecycle.JobOptions("default", 0, 1))
+    lifecycle.arguments_of(engine, one)
+    lifecycle.note_problem(engine, one, "why")
     lifecycle.pause_schedule(engine, schedule_id)
     lifecycle.resume_schedule(engine, schedule_id, one.next_run_at)
     lifecycle.prune_schedule_runs(engine, 0.0, kept=0)

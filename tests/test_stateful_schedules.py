@@ -98,7 +98,7 @@ class Schedules(RuleBasedStateMachine):
     @rule(data=st.data())
     def run_now(self, data: st.DataObject) -> None:
         one = data.draw(st.sampled_from(lifecycle.schedules(self.engine)[1]))
-        assert lifecycle.run_schedule(self.engine, one.schedule_id, lifecycle.JobOptions("default", 0, 1))
+        assert lifecycle.run_schedule(self.engine, one, lifecycle.JobOptions("default", 0, 1))
         self.own += 1
 
     @rule()

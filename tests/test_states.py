@@ -59,7 +59,8 @@ def fire(engine, one):
 
 def run_schedule(engine, one):
     schedule_id = helpers.make_schedule(engine, f"of {one.job_id}", due_in=3600.0)
-    return lifecycle.run_schedule(engine, schedule_id, lifecycle.JobOptions("default", 0, 10))
+    schedule = helpers.schedule_of(engine, schedule_id)
+    return lifecycle.run_schedule(engine, schedule, lifecycle.JobOptions("default", 0, 10)).job_id
 
 
 def extend(engine, one):

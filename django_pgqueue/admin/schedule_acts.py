@@ -11,12 +11,15 @@ from django.core.exceptions import PermissionDenied
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.http import HttpRequest
 from django.utils.functional import Promise
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
-from django_pgqueue import expressions, lifecycle, signals, timetable
+from django_pgqueue import expressions, firing, lifecycle
 from django_pgqueue.db import wake_workers_after_commit
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import Schedule
+
+from .words import visible
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,24 @@ class Operation:
         return request.user.has_perm(self.permission) and request.user.has_perm("pgqueue.view_schedule")
 
 
+class NotDone(Exception):
+    """Why an act was not done, in words for the operator."""
+
+
 def _run(connection: Any, one: lifecycle.Scheduled) -> bool:
-    options = timetable.options_of(one)
-    job_id = lifecycle.run_schedule(connection, one.schedule_id, options)
-    if job_id is None:
+    try:
+        options = firing.options_of(connection, one)
+    except firing.CannotFire as error:
+        told = {"name": visible(one.name), "why": visible(str(error))}
+        raise NotDone(_("%(name)s cannot run: %(why)s") % told) from None
+    fired = lifecycle.run_schedule(connection, one, options)
+    if fired is None:
         return False
+    if fired.job_id is None:
+        told = {"name": visible(one.name), "holder": firing.holder_of(connection, options)}
+        raise NotDone(_("No job is enqueued for %(name)s: %(holder)s has its unique key.") % told)
     wake_workers_after_commit(connection)
-    told = {"database": connection.alias, "queue_name": options.queue_name}
-    signals.job_enqueued.send_robust(sender=one.task_name, job_id=job_id, **told)
+    firing.tell(connection, one, options, fired.job_id)
     return True
 
 
@@ -91,7 +104,7 @@ def offered(request: HttpRequest, one: Schedule) -> list[Operation]:
 
 
 def act_on_one(request: HttpRequest, operation: Operation, one: Schedule) -> bool:
-    """Do it, and write it down; say whether anything changed. Raises `PermissionDenied`."""
+    """Do it, and write it down; say whether anything changed. Raises `PermissionDenied`, `NotDone` with a reason."""
     if not operation.is_allowed(request):
         raise PermissionDenied
     connection = connections[one._state.db or DEFAULT_DB_ALIAS]

@@ -109,9 +109,9 @@ class ScheduleColumns(ReadOnlyAdmin):
 
 
 def wrong(one: Schedule) -> str:
-    """Return why a schedule cannot run, "" if it can."""
+    """Return why a schedule cannot run, "" if it can: as a worker has noted, or as anybody can see."""
     try:
         expressions.check(one.expression, one.time_zone)
     except ValueError as error:
         return visible(str(error))
-    return ""
+    return visible(one.problem)

@@ -177,5 +177,5 @@ class ScheduleForm(ModelForm):
             missed=given["missed"],
             if_running=given["if_running"],
             jitter_seconds=given["jitter_seconds"],
-            **timetable.job_options(task)._asdict(),
+            **timetable.task_options(task),
         )

@@ -19,7 +19,7 @@ from django_pgqueue import expressions, lifecycle
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import Schedule
 
-from .schedule_acts import OPERATIONS, PAUSE, RESUME, RUN, Operation, act_on_one, offered
+from .schedule_acts import OPERATIONS, PAUSE, RESUME, RUN, NotDone, Operation, act_on_one, offered
 from .schedule_columns import ScheduleColumns, wrong
 from .schedule_form import ScheduleForm
 from .words import dated, seen_at, visible
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SHOWN = ("task", "shown_arguments", "when", "missed", "if_running", "jitter", "where")
 ONE_REQUEST = 1000
 """Schedules that one request acts on at most."""
+REASONS_SHOWN = 10
 
 
 class OriginFilter(admin.SimpleListFilter):
@@ -99,12 +100,18 @@ class ScheduleAdmin(ScheduleColumns):
 
     def _act_on_many(self, request: HttpRequest, operation: Operation, queryset: QuerySet[Any]) -> None:
         asked = list(queryset[:ONE_REQUEST])
-        done = sum(act_on_one(request, operation, one) for one in asked)
+        done, reasons = 0, []
+        for one in asked:
+            try:
+                done += act_on_one(request, operation, one)
+            except NotDone as error:
+                reasons.append(str(error))
         if done:
             messages.success(request, operation.done % {"count": done})
-        if done < len(asked):
-            left = {"count": len(asked) - done}
-            messages.warning(request, _("%(count)d left as they are: not possible, or locked.") % left)
+        for reason in reasons[:REASONS_SHOWN]:
+            messages.warning(request, reason)
+        if left := len(asked) - done - len(reasons[:REASONS_SHOWN]):
+            messages.warning(request, _("%(count)d left as they are: not possible, or locked.") % {"count": left})
 
     def get_urls(self) -> list[URLPattern]:
         """Add one URL for each operation on one schedule."""
@@ -130,10 +137,13 @@ class ScheduleAdmin(ScheduleColumns):
         if one is None:
             messages.warning(request, _("There is no such schedule any more."))
             return HttpResponseRedirect(reverse("admin:pgqueue_schedule_changelist", current_app=name))
-        if act_on_one(request, operation, one):
-            messages.success(request, operation.done % {"count": 1})
-        else:
-            messages.warning(request, _("Nothing was changed: not possible, or another session holds it locked."))
+        try:
+            if act_on_one(request, operation, one):
+                messages.success(request, operation.done % {"count": 1})
+            else:
+                messages.warning(request, _("Nothing was changed: not possible, or another session holds it locked."))
+        except NotDone as error:
+            messages.warning(request, str(error))
         return HttpResponseRedirect(reverse("admin:pgqueue_schedule_change", args=[schedule_id], current_app=name))
 
     def changeform_view(

@@ -12,7 +12,7 @@ from django.db import DatabaseError
 
 from django_pgqueue import context as engine
 
-from . import results
+from . import results, telling
 from .compat import TaskContext, TaskResultDoesNotExist, TaskResultStatus, normalize_json
 
 if TYPE_CHECKING:
@@ -41,6 +41,15 @@ class Adapter:
         """As it was decorated."""
         self.options = options
         """Of its backend then."""
+
+    @property
+    def database(self) -> str | None:
+        """The alias that the backend's OPTIONS name, if they do."""
+        return self.options.get("DATABASE")
+
+    def enqueued(self, job_id: int, database: str, queue_name: str) -> None:
+        """Send `task_enqueued` for a job that a schedule has made."""
+        telling.enqueued(self.task, job_id, database, queue_name)
 
     def context(self, job: engine.TaskContext) -> JobContext:
         """Return what the task is given as its first argument.

@@ -2,7 +2,7 @@
 
 | Django's | ours | its result's status |
 |---|---|---|
-| task_enqueued | none: `enqueue()` sends it | READY |
+| task_enqueued | none: `enqueue()` sends it, and who fires a schedule | READY |
 | task_started | job_started, of each attempt | RUNNING |
 | task_finished | job_succeeded | SUCCESSFUL |
 | task_finished | job_dead, job_cancelled | FAILED |
@@ -12,7 +12,7 @@ An attempt that another follows sends no `task_finished`: the task has not finis
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.dispatch import Signal
@@ -20,13 +20,21 @@ from django.dispatch import Signal
 from django_pgqueue import registry, signals
 
 from . import results
-from .compat import TaskResultStatus, task_backends, task_finished, task_started
+from .compat import TaskResultStatus, task_backends, task_enqueued, task_finished, task_started
+
+if TYPE_CHECKING:
+    from .tasks import PgQueueTask
 
 
 def connect(task_name: str) -> None:
     """Send Django's signals for the jobs of this task; again is harmless."""
     for signal, receiver in RECEIVERS:
         signal.connect(receiver, sender=task_name, dispatch_uid=f"django_pgqueue.backend {task_name}")
+
+
+def enqueued(task: PgQueueTask[Any, Any], job_id: int, database: str, queue_name: str) -> None:
+    """Send `task_enqueued` for a job that was not enqueued by `enqueue()`."""
+    _send_for(task, task_enqueued, TaskResultStatus.READY, job_id, database, {"queue_name": queue_name})
 
 
 def _started(sender: str, **about: Any) -> None:
@@ -63,7 +71,18 @@ def _send(signal: Signal, task_name: str, status: TaskResultStatus, about: dict[
     if task is None or task.adapter is None:
         return
     changes = {"queue_name": about["queue_name"]} if "queue_name" in about else {}
-    result = results.told(task.adapter.task, about["job_id"], about["database"], status, changes)
+    _send_for(task.adapter.task, signal, status, about["job_id"], about["database"], changes)
+
+
+def _send_for(
+    task: PgQueueTask[Any, Any],
+    signal: Signal,
+    status: TaskResultStatus,
+    job_id: int,
+    database: str,
+    changes: dict[str, Any],
+) -> None:
+    result = results.told(task, job_id, database, status, changes)
     signal.send_robust(_sender(result.backend), task_result=result)
 
 

@@ -9,15 +9,20 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from psycopg import errors
+
 from django_pgqueue import sql
 from django_pgqueue.db import Connection, Row, execute
 from django_pgqueue.exceptions import JobLocked
 
 from .application import LOCK_WAIT_SECONDS
-from .persistence import persistently
+from .persistence import NOT_FOR_A_LOCK, persistently
 
 VOUCHED_SECONDS: Final = 180.0
 """How long a worker's word for its code's definition counts."""
+FIRST_FIELDS: Final = 11
+"""Of a definition, in every digest. One that comes later is in it where it is set, or a new release would find all
+definitions changed."""
 PRUNE_LIMIT: Final = 10_000
 """Ticks of each schedule that one statement forgets."""
 
@@ -36,11 +41,15 @@ class Definition(NamedTuple):
     queue_name: str
     priority: int
     max_attempts: int
+    expires_seconds: float | None = None
+    is_unique: bool = False
 
     @property
     def digest(self) -> str:
-        """What two equal definitions have in common, and no others."""
-        return hashlib.sha256(json.dumps(list(self)).encode()).hexdigest()[:32]
+        """What two equal definitions have in common, and no others; without the later options what it always was."""
+        later = {name: value for name, value in list(self._asdict().items())[FIRST_FIELDS:] if value}
+        parts = [*self[:FIRST_FIELDS], *([later] if later else [])]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 class Scheduled(NamedTuple):
@@ -64,6 +73,8 @@ class Scheduled(NamedTuple):
     digest: str
     former_digests: str
     vouched_at: datetime | None
+    expires_seconds: float | None
+    is_unique: bool
 
     @property
     def is_of_code(self) -> bool:
@@ -77,15 +88,25 @@ class Scheduled(NamedTuple):
 
 
 class JobOptions(NamedTuple):
-    """What a schedule's next job is enqueued with."""
+    """What a schedule's next job is enqueued with. `headers` is JSON text."""
 
     queue_name: str
     priority: int
     max_attempts: int
+    expires_seconds: float | None = None
+    headers: str | None = None
+    unique_key: str | None = None
+    unique_ready_only: bool | None = None
+    task_name: str | None = None
+    """The task's present name, where the row may have an earlier one: a key counts for the present one."""
 
 
 class Fired(NamedTuple):
-    """What became of a tick: "fired" (with its job), "skipped", "waits" for an earlier job, or "again": it was done."""
+    """What became of a tick.
+
+    "fired" (with its job); "skipped" for an earlier job, or as a "duplicate" of another with the unique key; "waits"
+    for an earlier job, or for a transaction that has just taken the key; or "again": it was done before.
+    """
 
     what: str
     job_id: int | None
@@ -110,29 +131,59 @@ def fire(
     options: JobOptions,
     delay_seconds: float = 0.0,
 ) -> Fired | None:
-    """Make the job of a tick and set the next one; None if the schedule is not any more as it was read, or locked."""
-    rows = persistently(
-        connection,
-        sql.FIRE,
-        {
-            "schedule_id": scheduled.schedule_id,
-            "revision": scheduled.revision,
-            "expected_at": expected_at,
-            "tick_at": tick_at,
-            "following_at": following_at,
-            "delay_seconds": delay_seconds,
-            "vouched_seconds": VOUCHED_SECONDS,
-            **options._asdict(),
-        },
-    )
+    """Make the job of a tick and set the next one; None if the schedule is not any more as it was read, or locked.
+
+    Where a transaction has taken the unique key and does not end, it "waits" after one `lock_timeout`: the next look is
+    soon enough, and the other schedules are not to wait too.
+    """
+    params = {
+        "schedule_id": scheduled.schedule_id,
+        "revision": scheduled.revision,
+        "expected_at": expected_at,
+        "tick_at": tick_at,
+        "following_at": following_at,
+        "delay_seconds": delay_seconds,
+        "vouched_seconds": VOUCHED_SECONDS,
+        **options._asdict(),
+    }
+    try:
+        rows = persistently(connection, sql.FIRE, params, again_for=NOT_FOR_A_LOCK)
+    except errors.LockNotAvailable:
+        return Fired("waits", None)
     return Fired._make(rows[0]) if rows else None
 
 
-def run_schedule(connection: Connection, schedule_id: int, options: JobOptions) -> int | None:
-    """Make a job of a schedule now, paused or not; return its id, or None if there is no such schedule."""
-    params = {"schedule_id": schedule_id, **options._asdict()}
-    job_id: int | None = _insist(lambda: persistently(connection, sql.RUN_SCHEDULE, params), schedule_id)
-    return job_id
+def run_schedule(connection: Connection, scheduled: Scheduled, options: JobOptions) -> Fired | None:
+    """Make a job of a schedule now, paused or not; None if it is not there any more as it was read.
+
+    It is "fired" with its job, or a "duplicate" of another job with the unique key, and then nothing is written.
+    """
+    params = {"schedule_id": scheduled.schedule_id, "revision": scheduled.revision, **options._asdict()}
+
+    def act() -> list[Row]:
+        [[is_there, what, job_id]] = persistently(connection, sql.RUN_SCHEDULE, params)
+        return [(is_there, what and Fired(what, job_id))]
+
+    fired: Fired | None = _insist(act, scheduled.schedule_id)
+    return fired
+
+
+def arguments_of(connection: Connection, scheduled: Scheduled) -> str | None:
+    """Return what the task is called with, JSON text; None if the schedule is not any more as it was read."""
+    params = {"schedule_id": scheduled.schedule_id, "revision": scheduled.revision}
+    rows = execute(connection, sql.SCHEDULE_ARGUMENTS, params)
+    return rows[0][0] if rows else None
+
+
+def note_problem(connection: Connection, scheduled: Scheduled, problem: str) -> None:
+    """Write down why a schedule does not run, for the admin; nothing if its row is locked, or not as it was read."""
+    params = {
+        "schedule_id": scheduled.schedule_id,
+        "revision": scheduled.revision,
+        "expected_at": scheduled.next_run_at,
+        "problem": problem,
+    }
+    execute(connection, sql.NOTE_PROBLEM, params)
 
 
 def plan_schedule(connection: Connection, scheduled: Scheduled, following_at: datetime) -> bool:

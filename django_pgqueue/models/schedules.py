@@ -50,6 +50,10 @@ class Schedule(models.Model):
     queue_name = models.CharField(_("queue"), max_length=100, db_default="default")
     priority = models.SmallIntegerField(_("priority"), db_default=0)
     max_attempts = models.SmallIntegerField(_("attempts at most"), db_default=10)
+    expires_seconds = models.FloatField(null=True)
+    """By when its jobs have to start, from the enqueue; None: whenever."""
+    is_unique = models.BooleanField(db_default=False)
+    """Whether its task has a unique key: a worker whose code has none for it leaves the ticks to others."""
     enabled = models.BooleanField(_("enabled"), db_default=True)
     next_run_at = InstantField(_("next run"))
     last_run_at = InstantField(_("last run"), null=True)
@@ -62,6 +66,8 @@ class Schedule(models.Model):
     """Of what the definition was before, the latest last: by these an old worker knows that it is old."""
     vouched_at = InstantField(null=True)
     """When a worker whose code has this definition last said so."""
+    problem = models.TextField(_("problem"), db_default="")
+    """Why the tick that is due could not be fired, in the words of the worker that tried last."""
 
     class Meta:
         verbose_name = _("schedule")
@@ -90,7 +96,7 @@ class ScheduleRun(models.Model):
     tick_at = InstantField(_("tick"))
     fired_at = InstantField(_("fired at"), db_default=Now())
     job_id = models.BigIntegerField(_("job"), null=True)
-    """None: skipped, for an earlier job was not finished."""
+    """None: skipped, for an earlier job was not finished, or another one has the unique key."""
 
     class Meta:
         verbose_name = _("run of a schedule")

@@ -24,11 +24,12 @@ from typing import Final
 import psycopg
 from psycopg import errors
 
-from django_pgqueue import expressions, lifecycle, registry, signals, timetable
+from django_pgqueue import expressions, firing, lifecycle, registry, timetable
 from django_pgqueue.conf import DAY_SECONDS, get_settings
 from django_pgqueue.db import Connection, EngineConnection, is_lost, told, wake_workers
-from django_pgqueue.lifecycle import VOUCHED_SECONDS, Definition, Scheduled
+from django_pgqueue.lifecycle import VOUCHED_SECONDS, Definition, JobOptions, Scheduled
 
+from . import describe, hygiene
 from .link import Link
 from .service import Service
 
@@ -76,7 +77,7 @@ class Scheduler:
         waits = [math.inf]
         for one in found:
             if one.enabled and is_vouched(one):
-                with self._alone(connection, one.name, one.revision):
+                with self._alone(connection, one.name, one.revision, one):
                     waits.append(fire_due(connection, one))
         return min(waits) if found else None
 
@@ -127,21 +128,30 @@ class Scheduler:
         return time.monotonic() - self._silence[one.name][1]
 
     @contextmanager
-    def _alone(self, connection: Connection, name: str, definition: object) -> Iterator[None]:
-        """Keep an error of one schedule from the others: it is logged, once for each definition."""
+    def _alone(
+        self, connection: Connection, name: str, definition: object, one: Scheduled | None = None
+    ) -> Iterator[None]:
+        """Keep an error of one schedule from the others: it is logged, once until it is over, and noted."""
+        failed: Exception
         try:
             yield
         except ValueError as error:
-            reason = str(error)
+            failed, reason = error, str(error)
         except psycopg.Error as error:
             if not isinstance(connection, EngineConnection) or is_lost(connection) or _is_everybodys(error):
                 raise
-            reason = told(error)
+            failed, reason = error, told(error)
         else:
+            self._complaints.discard((name, definition))
             return
-        if (name, definition) not in self._complaints:
-            self._complaints.add((name, definition))
-            logger.error("schedule %s does not run: %s", registry.in_words(name), " ".join(reason.split()))
+        reason = " ".join(reason.split())
+        if one is not None:
+            lifecycle.note_problem(connection, one, describe.storable(reason, describe.MAX_ERROR_CHARACTERS))
+        left = isinstance(failed, firing.LeftToOthers)  # at each tick, which another worker fires: said but once
+        if (complaint := (name, (definition, "left") if left else definition)) not in self._complaints:
+            self._complaints.add(complaint)
+            level, words = (logging.WARNING, "is left to others") if left else (logging.ERROR, "does not run")
+            logger.log(level, "schedule %s %s: %s", registry.in_words(name), words, reason, exc_info=failed.__cause__)
 
     # ---------------------------------------------------------------- what is over
 
@@ -170,7 +180,7 @@ def is_vouched(one: Scheduled) -> bool:
 def fire_due(connection: Connection, one: Scheduled) -> float:
     """Fire the ticks of a schedule that have come; return the seconds until the next, infinity if one has to wait.
 
-    Raises `ValueError` if its expression or its zone cannot be read.
+    Raises `ValueError` if its expression or its zone cannot be read, `firing.CannotFire` if its job cannot be made.
     """
     following_at = expressions.next_after(one.expression, one.time_zone, one.seen_at)
     if one.next_run_at > one.seen_at:
@@ -178,24 +188,26 @@ def fire_due(connection: Connection, one: Scheduled) -> float:
             lifecycle.plan_schedule(connection, one, following_at)
         return (following_at - one.seen_at).total_seconds()
     ticks = due_ticks(one)
-    if not ticks and not lifecycle.plan_schedule(connection, one, following_at):
-        return AGAIN_SECONDS
+    if not ticks:
+        is_planned = lifecycle.plan_schedule(connection, one, following_at)
+        return (following_at - one.seen_at).total_seconds() if is_planned else AGAIN_SECONDS
     expected_at = one.next_run_at
     for tick_at, after_it in zip(ticks, [*ticks[1:], following_at], strict=True):
+        options = firing.options_of(connection, one)
         fired = lifecycle.fire(
             connection,
             one,
             expected_at=expected_at,
             tick_at=tick_at,
             following_at=after_it,
-            options=timetable.options_of(one),
+            options=options,
             delay_seconds=random.uniform(0, one.jitter_seconds),  # noqa: S311 -- spreads load, hides nothing
         )
         if fired is None:
             return AGAIN_SECONDS
         if fired.what == "waits":
             return math.inf
-        _tell(connection, one, tick_at, fired)
+        _tell(connection, one, options, tick_at, fired)
         expected_at = after_it
     return (following_at - one.seen_at).total_seconds()
 
@@ -230,15 +242,17 @@ def _take_over(connection: Connection, row: Scheduled, definition: Definition) -
     return changed
 
 
-def _tell(connection: Connection, one: Scheduled, tick_at: datetime, fired: lifecycle.Fired) -> None:
-    name = registry.in_words(one.name)
+def _tell(
+    connection: Connection, one: Scheduled, options: JobOptions, tick_at: datetime, fired: lifecycle.Fired
+) -> None:
+    name, what = registry.in_words(one.name), fired.what
     if fired.job_id is None:
-        logger.info("schedule %s: tick of %s %s", name, tick_at, fired.what)
+        what = f"skipped: {firing.holder_of(connection, options)} has its key" if what == "duplicate" else what
+        logger.info("schedule %s: tick of %s %s", name, tick_at, what)
         return
     logger.info("schedule %s: job %s for the tick of %s", name, fired.job_id, tick_at)
     wake_workers(connection)
-    told_of = {"database": connection.alias, "queue_name": timetable.options_of(one).queue_name}
-    signals.job_enqueued.send_robust(sender=one.task_name, job_id=fired.job_id, **told_of)
+    firing.tell(connection, one, options, fired.job_id)
 
 
 def _is_everybodys(error: psycopg.Error) -> bool:
@@ -266,6 +280,8 @@ class Schedules(Service):
         except Exception:
             self.scheduler.forget()
             raise
+        finally:
+            hygiene.close_all()  # what middleware, keys and receivers have asked: it is closed, and never left open
         self._is_refused = False
         if wait_seconds is None:
             self.link.close()  # a connection for one statement a minute is too dear

@@ -50,6 +50,10 @@ def make(name: str = "nightly", *, origin: str = "admin", due_in: float = 3600.0
     return Schedule.objects.get(pk=made)
 
 
+def run(one: Schedule) -> None:
+    lifecycle.run_schedule(connection, helpers.schedule_of(connection, one.pk), lifecycle.JobOptions("default", 0, 10))
+
+
 def page(client: Client, url: str = SCHEDULES) -> str:
     response = client.get(url)
     assert response.status_code == 200
@@ -76,7 +80,7 @@ def test_the_list_says_it_in_words(planner: Client, db: None) -> None:
 
 def test_the_list_shows_the_last_job_and_its_result(planner: Client, db: None) -> None:
     one = make()
-    lifecycle.run_schedule(connection, one.pk, lifecycle.JobOptions("default", 0, 10))
+    run(one)
     job = Job.objects.get()
     assert f'href="{SCHEDULES}{one.pk}/change/"' in page(planner, f"/admin/pgqueue/job/{job.pk}/change/")
     text = page(planner)
@@ -106,7 +110,7 @@ def test_the_list_says_what_is_the_matter(planner: Client, db: None, change: str
 def test_the_list_costs_a_few_queries_however_many_there_are(planner: Client, db: None) -> None:
     for number in range(20):
         one = make(f"schedule {number}")
-        lifecycle.run_schedule(connection, one.pk, lifecycle.JobOptions("default", 0, 10))
+        run(one)
     with CaptureQueriesContext(connection) as captured:
         page(planner)
     assert len(captured) <= 8, [query["sql"] for query in captured]
@@ -210,7 +214,7 @@ def test_one_of_the_code_is_to_look_at_and_can_be_paused(planner: Client, db: No
 def test_one_is_removed_with_the_record_of_its_ticks(planner: Client, db: None) -> None:
     one, other = make(), make("of code", origin="code")
     for each in (one, other):
-        lifecycle.run_schedule(connection, each.pk, lifecycle.JobOptions("default", 0, 10))
+        run(each)
     assert "Are you sure" in page(planner, f"{SCHEDULES}{one.pk}/delete/")
     assert planner.post(f"{SCHEDULES}{one.pk}/delete/", {"post": "yes"}).status_code == 302
     assert [left.pk for left in Schedule.objects.all()] == [other.pk]

@@ -151,7 +151,7 @@ def test_no_act_on_a_schedule_waits_for_its_row(engine, second, monkeypatch):
         lifecycle.vouch(engine, [one.schedule_id])
         assert lifecycle.remove_schedules(engine, [one.schedule_id], 0.0) == []
         for act in (
-            lambda: lifecycle.run_schedule(engine, one.schedule_id, OPTIONS),
+            lambda: lifecycle.run_schedule(engine, one, OPTIONS),
             lambda: lifecycle.pause_schedule(engine, one.schedule_id),
             lambda: lifecycle.resume_schedule(engine, one.schedule_id, one.next_run_at),
         ):

@@ -27,13 +27,13 @@ ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY"}
 OPERATOR = {"CANCEL", "RETRY", "PAUSE"}
 READING = {
     "LANES", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "RESCUABLE", "EXISTING", "PRUNABLE",
-    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "LAST_ID", "SCHEDULES", "HOLDERS",
+    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "LAST_ID", "SCHEDULES", "HOLDERS", "SCHEDULE_ARGUMENTS",
 }  # fmt: skip
 UNIQUE = {"ENQUEUE_UNIQUE", "ENQUEUE_OR_REPLACE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_MANY_OR_REPLACE"}
 """For who may both enqueue and look; to replace also what an operator may."""
 SCHEDULER = {
     "SCHEDULES", "FIRE", "RUN_SCHEDULE", "PLAN_SCHEDULE", "ADD_SCHEDULE", "CHANGE_SCHEDULE", "VOUCH", "SWITCH_SCHEDULE",
-    "REMOVE_SCHEDULES", "PRUNE_SCHEDULE_RUNS",
+    "REMOVE_SCHEDULES", "PRUNE_SCHEDULE_RUNS", "SCHEDULE_ARGUMENTS", "NOTE_PROBLEM",
 }  # fmt: skip
 STATEMENTS = {
     name: text
@@ -46,7 +46,10 @@ MAY = {
     "viewer": READING,
     "operator": READING | OPERATOR | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES"},  # all write what is theirs
     "worker": set(STATEMENTS) - ENQUEUER - UNIQUE - OPERATOR - SCHEDULER,
-    "scheduler": SCHEDULER | ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "LAST_ID"},
+    "scheduler": SCHEDULER
+    | ENQUEUER
+    | {"EXISTING", "FIRST_ID_SINCE", "LAST_ID", "HOLDERS", "PRUNABLE", "PRUNABLE_TASK"}  # names and states of jobs
+    | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE"},
 }
 
 
@@ -272,8 +275,9 @@ ADDING = [
     "INSERT INTO pgqueue_job (task_name, arguments) VALUES ('x', '{}')",
     "INSERT INTO pgqueue_job (task_name, arguments, state) VALUES ('x', '{}', 'ready')",
 ]
-READ = [f"SELECT {column} FROM pgqueue_job" for column in ("arguments", "result", "task_name", "state", "*")]
+READ = [f"SELECT {column} FROM pgqueue_job" for column in ("arguments", "result", "*")]
 READ += ["SELECT error FROM pgqueue_execution", "SELECT hostname FROM pgqueue_worker"]
+READ_NAMES = [f"SELECT {column} FROM pgqueue_job" for column in ("task_name", "state")]
 OPERATING = [
     "UPDATE pgqueue_job SET state = 'ready'",
     "UPDATE pgqueue_job SET cancel_requested_at = now()",
@@ -300,6 +304,7 @@ FORBIDDEN = {
         *STRUCTURE,
         *REWRITING,
         *READ,
+        *READ_NAMES,
         *OPERATING,
         *WORKING,
         *SCHEDULING,

@@ -1,0 +1,101 @@
+"""What a schedule's next job is enqueued with: what any other call of its task is, as far as the code here knows it.
+
+The row of a schedule says what every worker has to know; a unique key and the headers come of the task and of the
+middleware, which only a process with the task has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import lifecycle, middleware, registry, signals, timetable, uniqueness
+from .arguments import decode_arguments, encode_headers
+from .db import Connection
+from .lifecycle import JobOptions, Scheduled
+
+if TYPE_CHECKING:
+    from .task import Task
+
+T = TypeVar("T")
+
+
+class CannotFire(ValueError):
+    """The next job of a schedule cannot be made; what the project's own code raised is the cause."""
+
+
+class LeftToOthers(CannotFire):
+    """Only a process whose code has a unique key for the schedule's task can make its next job."""
+
+
+def options_of(connection: Connection, one: Scheduled) -> JobOptions:
+    """Return what the next job of a schedule is enqueued with; runs the middleware, as each enqueue does.
+
+    Queue, priority, attempts and expiry are the row's for a schedule of the code, the task's for one of the admin.
+    Raises `LeftToOthers`, or `CannotFire` if the task's key or a middleware does not do; nothing is written then.
+    """
+    task = registry.get(one.task_name)
+    if one.is_unique and (task is None or task.unique_key is None):
+        raise LeftToOthers(f"its jobs are unique, and the code here has no unique key for {one.task_name}")
+    if task is None:
+        return _stored(one)
+    options = _stored(one) if one.is_of_code else _taken_over(task)
+    headers = _asked("the middleware", lambda: encode_headers(middleware.headers_of(task, connection.alias)))
+    options = options._replace(headers=headers)
+    if task.unique_key is None:
+        return options
+    key = _asked("the unique key", lambda: _key_of(connection, one, task))
+    if key is None:
+        return options
+    ready_only = task.unique_while == "ready"
+    return options._replace(unique_key=key, unique_ready_only=ready_only or None, task_name=task.name)
+
+
+def _stored(one: Scheduled) -> JobOptions:
+    return JobOptions(one.queue_name, one.priority, one.max_attempts, one.expires_seconds)
+
+
+def _taken_over(task: Task[Any, Any]) -> JobOptions:
+    given = timetable.task_options(task)
+    return JobOptions(given["queue_name"], given["priority"], given["max_attempts"], given["expires_seconds"])
+
+
+def _key_of(connection: Connection, one: Scheduled, task: Task[Any, Any]) -> str | None:
+    if not callable(task.unique_key):
+        return task.unique_key
+    arguments = lifecycle.arguments_of(connection, one)
+    if arguments is None:  # it has another definition by now, and will not be fired by this one
+        return None
+    return uniqueness.key_of(task, *decode_arguments(arguments))
+
+
+def _asked(what: str, ask: Callable[[], T]) -> T:
+    """Return what the project's own code answers; whatever it raises is said in one sentence."""
+    try:
+        return ask()
+    except (Exception, SystemExit) as error:
+        raise CannotFire(f"{what} raised {type(error).__name__}{_said(error)}") from error
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return f": {error}" if str(error) else ""
+    except Exception:  # noqa: BLE001 -- __str__ is the project's own code too
+        return ""
+
+
+def tell(connection: Connection, one: Scheduled, options: JobOptions, job_id: int) -> None:
+    """Send the signals of a job that was made, as for an enqueue."""
+    task_name = options.task_name or one.task_name
+    about: dict[str, Any] = {"job_id": job_id, "database": connection.alias, "queue_name": options.queue_name}
+    task = registry.get(task_name)
+    if task is not None and task.adapter is not None:
+        task.adapter.enqueued(**about)
+    signals.job_enqueued.send_robust(sender=task_name, **about)
+
+
+def holder_of(connection: Connection, options: JobOptions) -> str:
+    """Return in words which job has the unique key of one that was not made."""
+    key, task_name = options.unique_key, options.task_name
+    found = lifecycle.holders(connection, task_name, [key]) if key and task_name else {}
+    return f"job {found[key]}" if key in found else "a job that has just ended"
