@@ -18,7 +18,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_pgqueue import registry
-from django_pgqueue.models import Execution, Job, ScheduleRun, Worker
+from django_pgqueue.models import Execution, Hold, Job, ScheduleRun, Worker
 from django_pgqueue.states import Outcome, State
 
 from .acts import offered
@@ -124,10 +124,17 @@ def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
         (_("Task unknown since"), when(job.unknown_since)),
         (_("Held back by"), "; ".join(pauses)),
         (_("Unique key"), job.unique_key and visible(job.unique_key)),
+        (_("Unique for a period"), _held_for(job)),
         (_("Limited by"), job.limit_key and visible(job.limit_key)),
         (_("Made by the schedule"), _made_by(job)),
     ]
     return [(label, value) for label, value in found if value is not None and value != ""]
+
+
+def _held_for(job: Job) -> Any:
+    """Return the key that a job holds for a period, and until when."""
+    hold = Hold.objects.using(job._state.db).filter(pk=job.pk).first()
+    return hold and format_html(_("{}, until {}"), visible(hold.unique_key), dated(hold.held_until, seen_at(job)))
 
 
 def _made_by(job: Job) -> Any:

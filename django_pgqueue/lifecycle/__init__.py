@@ -68,7 +68,17 @@ from .scheduling import (
     schedules,
     vouch,
 )
-from .unique import enqueue_many_unique, enqueue_unique, holders, replace
+from .unique import (
+    HOLDS_PRUNED,
+    enqueue_for_period,
+    enqueue_many_unique,
+    enqueue_unique,
+    holders,
+    holds,
+    prune_holds,
+    replace,
+    replace_for_period,
+)
 from .values import (
     EPOCH,
     Beat,
@@ -97,6 +107,7 @@ from .workers import (
 __all__ = [
     "AHEAD_BYTES",
     "EPOCH",
+    "HOLDS_PRUNED",
     "LOCK_WAIT_SECONDS",
     "PRUNE_LIMIT",
     "VOUCHED_SECONDS",
@@ -128,6 +139,7 @@ __all__ = [
     "claim_one",
     "end_cancelled",
     "enqueue",
+    "enqueue_for_period",
     "enqueue_many",
     "enqueue_many_unique",
     "enqueue_unique",
@@ -137,6 +149,7 @@ __all__ = [
     "fail",
     "fire",
     "holders",
+    "holds",
     "look",
     "next_in_line",
     "note_progress",
@@ -146,6 +159,7 @@ __all__ = [
     "plan_schedule",
     "prunable",
     "prune",
+    "prune_holds",
     "prune_pauses",
     "prune_schedule_runs",
     "prune_workers",
@@ -154,6 +168,7 @@ __all__ = [
     "remove_orphans",
     "remove_schedules",
     "replace",
+    "replace_for_period",
     "rescue",
     "resume",
     "resume_schedule",
