@@ -92,8 +92,9 @@ def task(
     * `isolation="process"`: each job runs in a process of its own, which is all that a crash takes with it.
     * `expires`: seconds or timedelta from the enqueue by which a job has to start; later it is cancelled instead.
     * `unique_key`: a string, or a function of the call's arguments that returns one, or None for "not unique"; while a
-      job with that key is there (`unique_while`: "ready" or "ready+running") another one is left out ("skip"), takes
-      its place ("replace") or is refused ("raise"), as `on_conflict` says.
+      job with that key is there (`unique_while`: "ready" or "ready+running"), or for a period from its enqueue (seconds
+      or timedelta), another one is left out ("skip"), takes its place ("replace") or is refused ("raise"), as
+      `on_conflict` says.
     * `store_result`: whether the return value is kept; it must be JSON then, or the attempt fails.
     * `schedule`: when workers enqueue it by themselves: `cron(…)`, `every(…)`, or a list of these.
 

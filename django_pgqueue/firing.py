@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import lifecycle, middleware, registry, signals, timetable, uniqueness
 from .arguments import decode_arguments, encode_headers
 from .db import Connection
+from .exceptions import seconds
 from .lifecycle import JobOptions, Scheduled
 
 if TYPE_CHECKING:
@@ -47,8 +48,10 @@ def options_of(connection: Connection, one: Scheduled) -> JobOptions:
     key = _asked("the unique key", lambda: _key_of(connection, one, task))
     if key is None:
         return options
-    ready_only = task.unique_while == "ready"
-    return options._replace(unique_key=key, unique_ready_only=ready_only or None, task_name=task.name)
+    options = options._replace(unique_key=key, task_name=task.name)
+    if not isinstance(task.unique_while, str):
+        return options._replace(period_seconds=seconds(task.unique_while))
+    return options._replace(unique_ready_only=task.unique_while == "ready" or None)
 
 
 def _stored(one: Scheduled) -> JobOptions:
@@ -96,6 +99,7 @@ def tell(connection: Connection, one: Scheduled, options: JobOptions, job_id: in
 
 def holder_of(connection: Connection, options: JobOptions) -> str:
     """Return in words which job has the unique key of one that was not made."""
-    key, task_name = options.unique_key, options.task_name
-    found = lifecycle.holders(connection, task_name, [key]) if key and task_name else {}
+    key, task_name = options.unique_key or "", options.task_name or ""
+    look = lifecycle.holders if options.period_seconds is None else lifecycle.holds
+    found = look(connection, task_name, [key])
     return f"job {found[key]}" if key in found else "a job that has just ended"

@@ -106,7 +106,7 @@ RETURNING id, run_after, enqueued_at, expires_at
 # Add one job, or put its call in the place of the one that waits with its key. One that runs is left alone.
 #
 # Moves:  → ready; ready, stays
-# Caller: lifecycle.enqueue_or_replace()
+# Caller: lifecycle.replace()
 # Locks, Index: as ENQUEUE_UNIQUE; and it waits for whoever has the waiting job's row, such as a claim that commits
 ENQUEUE_OR_REPLACE: Final = """
 /* pgqueue:enqueue_or_replace */
@@ -168,7 +168,7 @@ RETURNING id, unique_key
 
 # ENQUEUE_OR_REPLACE for many: of calls with one key the last counts, for no statement may write a row twice.
 #
-# Caller: lifecycle.enqueue_many_or_replace()
+# Caller: lifecycle.enqueue_many_unique()
 ENQUEUE_MANY_OR_REPLACE: Final = """
 /* pgqueue:enqueue_many_or_replace */
 INSERT INTO pgqueue_job
@@ -219,6 +219,118 @@ CROSS JOIN LATERAL (
       AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
     OFFSET 0
 ) AS held
+"""
+
+# Add jobs whose keys nobody holds, and hold these keys for a period from now; and those of `calls` whose key is null.
+# No key may come twice. The hold is written first: who has it inserts the job, under the id drawn for both.
+#
+# Moves:  → ready, or nothing for a key that is held
+# Caller: lifecycle.enqueue_for_period()
+# Locks:  waits for a transaction that has just taken the same key; keys are taken in their order
+# Index:  pgqueue_hold_of
+ENQUEUE_FOR_PERIOD: Final = """
+/* pgqueue:enqueue_for_period */
+WITH given AS MATERIALIZED (
+    SELECT call -> 'call' AS arguments, call ->> 'key' AS key, place, nextval('pgqueue_job_id_seq') AS id
+    FROM json_array_elements(%(calls)s::json) WITH ORDINALITY AS each (call, place)
+),
+held AS (
+    INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until)
+    SELECT
+        id, %(task_name)s, key,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(period_seconds)s::float8)
+    FROM given
+    WHERE key IS NOT NULL
+    ORDER BY key
+    ON CONFLICT (task_name, unique_key) DO UPDATE
+    SET job_id = excluded.job_id, held_until = excluded.held_until
+    WHERE pgqueue_hold.held_until
+        <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    RETURNING job_id
+)
+INSERT INTO pgqueue_job
+    (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
+SELECT
+    id, %(task_name)s, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
+    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+    ),
+    %(headers)s::json,
+    coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+    )
+FROM given
+WHERE key IS NULL OR id IN (SELECT job_id FROM held)
+ORDER BY place
+RETURNING id, run_after, enqueued_at, expires_at
+"""
+
+# Put calls in the place of the jobs that wait and hold their keys; what runs or has ended is left alone. No key may
+# come twice, and none may be null. The period stays as it was.
+#
+# Moves:  ready, stays
+# Caller: lifecycle.replace_for_period()
+# Locks:  waits for whoever has such a job's row, as ENQUEUE_OR_REPLACE
+# Index:  pgqueue_hold_of, then by id
+REPLACE_FOR_PERIOD: Final = """
+/* pgqueue:replace_for_period */
+UPDATE pgqueue_job AS job
+SET arguments = given.call -> 'call', priority = %(priority)s, max_attempts = %(max_attempts)s,
+    attempt = 0, crashes = 0, unknown_since = NULL, headers = %(headers)s::json,
+    run_after = coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+    ),
+    expires_at = coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+    )
+FROM json_array_elements(%(calls)s::json) AS given (call)
+CROSS JOIN LATERAL (
+    SELECT job_id FROM pgqueue_hold WHERE task_name = %(task_name)s AND unique_key = given.call ->> 'key' OFFSET 0
+) AS held
+WHERE job.id = held.job_id AND job.state = 'ready'
+RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at
+"""
+
+# The jobs that these keys of a task are held for; they may have ended, and be gone.
+#
+# Caller: lifecycle.holds()
+# Index:  pgqueue_hold_of
+HOLDS: Final = """
+/* pgqueue:holds */
+SELECT wanted.key, held.job_id
+FROM unnest(%(unique_keys)s::varchar[]) AS wanted (key)
+CROSS JOIN LATERAL (
+    SELECT job_id
+    FROM pgqueue_hold
+    WHERE task_name = %(task_name)s
+      AND unique_key = wanted.key
+      AND held_until > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    OFFSET 0
+) AS held
+"""
+
+# Remove holds whose period is over.
+#
+# Caller: lifecycle.prune_holds()
+# Locks:  one that is just being taken anew is skipped
+# Index:  pgqueue_hold_over
+PRUNE_HOLDS: Final = """
+/* pgqueue:prune_holds */
+WITH over AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_hold
+    WHERE held_until <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    ORDER BY held_until
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+DELETE FROM pgqueue_hold WHERE job_id IN (SELECT job_id FROM over)
+RETURNING job_id
 """
 
 # Take up to `limit` due jobs of the lanes given, in their order, and open an execution for each.
@@ -1313,6 +1425,7 @@ SELECT arguments::text FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revi
 # Index:  pgqueue_schedulerun_tick: the tick itself, and the last 20 for a job that is not finished
 # Cost:   2 ms on a busy machine, 3 with a look for unfinished jobs; the same with 50,000 ticks on record
 # Whether the tick has come is the database's to say. A definition of the code counts while somebody vouches for it.
+# A key for a period is held first, as in ENQUEUE_FOR_PERIOD: who has the hold inserts the job, under the id of both.
 FIRE: Final = """
 /* pgqueue:fire */
 WITH due AS MATERIALIZED (
@@ -1354,18 +1467,35 @@ judged AS MATERIALIZED (
     END AS what
     FROM due
 ),
+drawn AS MATERIALIZED (
+    SELECT nextval('pgqueue_job_id_seq') AS job_id, coalesce(%(task_name)s::varchar, task_name) AS task_name, arguments
+    FROM judged
+    WHERE what = 'fired'
+),
+held AS (
+    INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until)
+    SELECT job_id, task_name, %(unique_key)s,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(period_seconds)s::float8)
+    FROM drawn
+    WHERE %(period_seconds)s::float8 IS NOT NULL
+    ON CONFLICT (task_name, unique_key) DO UPDATE
+    SET job_id = excluded.job_id, held_until = excluded.held_until
+    WHERE pgqueue_hold.held_until
+        <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    RETURNING job_id
+),
 made AS (
     INSERT INTO pgqueue_job
-        (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+        (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
          unique_key, unique_ready_only)
-    SELECT coalesce(%(task_name)s::varchar, task_name), %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
+    SELECT job_id, task_name, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
            statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
            statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8),
            %(headers)s::json,
            statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8),
-           %(unique_key)s, %(unique_ready_only)s::boolean
-    FROM judged
-    WHERE what = 'fired'
+           CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, %(unique_ready_only)s::boolean
+    FROM drawn
+    WHERE %(period_seconds)s::float8 IS NULL OR job_id IN (SELECT job_id FROM held)
     ON CONFLICT (task_name, unique_key)
         WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
     DO NOTHING
@@ -1406,17 +1536,34 @@ WITH asked AS MATERIALIZED (
     WHERE id = %(schedule_id)s AND revision = %(revision)s
     FOR NO KEY UPDATE SKIP LOCKED
 ),
+drawn AS MATERIALIZED (
+    SELECT nextval('pgqueue_job_id_seq') AS job_id, coalesce(%(task_name)s::varchar, task_name) AS task_name, arguments
+    FROM asked
+),
+held AS (
+    INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until)
+    SELECT job_id, task_name, %(unique_key)s,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(period_seconds)s::float8)
+    FROM drawn
+    WHERE %(period_seconds)s::float8 IS NOT NULL
+    ON CONFLICT (task_name, unique_key) DO UPDATE
+    SET job_id = excluded.job_id, held_until = excluded.held_until
+    WHERE pgqueue_hold.held_until
+        <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    RETURNING job_id
+),
 made AS (
     INSERT INTO pgqueue_job
-        (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+        (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
          unique_key, unique_ready_only)
-    SELECT coalesce(%(task_name)s::varchar, task_name), %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
+    SELECT job_id, task_name, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
            statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
            statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
            %(headers)s::json,
            statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8),
-           %(unique_key)s, %(unique_ready_only)s::boolean
-    FROM asked
+           CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, %(unique_ready_only)s::boolean
+    FROM drawn
+    WHERE %(period_seconds)s::float8 IS NULL OR job_id IN (SELECT job_id FROM held)
     ON CONFLICT (task_name, unique_key)
         WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
     DO NOTHING

@@ -30,7 +30,7 @@ R = TypeVar("R")
 Errors = tuple[type[BaseException], ...]
 Isolation = Literal["process"]
 UniqueKey = str | Callable[..., str | None]
-UniqueWhile = Literal["ready", "ready+running"]
+UniqueWhile = Literal["ready", "ready+running"] | Duration
 OnConflict = Literal["skip", "replace", "raise"]
 
 
@@ -122,6 +122,8 @@ class Task(Generic[P, R]):
         headers: Mapping[str, Any] | None = None,
         expires: RunAfter | None = None,
         unique_key: UniqueKey | None = None,
+        unique_while: UniqueWhile | None = None,
+        on_conflict: OnConflict | None = None,
     ) -> Task[P, R]:
         """Return a copy of this task with other options; what is None stays as it is.
 
@@ -138,6 +140,8 @@ class Task(Generic[P, R]):
             "headers": headers,
             "expires": expires,
             "unique_key": unique_key,
+            "unique_while": unique_while,
+            "on_conflict": on_conflict,
         }
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 

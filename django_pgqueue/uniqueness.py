@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +11,7 @@ from django.db import transaction
 
 from . import enqueueing, lifecycle
 from .arguments import chunks, encode_arguments
-from .exceptions import DuplicateJob
+from .exceptions import DuplicateJob, seconds
 from .validation import wrong_key
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ TRIES: Final = 20
 
 Call = tuple[Sequence[Any], Mapping[str, Any], dict[str, Any]]
 """Of one job: its arguments as given, positional and by name, and as JSON has them."""
+Keyed = tuple[str | None, dict[str, Any]]
+"""Of one job: its key, and its arguments as JSON has them."""
 
 
 def key_of(task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
@@ -41,16 +44,22 @@ def key_of(task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any])
 
 def insert(task: Task[Any, Any], connection: BaseDatabaseWrapper, key: str, arguments: str, row: dict[str, Any]) -> Job:
     """Add a job with a key, or return the one that has it; raises `DuplicateJob` if the task says so."""
-    ready_only = task.unique_while == "ready"
-    add = lifecycle.replace if task.on_conflict == "replace" else lifecycle.enqueue_unique
+    is_for_period = _period_seconds(task) is not None
+    add = _add_one_for_period if is_for_period else _add_one
     for _ in range(TRIES):
-        enqueued = add(connection, arguments=arguments, unique_key=key, ready_only=ready_only, **row)
+        enqueued = add(task, connection, key, arguments, row)
         if enqueued is not None:
             job = enqueueing.as_job(task, connection.alias, enqueued, arguments, row["headers"])
-            job.unique_key, job.unique_ready_only = key, ready_only or None
+            if not is_for_period:
+                job.unique_key, job.unique_ready_only = key, task.unique_while == "ready" or None
             return job
-        holder_id = lifecycle.holders(connection, task.name, [key]).get(key)
-        if holder_id is not None and (job_there := _existing(task, connection.alias, holder_id)) is not None:
+        holder_id = _holders(task, connection, [key]).get(key)
+        if holder_id is None:
+            continue
+        job_there = _existing(task, connection.alias, holder_id)
+        if job_there is None and is_for_period:
+            job_there = _removed(task, connection.alias, holder_id, arguments)
+        if job_there is not None:
             return job_there
     raise _duplicate(task, None)
 
@@ -64,12 +73,16 @@ def insert_many(
     """
     ids: list[int] = []
     left = iter(calls)
+    add = _add_many if _period_seconds(task) is None else _add_many_for_period
     with transaction.atomic(using=connection.alias):
         while batch := [(key_of(task, args, kwargs), args, kwargs, call) for args, kwargs, call in islice(left, BATCH)]:
-            added = _add(task, connection, [(key, call) for key, _, _, call in batch], row)
+            added = add(task, connection, [(key, call) for key, _, _, call in batch], row)
+            if task.on_conflict == "raise" and len(added) < len(batch):
+                raise _duplicate(task, None)
+            enqueueing.tell(task, connection, [job_id for job_id, _ in added])
             without = iter([job_id for job_id, key in added if key is None])
             by_key = {key: job_id for job_id, key in added if key is not None}
-            by_key |= lifecycle.holders(connection, task.name, {key for key, *_ in batch if key} - by_key.keys())
+            by_key |= _holders(task, connection, {key for key, *_ in batch if key} - by_key.keys())
             for key, args, kwargs, _ in batch:
                 if key is not None and key not in by_key:  # the job that had it has ended since
                     job = insert(task, connection, key, encode_arguments(args, kwargs), row)
@@ -79,11 +92,38 @@ def insert_many(
     return ids
 
 
-def _add(
-    task: Task[Any, Any],
-    connection: BaseDatabaseWrapper,
-    keyed: Sequence[tuple[str | None, dict[str, Any]]],
-    row: dict[str, Any],
+def _period_seconds(task: Task[Any, Any]) -> float | None:
+    """Return for how long a key is taken; None: for as long as its job waits, or runs."""
+    return None if isinstance(task.unique_while, str) else seconds(task.unique_while)
+
+
+def _holders(task: Task[Any, Any], connection: BaseDatabaseWrapper, keys: Collection[str]) -> dict[str, int]:
+    """Return, by key, the ids of the jobs that keep others with these keys away."""
+    if not keys:
+        return {}
+    look = lifecycle.holders if _period_seconds(task) is None else lifecycle.holds
+    return look(connection, task.name, keys)
+
+
+def _add_one(
+    task: Task[Any, Any], connection: BaseDatabaseWrapper, key: str, arguments: str, row: dict[str, Any]
+) -> lifecycle.Enqueued | None:
+    add = lifecycle.replace if task.on_conflict == "replace" else lifecycle.enqueue_unique
+    return add(connection, arguments=arguments, unique_key=key, ready_only=task.unique_while == "ready", **row)
+
+
+def _add_one_for_period(
+    task: Task[Any, Any], connection: BaseDatabaseWrapper, key: str, arguments: str, row: dict[str, Any]
+) -> lifecycle.Enqueued | None:
+    calls = f'[{{"key":{json.dumps(key)},"call":{arguments}}}]'
+    added = lifecycle.enqueue_for_period(connection, calls=calls, period_seconds=_period_seconds(task) or 0.0, **row)
+    if not added and task.on_conflict == "replace":
+        added = lifecycle.replace_for_period(connection, calls=calls, **row)
+    return added[0] if added else None
+
+
+def _add_many(
+    task: Task[Any, Any], connection: BaseDatabaseWrapper, keyed: Sequence[Keyed], row: dict[str, Any]
 ) -> list[tuple[int, str | None]]:
     """Add what can be added of a batch; return the new or changed jobs' ids and keys."""
     added: list[tuple[int, str | None]] = []
@@ -95,10 +135,27 @@ def _add(
             replace=task.on_conflict == "replace",
             **row,
         )
-    if task.on_conflict == "raise" and len(added) < len(keyed):
-        raise _duplicate(task, None)
-    enqueueing.tell(task, connection, [job_id for job_id, _ in added])
     return added
+
+
+def _add_many_for_period(
+    task: Task[Any, Any], connection: BaseDatabaseWrapper, keyed: Sequence[Keyed], row: dict[str, Any]
+) -> list[tuple[int, str | None]]:
+    """Do the same; of calls with one key the first is added, or the last where each replaces the one before."""
+    replaces = task.on_conflict == "replace"
+    by_key = {key: call for key, call in (keyed if replaces else reversed(keyed)) if key is not None}
+    once = [(key, call) for key, call in keyed if key is None or by_key[key] is call]
+    period_seconds = _period_seconds(task) or 0.0
+    ids: list[int] = []
+    for chunk in chunks({"key": key, "call": call} for key, call in once):
+        jobs = lifecycle.enqueue_for_period(connection, calls=chunk, period_seconds=period_seconds, **row)
+        ids += [job.job_id for job in jobs]
+    keys = {job_id: key for key, job_id in _holders(task, connection, by_key.keys()).items()}
+    if replaces:
+        new = {keys[job_id] for job_id in ids if job_id in keys}
+        for chunk in chunks({"key": key, "call": call} for key, call in by_key.items() if key not in new):
+            ids += [job.job_id for job in lifecycle.replace_for_period(connection, calls=chunk, **row)]
+    return [(job_id, keys.get(job_id)) for job_id in ids]
 
 
 def _existing(task: Task[Any, Any], alias: str, job_id: int) -> Job | None:
@@ -109,6 +166,15 @@ def _existing(task: Task[Any, Any], alias: str, job_id: int) -> Job | None:
     job = Job.objects.using(alias).filter(pk=job_id).first()
     if job is not None:
         job.is_duplicate = True
+    return job
+
+
+def _removed(task: Task[Any, Any], alias: str, job_id: int, arguments: str) -> Job:
+    """Return what is known of a job whose key is held, and whose row is gone: its id, its task, no state."""
+    from .models import Job  # as above
+
+    job = Job(id=job_id, task_name=task.name, queue_name=task.queue_name, arguments=json.loads(arguments), state="")
+    job._state.db, job._state.adding, job.is_duplicate = alias, False, True
     return job
 
 

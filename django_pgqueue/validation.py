@@ -165,8 +165,7 @@ def _wrong_expiry(task: Task[Any, Any]) -> Iterator[str]:
 
 
 def _wrong_uniqueness(task: Any) -> Iterator[str]:
-    if task.unique_while not in UNIQUE_WHILE:
-        yield f"unique_while must be one of {', '.join(UNIQUE_WHILE)}, not {task.unique_while!r}"
+    yield from _wrong_unique_while(task.unique_while)
     if task.on_conflict not in ON_CONFLICT:
         yield f"on_conflict must be one of {', '.join(ON_CONFLICT)}, not {task.on_conflict!r}"
     if task.unique_key is None:
@@ -176,6 +175,18 @@ def _wrong_uniqueness(task: Any) -> Iterator[str]:
         yield from wrong_key(task.unique_key)
     elif not callable(task.unique_key):
         yield f"unique_key must be a string or a function of the arguments, not {task.unique_key!r}"
+
+
+def _wrong_unique_while(unique_while: Any) -> Iterator[str]:
+    if unique_while in UNIQUE_WHILE:
+        return
+    try:
+        positive = seconds(unique_while) > 0
+    except (TypeError, ValueError):
+        positive = False
+    if not positive:
+        states = " or ".join(f'"{state}"' for state in UNIQUE_WHILE)
+        yield f"unique_while must be {states}, or a period of more than 0 seconds, not {unique_while!r}"
 
 
 def wrong_key(key: str | None) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """What tests of several files share: making jobs, looking at whole rows, waiting on conditions with a deadline."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +20,7 @@ NO_ARGUMENTS = '{"args":[],"kwargs":{}}'
 DEFAULT_LANE = Lane("default", 0)
 TABLES = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_worker"),
-    *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun"),
+    *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_hold"),
 )
 AGES = 20e-6, 10e-6
 """Seconds since a start and an end that are made up: less than any claim was ago."""
@@ -71,20 +72,37 @@ def make_jobs(connection, count: int = 1, **changes: Any) -> list[int]:
     return lifecycle.enqueue_many(connection, **options)
 
 
+UNIQUE_CALL: dict[str, Any] = {
+    "task_name": NOOP,
+    "queue_name": "default",
+    "priority": 0,
+    "max_attempts": 10,
+    "run_after": None,
+    "delay_seconds": 0.0,
+}
+
+
 def enqueue_unique(connection, key: str, *, ready_only: bool = False, replace: bool = False, **changes: Any) -> Any:
     """Enqueue a job with a unique key; None if another one has it."""
-    options: dict[str, Any] = {
-        "task_name": NOOP,
-        "queue_name": "default",
-        "priority": 0,
-        "arguments": NO_ARGUMENTS,
-        "max_attempts": 10,
-        "run_after": None,
-        "delay_seconds": 0.0,
-        **changes,
-    }
+    options = {**UNIQUE_CALL, "arguments": NO_ARGUMENTS, **changes}
     add = lifecycle.replace if replace else lifecycle.enqueue_unique
     return add(connection, unique_key=key, ready_only=ready_only, **options)
+
+
+def enqueue_for_period(
+    connection, *keys: str | None, period_seconds: float = 3600.0, call: str = NO_ARGUMENTS, **changes: Any
+) -> list[int]:
+    """Enqueue a job for each key that nobody holds; return the ids of these."""
+    calls = "[" + ",".join(f'{{"key":{json.dumps(key)},"call":{call}}}' for key in keys) + "]"
+    options = {**UNIQUE_CALL, **changes}
+    added = lifecycle.enqueue_for_period(connection, calls=calls, period_seconds=period_seconds, **options)
+    return [job.job_id for job in added]
+
+
+def replace_for_period(connection, *keys: str, call: str = NO_ARGUMENTS, **changes: Any) -> list[int]:
+    """Put a call in the place of those that wait and hold these keys; return the ids of these."""
+    calls = "[" + ",".join(f'{{"key":{json.dumps(key)},"call":{call}}}' for key in keys) + "]"
+    return [job.job_id for job in lifecycle.replace_for_period(connection, calls=calls, **UNIQUE_CALL | changes)]
 
 
 def make_job(connection, **changes: Any) -> int:

@@ -144,6 +144,10 @@ def call_everything(engine, job_in):
         one_each = {"calls": f'[{{"key": "other", "call": {helpers.NO_ARGUMENTS}}}]', "task_name": helpers.NOOP}
         lifecycle.enqueue_many_unique(engine, ready_only=True, replace=replace, **one_each, **one_call)
     lifecycle.holders(engine, helpers.NOOP, ["key"])
+    helpers.enqueue_for_period(engine, "key")
+    helpers.replace_for_period(engine, "key")
+    lifecycle.holds(engine, helpers.NOOP, ["key"])
+    lifecycle.prune_holds(engine)
 
 
 def call_everything_of_schedules(engine):

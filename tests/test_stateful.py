@@ -153,6 +153,8 @@ class Queue(RuleBasedStateMachine):
         self.handed_out: list[int] = []
         self.pauses: dict[tuple[Pausable, str], float] = {}
         """When each ends, by the tick; infinity: not by itself."""
+        self.holds: dict[tuple[str, str], tuple[int, int]] = {}
+        """The job that has each key for a period, and when that ends."""
         self.now = 0
         self.steps = 0
 
@@ -162,6 +164,7 @@ class Queue(RuleBasedStateMachine):
         helpers.clear_tables(self.engine)
         self.start = helpers.scalar(self.engine, "SELECT statement_timestamp()")
         self.engine.execute("DELETE FROM pgqueue_pause")
+        self.engine.execute("DELETE FROM pgqueue_hold")
         self.enqueue(LANES[0], 2, 0, 10, helpers.NOOP)  # ended before it began, a history tells nothing
 
     def teardown(self) -> None:
@@ -250,10 +253,39 @@ class Queue(RuleBasedStateMachine):
             self.jobs[added.job_id] = Job(added.job_id, task_name, lane, State.READY, max_attempts=10, **kept)
             return
         assert added.job_id == holder.id
-        fresh |= {"attempt": 0, "crashes": 0, "unknown_since": None, "counted": [], "max_attempts": 10}
-        fresh["lane"] = Lane(holder.lane.queue_name, lane.priority)
-        for name, value in fresh.items():
-            setattr(holder, name, value)
+        self.replaced(holder, lane, **fresh)
+
+    def replaced(self, job: Job, lane: Lane, **changes: Any) -> None:
+        """Another call has taken its place."""
+        changes |= {"attempt": 0, "crashes": 0, "unknown_since": None, "counted": [], "max_attempts": 10}
+        changes["lane"] = Lane(job.lane.queue_name, lane.priority)
+        for name, value in changes.items():
+            setattr(job, name, value)
+
+    @rule(key=st.sampled_from("ab"), period=st.integers(1, 3), replaces=st.booleans(), task_name=TASKS)
+    def enqueue_for_period(self, key: str, period: int, replaces: bool, task_name: str) -> None:
+        until, holder_id = self.holds.get((task_name, key), (self.now, 0))
+        holder, lane, fresh = self.jobs.get(holder_id), LANES[1], {"due": self.now, "order": self.steps}
+        options = {**lane._asdict(), "task_name": task_name}
+        added = helpers.enqueue_for_period(self.engine, key, period_seconds=period * TICK, **options)
+        assert len(added) == (until <= self.now)
+        for job_id in added:
+            self.jobs[job_id] = Job(job_id, task_name, lane, State.READY, max_attempts=10, **fresh)
+            self.holds[task_name, key] = (self.now + period, job_id)
+        if replaces and not added:
+            waits = holder is not None and holder.state is State.READY
+            assert helpers.replace_for_period(self.engine, key, **options) == ([holder_id] if waits else [])
+            if holder is not None and waits:
+                self.replaced(holder, lane, expires=None, **fresh)
+        held = {key: job_id for (name, key), (until, job_id) in self.holds.items() if name == task_name}
+        assert lifecycle.holds(self.engine, task_name, [key])[key] == held[key]
+
+    @rule()
+    def prune_holds(self) -> None:
+        over = [of for of, (until, _) in self.holds.items() if until <= self.now]
+        assert lifecycle.prune_holds(self.engine) == len(over)
+        for of in over:
+            del self.holds[of]
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())

@@ -12,18 +12,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from django_pgqueue import db, expressions, lifecycle
+from django_pgqueue import db, expressions, firing, lifecycle
 from django_pgqueue.lifecycle import Scheduled
 from django_pgqueue.worker import scheduler
 from tests import helpers
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 EXPRESSIONS = st.sampled_from(["every 1 hour", "every 2 hours", "30 * * * *", "0 */3 * * *"])
-CLEAR = ("DELETE FROM pgqueue_job", "DELETE FROM pgqueue_schedule", "DELETE FROM pgqueue_schedulerun")
+CLEAR = tuple(f"DELETE FROM pgqueue_{table}" for table in ("job", "schedule", "schedulerun", "hold"))
+KEYS = {
+    "b": lifecycle.JobOptions("default", 0, 1, unique_key="b", task_name=helpers.NOOP),
+    "c": lifecycle.JobOptions("default", 0, 1, unique_key="c", task_name=helpers.NOOP, period_seconds=7200.0),
+}
+"""The second schedule's jobs are unique while they wait, the third's for two hours."""
 
 
 class Schedules(RuleBasedStateMachine):
-    """Two schedules, three workers. `self.fired` is every (schedule, tick) that a worker was told it had fired."""
+    """Three schedules, three workers. `self.fired` is every (schedule, tick) that a worker was told it had fired."""
 
     engine: db.EngineConnection
 
@@ -37,16 +42,20 @@ class Schedules(RuleBasedStateMachine):
         self.fired: list[tuple[int, datetime]] = []
         self.read: dict[int, list[Scheduled]] = {}
         self.own = 0
-        """Jobs that an operator had made."""
+        """Jobs that an operator had made; `self.foreign` were enqueued with the key of a schedule."""
+        self.foreign = 0
         self.now = START + timedelta(minutes=7)
         self.put_clock()
         options: dict[str, Any] = {"missed": missed, "if_running": if_running}
-        for name, expression in (("a", "every 1 hour"), ("b", "30 * * * *")):
+        for name, expression in (("a", "every 1 hour"), ("b", "30 * * * *"), ("c", "@hourly")):
             helpers.make_schedule(self.engine, name, expression=expression, **options)
         self.look(0)
 
     def teardown(self) -> None:
         db.clock.shift_seconds = 0.0
+
+    def options(self, connection: db.Connection, one: Scheduled) -> lifecycle.JobOptions:
+        return KEYS.get(one.name, lifecycle.JobOptions("default", 0, 1))
 
     def put_clock(self) -> None:
         real = helpers.scalar(self.engine, "SELECT statement_timestamp()")
@@ -72,7 +81,7 @@ class Schedules(RuleBasedStateMachine):
                 self.fired.append((one.schedule_id, tick_at))
             return fired
 
-        with mock.patch.object(lifecycle, "fire", noting):
+        with mock.patch.object(lifecycle, "fire", noting), mock.patch.object(firing, "options_of", self.options):
             for one in self.read.get(worker, []):
                 if one.enabled:
                     scheduler.fire_due(self.engine, one)
@@ -98,8 +107,17 @@ class Schedules(RuleBasedStateMachine):
     @rule(data=st.data())
     def run_now(self, data: st.DataObject) -> None:
         one = data.draw(st.sampled_from(lifecycle.schedules(self.engine)[1]))
-        assert lifecycle.run_schedule(self.engine, one, lifecycle.JobOptions("default", 0, 1))
-        self.own += 1
+        ran = lifecycle.run_schedule(self.engine, one, self.options(self.engine, one))
+        self.own += ran is not None and ran.what == "fired"
+
+    @rule()
+    def enqueue(self) -> None:
+        """Take the keys of the schedules, if they are free."""
+        others = [
+            helpers.enqueue_unique(self.engine, "b"),
+            *helpers.enqueue_for_period(self.engine, "c", period_seconds=7200.0),
+        ]
+        self.foreign += sum(one is not None for one in others)
 
     @rule()
     def finish(self) -> None:
@@ -114,11 +132,13 @@ class Schedules(RuleBasedStateMachine):
     def no_tick_is_fired_twice(self) -> None:
         if hasattr(self, "fired"):
             assert len(self.fired) == len(set(self.fired))
-            jobs, runs, distinct = self.engine.execute(
-                "SELECT (SELECT count(*) FROM pgqueue_job), count(job_id), count(DISTINCT job_id)"
+            jobs, keyed, runs, distinct = self.engine.execute(
+                "SELECT (SELECT count(*) FROM pgqueue_job), (SELECT count(*) FROM pgqueue_job"
+                " WHERE state = 'ready' AND unique_key IS NOT NULL), count(job_id), count(DISTINCT job_id)"
                 " FROM pgqueue_schedulerun"
             ).fetchall()[0]
-            assert jobs == runs == distinct == len(self.fired) + self.own
+            assert jobs - self.foreign == runs == distinct == len(self.fired) + self.own
+            assert keyed <= 1
 
     @invariant()
     def none_is_fired_before_its_time(self) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.db import transaction
 
-from django_pgqueue import DuplicateJob, InvalidTask, lifecycle, signals
+from django_pgqueue import DuplicateJob, InvalidTask, JobGone, lifecycle, signals
 from django_pgqueue.models import Job
 from django_pgqueue.task import Task
-from django_pgqueue.testing import run_jobs
+from django_pgqueue.testing import run_jobs, time_travel
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db
@@ -31,7 +33,11 @@ def unique(**options):
         ({"unique_key": "x" * 201}, "1 to 200 printable"),
         ({"unique_key": "a\nb"}, "1 to 200 printable"),
         ({"unique_key": 7}, "a string or a function"),
-        ({"unique_while": "running"}, "one of ready"),
+        ({"unique_while": "running"}, "or a period of more than 0 seconds"),
+        ({"unique_while": 0}, "more than 0 seconds"),
+        ({"unique_while": None}, "more than 0 seconds"),
+        ({"unique_while": timedelta(days=40_000)}, "more than 0 seconds"),
+        ({"unique_key": None, "unique_while": 60}, "need a unique_key"),
         ({"on_conflict": "ignore"}, "one of skip, replace, raise"),
         ({"unique_key": None, "on_conflict": "raise"}, "need a unique_key"),
     ],
@@ -158,3 +164,87 @@ def test_an_operator_s_retry_tells_that_it_changed_nothing():
     assert Job.objects.filter(state="dead").retry() == 0
     dead.refresh_from_db()
     assert dead.state == "dead"
+
+
+# ------------------------------------------------------------------ for a period
+
+HOUR = timedelta(hours=1)
+
+
+def hourly(**options):
+    return unique(unique_while=HOUR, **options)
+
+
+def test_in_a_period_there_is_one_also_when_it_has_ended(django_assert_num_queries):
+    with django_assert_num_queries(1):
+        first = hourly().enqueue(1)
+    assert run_jobs() == 1
+    second = hourly().enqueue(1)
+    assert (second.pk, second.is_duplicate, second.state) == (first.pk, True, "succeeded")
+    assert not hourly().enqueue(2).is_duplicate
+    assert not hourly().enqueue(-1).is_duplicate, "without a key"
+    with time_travel(hours=1):
+        third = hourly().enqueue(1)
+        assert (third.is_duplicate, third.pk > first.pk) == (False, True)
+        assert hourly().enqueue(1).pk == third.pk
+
+
+def test_of_a_job_that_is_gone_what_is_known_is_returned():
+    first = hourly().enqueue(1)
+    run_jobs()
+    Job.objects.all().delete()
+    again = hourly().enqueue(1)
+    assert (again.pk, again.is_duplicate, again.state, again.task_name) == (first.pk, True, "", tasks.add.name)
+    with pytest.raises(JobGone):
+        again.wait(0)
+    with pytest.raises(DuplicateJob, match=f"job {first.pk} of"):
+        hourly(on_conflict="raise").enqueue(1)
+
+
+def test_in_a_period_one_that_waits_is_replaced_and_one_that_has_run_is_not():
+    throttled = hourly(on_conflict="replace")
+    first = throttled.using(run_after=60).enqueue(1, b=1)
+    second = throttled.using(run_after=90).enqueue(1, b=2)
+    assert (second.pk, second.is_duplicate) == (first.pk, False)
+    assert second.run_after == Job.objects.get().run_after > first.run_after
+    assert run_jobs(until=120) == 1
+    third = throttled.enqueue(1, b=3)
+    assert (third.pk, third.is_duplicate, third.result) == (first.pk, True, 3)
+
+
+def test_many_in_a_period():
+    there = hourly().enqueue(1)
+    calls = [((number,), {"b": place}) for place, number in enumerate((1, 2, -1, 2, -1, 3))]
+    ids = hourly().enqueue_many(calls)
+    assert (ids[0], ids[1]) == (there.pk, ids[3])
+    assert len(set(ids)) == 5
+    assert sorted(ids[1:]) == [ids[1], *ids[1:3], *ids[4:]], "in the order of the calls"
+    assert Job.objects.get(pk=ids[1]).arguments["kwargs"] == {"b": 1}, "the first of each"
+    assert hourly().enqueue_many(calls)[3] == ids[3]
+    with pytest.raises(DuplicateJob):
+        hourly(on_conflict="raise").enqueue_many([((7,), {}), ((7,), {})])
+    assert Job.objects.count() == 7
+
+
+def test_many_that_replace_in_a_period():
+    replacing = hourly(on_conflict="replace")
+    there = replacing.enqueue(1, b=0)
+    ids = replacing.enqueue_many([((1,), {"b": 1}), ((2,), {"b": 1}), ((1,), {"b": 2}), ((2,), {"b": 3})])
+    assert ids == [there.pk, ids[1], there.pk, ids[1]]
+    found = {job.pk: job.arguments["kwargs"]["b"] for job in Job.objects.all()}
+    assert found == {there.pk: 2, ids[1]: 3}
+
+
+def test_a_rollback_takes_the_period_back():
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        hourly().enqueue(1)
+        1 / 0  # noqa: B018 -- what is raised matters
+    assert not hourly().enqueue(1).is_duplicate
+
+
+def test_using_gives_one_call_a_period():
+    task = tasks.noop.using(unique_key="nightly", unique_while=60, on_conflict="raise")
+    task.enqueue()
+    run_jobs()
+    with pytest.raises(DuplicateJob):
+        task.enqueue()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import QuerySet, TextField
+from django.db.models import OuterRef, QuerySet, Subquery, TextField
 from django.db.models.functions import Cast, Left, Now
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -18,7 +18,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_pgqueue import registry
-from django_pgqueue.models import Execution, Job, ScheduleRun, Worker
+from django_pgqueue.models import Execution, Hold, Job, ScheduleRun, Worker
 from django_pgqueue.states import Outcome, State
 
 from .acts import offered
@@ -91,11 +91,16 @@ def job_page(admin: JobAdmin, request: HttpRequest, object_id: str, extra_contex
 
 
 def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
-    """Return one job with its arguments, headers and result as text, which can be shown whatever they are."""
+    """Return one job with its arguments, headers and result as text, which can be shown whatever they are.
+
+    And with the key that it has taken for a period, if it has.
+    """
     columns = ("arguments", "headers", "result")
     texts = {f"{column}_text": Left(Cast(column, TextField()), TEXT_LIMIT) for column in columns}
+    hold = Hold.objects.filter(pk=OuterRef("pk"))
+    held = {"held_key": Subquery(hold.values("unique_key")), "held_until": Subquery(hold.values("held_until"))}
     try:
-        job: Job | None = queryset.prefetch_related(None).annotate(**texts).filter(pk=object_id).first()
+        job: Job | None = queryset.prefetch_related(None).annotate(**texts, **held).filter(pk=object_id).first()
     except (ValueError, ValidationError):
         return None
     return job
@@ -123,7 +128,8 @@ def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
         (_("Cancel requested"), when(job.cancel_requested_at)),
         (_("Task unknown since"), when(job.unknown_since)),
         (_("Held back by"), "; ".join(pauses)),
-        (_("Unique key"), job.unique_key and visible(job.unique_key)),
+        (_("Unique key"), visible(job.unique_key or vars(job)["held_key"] or "")),
+        (_("Unique until"), when(vars(job)["held_until"])),
         (_("Limited by"), job.limit_key and visible(job.limit_key)),
         (_("Made by the schedule"), _made_by(job)),
     ]

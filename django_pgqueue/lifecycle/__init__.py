@@ -70,7 +70,17 @@ from .scheduling import (
     schedules,
     vouch,
 )
-from .unique import enqueue_many_unique, enqueue_unique, holders, replace
+from .unique import (
+    HOLDS_PRUNED,
+    enqueue_for_period,
+    enqueue_many_unique,
+    enqueue_unique,
+    holders,
+    holds,
+    prune_holds,
+    replace,
+    replace_for_period,
+)
 from .values import (
     EPOCH,
     Beat,
@@ -99,6 +109,7 @@ from .workers import (
 __all__ = [
     "AHEAD_BYTES",
     "EPOCH",
+    "HOLDS_PRUNED",
     "LOCK_WAIT_SECONDS",
     "PRUNE_LIMIT",
     "VOUCHED_SECONDS",
@@ -131,6 +142,7 @@ __all__ = [
     "claim_one",
     "end_cancelled",
     "enqueue",
+    "enqueue_for_period",
     "enqueue_many",
     "enqueue_many_unique",
     "enqueue_unique",
@@ -140,6 +152,7 @@ __all__ = [
     "fail",
     "fire",
     "holders",
+    "holds",
     "look",
     "next_in_line",
     "note_problem",
@@ -150,6 +163,7 @@ __all__ = [
     "plan_schedule",
     "prunable",
     "prune",
+    "prune_holds",
     "prune_pauses",
     "prune_schedule_runs",
     "prune_workers",
@@ -158,6 +172,7 @@ __all__ = [
     "remove_orphans",
     "remove_schedules",
     "replace",
+    "replace_for_period",
     "rescue",
     "resume",
     "resume_schedule",

@@ -97,6 +97,8 @@ class JobOptions(NamedTuple):
     headers: str | None = None
     unique_key: str | None = None
     unique_ready_only: bool | None = None
+    period_seconds: float | None = None
+    """For how long the key is taken; None: by the states of the job that has it."""
     task_name: str | None = None
     """The task's present name, where the row may have an earlier one: a key counts for the present one."""
 

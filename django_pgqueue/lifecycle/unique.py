@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Unpack
+from typing import Final, Unpack
 
 from django_pgqueue import sql
 from django_pgqueue.db import Connection, execute
 
+from .persistence import persistently
 from .values import DEFAULTS, Enqueued, Row
+
+HOLDS_PRUNED: Final = 1000
+"""Holds that one statement forgets."""
 
 
 def enqueue_unique(
@@ -54,3 +58,33 @@ def holders(connection: Connection, task_name: str, unique_keys: Collection[str]
     """Return, by key, the ids of the jobs of a task that have these keys now."""
     rows = execute(connection, sql.HOLDERS, {"task_name": task_name, "unique_keys": list(unique_keys)})
     return dict(rows)
+
+
+def enqueue_for_period(
+    connection: Connection, *, calls: str, period_seconds: float, **row: Unpack[Row]
+) -> list[Enqueued]:
+    """Add those of `calls` whose keys nobody holds, and hold these for so long; return the new jobs, in that order.
+
+    `calls` is a JSON array as `enqueue_many_unique` takes it, no key in it twice; one without a key is added. Waits for
+    the end of a transaction that has just taken one of the keys.
+    """
+    params = {**DEFAULTS, **row, "calls": calls, "period_seconds": period_seconds}
+    return list(map(Enqueued._make, execute(connection, sql.ENQUEUE_FOR_PERIOD, params)))
+
+
+def replace_for_period(connection: Connection, *, calls: str, **row: Unpack[Row]) -> list[Enqueued]:
+    """Put each of `calls` in the place of the job that holds its key, if that waits; return those jobs."""
+    params: dict[str, object] = {**DEFAULTS, **row, "calls": calls}
+    params.pop("queue_name")  # the job stays in its own
+    return list(map(Enqueued._make, execute(connection, sql.REPLACE_FOR_PERIOD, params)))
+
+
+def holds(connection: Connection, task_name: str, unique_keys: Collection[str]) -> dict[str, int]:
+    """Return, by key, the ids of the jobs that these keys of a task are held for, ended or gone though they may be."""
+    rows = execute(connection, sql.HOLDS, {"task_name": task_name, "unique_keys": list(unique_keys)})
+    return dict(rows)
+
+
+def prune_holds(connection: Connection, limit: int = HOLDS_PRUNED) -> int:
+    """Forget up to `limit` holds whose period is over; return how many."""
+    return len(persistently(connection, sql.PRUNE_HOLDS, {"limit": limit}))

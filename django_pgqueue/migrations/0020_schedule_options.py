@@ -5,7 +5,7 @@ from django_pgqueue.operations import LockTable
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("pgqueue", "0010_job_unique"),
+        ("pgqueue", "0011_hold"),
     ]
 
     operations = [

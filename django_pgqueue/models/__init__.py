@@ -4,9 +4,21 @@ There are no foreign keys in the database: one on executions cost 15 % of the th
 """
 
 from .executions import Execution
+from .holds import Hold
 from .jobs import BATCH_SIZE, DeadJob, Job, JobQuerySet
 from .pauses import Pause
 from .schedules import Schedule, ScheduleRun
 from .workers import Worker
 
-__all__ = ["BATCH_SIZE", "DeadJob", "Execution", "Job", "JobQuerySet", "Pause", "Schedule", "ScheduleRun", "Worker"]
+__all__ = [
+    "BATCH_SIZE",
+    "DeadJob",
+    "Execution",
+    "Hold",
+    "Job",
+    "JobQuerySet",
+    "Pause",
+    "Schedule",
+    "ScheduleRun",
+    "Worker",
+]

@@ -66,7 +66,7 @@ class Maintenance(Service):
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
             Duty("expire", settings.PRUNE_INTERVAL, self._expire),
-            Duty("records", DAY_SECONDS / 4, self._prune_records),
+            Duty("records", DAY_SECONDS / 24, self._prune_records),
         ]
         for duty in self.duties:
             self._put_off(duty, took_seconds=0.0)
@@ -130,7 +130,7 @@ class Maintenance(Service):
         with self.link.use() as connection:
             lifecycle.prune_workers(connection, RECORD_SECONDS)
             lifecycle.prune_pauses(connection, RECORD_SECONDS)
-        return False
+            return lifecycle.prune_holds(connection) == lifecycle.HOLDS_PRUNED
 
 
 class Kind(NamedTuple):

@@ -165,3 +165,13 @@ def test_a_job_that_is_over_has_no_bar_in_the_list(operator: Client, make_job: J
     job = make_job("dead", progress_done=1.0, progress_total=4.0)
     assert "<progress" not in operator.get(JOBS).content.decode()
     assert 'value="0.2500"' in page_of(operator, job)
+
+
+def test_page_says_which_key_a_job_has_and_until_when(operator: Client) -> None:
+    task = tasks.noop.using(unique_key="order:7")
+    page = page_of(operator, task.enqueue())
+    assert "order:7" in page
+    assert "Unique until" not in page
+    page = page_of(operator, task.using(unique_while=3600).enqueue())
+    assert "order:7" in page
+    assert "Unique until" in page

@@ -9,10 +9,11 @@ from functools import partial
 import psycopg
 import pytest
 
-from django_pgqueue import JobLocked, lifecycle, timetable
+from django_pgqueue import JobLocked, lifecycle, registry, timetable
 from django_pgqueue.lifecycle import scheduling
 from django_pgqueue.worker.scheduler import Scheduler
 from tests import helpers
+from tests.app import tasks
 
 OPTIONS = lifecycle.JobOptions("default", 0, 10)
 
@@ -158,6 +159,83 @@ def test_no_act_on_a_schedule_waits_for_its_row(engine, second, monkeypatch):
             with pytest.raises(JobLocked):
                 act()
     assert lifecycle.pause_schedule(engine, one.schedule_id)
+
+
+# ------------------------------------------------------------------ unique keys
+
+KEYED = OPTIONS._replace(unique_key="k", task_name=helpers.NOOP)
+FOR_PERIOD = KEYED._replace(period_seconds=3600.0)
+
+
+def take(connection, options):
+    """Enqueue a job of the same key."""
+    if options is KEYED:
+        helpers.enqueue_unique(connection, "k")
+    else:
+        helpers.enqueue_for_period(connection, "k")
+
+
+@pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
+@pytest.mark.parametrize(("end", "what"), [("COMMIT", "duplicate"), ("ROLLBACK", "fired")])
+def test_a_tick_that_meets_an_enqueue_of_its_key_is_skipped_or_fired_as_that_ends(
+    engine, second, watcher, options, end, what
+):
+    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    second.execute("BEGIN")
+    take(second, options)
+    waiting = helpers.Background(lambda: helpers.fire(engine, one, options=options))
+    helpers.wait_for_lock(watcher, engine.info.backend_pid)
+    assert helpers.fire(watcher, one, options=options) is None, "nobody else waits for it, or fires it"
+    second.execute(end)
+    assert waiting.result().what == what
+    assert counts(engine) == (1, 1)
+    assert helpers.fire(second, one, options=options) is None
+
+
+@pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
+def test_for_a_key_that_an_open_transaction_has_it_waits_once_and_the_tick_stays_owed(engine, second, options):
+    engine.execute("SET lock_timeout = '50ms'")
+    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    with helpers.transaction(second):
+        take(second, options)
+        for _ in range(2):
+            assert helpers.fire(engine, one, options=options) == ("waits", None)
+        assert counts(engine) == (0, 0)
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            lifecycle.run_schedule(engine, one, options)
+    assert helpers.fire(engine, one, options=options).what == "fired"
+    assert counts(engine) == (1, 1)
+
+
+def test_while_a_key_is_waited_for_the_other_schedules_fire(engine, second, monkeypatch):
+    monkeypatch.setattr(timetable, "definitions", lambda alias: {})
+    monkeypatch.setitem(registry._tasks, helpers.NOOP, tasks.noop.using(unique_key="k"))
+    engine.execute("SET lock_timeout = '50ms'")
+    helpers.make_schedule(engine, "held")
+    helpers.make_schedule(engine, "free", task_name="tests.app.tasks.add", arguments='{"args":[1],"kwargs":{}}')
+    with helpers.transaction(second):
+        take(second, KEYED)
+        assert Scheduler().turn(engine) > 1, "it is not tried again without a pause"
+        assert counts(engine) == (1, 1)
+    Scheduler().turn(engine)
+    assert counts(engine) == (2, 2)
+
+
+@pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
+def test_eight_schedules_of_one_key_make_one_job_at_once(new_connection, engine, options):
+    ones = [helpers.schedule_of(engine, helpers.make_schedule(engine, f"{number}")) for number in range(8)]
+    firing = [helpers.Background(partial(helpers.fire, new_connection(), one, options=options)) for one in ones]
+    assert sorted(each.result().what for each in firing) == ["duplicate"] * 7 + ["fired"]
+    assert counts(engine) == (1, 8)
+
+
+@pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
+def test_what_an_operator_asks_for_is_not_noted_where_the_key_is_taken(engine, options):
+    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    assert lifecycle.run_schedule(engine, one, options).what == "fired"
+    assert lifecycle.run_schedule(engine, one, options) == ("duplicate", None)
+    assert counts(engine) == (1, 1)
+    assert len(lifecycle.holds(engine, helpers.NOOP, ["k"])) == (options is FOR_PERIOD)
 
 
 def test_a_tick_fired_inside_a_transaction_that_rolls_back_was_never_fired(engine, second):

@@ -6,6 +6,7 @@ the package is asked about for every role. The others do the real thing.
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from itertools import chain
 from typing import Any
@@ -20,17 +21,20 @@ from django_pgqueue.models import Job
 from tests import helpers
 from tests.app import tasks
 from tests.process.harness import django
-from tests.security.conftest import GROUPS
+from tests.security.conftest import BLOCK, DOCUMENT, GROUPS
 from tests.test_sql import call_everything
 
 ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY"}
 OPERATOR = {"CANCEL", "RETRY", "PAUSE"}
 READING = {
     "LANES", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "RESCUABLE", "EXISTING", "PRUNABLE",
-    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "LAST_ID", "SCHEDULES", "HOLDERS", "SCHEDULE_ARGUMENTS",
+    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "LAST_ID", "SCHEDULES", "HOLDERS", "HOLDS", "SCHEDULE_ARGUMENTS",
 }  # fmt: skip
-UNIQUE = {"ENQUEUE_UNIQUE", "ENQUEUE_OR_REPLACE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_MANY_OR_REPLACE"}
-"""For who may both enqueue and look; to replace also what an operator may."""
+UNIQUE = {
+    "ENQUEUE_UNIQUE", "ENQUEUE_OR_REPLACE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_MANY_OR_REPLACE",
+    "ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD",
+}  # fmt: skip
+"""For who may both enqueue and look, and has what the page says besides."""
 SCHEDULER = {
     "SCHEDULES", "FIRE", "RUN_SCHEDULE", "PLAN_SCHEDULE", "ADD_SCHEDULE", "CHANGE_SCHEDULE", "VOUCH", "SWITCH_SCHEDULE",
     "REMOVE_SCHEDULES", "PRUNE_SCHEDULE_RUNS", "SCHEDULE_ARGUMENTS", "NOTE_PROBLEM",
@@ -49,7 +53,7 @@ MAY = {
     "scheduler": SCHEDULER
     | ENQUEUER
     | {"EXISTING", "FIRST_ID_SINCE", "LAST_ID", "HOLDERS", "PRUNABLE", "PRUNABLE_TASK"}  # names and states of jobs
-    | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE"},
+    | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_FOR_PERIOD", "HOLDS"},
 }
 
 
@@ -163,6 +167,29 @@ def test_an_application_that_is_operator_and_enqueuer_needs_no_more(superuser, a
             assert Job.objects.filter(pk=job.pk).cancel() == 1
     finally:
         superuser.execute(f"REVOKE {made_roles.group('enqueuer')} FROM {made_roles.user('operator')}")
+
+
+def test_who_enqueues_with_a_key_needs_what_the_page_says_besides(superuser, as_role, made_roles):
+    page = DOCUMENT.read_text()
+    granted = [*re.findall(r"`(GRANT UPDATE [^`]+)`", page), *BLOCK.findall(page)[2].strip().split(";\n")]
+    user, viewer = made_roles.user("enqueuer"), made_roles.group("viewer")
+    superuser.execute(f"GRANT {viewer} TO {user}")
+    for grant in granted:
+        superuser.execute(f"{grant.removesuffix(';').removesuffix(' TO web')} TO {user}")
+    try:
+        with as_role("enqueuer"):
+            for unique_while in ("ready", "ready+running", 3600):
+                task = tasks.add.using(unique_key=f"{unique_while}", unique_while=unique_while, on_conflict="replace")
+                job = task.enqueue(1)
+                assert task.enqueue(2).pk == job.pk
+                assert task.enqueue_many([((3,), {}), ((4,), {})]) == [job.pk, job.pk]
+                job.refresh_from_db()
+                assert job.arguments["args"] == [4]
+    finally:
+        superuser.execute(f"REVOKE {viewer} FROM {user}")
+        for grant in granted:
+            revoked = grant.removesuffix(";").removesuffix(" TO web").replace("GRANT", "REVOKE", 1)
+            superuser.execute(f"{revoked} FROM {user}")
 
 
 JOBS = {

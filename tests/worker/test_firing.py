@@ -10,9 +10,9 @@ from django.contrib.auth.models import Group
 from django.db import connections
 from django.test import override_settings
 
-from django_pgqueue import InvalidTask, every, lifecycle, registry, task, timetable
+from django_pgqueue import InvalidTask, db, every, lifecycle, registry, task, timetable
 from django_pgqueue.backend.compat import task_enqueued
-from django_pgqueue.models import Job, Schedule, ScheduleRun
+from django_pgqueue.models import Hold, Job, Schedule, ScheduleRun
 from django_pgqueue.task import Task
 from django_pgqueue.worker.link import Link
 from django_pgqueue.worker.scheduler import Scheduler, Schedules
@@ -151,6 +151,24 @@ def test_under_an_earlier_name_it_has_the_key_of_the_present_one(engine, worker)
     worker.next_tick(schedule_id)
     worker.turn()
     assert Job.objects.get(state="ready").task_name == "shop.renamed"
+
+
+def test_a_key_for_a_period_keeps_ticks_away_until_that_is_over_whatever_becomes_of_the_job(
+    engine, worker, monkeypatch
+):
+    made = worker.has(unique_key=KEY, unique_while=timedelta(hours=1))
+    there = made.enqueue()
+    there.cancel()
+    helpers.make_schedule(engine)
+    worker.turn()
+    assert jobs_made() == [None]
+    for shift_seconds in (3601.0, 3701.0):
+        monkeypatch.setattr(db.clock, "shift_seconds", shift_seconds)
+        worker.turn()
+    assert jobs_made() == [None, Job.objects.latest("pk").pk, None]
+    assert Job.objects.latest("pk").unique_key is None, "the hold has it"
+    assert made.enqueue().pk == Job.objects.latest("pk").pk
+    assert Hold.objects.get().held_until - Job.objects.latest("pk").enqueued_at == timedelta(hours=1)
 
 
 @pytest.mark.parametrize("knows", [None, {}, {"unique_key": KEY}])

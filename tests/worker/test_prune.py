@@ -257,3 +257,14 @@ def test_a_slow_duty_rests_ten_times_as_long_unless_it_failed_or_has_more_to_do(
     with contextlib.suppress(OSError):
         maintenance.tick()
     assert at_least < duty.due_at - began < less_than
+
+
+def test_holds_that_are_over_are_forgotten_all_of_them(maintenance, engine):
+    helpers.enqueue_for_period(engine, *map(str, range(2500)), period_seconds=0.001)
+    helpers.enqueue_for_period(engine, "held")
+    records = duty_of(maintenance, "records")
+    records.due_at = 0.0
+    while records.due_at < time.monotonic() + 60:  # it goes on while there are more
+        records.due_at = 0.0
+        maintenance.tick()
+    assert helpers.scalar(engine, "SELECT string_agg(unique_key, '') FROM pgqueue_hold") == "held"
