@@ -47,7 +47,7 @@ def _run(connection: Any, one: lifecycle.Scheduled) -> bool:
         options = firing.options_of(connection, one)
     except firing.CannotFire as error:
         told = {"name": visible(one.name), "why": visible(str(error))}
-        raise NotDone(_("%(name)s cannot run: %(why)s") % told) from None
+        raise NotDone(_("No job is enqueued for %(name)s: %(why)s") % told) from None
     fired = lifecycle.run_schedule(connection, one, options)
     if fired is None:
         return False

@@ -146,6 +146,7 @@ class ScheduleForm(ModelForm):
                 expressions.check(given["expression"], given.get("time_zone", "UTC"))
             except ValueError as error:
                 self.add_error("expression", str(error))
+        self._check_jitter(given.get("task_name"), given["jitter_seconds"])
         if not isinstance(args, list):
             self.add_error("args", _("It must be a list, as in [1, 2]."))
         elif not isinstance(kwargs, dict):
@@ -162,6 +163,14 @@ class ScheduleForm(ModelForm):
             encode_arguments(args, kwargs)
         except (TypeError, ValueError) as error:
             self.add_error("args", _("The task cannot be called with these: %(why)s") % {"why": error})
+
+    def _check_jitter(self, task_name: str | None, jitter_seconds: float) -> None:
+        task = registry.get(task_name) if task_name else None
+        try:
+            if task is not None:
+                timetable.check_jitter(task, jitter_seconds)
+        except ValueError as error:
+            self.add_error("jitter_seconds", str(error))
 
     def definition(self) -> Definition:
         """Return what a valid form says."""

@@ -15,8 +15,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, registry
 from django_pgqueue.models import Job, Schedule, ScheduleRun
+from django_pgqueue.task import Task
 from tests import helpers
 from tests.app import tasks
 
@@ -263,6 +264,56 @@ def test_one_whose_expression_is_wrong_cannot_be_resumed(planner: Client, db: No
     one = make(expression="whenever")
     lifecycle.pause_schedule(connection, one.pk)
     assert "Nothing was changed" in planner.post(f"{SCHEDULES}{one.pk}/resume/", follow=True).content.decode()
+
+
+def has(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Task[Any, Any]:
+    """Give the known task these options."""
+    made: Task[Any, Any] = Task(func=tasks.noop.func, name=helpers.NOOP, **options)
+    monkeypatch.setitem(registry._tasks, helpers.NOOP, made)
+    return made
+
+
+@pytest.mark.parametrize("unique_while", ["ready", 60])
+def test_run_now_names_the_job_that_is_in_the_way(
+    planner: Client, db: None, monkeypatch: pytest.MonkeyPatch, unique_while: Any
+) -> None:
+    there = has(monkeypatch, unique_key="k", unique_while=unique_while).enqueue()
+    one = make("<b>")
+    answer = planner.post(f"{SCHEDULES}{one.pk}/run/", follow=True).content.decode()
+    assert f"No job is enqueued for &lt;b&gt;: job {there.pk} has its unique key." in answer
+    chosen = {"action": "run_selected", "_selected_action": [one.pk, make("other", task_name="x.y").pk]}
+    answer = planner.post(SCHEDULES, chosen, follow=True).content.decode()
+    assert f"job {there.pk} has its unique key." in answer
+    assert "1 job is enqueued" in answer
+    assert "left as they are" not in answer
+    assert Job.objects.filter(task_name=helpers.NOOP).count() == 1
+    assert LogEntry.objects.count() == 1
+
+
+def test_run_now_says_what_is_wrong_with_the_key(planner: Client, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    has(monkeypatch, unique_key=lambda *args: 7)
+    answer = planner.post(f"{SCHEDULES}{make().pk}/run/", follow=True).content.decode()
+    assert "No job is enqueued for nightly: the unique key raised TypeError" in answer
+    assert not Job.objects.exists()
+
+
+def test_what_a_worker_could_not_fire_is_shown_with_the_reason(planner: Client, db: None) -> None:
+    one = make(due_in=-60.0)
+    lifecycle.note_problem(connection, helpers.schedule_of(connection, one.pk), "the unique key raised <KeyError>")
+    for text in (page(planner), page(planner, f"{SCHEDULES}{one.pk}/change/")):
+        assert "the unique key raised &lt;KeyError&gt;" in text
+    assert ">wrong<" in page(planner)
+
+
+def test_a_schedule_has_the_expiry_and_the_uniqueness_of_its_task(
+    planner: Client, db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has(monkeypatch, unique_key="k", expires=30)
+    given = GIVEN | {"task_name": helpers.NOOP}
+    assert "make jitter shorter" in str(errors(planner.post(f"{SCHEDULES}add/", given))["jitter_seconds"])
+    planner.post(f"{SCHEDULES}add/", given | {"jitter_seconds": "29"})
+    one = Schedule.objects.get()
+    assert (one.expires_seconds, one.is_unique) == (30.0, True)
 
 
 @pytest.mark.parametrize("held", ALL[1:])
