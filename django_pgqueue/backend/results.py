@@ -15,6 +15,7 @@ from django.db.models import OuterRef
 from django.db.models.functions import JSONObject
 
 from django_pgqueue import registry
+from django_pgqueue.exceptions import seconds
 from django_pgqueue.states import Outcome, State
 
 from .compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_backends
@@ -44,10 +45,15 @@ class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own takes non
     After `refresh()` it is that of the same job at that time. Raises `TaskResultDoesNotExist` where the row is gone.
     """
 
-    __slots__ = ("_database",)
+    __slots__ = ("_database", "is_duplicate")
+
+    is_duplicate: bool
+    """Whether `enqueue()` has found this job instead of adding one, for its unique key."""
 
     def __getattr__(self, name: str) -> Any:
         """Called for what is not set yet."""
+        if name == "is_duplicate":
+            return False
         if name not in FIELDS:
             raise AttributeError(name)
         self.load()
@@ -143,16 +149,31 @@ def _task_of(job: Job, backend: str, history: list[dict[str, Any]]) -> PgQueueTa
         "priority": job.priority,
         "run_after": None if moved or job.run_after == job.enqueued_at else job.run_after,
         "backend": backend,
+        "expires": job.expires_at,
+        "headers": job.headers if isinstance(job.headers, dict) else None,
     }
+    if job.unique_key is not None:
+        row["unique_key"] = job.unique_key
     if known is not None and known.adapter is not None:
         if job.max_attempts != known.max_attempts:
             row["max_attempts"] = job.max_attempts
+        if _is_expiry_of(job, known.expires):
+            row["expires"] = known.expires
+        if callable(known.unique_key):
+            row["unique_key"] = known.unique_key
         return _changed(known.adapter.task, row)
     task_class: Any = task_backends[backend].task_class
     defaults = {field.name: field.default for field in fields(task_class)}
     func = _unknown(job.task_name) if known is None else known.func
     takes_context = known is not None and known.takes_context
     return _made(task_class, {**defaults, **row, "func": func, "takes_context": takes_context})
+
+
+def _is_expiry_of(job: Job, expires: Any) -> bool:
+    """Say whether a job expires as its task says, counted from its enqueue."""
+    if job.expires_at is None or expires is None or isinstance(expires, datetime):
+        return bool(job.expires_at == expires)
+    return abs((job.expires_at - job.enqueued_at).total_seconds() - seconds(expires)) < 0.001
 
 
 def _changed(task: PgQueueTask[Any, Any], changes: Mapping[str, Any]) -> PgQueueTask[Any, Any]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.core import checks
@@ -18,9 +18,20 @@ from django_pgqueue.task import Task as EngineTask
 
 from . import results
 from .adapter import Adapter
-from .compat import BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist, normalize_json, task_enqueued
+from .compat import (
+    BaseTaskBackend,
+    InvalidTask,
+    Task,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    normalize_json,
+    task_enqueued,
+)
 from .results import JobResult
 from .tasks import DEFAULTS, PgQueueTask, adopt, for_engine
+
+if TYPE_CHECKING:
+    from django_pgqueue.models import Job
 
 ID = re.compile(r"[0-9]{1,19}", re.ASCII)
 OPTIONS = frozenset({"DATABASE"}) | DEFAULTS
@@ -50,7 +61,8 @@ class PgQueueBackend(BaseTaskBackend):
         """Add a job in the transaction that the caller has open; raises before anything is written.
 
         `InvalidTask` for a task that no worker would find, `TypeError` for arguments that do not fit the function or
-        have no form in JSON, `ValueError` for what cannot be stored.
+        have no form in JSON, `ValueError` for what cannot be stored, `DuplicateJob` where the task says so. With a
+        unique key that another job has, that one's result is returned, `is_duplicate`, and nobody is told.
         """
         self.validate_task(task)
         if not isinstance(task, PgQueueTask):
@@ -63,12 +75,24 @@ class PgQueueBackend(BaseTaskBackend):
             job = words.insert(_plain(args), _plain(kwargs))
         except exceptions.InvalidTask as error:
             raise InvalidTask(str(error)) from error
+        if job.is_duplicate:
+            return self._of_duplicate(task, job)
         result = results.of_job_row(job, self.alias, [])
         task_enqueued.send_robust(type(self), task_result=result)
         words.tell(job)
         if get_settings().IMMEDIATE:
             with suppress(TaskResultDoesNotExist):  # a task may keep nothing
                 result = self.get_result(result.id)
+        return result
+
+    def _of_duplicate(self, task: PgQueueTask[Any, Any], job: Job) -> JobResult:
+        """Return the result of a job that was there; of one that is gone, and whose key is held still, its id."""
+        database = str(job._state.db)
+        try:
+            result = results.load(database, job.pk, self.alias)
+        except TaskResultDoesNotExist:
+            result = results.told(task, job.pk, database, TaskResultStatus.READY, {})
+        object.__setattr__(result, "is_duplicate", True)
         return result
 
     def get_result(self, result_id: str) -> JobResult:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
-from django_pgqueue import exceptions, registry
+from django_pgqueue import exceptions, registry, timetable
 from django_pgqueue.conf import Retention
 from django_pgqueue.exceptions import Duration
 from django_pgqueue.retry import Backoff
-from django_pgqueue.task import Errors, Isolation
+from django_pgqueue.task import Errors, Isolation, OnConflict, UniqueKey, UniqueWhile
 from django_pgqueue.task import Task as EngineTask
+from django_pgqueue.timetable import Times
+from django_pgqueue.validation import RunAfter
 
 from . import telling
 from .adapter import Adapter
@@ -53,6 +55,11 @@ class Options(TypedDict, total=False):
     retention: Retention | Mapping[str, Retention] | None
     store_result: bool
     aliases: Sequence[str]
+    expires: Duration | None
+    unique_key: UniqueKey | None
+    unique_while: UniqueWhile
+    on_conflict: OnConflict
+    schedule: Times | Iterable[Times]
 
 
 DEFAULTS = frozenset({"MAX_ATTEMPTS", "BACKOFF", "TIMEOUT", "RETENTION"})
@@ -79,6 +86,13 @@ class PgQueueTask(TypedTask[P, R]):
     retention: Retention | Mapping[str, Retention] | None = None
     store_result: bool = True
     aliases: Sequence[str] = ()
+    expires: RunAfter | None = None
+    unique_key: UniqueKey | None = None
+    unique_while: UniqueWhile = "ready+running"
+    on_conflict: OnConflict = "skip"
+    schedule: Times | Iterable[Times] = field(default=(), repr=False, compare=False)
+    headers: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    """Set by `using()`, and by no option."""
     delay: timedelta | None = None
     """From the enqueue, by the queue's time: set by `using(run_after=timedelta)`, and by no option."""
 
@@ -95,6 +109,11 @@ class PgQueueTask(TypedTask[P, R]):
         run_after: datetime | timedelta | None = None,
         backend: str | None = None,
         max_attempts: int | None = None,
+        headers: Mapping[str, Any] | None = None,
+        expires: RunAfter | None = None,
+        unique_key: UniqueKey | None = None,
+        unique_while: UniqueWhile | None = None,
+        on_conflict: OnConflict | None = None,
     ) -> PgQueueTask[P, R]:
         """Return a copy with other values; what is None stays. `run_after` may be a timedelta from the enqueue."""
         given: dict[str, Any] = {
@@ -102,6 +121,11 @@ class PgQueueTask(TypedTask[P, R]):
             "queue_name": queue_name,
             "backend": backend,
             "max_attempts": max_attempts,
+            "headers": headers,
+            "expires": expires,
+            "unique_key": unique_key,
+            "unique_while": unique_while,
+            "on_conflict": on_conflict,
         }
         changes = {name: value for name, value in given.items() if value is not None}
         if isinstance(run_after, timedelta):
@@ -111,7 +135,8 @@ class PgQueueTask(TypedTask[P, R]):
         return replace(self, **changes)
 
 
-OURS = tuple(sorted({field.name for field in fields(PgQueueTask)} - {field.name for field in fields(Task)} - {"delay"}))
+NOT_THE_ENGINE_S = {"delay", "schedule"}
+OURS = tuple(sorted({one.name for one in fields(PgQueueTask)} - {one.name for one in fields(Task)} - NOT_THE_ENGINE_S))
 
 
 @overload
@@ -152,7 +177,9 @@ def adopt(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
         return known
     try:
         made = for_engine(task)
+        timetable.check_schedule(made, task.schedule)  # before anything is known of the task
         registry.register(made)
+        timetable.declare(made, task.schedule)
     except exceptions.InvalidTask as error:
         raise InvalidTask(str(error)) from error
     telling.connect(made.name)

@@ -12,7 +12,7 @@ def problems():
 
 @pytest.mark.parametrize(
     ("options", "word"),
-    [({"DATABSE": "default"}, "DATABSE"), ({"DATABASE": "nowhere"}, "nowhere")],
+    [({"DATABSE": "default"}, "DATABSE"), ({"DATABASE": "nowhere"}, "nowhere"), ({"UNIQUE_KEY": "k"}, "UNIQUE_KEY")],
 )
 def test_a_wrong_option_is_named(configure, options, word):
     configure(OPTIONS=options)

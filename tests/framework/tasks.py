@@ -5,7 +5,7 @@ from pathlib import Path
 
 from django.db import connection
 
-from django_pgqueue import Cancel
+from django_pgqueue import Cancel, cron
 from django_pgqueue.backend import task as our_task
 from django_pgqueue.backend.compat import TaskContext, task
 
@@ -90,3 +90,17 @@ def look_around(context, started):
 @task(takes_context=True)
 def tell(context):
     context.job.progress(1, 2, "half")
+
+
+def by_number(number, **kwargs):
+    return f"number:{number}"
+
+
+@our_task(unique_key=by_number, expires=600)
+def once_each(number, text=""):
+    return text
+
+
+@our_task(schedule=cron("0 9 * * *", args=["daily"], name="framework"))
+def swept(what):
+    return what
