@@ -107,9 +107,9 @@ def task(
             hint = f"did you mean {close[0]!r}?" if close else f"they are {', '.join(sorted(OPTIONS))}"
             raise InvalidTask(f"@task has no option {unknown!r}: {hint}")
         made: Task[Any, Any] = Task(func=func, **options)
-        timetable.check_schedule(made, schedule)  # before anything is known of the task
+        times = timetable.check_schedule(made, schedule)  # before anything is known of the task
         registry.register(made)
-        timetable.declare(made, schedule)
+        timetable.declare(made, times)
         return made
 
     return decorate if function is None else decorate(function)

@@ -32,11 +32,12 @@ class LeftToOthers(CannotFire):
 def options_of(connection: Connection, one: Scheduled) -> JobOptions:
     """Return what the next job of a schedule is enqueued with; runs the middleware, as each enqueue does.
 
-    Queue, priority, attempts and expiry are the row's for a schedule of the code, the task's for one of the admin.
+    For a schedule of the code the row says it, and this may be older or newer code: where it says that there is a key,
+    only code with one may fire it. One of the admin follows its task where that is known.
     Raises `LeftToOthers`, or `CannotFire` if the task's key or a middleware does not do; nothing is written then.
     """
     task = registry.get(one.task_name)
-    if one.is_unique and (task is None or task.unique_key is None):
+    if one.is_unique and (task is None or (one.is_of_code and task.unique_key is None)):
         raise LeftToOthers(f"its jobs are unique, and the code here has no unique key for {one.task_name}")
     if task is None:
         return _stored(one)

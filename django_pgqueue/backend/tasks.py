@@ -177,9 +177,9 @@ def adopt(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
         return known
     try:
         made = for_engine(task)
-        timetable.check_schedule(made, task.schedule)  # before anything is known of the task
+        times = timetable.check_schedule(made, task.schedule)  # before anything is known of the task
         registry.register(made)
-        timetable.declare(made, task.schedule)
+        timetable.declare(made, times)
     except exceptions.InvalidTask as error:
         raise InvalidTask(str(error)) from error
     telling.connect(made.name)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection
 
-from django_pgqueue import DuplicateJob, cron, every, lifecycle, registry, timetable
+from django_pgqueue import DuplicateJob, cron, every, registry, timetable
 from django_pgqueue.backend import PgQueueTask
 from django_pgqueue.backend import task as our_task
 from django_pgqueue.backend.compat import InvalidTask, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
@@ -123,28 +122,36 @@ def test_headers_go_with_the_job_and_are_on_the_result_s_task():
 # ------------------------------------------------------------------ schedules
 
 
-def test_a_schedule_of_a_task_is_one_of_the_code(told):
-    assert timetable.definitions("default")["framework"].task_name == tasks.swept.module_path
-    assert run_jobs(until=timedelta(days=1), schedules=True) >= 1
-    job = Job.objects.get(task_name=tasks.swept.module_path)
-    assert (job.state, job.result, job.max_attempts) == ("succeeded", "daily", 1)
-    assert str(job.pk) in told
+@pytest.fixture
+def alone(monkeypatch):
+    """A process without any task."""
+    monkeypatch.setattr(registry, "_tasks", {})
+    monkeypatch.setattr(timetable, "_declared", {})
 
 
-def test_it_is_where_the_backend_has_its_jobs(configure, monkeypatch):
+def test_a_schedule_of_a_task_is_one_of_the_code(alone, told):
+    times = (each for each in [every(hours=1, args=[1]), every(hours=3, args=[2], name="rarely")])
+    swept = our_task(schedule=times)(tasks.bare.func)
+    assert run_jobs(until=timedelta(hours=3), schedules=True, raising=True) == 4
+    assert {one.name for one in Schedule.objects.all()} == {swept.module_path, "rarely"}
+    assert sorted(Job.objects.values_list("result", flat=True)) == [1, 1, 1, 2]
+    assert set(Job.objects.values_list("max_attempts", flat=True)) == {1}
+    assert sorted(told) == sorted(str(pk) for pk in Job.objects.values_list("pk", flat=True))
+
+
+def test_it_is_where_the_backend_has_its_jobs(alone, configure):
     configure(OPTIONS={"DATABASE": "other"})
-    for module, name in ((registry, "_tasks"), (timetable, "_declared")):
-        monkeypatch.setattr(module, name, {})
-    made = our_task(schedule=[every(hours=1), every(hours=2, name="second")])(tasks.noop.func)
-    assert set(timetable.definitions("other")) == {made.module_path, "second"}
+    our_task(schedule=every(hours=1, args=[1]))(tasks.bare.func)
+    assert len(timetable.definitions("other")) == 1
     assert timetable.definitions("default") == {}
 
 
-def test_a_copy_declares_no_schedule_anew(monkeypatch):
+def test_a_copy_declares_no_schedule_anew(alone, monkeypatch):
+    swept = our_task(schedule=every(hours=1, args=[1]))(tasks.bare.func)
     monkeypatch.setattr(timetable, "declare", None)
-    assert tasks.swept.using(priority=1).enqueue("now").task == tasks.swept.using(priority=1)
-    assert not Schedule.objects.exists()
-    assert not lifecycle.schedules(connection)[1]
+    copy = swept.using(priority=1)
+    assert copy.enqueue(1).task == copy
+    assert len(timetable.definitions("default")) == 1
 
 
 # ------------------------------------------------------------------ what is wrong
@@ -164,9 +171,7 @@ def test_a_copy_declares_no_schedule_anew(monkeypatch):
         ({"schedule": cron("@daily", args=[1], jitter=60), "expires": 60}, "make jitter shorter"),
     ],
 )
-def test_a_wrong_option_is_refused_at_its_import_and_nothing_is_known_of_the_task(options, words, monkeypatch):
-    monkeypatch.setattr(registry, "_tasks", {})
-    monkeypatch.setattr(timetable, "_declared", {})
+def test_a_wrong_option_is_refused_at_its_import_and_nothing_is_known_of_the_task(alone, options, words):
     with pytest.raises(InvalidTask, match=words):
         our_task(**options)(tasks.bare.func)
     assert registry._tasks == timetable._declared == {}

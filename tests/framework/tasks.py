@@ -5,7 +5,7 @@ from pathlib import Path
 
 from django.db import connection
 
-from django_pgqueue import Cancel, cron
+from django_pgqueue import Cancel
 from django_pgqueue.backend import task as our_task
 from django_pgqueue.backend.compat import TaskContext, task
 
@@ -99,8 +99,3 @@ def by_number(number, **kwargs):
 @our_task(unique_key=by_number, expires=600)
 def once_each(number, text=""):
     return text
-
-
-@our_task(schedule=cron("0 9 * * *", args=["daily"], name="framework"))
-def swept(what):
-    return what

@@ -22,7 +22,6 @@ from tests.app import tasks
 from tests.framework import tasks as framework
 
 KEY = "the key"
-HOLDER = {"unique_key": KEY}
 
 
 class Worker:
@@ -171,27 +170,41 @@ def test_a_key_for_a_period_keeps_ticks_away_until_that_is_over_whatever_becomes
     assert Hold.objects.get().held_until - Job.objects.latest("pk").enqueued_at == timedelta(hours=1)
 
 
-@pytest.mark.parametrize("knows", [None, {}, {"unique_key": KEY}])
+@pytest.mark.parametrize("knows", [False, True], ids=["unknown", "without a key"])
 def test_a_unique_one_is_left_to_workers_whose_code_has_its_key(engine, worker, knows, monkeypatch, caplog):
-    schedule_id = helpers.make_schedule(engine, is_unique=True)
-    if knows is None:
-        monkeypatch.delitem(registry._tasks, helpers.NOOP)
-    else:
-        worker.has(**knows)
+    monkeypatch.delitem(registry._tasks, helpers.NOOP)
+    if knows:
+        worker.has()
+    seen_at, _ = lifecycle.schedules(engine)
+    definition = helpers.definition(is_unique=True)
+    schedule_id = lifecycle.add_schedule(engine, definition, origin="code", next_run_at=seen_at)
+    assert schedule_id is not None
     for _ in range(3):
         worker.turn()
-    assert len(jobs_made()) == bool(knows)
-    assert [record.levelname for record in caplog.records] == ([] if knows else ["WARNING"])
-    assert ("the code here has no unique key" in Schedule.objects.get().problem) is not bool(knows)
-    worker.has(**HOLDER)
+    assert jobs_made() == []
+    assert "the code here has no unique key" in Schedule.objects.get().problem
+    worker.has(unique_key=KEY)
     Scheduler().turn(engine)
     assert len(jobs_made()) == 1
     assert Schedule.objects.get().problem == ""
-    if not knows:
-        worker.has(unique_key=None)
-        worker.next_tick(schedule_id)
-        worker.turn()
-        assert len(caplog.records) == 1, "said but once, whatever others do in between"
+    worker.has()
+    worker.turn()
+    worker.next_tick(schedule_id)
+    worker.turn()
+    assert [record.levelname for record in caplog.records] == ["WARNING"], "said once, whatever others do in between"
+
+
+def test_one_of_the_admin_goes_without_a_key_when_its_task_has_none_any_more(engine, worker):
+    worker.has()
+    helpers.make_schedule(engine, is_unique=True)
+    worker.turn()
+    assert Job.objects.get().unique_key is None
+
+
+def test_one_of_the_admin_whose_task_is_gone_and_had_a_key_is_shown(engine, worker):
+    helpers.make_schedule(engine, task_name="shop.tasks.gone", is_unique=True)
+    worker.turn()
+    assert Schedule.objects.get().problem.endswith("the code here has no unique key for shop.tasks.gone")
 
 
 # ------------------------------------------------------------------ what the project's own code does
