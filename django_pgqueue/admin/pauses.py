@@ -8,7 +8,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -191,17 +191,17 @@ class PauseAdmin(ReadOnlyAdmin):
 
 def held_back_by(queue_name: str, task_name: str, database: str | None) -> list[str]:
     """Return in words the pauses that a job waits behind."""
-    pauses = (
-        Pause.objects.using(database)
-        .annotate(seen_at=Now())
-        .filter(name__in=[queue_name, *registry.names_of(task_name)])
-    )
+    pauses = in_force().using(database).filter(name__in=[queue_name, *registry.names_of(task_name)])
     return [
         " ".join(filter(None, [_told(pause), visible(pause.reason)]))
         for pause in pauses
-        if (pause.kind != Pausable.QUEUE or pause.name == queue_name)
-        and (pause.paused_until is None or pause.paused_until > seen_at(pause))
+        if pause.kind != Pausable.QUEUE or pause.name == queue_name
     ]
+
+
+def in_force() -> QuerySet[Pause]:
+    """Return the pauses that are not over."""
+    return Pause.objects.filter(Q(paused_until__isnull=True) | Q(paused_until__gt=Now()))
 
 
 def _told(pause: Pause) -> str:
