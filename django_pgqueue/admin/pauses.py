@@ -75,7 +75,7 @@ class PauseAdmin(ReadOnlyAdmin):
     """Pauses, the latest first."""
 
     form = PauseForm
-    list_display = ["state", "what", "waiting", "since", "until", "by", "why"]
+    list_display = ["state", "what", "waiting", "running", "since", "until", "by", "why"]
     list_display_links = None
     ordering = ["-paused_at"]
     actions = ["resume_selected", "clear_selected"]
@@ -167,6 +167,11 @@ class PauseAdmin(ReadOnlyAdmin):
             return "–"
         count = control.waiting(pause.name, database=_alias()).order_by()[: COUNTED + 1].count()
         return f"{COUNTED:,}+" if count > COUNTED else f"{count:,}"
+
+    @admin.display(description=_("still running"))
+    def running(self, pause: Pause) -> str:
+        """Return how many jobs have begun before the pause and go on: at 0 it is drained."""
+        return f"{control.running(**_target(pause), database=_alias()).count():,}"
 
     @admin.display(description=_("since"))
     def since(self, pause: Pause) -> Any:

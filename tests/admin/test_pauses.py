@@ -16,7 +16,7 @@ from django_pgqueue.models import Job, Pause
 from django_pgqueue.task import Task
 from tests.app import tasks
 
-from .conftest import JobMaker
+from .conftest import JobMaker, add_execution
 
 LIST = "/admin/pgqueue/pause/"
 FORM = {"kind": "queue", "name": "mail", "paused_until_0": "", "paused_until_1": "", "reason": "the server is down"}
@@ -140,3 +140,13 @@ def test_the_list_of_jobs_marks_what_is_held_back(
     rows = operator.get("/admin/pgqueue/job/").content.decode().split("<tr>")
     marked = {match[1] for row in rows if ">paused</div>" in row and (match := re.search(r"#(\d+)", row))}
     assert marked == {str(job.pk) for job in held}
+
+
+def test_the_list_of_pauses_counts_what_still_runs(operator: Client, make_job: JobMaker) -> None:
+    control.pause("mail")
+    control.pause(task="app.add")
+    for queue_name, task_name in (("mail", "app.other"), ("mail", "app.add"), ("other", "app.add")):
+        make_job("running", queue_name=queue_name, task_name=task_name)
+    add_execution(make_job("dead", queue_name="mail"))
+    page = operator.get(LIST).content.decode()
+    assert re.findall(r'field-running">([^<]*)<', page) == ["2", "2"]
