@@ -82,20 +82,18 @@ def drain(
     Without `timeout` it waits as long as it takes, a second at least, for workers obey within one. It stays paused.
     Raises `RuntimeError` inside a transaction, where no worker would see the pause.
     """
-    kind, name = _what(queue_name, task)
+    still = running(queue_name, task=task, database=database)
     where = alias(database)
     if is_in_transaction(connections[where]):
         raise RuntimeError("drain() waits for workers, and they do not see a pause before its transaction is committed")
     pause(queue_name, task=task, reason=reason, by=by, database=where)
     deadline = float("inf") if timeout is None else time.monotonic() + seconds(timeout)
     obeyed_at = time.monotonic() + OBEY_SECONDS
-    while (
-        running := _running(kind, name, where).count()
-    ) or time.monotonic() < obeyed_at:  # until then a worker may claim by what it saw before the pause
+    while (count := still.count()) or time.monotonic() < obeyed_at:  # until then by what was seen before the pause
         if time.monotonic() >= deadline:
             break
         time.sleep(LOOK_SECONDS)
-    return running
+    return count
 
 
 def clear(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> int:
@@ -117,10 +115,12 @@ def waiting(queue_name: str | None = None, *, task: Any = None, database: str | 
     )
 
 
-def _running(kind: Pausable, name: str, where: str) -> QuerySet[Execution]:
+def running(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> QuerySet[Execution]:
+    """Return the queryset of executions that `drain()` waits for the end of."""
     from .models import Execution  # as above
 
-    is_open = Execution.objects.using(where).filter(finished_at__isnull=True)
+    kind, name = _what(queue_name, task)
+    is_open = Execution.objects.using(alias(database)).filter(finished_at__isnull=True)
     if kind is Pausable.QUEUE:
         return is_open.filter(job__queue_name=name)
     return is_open.filter(job__task_name__in=registry.names_of(name))

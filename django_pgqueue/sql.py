@@ -608,10 +608,11 @@ SELECT lane.queue_name, lane.priority,
            FROM paused
            WHERE kind = 'queue' AND name = lane.queue_name
        ),
-       ARRAY (SELECT name FROM paused WHERE kind = 'task')
+       NULL, NULL
 FROM lane
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, ARRAY (SELECT name FROM paused WHERE kind = 'task')
+SELECT NULL, NULL, NULL, NULL,
+       ARRAY (SELECT name FROM paused WHERE kind = 'queue'), ARRAY (SELECT name FROM paused WHERE kind = 'task')
 """
 
 # Pause a queue or a task, or pause it anew: until then, by whom and why are those of the last time.

@@ -192,9 +192,10 @@ def rescue(connection, delay_seconds: float | None = 0.0) -> dict[int, lifecycle
 
 
 def rows_of(connection, table: str) -> Rows:
-    """Every row of a table, whole, by id."""
+    """Every row of a table, whole, by its primary key, the first column."""
     with connection.cursor(row_factory=dict_row) as cursor:
-        return {row["id"]: row for row in cursor.execute(f"SELECT * FROM {table} ORDER BY id").fetchall()}
+        rows = cursor.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
+    return {next(iter(row.values())): row for row in rows}
 
 
 def everything(connection) -> dict[str, Rows]:

@@ -265,7 +265,8 @@ class Queue(RuleBasedStateMachine):
     @rule(key=st.sampled_from("ab"), period=st.integers(1, 3), replaces=st.booleans(), task_name=TASKS)
     def enqueue_for_period(self, key: str, period: int, replaces: bool, task_name: str) -> None:
         until, holder_id = self.holds.get((task_name, key), (self.now, 0))
-        holder, lane, fresh = self.jobs.get(holder_id), LANES[1], {"due": self.now, "order": self.steps}
+        holder, lane = self.jobs.get(holder_id), LANES[1]
+        fresh: dict[str, Any] = {"due": self.now, "order": self.steps}
         options = {**lane._asdict(), "task_name": task_name}
         added = helpers.enqueue_for_period(self.engine, key, period_seconds=period * TICK, **options)
         assert len(added) == (until <= self.now)

@@ -6,16 +6,19 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.contrib import admin
-from django.db.models import Prefetch, QuerySet
-from django.db.models.functions import Left, Now
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import Prefetch, QuerySet, Value
+from django.db.models.functions import Concat, Left, Now
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext, gettext_lazy
 
 from django_pgqueue.models import Execution, Job
-from django_pgqueue.states import FINISHED, Outcome, State
+from django_pgqueue.registry import names_of
+from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 
 from .bars import bar
+from .pauses import in_force
 from .readonly import ReadOnlyAdmin
 from .words import ago, badge, breakable, duration, moment, seen_at, shortened
 
@@ -29,8 +32,8 @@ FAILURES: Final = frozenset({Outcome.FAILED, Outcome.CRASHED})
 def with_latest_execution(queryset: QuerySet[Any]) -> QuerySet[Any]:
     """Return jobs for a list: with the database's clock, their latest execution, and nothing large.
 
-    One more query for the whole page. Arguments and results are not even read: one that Python cannot decode
-    would take the page with it.
+    And with what is paused. One more query for the whole page. Arguments and results are not even read: one that Python
+    cannot decode would take the page with it.
     """
     latest = (
         Execution.objects.order_by("job_id", "-id")
@@ -39,8 +42,16 @@ def with_latest_execution(queryset: QuerySet[Any]) -> QuerySet[Any]:
         .annotate(short_error=Left("error", SHORT_ERROR))
     )
     prefetch = Prefetch("executions", queryset=latest, to_attr="latest_executions")
-    jobs: QuerySet[Any] = queryset.defer("arguments", "headers", "result").annotate(seen_at=Now())
+    jobs: QuerySet[Any] = queryset.defer("arguments", "headers", "result").annotate(
+        seen_at=Now(), paused=ArraySubquery(in_force().values(of=Concat("kind", Value(" "), "name")))
+    )
     return jobs.prefetch_related(prefetch)
+
+
+def is_held_back(job: Job) -> bool:
+    """Say whether a job that `with_latest_execution` read waits behind a pause."""
+    holding = {f"{Pausable.QUEUE} {job.queue_name}", *(f"{Pausable.TASK} {name}" for name in names_of(job.task_name))}
+    return job.state == State.READY and not holding.isdisjoint(vars(job)["paused"])
 
 
 def latest_execution(job: Job) -> Execution | None:
@@ -70,6 +81,8 @@ class JobColumns(ReadOnlyAdmin):
     def state_badge(self, job: Job) -> SafeString:
         """Return the state, coloured, and how far a job is that is not over."""
         shown = badge(job.state, job.state)
+        if is_held_back(job):
+            shown = format_html('{}<div class="pgqueue-last-words">{}</div>', shown, gettext("paused"))
         done = "" if job.state in FINISHED else bar(job.progress)
         return format_html("{}<div>{}</div>", shown, done) if done else shown
 

@@ -25,7 +25,7 @@ from .acts import offered
 from .bars import told
 from .columns import FAILURES
 from .pauses import held_back_by
-from .words import badge, dated, duration, moment, pretty_json, seen_at, situation, visible
+from .words import badge, breakable, dated, duration, moment, pretty_json, seen_at, situation, visible
 
 if TYPE_CHECKING:
     from .jobs import JobAdmin
@@ -113,7 +113,7 @@ def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
         return at and dated(at, seen_at(job))
 
     found = [
-        (_("Task"), visible(job.task_name)),
+        (_("Task"), breakable(job.task_name)),
         (_("Runs as"), _runs_as(job.task_name)),
         (_("Queue"), visible(job.queue_name)),
         (_("Priority"), job.priority),

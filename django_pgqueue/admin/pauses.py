@@ -8,7 +8,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -75,7 +75,7 @@ class PauseAdmin(ReadOnlyAdmin):
     """Pauses, the latest first."""
 
     form = PauseForm
-    list_display = ["state", "what", "waiting", "since", "until", "by", "why"]
+    list_display = ["state", "what", "waiting", "running", "since", "until", "by", "why"]
     list_display_links = None
     ordering = ["-paused_at"]
     actions = ["resume_selected", "clear_selected"]
@@ -168,6 +168,11 @@ class PauseAdmin(ReadOnlyAdmin):
         count = control.waiting(pause.name, database=_alias()).order_by()[: COUNTED + 1].count()
         return f"{COUNTED:,}+" if count > COUNTED else f"{count:,}"
 
+    @admin.display(description=_("still running"))
+    def running(self, pause: Pause) -> str:
+        """Return how many jobs have begun before the pause and go on: at 0 it is drained."""
+        return f"{control.running(**_target(pause), database=_alias()).count():,}"
+
     @admin.display(description=_("since"))
     def since(self, pause: Pause) -> Any:
         """Return when it began."""
@@ -191,17 +196,17 @@ class PauseAdmin(ReadOnlyAdmin):
 
 def held_back_by(queue_name: str, task_name: str, database: str | None) -> list[str]:
     """Return in words the pauses that a job waits behind."""
-    pauses = (
-        Pause.objects.using(database)
-        .annotate(seen_at=Now())
-        .filter(name__in=[queue_name, *registry.names_of(task_name)])
-    )
+    pauses = in_force().using(database).filter(name__in=[queue_name, *registry.names_of(task_name)])
     return [
         " ".join(filter(None, [_told(pause), visible(pause.reason)]))
         for pause in pauses
-        if (pause.kind != Pausable.QUEUE or pause.name == queue_name)
-        and (pause.paused_until is None or pause.paused_until > seen_at(pause))
+        if pause.kind != Pausable.QUEUE or pause.name == queue_name
     ]
+
+
+def in_force() -> QuerySet[Pause]:
+    """Return the pauses that are not over."""
+    return Pause.objects.filter(Q(paused_until__isnull=True) | Q(paused_until__gt=Now()))
 
 
 def _told(pause: Pause) -> str:

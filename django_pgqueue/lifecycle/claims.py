@@ -88,12 +88,13 @@ def set_aside(connection: Connection, job_id: int, *, worker_id: int, exception_
 
 
 def look(connection: Connection) -> Look:
-    """Return what waits where: the lanes that hold ready jobs, and the tasks that are paused."""
+    """Return what waits where: the lanes that hold ready jobs, and what is paused."""
     rows = execute(connection, sql.LANES, {})
     due_in = {
-        Lane(name, priority): max(due, resumes or due) for name, priority, due, resumes, _ in rows if name is not None
+        Lane(name, priority): max(due, resumes or due) for name, priority, due, resumes, *_ in rows if name is not None
     }
-    return Look(due_in, tuple(rows[0][4]))
+    [(paused_queues, paused_tasks)] = [row[4:] for row in rows if row[0] is None]
+    return Look(due_in, tuple(paused_queues), tuple(paused_tasks))
 
 
 def _lane_params(cursors: Mapping[Lane, Cursor]) -> dict[str, Any]:

@@ -66,10 +66,11 @@ class Look(NamedTuple):
 
     `due_in`: the lanes that hold ready jobs, by queue name, highest priority first; with each, the seconds until its
     first job is due, not above 0 if it is. That of a paused queue is due when the pause ends, or never (infinity).
-    `paused_tasks`: names, to be left out of a claim; also where no job waits at all.
+    `paused_queues`, `paused_tasks`: names, to be left out of a claim; also where no job waits at all.
     """
 
     due_in: dict[Lane, float]
+    paused_queues: tuple[str, ...]
     paused_tasks: tuple[str, ...]
 
 

@@ -105,7 +105,10 @@ class Watch(Service):
                 self._asked = True
 
     def _obey_requests(self) -> bool:
-        """Stop what is to be cancelled; say whether to look again soon, for a claim's answer may be under way."""
+        """Stop what is to be cancelled; say whether to look again soon.
+
+        For what is not here: a claim's answer may be under way, or the job is just being started.
+        """
         first_id = min(self.hand.known_before(float("inf")), default=0)  # not over all that closed since: 30 ms
         with self.link.use() as connection:
             requests = lifecycle.cancel_requests(connection, [self.worker_id], first_id=first_id)
@@ -113,8 +116,8 @@ class Watch(Service):
             popped = [self.hand.waiting.pop(execution_id, None) for execution_id in asked]
             # Which ends them as cancelled.
             give_back(connection, [waiting.claimed for waiting in popped if waiting is not None])
-        self.pool.ask_to_cancel(asked)
-        return bool(asked - self.hand.known_before(float("inf")) - self.completer.ids())
+        told = self.pool.ask_to_cancel(asked)
+        return bool(asked - told - self.completer.ids())
 
     def _give_back_unknown(self, is_open: Mapping[int, Held]) -> None:
         unknown = set(is_open) - self.hand.known_before(float("inf")) - self.completer.ids()

@@ -87,10 +87,10 @@ class Lanes:
 
     def _look(self, connection: EngineConnection) -> None:
         began = time.monotonic()
-        found, paused = lifecycle.look(connection)
+        found, paused_queues, paused_tasks = lifecycle.look(connection)
         self._looked_at = time.monotonic()
         self._rest.after(self._looked_at - began)
-        self.paused_tasks = [name for task_name in paused for name in registry.names_of(task_name)]
+        self.paused_tasks = [name for task_name in paused_tasks for name in registry.names_of(task_name)]
         wanted = set(self.queue_names)
         self._due_at = {
             lane: self._looked_at + seconds
@@ -98,6 +98,7 @@ class Lanes:
             if not wanted or lane.queue_name in wanted
         }
         self._cursors = {lane: cursor for lane, cursor in self._cursors.items() if lane in self._due_at}
+        self._lately = {lane: None for lane in self._lately if lane.queue_name not in paused_queues}
         if len(self._due_at) > MANY and not self._warned:
             self._warned = True
             logger.warning("%d lanes (queues times priorities) have ready jobs: each costs every claim", len(found))

@@ -86,11 +86,12 @@ class LoopSlots(threading.Thread):
             self.loop.call_soon_threadsafe(self._cancel, execution_id, Attempt.time_out)
         return True
 
-    def ask_to_cancel(self, execution_id: int) -> None:
-        """Tell a coroutine that somebody wants its job cancelled; from any thread."""
+    def ask_to_cancel(self, execution_id: int) -> bool:
+        """Tell a coroutine that somebody wants its job cancelled, from any thread; say whether it runs."""
         attempt, _ = self.running.get(execution_id, (None, None))
         if attempt is not None:
             attempt.ask_to_cancel()
+        return attempt is not None
 
     def cancel(self, execution_id: int) -> bool:
         """Cancel a coroutine, for its job is to be cancelled; from any thread. There is no need to try again."""

@@ -138,14 +138,19 @@ class Pool:
         slot = self._slot_of(execution_id)
         return slot is None or slot.time_out(execution_id)
 
-    def ask_to_cancel(self, execution_ids: Iterable[int]) -> None:
-        """Tell these running jobs to stop: a coroutine is cancelled now, a thread asks its context, and has a grace."""
+    def ask_to_cancel(self, execution_ids: Iterable[int]) -> set[int]:
+        """Tell these running jobs to stop: a coroutine is cancelled now, a thread asks its context, and has a grace.
+
+        Returns which were told: one that is just being started is to be told again.
+        """
         now, grace_seconds = time.monotonic(), get_settings().CANCEL_GRACE
+        told = set()
         for execution_id in execution_ids:
-            if slot := self._slot_of(execution_id):
-                slot.ask_to_cancel(execution_id)
+            if (slot := self._slot_of(execution_id)) and slot.ask_to_cancel(execution_id):
                 at_once = isinstance(slot, LoopSlots)
                 self.deadlines.add_cancel(execution_id, now if at_once else now + grace_seconds)
+                told.add(execution_id)
+        return told
 
     def cancel(self, execution_id: int) -> bool:
         """Make a running job stop that was asked to: `TaskCancelled` raised in a thread, a coroutine cancelled."""

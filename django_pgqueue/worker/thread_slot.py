@@ -103,11 +103,13 @@ class ThreadSlot(threading.Thread):
         """Make that job stop, if it runs here, for its time is over; False if it has to be tried again."""
         return self._stop(execution_id, TaskTimeout)
 
-    def ask_to_cancel(self, execution_id: int) -> None:
-        """Tell that job, if it runs here, that somebody wants it cancelled."""
+    def ask_to_cancel(self, execution_id: int) -> bool:
+        """Tell that job that somebody wants it cancelled; say whether it runs here."""
         with self._guard:
-            if self._runs(execution_id):
+            runs = self._runs(execution_id)
+            if runs:
                 self.attempt.ask_to_cancel()  # type: ignore[union-attr]  # it runs
+            return runs
 
     def cancel(self, execution_id: int) -> bool:
         """Make that job stop, if it runs here, for it was asked to and has not; False if it has to be tried again."""

@@ -11,11 +11,12 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from django_pgqueue import control
+from django_pgqueue import control, registry
 from django_pgqueue.models import Job, Pause
+from django_pgqueue.task import Task
 from tests.app import tasks
 
-from .conftest import JobMaker
+from .conftest import JobMaker, add_execution
 
 LIST = "/admin/pgqueue/pause/"
 FORM = {"kind": "queue", "name": "mail", "paused_until_0": "", "paused_until_1": "", "reason": "the server is down"}
@@ -121,3 +122,31 @@ def test_one_that_is_over_is_shown_so_and_holds_nothing_back(operator: Client, m
     Pause.objects.create(kind="queue", name="mail", paused_until=timezone.now() - timedelta(seconds=1))
     assert "over" in operator.get(LIST).content.decode()
     assert "Held back" not in operator.get(f"/admin/pgqueue/job/{job.pk}/change/").content.decode()
+
+
+def test_the_list_of_jobs_marks_what_is_held_back(
+    operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renamed: Task[..., None] = Task(func=tasks.noop.func, aliases=("app.former",))
+    monkeypatch.setitem(registry._tasks, "app.former", renamed)
+    monkeypatch.setitem(registry._tasks, renamed.name, renamed)
+    held = [make_job(queue_name="mail"), make_job(task_name="app.former"), make_job(task_name=renamed.name)]
+    make_job(queue_name="other", task_name="mail")
+    make_job("running", queue_name="mail")
+    control.pause("mail")
+    control.pause("other", until=timedelta(hours=1))
+    control.pause(task=renamed)
+    Pause.objects.filter(name="other").update(paused_until=timezone.now() - timedelta(seconds=1))
+    rows = operator.get("/admin/pgqueue/job/").content.decode().split("<tr>")
+    marked = {match[1] for row in rows if ">paused</div>" in row and (match := re.search(r"#(\d+)", row))}
+    assert marked == {str(job.pk) for job in held}
+
+
+def test_the_list_of_pauses_counts_what_still_runs(operator: Client, make_job: JobMaker) -> None:
+    control.pause("mail")
+    control.pause(task="app.add")
+    for queue_name, task_name in (("mail", "app.other"), ("mail", "app.add"), ("other", "app.add")):
+        make_job("running", queue_name=queue_name, task_name=task_name)
+    add_execution(make_job("dead", queue_name="mail"))
+    page = operator.get(LIST).content.decode()
+    assert re.findall(r'field-running">([^<]*)<', page) == ["2", "2"]

@@ -127,14 +127,14 @@ def test_two_operators_pause_at_once(engine, second, watcher):
 
 
 def test_a_drain_waits_for_a_claim_by_a_look_from_before_the_pause(engine, jobs, monkeypatch):
-    count_running, claimed = control._running, []
+    still, claimed = control.running("mail"), []
 
-    def count_then_claim(*what):
-        found = count_running(*what).count()
+    def count_then_claim():
+        found = still.count()
         claimed.extend([] if claimed else helpers.claim_all(engine, MAIL, limit=1))
-        return SimpleNamespace(count=lambda: found)
+        return found
 
-    monkeypatch.setattr(control, "_running", count_then_claim)
+    monkeypatch.setattr(control, "running", lambda *args, **options: SimpleNamespace(count=count_then_claim))
     assert control.drain("mail", timeout=1.5) == len(claimed) == 1
 
 

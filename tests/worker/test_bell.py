@@ -8,8 +8,9 @@ from collections import deque
 
 import psycopg
 import pytest
+from django.db import transaction
 
-from django_pgqueue import db
+from django_pgqueue import control, db
 from django_pgqueue.models import Job
 from django_pgqueue.worker.bell import Bell
 from django_pgqueue.worker.link import Link
@@ -155,3 +156,18 @@ def test_a_running_job_that_is_asked_to_stop_is_told_of_in_a_word_and_one_that_w
     assert Job.objects.get(pk=waiting).cancel()
     assert Job.objects.filter(pk=running).cancel() == 1
     assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [db.CANCEL_ASKED]
+
+
+def test_without_autocommit_the_word_goes_along_with_the_transaction(committing, listening):
+    transaction.set_autocommit(False)
+    try:
+        control.pause("mail")
+        assert not list(listening.notifies(timeout=0.05))
+        transaction.commit()
+        assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [db.LOOK_AGAIN]
+        control.resume("mail")
+        transaction.rollback()
+        assert not list(listening.notifies(timeout=0.05))
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)

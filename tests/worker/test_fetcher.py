@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from django_pgqueue import db, lifecycle
+from django_pgqueue.states import Pausable
 from django_pgqueue.worker import fetcher as module
 from django_pgqueue.worker.fetcher import Fetcher
 from django_pgqueue.worker.hand import Full, Hand
@@ -264,6 +265,23 @@ def test_an_announced_job_is_taken_before_the_lanes_are_looked_at_and_none_is_mi
     helpers.make_job(engine, queue_name="another")
     fetcher.tick()
     assert len(take(fetcher)) == 1
+
+
+def test_an_announced_job_of_a_queue_that_it_has_seen_paused_is_left_alone(engine, make_fetcher):
+    """Also where no word of the pause came."""
+    fetcher = make_fetcher()
+    helpers.make_job(engine)
+    drain(fetcher)
+    lifecycle.pause(engine, Pausable.QUEUE, "default")
+    helpers.wait_until(lambda: fetcher.tick() and not fetcher.lanes.lately())
+    helpers.make_job(engine)
+    fetcher.look_soon()
+    fetcher.tick()
+    assert not fetcher.hand.waiting
+    lifecycle.resume(engine, Pausable.QUEUE, "default")
+    fetcher.lanes.look_again()
+    fetcher.tick()
+    assert len(fetcher.hand.waiting) == 1
 
 
 def test_a_job_that_is_due_soon_is_not_slept_over(engine, make_fetcher, monkeypatch):

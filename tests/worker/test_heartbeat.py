@@ -19,7 +19,7 @@ def watch():
     link = SimpleNamespace(use=lambda: contextlib.nullcontext())
     hand = Hand(1)
     hand.running[1] = Running(SimpleNamespace(), 0.0, 0)
-    own = Watch(link, hand, SimpleNamespace(ids=set), SimpleNamespace(ask_to_cancel=lambda ids: None), None, 1)
+    own = Watch(link, hand, SimpleNamespace(ids=set), SimpleNamespace(ask_to_cancel=set), None, 1)
     own.hears, own._compare_at = True, float("inf")
     return own
 
@@ -44,3 +44,19 @@ def test_a_word_that_comes_during_a_look_is_answered_by_another(watch, monkeypat
     watch.tick()
     watch.tick()
     assert looks == [([1], 1)] * 2
+
+
+def test_a_job_that_is_just_being_started_is_told_at_the_next_look(watch, monkeypatch):
+    """It has left the hand, and its slot does not run it yet: nobody was there to tell."""
+    monkeypatch.setattr(lifecycle, "cancel_requests", lambda *args, **options: [(1, 1)])
+    asked, told = [], [set(), {1}]
+
+    def ask_to_cancel(ids):
+        asked.append(ids)
+        return told[len(asked) - 1]
+
+    watch.pool.ask_to_cancel = ask_to_cancel
+    watch.look_for_requests()
+    for _ in range(4):
+        watch.tick()
+    assert asked == [{1}, {1}]
