@@ -1706,6 +1706,7 @@ switched AS (
     UPDATE pgqueue_schedule AS schedule
     SET enabled = %(enabled)s,
         revision = schedule.revision + 1,
+        problem = '',
         next_run_at = coalesce(%(next_run_at)s::timestamptz, schedule.next_run_at)
     FROM mine
     WHERE schedule.id = mine.id AND mine.enabled <> %(enabled)s

@@ -52,6 +52,22 @@ def test_on_a_journey_what_was_missed_is_made_up_once(sweeping):
     assert ran.count("all") == 1
 
 
+def test_their_jobs_are_as_those_of_an_enqueue(monkeypatch, settings):
+    settings.PGQUEUE = {"TASK_MODULES": [__name__]}
+    monkeypatch.setattr(registry, "_tasks", {})
+    monkeypatch.setattr(timetable, "_declared", {})
+    once = task(unique_key="k", expires=60, schedule=every(hours=1))(sweep)
+    assert run_jobs(schedules=True) == 0
+    waiting = once.using(run_after=timedelta(hours=5), expires=timedelta(hours=9)).enqueue()
+    with time_travel(hours=3):
+        assert run_jobs(schedules=True) == 0
+        waiting.cancel()
+    with time_travel(hours=4):
+        assert run_jobs(schedules=True) == 1
+    job = Job.objects.get(state="succeeded")
+    assert (job.unique_key, job.expires_at - job.enqueued_at) == ("k", timedelta(minutes=1))
+
+
 def test_without_asking_for_them_no_schedule_runs(sweeping):
     assert run_jobs(until=timedelta(days=1)) == 0
     assert not Schedule.objects.exists()

@@ -265,6 +265,19 @@ def test_a_problem_that_another_worker_has_overcome_is_not_noted(engine, worker)
     assert Schedule.objects.get().problem == ""
 
 
+@pytest.mark.parametrize("change", ["a pause", "another definition"])
+def test_a_problem_is_over_with(engine, worker, change):
+    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    lifecycle.note_problem(engine, one, "why")
+    assert Schedule.objects.get().problem == "why"
+    if change == "a pause":
+        lifecycle.pause_schedule(engine, one.schedule_id)
+    else:
+        definition = helpers.definition(expression="@daily")
+        lifecycle.change_schedule(engine, one.schedule_id, definition, revision=0, next_run_at=one.next_run_at)
+    assert Schedule.objects.get().problem == ""
+
+
 def using(name: str) -> override_settings:
     return override_settings(PGQUEUE={"MIDDLEWARE": [f"tests.app.middleware.{name}"]})
 
