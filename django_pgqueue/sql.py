@@ -1422,7 +1422,8 @@ SELECT arguments::text FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revi
 # Caller: lifecycle.fire(), from any worker
 # Fence:  the definition and the next tick as the caller has read them; the unique (schedule, tick)
 # Locks:  the schedule's row, if nobody else has it; with a unique key it waits for a transaction that has enqueued the
-#         same and has not ended, as ENQUEUE_UNIQUE does, for the `lock_timeout`
+#         same and has not ended, as ENQUEUE_UNIQUE does, but for `key_wait` at the most: `drawn` sets that for this
+#         transaction, for behind a pooler the session has no `lock_timeout`
 # Index:  pgqueue_schedulerun_tick: the tick itself, and the last 20 for a job that is not finished
 # Cost:   2 ms on a busy machine, 3 with a look for unfinished jobs; the same with 50,000 ticks on record
 # Whether the tick has come is the database's to say. A definition of the code counts while somebody vouches for it.
@@ -1469,7 +1470,8 @@ judged AS MATERIALIZED (
     FROM due
 ),
 drawn AS MATERIALIZED (
-    SELECT nextval('pgqueue_job_id_seq') AS job_id, coalesce(%(task_name)s::varchar, task_name) AS task_name, arguments
+    SELECT nextval('pgqueue_job_id_seq') AS job_id, coalesce(%(task_name)s::varchar, task_name) AS task_name, arguments,
+           CASE WHEN %(key_wait)s::text IS NOT NULL THEN set_config('lock_timeout', %(key_wait)s::text, true) END
     FROM judged
     WHERE what = 'fired'
 ),

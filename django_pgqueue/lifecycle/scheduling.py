@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from psycopg import errors
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, Row, execute
+from django_pgqueue.db import Connection, EngineConnection, Row, execute
 from django_pgqueue.exceptions import JobLocked
 
 from .application import LOCK_WAIT_SECONDS
@@ -20,6 +20,8 @@ from .persistence import NOT_FOR_A_LOCK, persistently
 
 VOUCHED_SECONDS: Final = 180.0
 """How long a worker's word for its code's definition counts."""
+KEY_WAIT: Final = "500ms"
+"""How long FIRE waits for a transaction that has just taken its unique key."""
 FIRST_FIELDS: Final = 11
 """Of a definition, in every digest. One that comes later is in it where it is set, or a new release would find all
 definitions changed."""
@@ -135,8 +137,8 @@ def fire(
 ) -> Fired | None:
     """Make the job of a tick and set the next one; None if the schedule is not any more as it was read, or locked.
 
-    Where a transaction has taken the unique key and does not end, it "waits" after one `lock_timeout`: the next look is
-    soon enough, and the other schedules are not to wait too.
+    Where a transaction has taken the unique key and does not end within `KEY_WAIT`, it "waits": the next look is soon
+    enough, and the other schedules are not to wait too.
     """
     params = {
         "schedule_id": scheduled.schedule_id,
@@ -146,6 +148,7 @@ def fire(
         "following_at": following_at,
         "delay_seconds": delay_seconds,
         "vouched_seconds": VOUCHED_SECONDS,
+        "key_wait": KEY_WAIT if options.unique_key and isinstance(connection, EngineConnection) else None,
         **options._asdict(),
     }
     try:

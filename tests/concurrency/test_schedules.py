@@ -168,7 +168,7 @@ FOR_PERIOD = KEYED._replace(period_seconds=3600.0)
 
 
 def take(connection, options):
-    """Enqueue a job of the same key."""
+    """Enqueue a job with the same key."""
     if options is KEYED:
         helpers.enqueue_unique(connection, "k")
     else:
@@ -193,14 +193,20 @@ def test_a_tick_that_meets_an_enqueue_of_its_key_is_skipped_or_fired_as_that_end
 
 
 @pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
-def test_for_a_key_that_an_open_transaction_has_it_waits_once_and_the_tick_stays_owed(engine, second, options):
-    engine.execute("SET lock_timeout = '50ms'")
+def test_for_a_key_that_an_open_transaction_has_it_waits_once_and_the_tick_stays_owed(
+    engine, second, options, monkeypatch
+):
+    """Also behind a pooler, where the session has no time-out of its own."""
+    engine.execute("SET lock_timeout = 0")
+    monkeypatch.setattr(scheduling, "KEY_WAIT", "50ms")
     one = helpers.schedule_of(engine, helpers.make_schedule(engine))
     with helpers.transaction(second):
         take(second, options)
         for _ in range(2):
             assert helpers.fire(engine, one, options=options) == ("waits", None)
         assert counts(engine) == (0, 0)
+        assert helpers.scalar(engine, "SHOW lock_timeout") == "0"
+        engine.execute("SET lock_timeout = '50ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
             lifecycle.run_schedule(engine, one, options)
     assert helpers.fire(engine, one, options=options).what == "fired"
@@ -210,7 +216,7 @@ def test_for_a_key_that_an_open_transaction_has_it_waits_once_and_the_tick_stays
 def test_while_a_key_is_waited_for_the_other_schedules_fire(engine, second, monkeypatch):
     monkeypatch.setattr(timetable, "definitions", lambda alias: {})
     monkeypatch.setitem(registry._tasks, helpers.NOOP, tasks.noop.using(unique_key="k"))
-    engine.execute("SET lock_timeout = '50ms'")
+    monkeypatch.setattr(scheduling, "KEY_WAIT", "50ms")
     helpers.make_schedule(engine, "held")
     helpers.make_schedule(engine, "free", task_name="tests.app.tasks.add", arguments='{"args":[1],"kwargs":{}}')
     with helpers.transaction(second):
