@@ -209,19 +209,20 @@ def test_where_nothing_can_be_heard_it_looks_and_tries_again(engine, monkeypatch
 def test_behind_a_pooler_nothing_is_listened_to(engine, monkeypatch):
     """There LISTEN would be left on a connection that is somebody else's."""
     monkeypatch.setattr(db, "PLANNER", "-c jit=off")  # what a pooler that ignores options leaves of them
-    monkeypatch.setattr(ends.Ends, "_serve", None)
-    job, tried, original = tasks.add.enqueue(2, 3), threading.Event(), ends.connect
+    job, opened, said, original = tasks.add.enqueue(2, 3), [], [], ends.connect
 
     def connect(*arguments):
-        with suppress(psycopg.Error):
-            tried.set()
-        return original(*arguments)
+        opened.append(original(*arguments))
+        monkeypatch.setattr(opened[-1], "execute", said.append)
+        return opened[-1]
 
     monkeypatch.setattr(ends, "connect", connect)
     waits = in_background(lambda: job.wait(LONG))
-    assert tried.wait(LONG)
+    helpers.wait_until(lambda: len(opened) > 1)
     succeed(engine, job)
     assert waits.result() == 7
+    assert opened[0].closed
+    assert said == []
 
 
 def test_where_notifications_are_off_it_looks(engine):
@@ -260,10 +261,13 @@ def test_where_no_thread_can_be_started_it_looks(engine, monkeypatch):
 # ------------------------------------------------------------------ paid by nobody who does not wait
 
 
-def test_a_short_wait_asks_nobody(engine, overhears):
+def test_a_short_wait_asks_nobody(engine, overhears, monkeypatch):
     job, asked = tasks.add.enqueue(2, 3), overhears(ends.AWAITED)
     with pytest.raises(TimeoutError):
         job.wait(0.02)
+    with monkeypatch.context() as early, pytest.raises(TimeoutError):
+        early.setattr(waiting, "LOOKS_ALONE", 1)
+        job.wait(0)
     succeed(engine, job)
     assert job.wait(LONG) == 7
     assert listening_threads() == []
@@ -337,7 +341,8 @@ import django
 django.setup()
 from django_pgqueue import ends
 told = threading.Event()
-ends.awaiting("default", 1, told.set).__enter__()
+wait = ends.awaiting("default", 1, told.set)
+wait.__enter__()
 assert told.wait(20)
 """
 

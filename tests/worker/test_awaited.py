@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 
 import pytest
@@ -198,8 +199,12 @@ def test_an_idle_worker_hears_and_sleeps_on(engine, new_connection):
     assert sleeps.result() is True
     assert (heard, bell.words) == (["0", "1", "2"], {""})
     ends.tell(engine, ends.AWAITED, [3])
+    helpers.wait_until(lambda: select.select([listening], [], [], 0.0)[0])
     bell.ring()
+    began = time.monotonic()
     assert bell.wait(LONG) is False
+    assert time.monotonic() - began < LONG / 2, "a ring has ended no sleep"
+    assert heard[3:] == ["3"]
     ends.tell(engine, ends.AWAITED, [4])
     assert bell.wait(0.05) is False
     bell.take_back()
