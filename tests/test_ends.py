@@ -336,7 +336,9 @@ def test_after_a_fork_the_child_listens_by_itself_and_the_parent_goes_on(engine)
 
 
 QUIET = """
+import atexit
 import threading
+atexit.register(lambda: [print(one) for one in threading.enumerate() if one.name == "pgqueue-ends"])  # called last
 import django
 django.setup()
 from django_pgqueue import ends
@@ -347,7 +349,7 @@ assert told.wait(20)
 """
 
 
-def test_a_process_that_ends_while_it_listens_says_nothing(engine):
+def test_a_process_that_ends_while_it_listens_closes_and_says_nothing(engine):
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", QUIET]
     done = subprocess.run(command, env=environment(None), capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
