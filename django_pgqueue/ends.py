@@ -23,7 +23,7 @@ from typing import Final
 import psycopg
 
 from .conf import get_settings
-from .db import EngineConnection, connect
+from .db import EngineConnection, connect, told
 
 logger = logging.getLogger("django_pgqueue.db")
 
@@ -152,7 +152,7 @@ class Ends:
                 with closing(self._connection()) as connection:
                     self._serve(connection)
             except Exception as error:  # noqa: BLE001 -- whatever it is, those who wait look by themselves
-                logger.debug("ends of jobs are found by looking alone: %s", error)
+                logger.debug("ends of jobs are found by looking alone: %s", told(error))
                 self._connect_at = time.monotonic() + min(2.0**self._errors, PAUSE_LIMIT_SECONDS)
                 self._errors = min(self._errors + 1, 10)
 

@@ -66,9 +66,10 @@ class Bell:
     def wait(self, timeout_seconds: float) -> bool:
         """Wait for a ring or a notification, whole milliseconds; say whether there was a notification."""
         until = time.monotonic() + timeout_seconds
-        while (heard := self._wait(max(0.0, until - time.monotonic()))) is None:
-            pass
-        return heard
+        heard = self._wait(timeout_seconds)
+        while heard is None and (left_seconds := until - time.monotonic()) > 0:  # also in a storm of such words
+            heard = self._wait(left_seconds)
+        return bool(heard)
 
     def _wait(self, timeout_seconds: float) -> bool | None:
         """Do so; None if there was nothing but what `on_awaited` was told."""
@@ -87,11 +88,11 @@ class Bell:
         begun, self._begun = self._begun, False
         if begun:
             self.words |= db.WORDS
-        heard = (bool(woken) and self._hear()) or begun
-        return None if woken and not (heard or rung or self.error) else heard
+        heard = self._hear() if woken else False
+        return bool(heard or begun) if rung or begun else heard
 
-    def _hear(self) -> bool:
-        heard = False
+    def _hear(self) -> bool | None:
+        heard: bool | None = False
         with self._lent:
             if self._connection is None:
                 return False
@@ -100,12 +101,13 @@ class Bell:
                 while notice := self._connection.pgconn.notifies():
                     word = notice.extra.decode("ascii", "replace")
                     if notice.relname == AWAITED:
+                        heard = heard or None
                         self.on_awaited(word)
                     else:
                         heard = True
                         self.words.add(word)
             except psycopg.Error as error:
-                self._connection, self.error = None, error
+                self._connection, self.error, heard = None, error, bool(heard)
         if self.error is not None:
             self.on_lost()
         return heard

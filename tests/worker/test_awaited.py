@@ -207,5 +207,10 @@ def test_an_idle_worker_hears_and_sleeps_on(engine, new_connection):
     assert heard[3:] == ["3"]
     ends.tell(engine, ends.AWAITED, [4])
     assert bell.wait(0.05) is False
+    heard.clear()
+    bell.on_awaited = lambda word: (heard.append(word), ends.tell(engine, ends.AWAITED, [5]), time.sleep(0.01))
+    ends.tell(engine, ends.AWAITED, [5])
+    assert bell.wait(0.05) is False, "in a storm the time ends a sleep too"
+    assert len(heard) > 1
     bell.take_back()
     bell.close()
