@@ -275,9 +275,11 @@ def test_a_short_wait_asks_nobody(engine, overhears, monkeypatch):
     assert asked() == ["the first word"]
 
 
-def test_none_is_begun_where_to_wait_is_refused_nor_in_a_test_s_transaction(committing):
+def test_none_is_begun_where_to_wait_is_refused_nor_where_jobs_run_in_their_caller(committing):
     with transaction.atomic(), suppress(waiting.CannotWait):
         tasks.add.enqueue(2, 3).wait(LONG)
+    with override_settings(PGQUEUE={"IMMEDIATE": True}):
+        assert tasks.add.enqueue(2, 3).wait(LONG) == 5
     assert listening_threads() == []
 
 
