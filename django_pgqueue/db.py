@@ -243,14 +243,13 @@ def wake_workers_after_commit(connection: BaseDatabaseWrapper, word: str = "") -
     """
     if not get_settings().NOTIFY:
         return
-    if not connection.in_atomic_block:
-        if connection.get_autocommit():
-            _wake_workers(connection, word)
-        elif word:
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_notify(%s, %s)", (CHANNEL, word))
-        return
-    transaction.on_commit(lambda: _wake_workers(connection, word), using=connection.alias, robust=True)
+    if connection.in_atomic_block:
+        transaction.on_commit(lambda: _wake_workers(connection, word), using=connection.alias, robust=True)
+    elif connection.get_autocommit():
+        _wake_workers(connection, word)
+    elif word:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_notify(%s, %s)", (CHANNEL, word))
 
 
 def _wake_workers(connection: BaseDatabaseWrapper, word: str) -> None:

@@ -1,21 +1,23 @@
 """Waiting for a job's result: `Job.wait()` and `Job.await_result()`.
 
-The caller polls, by primary key: after 5 ms, then each time after half as long again, up to a second. That finds a job
-that took 0.3 s within 0.1 s of its end, costs its worker nothing, needs no connection of its own and no privilege but
-SELECT, and works behind any pooler. docs/progress.md has what notifications would have cost instead.
+The caller looks, by primary key: after 5 ms, then each time after half as long again, up to a second. That alone is
+enough, also behind a pooler, and all that a short wait needs. One that goes on is told of the end as well (see `ends`),
+and looks then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
 from django.db import connections, router
 
-from . import lifecycle, registry
+from . import ends, lifecycle, registry
 from .context import running_job
 from .db import connect, is_in_transaction, sees_new_commits
 from .exceptions import CannotWait, Duration, JobCancelled, JobFailed, JobGone, seconds
@@ -29,32 +31,52 @@ if TYPE_CHECKING:
 FIRST_PAUSE_SECONDS: Final = 0.005
 LONGEST_PAUSE_SECONDS: Final = 1.0
 GROWTH: Final = 1.5
+LOOKS_ALONE: Final = 4
+"""Looks, the last after 24 ms, before it asks to be told: a notification, and at first a connection, cost more."""
 
 
 def wait(job: Job, timeout: Duration) -> Any:
     """Wait until a job is over, refresh it, and return its result; `timeout` is seconds or a timedelta.
 
     Retries, releases and rescues in between do not end it. Each look is a query on this thread's connection of the
-    job's database; in between nothing is held.
+    job's database; in between nothing is held. After 24 ms it also hears of the end, on a connection which all waits of
+    the process share, unless `PGQUEUE["NOTIFY"]` is off or that leads through a pooler.
 
     Raises `JobFailed` or `JobCancelled`, with the job's error, if it ended so; `JobGone` if its row is removed;
     `TimeoutError` after the time; `CannotWait` if the job is not over and to wait here makes no sense: in a task, or
     in the transaction that has enqueued it.
     """
-    for number, pause_seconds in enumerate(_pauses(job, seconds(timeout))):
-        if _is_over(job, is_first=number == 0):
-            return _result(job)
-        time.sleep(pause_seconds)
+    news = threading.Event()
+    with ExitStack() as stack:
+        for number, pause_seconds in enumerate(_pauses(job, seconds(timeout)), 1):
+            if _is_over(job, is_first=number == 1):
+                return _result(job)
+            if number == LOOKS_ALONE and pause_seconds:
+                stack.enter_context(ends.awaiting(_alias(job), job.pk, news.set))
+            news.wait(pause_seconds)
+            news.clear()  # before the look: what comes after this line ends the next pause
     raise _too_late(job, timeout)
 
 
 async def await_result(job: Job, timeout: Duration) -> Any:
     """Do as `wait()`, from asynchronous code: it looks in Django's thread for that, and sleeps on the event loop."""
     look, result = sync_to_async(_is_over), sync_to_async(_result)
-    for number, pause_seconds in enumerate(_pauses(job, seconds(timeout))):
-        if await look(job, is_first=number == 0):
-            return await result(job)
-        await asyncio.sleep(pause_seconds)
+    news, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # the loop was closed a moment ago
+            loop.call_soon_threadsafe(news.set)
+
+    with ExitStack() as stack:
+        for number, pause_seconds in enumerate(_pauses(job, seconds(timeout)), 1):
+            if await look(job, is_first=number == 1):
+                return await result(job)
+            if number == LOOKS_ALONE and pause_seconds:
+                stack.enter_context(ends.awaiting(_alias(job), job.pk, wake))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_seconds):
+                    await news.wait()
+            news.clear()  # as above
     raise _too_late(job, timeout)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -166,9 +168,12 @@ def test_an_operator_who_is_faster_than_the_look_does_not_end_it(job, engine, lo
 
 
 def test_it_looks_ever_less_often_by_one_query_each(job, monkeypatch):
+    """Until it hears; here it never does."""
     slept = []
-    monkeypatch.setattr(waiting.time, "sleep", slept.append)
-    monkeypatch.setattr(waiting.time, "monotonic", lambda: sum(slept))
+    deaf = SimpleNamespace(wait=slept.append, clear=lambda: None, set=None)
+    monkeypatch.setattr(waiting, "threading", SimpleNamespace(Event=lambda: deaf))
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: sum(slept)))
+    monkeypatch.setattr(waiting.ends, "awaiting", lambda *_: nullcontext())
     with CaptureQueriesContext(connection) as queries, pytest.raises(TimeoutError):
         job.wait(60)
     assert len(queries) == len(slept) + (slept[-1] > 0) or len(queries) == len(slept)

@@ -82,10 +82,12 @@ class Child:
         self.completer.on_ready = self.fetcher.look_soon
         self.watch = Watch(Link(alias, "heartbeat"), self.hand, self.completer, self.pool, board, worker_id)
         self.fetcher.on_cancel_asked = self.watch.look_for_requests
+        self.fetcher.bell.on_awaited = self.completer.awaited.hear
         self.drift = Drift(self.hand, self.pool.loop.loop)
         self.guard = LeaseGuard(board, self.hand, self.pool.interrupt)
         self.fetcher.may_claim = self.guard.leases_hold
         self.maintenance = Maintenance(Link(alias, "maintenance"), worker_id)
+        self.maintenance.awaited = self.completer.awaited
         self.services = [
             self.completer,
             self.fetcher,

@@ -17,6 +17,7 @@ import psycopg
 
 from django_pgqueue.db import EngineConnection, told
 
+from .awaited import Awaited
 from .finisher import finish
 from .link import Link
 from .notes import Notes
@@ -49,6 +50,8 @@ class Completer(Service):
         self.pending: deque[Report] = deque()
         self.notes = Notes(self.wake)
         """How far the running jobs are: written here too, for that has to come before the end of an attempt."""
+        self.awaited = Awaited()
+        """The jobs whose ends somebody waits to be told of."""
         self.on_ready: Callable[[], None] = lambda: None
         """Called when jobs were written that will be due again: the fetcher may be asleep for longer than they wait."""
         self.finished = 0
@@ -89,7 +92,7 @@ class Completer(Service):
         with self.link.use() as connection:
             ready, locked = self._with_their_progress(connection, reports) if self.notes else (reports, [])
             try:
-                locked += finish(connection, ready)
+                locked += finish(connection, ready, self.awaited)
             except UNWRITABLE as error:
                 locked += self._one_by_one(connection, ready, error)
         self._writing = []
@@ -129,7 +132,7 @@ class Completer(Service):
         locked = []
         for report in reports:
             try:
-                locked += finish(connection, [report])
+                locked += finish(connection, [report], self.awaited)
             except UNWRITABLE as why:
                 locked += self._as_unstorable(connection, report, why)
         return locked
@@ -144,7 +147,7 @@ class Completer(Service):
             error=f"the attempt's end ({report.ending.value}) could not be stored: {type(why).__name__}",
         )
         try:
-            return finish(connection, [plain])
+            return finish(connection, [plain], self.awaited)
         except UNWRITABLE as final:
             # Left open: its lease runs out, and rescue, which writes nothing of the task's, decides.
             job_id = report.claimed.job_id

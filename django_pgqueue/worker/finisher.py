@@ -16,6 +16,7 @@ from django_pgqueue.db import Connection
 from django_pgqueue.lifecycle import Fate, Moved
 from django_pgqueue.states import Outcome, State
 
+from .awaited import Awaited, may_be_over
 from .report import Ending, Report
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -24,8 +25,10 @@ WARN_AGAIN_SECONDS: Final = 60.0
 SUCCEEDED: Final = Moved(Fate.DONE, State.SUCCEEDED)
 
 
-def finish(connection: Connection, reports: Sequence[Report]) -> list[Report]:
+def finish(connection: Connection, reports: Sequence[Report], awaited: Awaited | None = None) -> list[Report]:
     """Write these reports and send their signals; return those whose rows were locked, to be written again.
+
+    Those who wait for a job are told of its end too, if it is `awaited`; the connection commits each statement then.
 
     Raises what the database raises; then none, or only some kinds, are written, and writing them again is harmless.
     """
@@ -35,6 +38,9 @@ def finish(connection: Connection, reports: Sequence[Report]) -> list[Report]:
     locked = []
     for ending, group in by_ending.items():
         moves = WRITERS[ending](connection, group)
+        if awaited:
+            over = [report.claimed for report in group if may_be_over(moves[report.claimed.execution_id])]
+            awaited.tell(connection, [claimed.job_id for claimed in over])
         for report in group:
             moved = moves[report.claimed.execution_id]
             if moved is not SUCCEEDED or signals.job_succeeded.receivers:  # else there is nothing to tell

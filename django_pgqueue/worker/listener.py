@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from django_pgqueue import db
+from django_pgqueue import db, ends
 from django_pgqueue.conf import get_settings
 
 from .bell import Bell
@@ -56,6 +56,7 @@ class Listener(Service):
 
     def _begin(self, connection: db.EngineConnection) -> float:
         connection.execute(f"LISTEN {db.CHANNEL}")
+        connection.execute(f"LISTEN {ends.AWAITED}")
         if self._hears_itself(connection):
             self._lent_connected_at = self.link.connected_at
             self._deaf_since = None

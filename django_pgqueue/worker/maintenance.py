@@ -25,6 +25,7 @@ from django_pgqueue.lifecycle import EPOCH, Fate, Held, Moved
 from django_pgqueue.states import FINISHED, State
 
 from . import policy
+from .awaited import Awaited, may_be_over
 from .link import Link
 from .report import EXPIRED
 from .service import Service
@@ -60,6 +61,8 @@ class Maintenance(Service):
         super().__init__("maintenance")
         self.link = link
         self.worker_id = worker_id
+        self.awaited = Awaited()
+        """The jobs whose ends somebody waits to be told of."""
         self.pruner = Pruner()
         settings = get_settings()
         self.duties = [
@@ -100,6 +103,7 @@ class Maintenance(Service):
             rescued = lifecycle.rescue(connection, policy.delay_after_crash, error=RESCUED)
             if rescued:
                 wake_workers(connection)
+                self.awaited.tell(connection, [held.job_id for held, moved in rescued if may_be_over(moved)])
         for held, moved in rescued:
             tell_crash(held, moved, self.link.alias, error=RESCUED, rescued=True)
         return False
@@ -121,6 +125,8 @@ class Maintenance(Service):
         """Cancel what nobody has claimed in time; what is claimed late ends at its start."""
         with self.link.use() as connection:
             expired = lifecycle.expire(connection, worker_id=self.worker_id, error=EXPIRED)
+            if expired:
+                self.awaited.tell(connection, [job_id for job_id, _ in expired])
         for job_id, task_name in expired:
             told = {"job_id": job_id, "database": self.link.alias, "error": EXPIRED}
             signals.job_cancelled.send_robust(sender=task_name, **told)

@@ -195,6 +195,12 @@ def keeps_nothing() -> None:
     """Leave no trace when it succeeds."""
 
 
+@task(retention=0)
+def wait_and_keep_nothing(path: str) -> None:
+    """Wait for a file, then do the same."""
+    wait_for(path)
+
+
 @task(retention={"succeeded": "forever", "dead": 60})
 def kept_for_ever(*, fail: bool = False) -> None:
     """Have a retention of its own."""

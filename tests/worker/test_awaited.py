@@ -1,0 +1,216 @@
+"""A worker keeps in mind for which jobs somebody waits, and says when it has written the end of one."""
+
+from __future__ import annotations
+
+import select
+import time
+
+import pytest
+
+from django_pgqueue import db, ends, lifecycle
+from django_pgqueue.lifecycle import Fate, Moved
+from django_pgqueue.states import State
+from django_pgqueue.worker import awaited as module
+from django_pgqueue.worker.awaited import Awaited, may_be_over
+from django_pgqueue.worker.bell import Bell
+from django_pgqueue.worker.completer import Completer
+from django_pgqueue.worker.link import Link
+from django_pgqueue.worker.maintenance import Maintenance
+from django_pgqueue.worker.report import Ending, Report
+from tests import helpers
+
+LONG = 20.0
+
+
+@pytest.fixture
+def said(new_connection, engine):
+    """Returns the words that were said on `OVER` since it was last called."""
+    listening = new_connection()
+    listening.execute(f"LISTEN {ends.OVER}")
+
+    def said():
+        engine.execute(f"NOTIFY {ends.OVER}, 'that is all'")
+        words = []
+        for notice in listening.notifies(timeout=LONG):
+            if notice.payload == "that is all":
+                break
+            words.append(notice.payload)
+        return words
+
+    return said
+
+
+@pytest.fixture
+def completer(committing):
+    link = Link("default", "completer")
+    yield Completer(link)
+    link.close()
+
+
+def report(claimed, ending, **changes):
+    now = time.monotonic()
+    return Report(claimed, ending, now - 0.02, now - 0.01, **changes)
+
+
+def finish(completer, *reports):
+    for one in reports:
+        completer.hand_over(one)
+    while len(completer):
+        completer.tick()
+
+
+ENDS = {
+    "succeeded": {"ending": Ending.SUCCEEDED},
+    "kept nothing": {"ending": Ending.DISCARDED},
+    "wrote its end itself": {"ending": Ending.WRITTEN},
+    "failed for good": {"ending": Ending.FAILED},
+    "crashed for good": {"ending": Ending.CRASHED},
+    "cancelled": {"ending": Ending.CANCELLED},
+}
+GO_ON = {
+    "to be retried": {"ending": Ending.FAILED, "delay_seconds": 60.0},
+    "released": {"ending": Ending.RELEASED},
+    "snoozed": {"ending": Ending.SNOOZED, "delay_seconds": 60.0},
+}
+
+
+@pytest.mark.parametrize("end", [*ENDS, *GO_ON])
+def test_ends_are_told_of_and_what_goes_on_is_not(engine, completer, said, end):
+    job_id, _ = helpers.make_jobs(engine, 2)
+    completer.awaited.hear(str(job_id))
+    one, other = helpers.claim_all(engine)
+    if end == "wrote its end itself":
+        lifecycle.succeed(engine, helpers.succeeded(one.execution_id, other.execution_id))
+    finish(completer, *(report(claimed, **(ENDS | GO_ON)[end]) for claimed in (one, other)))
+    assert said() == ([str(job_id)] if end in ENDS else [])
+    assert len(completer.awaited) == (end in GO_ON), "told of once"
+
+
+def test_where_nobody_waits_nothing_is_sent(engine, completer, said, monkeypatch):
+    monkeypatch.delattr(ends, "tell")
+    helpers.make_jobs(engine, 3)
+    finish(completer, *(report(claimed, Ending.SUCCEEDED) for claimed in helpers.claim_all(engine)))
+    completer.awaited.hear("12345")
+    helpers.make_jobs(engine, 3)
+    finish(completer, *(report(claimed, Ending.SUCCEEDED) for claimed in helpers.claim_all(engine)))
+    assert said() == []
+
+
+def test_the_ends_of_a_batch_go_in_one_word_when_they_can_be_seen(engine, completer, said):
+    ids = helpers.make_jobs(engine, 5)
+    completer.awaited.hear(",".join(map(str, ids[:3])))
+    finish(completer, *(report(claimed, Ending.SUCCEEDED) for claimed in helpers.claim_all(engine)))
+    assert {helpers.state_of(engine, job_id) for job_id in ids} == {"succeeded"}
+    [word] = said()
+    assert sorted(ends.ids_in(word)) == ids[:3]
+
+
+def test_an_end_that_is_locked_is_told_of_when_it_is_written(engine, second, completer, said):
+    job_id = helpers.make_job(engine)
+    completer.awaited.hear(str(job_id))
+    completer.hand_over(report(helpers.claim_one(engine), Ending.SUCCEEDED))
+    with helpers.transaction(second, "SELECT 1 FROM pgqueue_job FOR UPDATE"):
+        completer.tick()
+        assert said() == []
+    finish(completer)
+    assert said() == [str(job_id)]
+
+
+def test_a_word_that_cannot_be_sent_costs_no_end(engine, completer, said, monkeypatch):
+    job_id = helpers.make_job(engine)
+    completer.awaited.hear(str(job_id))
+
+    def fail(connection, *_):
+        connection.execute("SELECT 1 / 0")
+
+    monkeypatch.setattr(ends, "tell", fail)
+    finish(completer, report(helpers.claim_one(engine), Ending.SUCCEEDED))
+    assert helpers.state_of(engine, job_id) == "succeeded"
+    assert completer.finished == 1
+
+
+def test_maintenance_tells_of_what_it_ends(engine, said):
+    maintenance = Maintenance(Link("default", "maintenance"))
+    expired_id = helpers.make_job(engine, run_after=None, expires_at=None, expires_seconds=0.0)
+    rescued_id = helpers.make_job(engine, max_attempts=1, priority=1)
+    maintenance.awaited.hear(f"{expired_id},{rescued_id}")
+    claimed = lifecycle.claim_one(engine, rescued_id, worker_id=1, lease_seconds=60.0)
+    helpers.end_lease(engine, claimed.execution_id)
+    with maintenance.link.use():
+        maintenance.link.connected_at -= 3600.0
+    maintenance._expire()
+    maintenance._rescue()
+    maintenance.link.close()
+    assert helpers.state_of(engine, expired_id) == "cancelled"
+    assert helpers.state_of(engine, rescued_id) == "dead"
+    assert said() == [str(expired_id), str(rescued_id)]
+
+
+# ------------------------------------------------------------------ keeping in mind
+
+
+def test_what_is_not_repeated_is_forgotten_and_so_are_the_oldest_of_too_many(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "LIMIT", 3)
+    awaited = Awaited()
+    awaited.hear("1,2,3,4")
+    awaited.hear("3")
+    now[0] += module.FORGET_SECONDS
+    awaited.hear("2")
+    assert list(awaited._heard_at) == [4, 3, 2]
+    now[0] += 1
+    awaited.tell(None, [])
+    assert list(awaited._heard_at) == [2]
+    assert module.FORGET_SECONDS > 2 * ends.REPEAT_SECONDS
+
+
+@pytest.mark.parametrize("word", ["", "look", ",", "-1", "1.5", "٣", "9" * 7000, "DROP TABLE pgqueue_job"])
+def test_a_word_of_a_stranger_s_does_no_harm(word):
+    awaited = Awaited()
+    awaited.hear(word)
+    assert not awaited
+
+
+def test_what_may_be_an_end():
+    assert may_be_over(Moved(Fate.DONE_BEFORE)), "the reply was lost: it has been written"
+    assert may_be_over(Moved(Fate.LOST)), "somebody else has ended it"
+    assert not may_be_over(Moved(Fate.LOCKED))
+    assert not may_be_over(Moved(Fate.DONE, State.READY))
+
+
+# ------------------------------------------------------------------ hearing
+
+
+def test_an_idle_worker_hears_and_sleeps_on(engine, new_connection):
+    bell, heard, listening = Bell(), [], new_connection()
+    bell.on_awaited = heard.append
+    for channel in (db.CHANNEL, ends.AWAITED):
+        listening.execute(f"LISTEN {channel}")
+    bell.listen(listening)
+    bell.wait(0.0)
+    bell.words.clear()
+    sleeps = helpers.Background(lambda: bell.wait(LONG))
+    for number in range(3):
+        ends.tell(engine, ends.AWAITED, [number])
+        helpers.wait_until(lambda number=number: len(heard) > number)
+        assert sleeps.thread.is_alive()
+    engine.execute(f"NOTIFY {db.CHANNEL}")
+    assert sleeps.result() is True
+    assert (heard, bell.words) == (["0", "1", "2"], {""})
+    ends.tell(engine, ends.AWAITED, [3])
+    helpers.wait_until(lambda: select.select([listening], [], [], 0.0)[0])
+    bell.ring()
+    began = time.monotonic()
+    assert bell.wait(LONG) is False
+    assert time.monotonic() - began < LONG / 2, "a ring has ended no sleep"
+    assert heard[3:] == ["3"]
+    ends.tell(engine, ends.AWAITED, [4])
+    assert bell.wait(0.05) is False
+    heard.clear()
+    bell.on_awaited = lambda word: (heard.append(word), ends.tell(engine, ends.AWAITED, [5]), time.sleep(0.01))
+    ends.tell(engine, ends.AWAITED, [5])
+    assert bell.wait(0.05) is False, "in a storm the time ends a sleep too"
+    assert len(heard) > 1
+    bell.take_back()
+    bell.close()
