@@ -184,12 +184,13 @@ def test_a_pause_outlives_a_deploy(clock, engine, release):
     ("missed", "wanted"),
     [("skip", []), ("latest", [NINE + timedelta(minutes=180)]), ("all", [NINE + timedelta(hours=n) for n in range(4)])],
 )
-def test_after_three_hours_without_a_worker(clock, release, missed, wanted):
+def test_after_three_hours_without_a_worker(clock, release, missed, wanted, caplog):
     worker = release(DAILY._replace(expression="0 * * * *", missed=missed))
     worker()
     clock.set(NINE + timedelta(hours=3, minutes=20))
-    worker()
+    assert worker() == pytest.approx(40 * 60, abs=1)
     assert ticks() == wanted
+    assert "does not run" not in caplog.text
     clock.set(NINE + timedelta(hours=4))
     worker()
     assert ticks() == [*wanted, NINE + timedelta(hours=4)]
