@@ -32,6 +32,23 @@ def test_two_workers_that_have_read_the_same_fire_once(engine, second):
     assert counts(engine) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "enabled = false",
+        "origin = 'code', vouched_at = statement_timestamp() - interval '4 minutes'",
+        "next_run_at = statement_timestamp() + interval '30 s'",
+    ],
+    ids=["it is paused", "no worker's code has it", "its tick has not come"],
+)
+def test_one_that_may_not_fire_does_not_whoever_asks(engine, change):
+    """A worker looks before it asks, and the statement again."""
+    schedule_id = helpers.make_schedule(engine)
+    engine.execute(f"UPDATE pgqueue_schedule SET {change}")
+    assert helpers.fire(engine, helpers.schedule_of(engine, schedule_id)) is None
+    assert counts(engine) == (0, 0)
+
+
 def test_one_that_comes_late_to_the_row_finds_it_changed(engine, second, watcher):
     """Its snapshot is from before the other's commit, its lock from after."""
     schedule_id = helpers.make_schedule(engine)

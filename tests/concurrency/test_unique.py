@@ -42,6 +42,49 @@ def test_while_it_runs_as_asked(engine, ready_only):
     assert bool(helpers.enqueue_unique(engine, KEY, ready_only=ready_only)) is not ready_only
 
 
+def lost_with_its_worker(engine, claimed):
+    helpers.end_lease(engine)
+    helpers.rescue(engine, None)
+
+
+ENDS = {
+    "succeeded": lambda engine, one: lifecycle.succeed(engine, helpers.succeeded(one.execution_id)),
+    "gone": lambda engine, one: lifecycle.succeed_and_discard(engine, [one.execution_id]),
+    "dead": lambda engine, one: lifecycle.fail(engine, helpers.failed(one.execution_id, None)),
+    "lost with its worker": lost_with_its_worker,
+    "stopped": lambda engine, one: lifecycle.end_cancelled(
+        engine, [lifecycle.Cancelled(one.execution_id, *helpers.AGES, "as asked")]
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_however_a_job_ends_its_key_is_free(engine, end):
+    """One whose worker was lost held its key for ever elsewhere."""
+    helpers.enqueue_unique(engine, KEY)
+    claimed = helpers.claim_one(engine)
+    assert helpers.enqueue_unique(engine, KEY) is None
+    ENDS[end](engine, claimed)
+    assert helpers.enqueue_unique(engine, KEY)
+
+
+def set_aside(engine, job_id):
+    lifecycle.set_aside(engine, job_id, worker_id=1, exception_class="X", error="cannot be read")
+
+
+def expire(engine, job_id):
+    engine.execute("UPDATE pgqueue_job SET expires_at = statement_timestamp()")
+    lifecycle.expire(engine, worker_id=1, error="too late")
+
+
+@pytest.mark.parametrize("ready_only", [False, True])
+@pytest.mark.parametrize("end", [lambda engine, job_id: lifecycle.cancel(engine, [job_id]), set_aside, expire])
+def test_also_one_that_never_ran(engine, end, ready_only):
+    job = helpers.enqueue_unique(engine, KEY, ready_only=ready_only)
+    end(engine, job.job_id)
+    assert helpers.enqueue_unique(engine, KEY, ready_only=ready_only)
+
+
 # ------------------------------------------------------------------ races
 
 
