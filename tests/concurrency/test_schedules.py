@@ -62,6 +62,19 @@ def test_one_that_comes_late_to_the_row_finds_it_changed(engine, second, watcher
     assert counts(engine) == (1, 1)
 
 
+def test_after_many_ticks_the_last_one_s_job_still_counts(engine):
+    schedule_id = helpers.make_schedule(engine, due_in=-3600.0, if_running="skip")
+    engine.execute(
+        "INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, job_id) "
+        "SELECT %s, statement_timestamp() - n * interval '2 hours', -n FROM generate_series(1, 25) AS n",
+        [schedule_id],
+    )
+    fired = helpers.fire(engine, helpers.schedule_of(engine, schedule_id))
+    assert fired.what == "fired"
+    assert helpers.fire(engine, helpers.schedule_of(engine, schedule_id)).what == "skipped"
+    assert helpers.rows_of(engine, "pgqueue_schedule")[schedule_id]["last_job_id"] == fired.job_id
+
+
 def test_eight_workers_fire_each_of_fifty_ticks_once(engine, new_connection, monkeypatch):
     """All look at the same moment, again and again, while an operator edits the rows."""
     monkeypatch.setattr(timetable, "definitions", lambda alias: {})
@@ -126,6 +139,15 @@ def test_what_was_fired_before_the_reply_was_lost_is_not_fired_again(engine, sec
     engine.execute("UPDATE pgqueue_schedule SET next_run_at = %s", [one.next_run_at])  # a row that was restored
     assert helpers.fire(engine, one).what == "again"
     assert counts(engine) == (1, 1)
+
+
+@pytest.mark.parametrize("act", [helpers.fire, lambda engine, one: lifecycle.pause_schedule(engine, one.schedule_id)])
+def test_a_plan_by_what_was_read_before_is_not_written(engine, act):
+    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    act(engine, one)
+    before = helpers.rows_of(engine, "pgqueue_schedule")
+    assert not lifecycle.plan_schedule(engine, one, one.next_run_at + timedelta(days=1))
+    assert helpers.rows_of(engine, "pgqueue_schedule") == before
 
 
 @pytest.mark.parametrize("change", ["pause", "definition"])
