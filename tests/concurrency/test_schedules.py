@@ -184,15 +184,23 @@ def test_no_act_on_a_schedule_waits_for_its_row(engine, second, monkeypatch):
     monkeypatch.setattr(scheduling, "LOCK_WAIT_SECONDS", 0.05)
     engine.execute("SET lock_timeout = '1s'")
     one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    change = partial(
+        lifecycle.change_schedule,
+        *(engine, one.schedule_id, helpers.definition()),
+        revision=one.revision,
+        next_run_at=one.next_run_at,
+    )
     with helpers.transaction(second, "SELECT FROM pgqueue_schedule FOR UPDATE"):
         assert helpers.fire(engine, one) is None
         assert not lifecycle.plan_schedule(engine, one, one.next_run_at)
+        assert not change()
         lifecycle.vouch(engine, [one.schedule_id])
         assert lifecycle.remove_schedules(engine, [one.schedule_id], 0.0) == []
         for act in (
             lambda: lifecycle.run_schedule(engine, one.schedule_id, OPTIONS),
             lambda: lifecycle.pause_schedule(engine, one.schedule_id),
             lambda: lifecycle.resume_schedule(engine, one.schedule_id, one.next_run_at),
+            partial(change, tries=True),
         ):
             with pytest.raises(JobLocked):
                 act()
