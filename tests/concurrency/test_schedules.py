@@ -207,6 +207,14 @@ def test_no_act_on_a_schedule_waits_for_its_row(engine, second, monkeypatch):
     assert lifecycle.pause_schedule(engine, one.schedule_id)
 
 
+def test_a_schedule_that_is_removed_takes_its_ticks_with_it_and_no_others(engine):
+    mine, other = helpers.make_schedule(engine), helpers.make_schedule(engine, "another")
+    for schedule_id in (mine, other):
+        assert helpers.fire(engine, helpers.schedule_of(engine, schedule_id)).what == "fired"
+    assert lifecycle.remove_schedules(engine, [mine], 0.0) == [mine]
+    assert [run["schedule_id"] for run in helpers.rows_of(engine, "pgqueue_schedulerun").values()] == [other]
+
+
 def test_a_tick_fired_inside_a_transaction_that_rolls_back_was_never_fired(engine, second):
     one = helpers.schedule_of(engine, helpers.make_schedule(engine))
     with helpers.transaction(engine):
