@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from django_pgqueue import lifecycle
-from django_pgqueue.worker.hand import Hand, Running
+from django_pgqueue.worker import heartbeat
+from django_pgqueue.worker.hand import Hand, Running, Waiting
 from django_pgqueue.worker.heartbeat import Watch
 
 
@@ -22,6 +23,18 @@ def watch():
     own = Watch(link, hand, SimpleNamespace(ids=set), SimpleNamespace(ask_to_cancel=lambda ids: None), None, 1)
     own.hears, own._compare_at = True, float("inf")
     return own
+
+
+def test_what_waits_for_a_slot_is_given_back_at_once(watch, monkeypatch):
+    claimed, given = SimpleNamespace(execution_id=2), []
+    watch.hand.waiting[2] = Waiting(claimed, 0.0)
+    watch.pool.ask_to_cancel = set
+    monkeypatch.setattr(lifecycle, "cancel_requests", lambda *args, **options: [(1, 2)])
+    monkeypatch.setattr(heartbeat, "give_back", lambda connection, held: given.extend(held))
+    watch.look_for_requests()
+    watch.tick()
+    assert given == [claimed]
+    assert not watch.hand.waiting
 
 
 @pytest.mark.parametrize("fails", [False, True])
