@@ -224,7 +224,7 @@ CANCELLING = _all(
     Mutant(
         "the word of a cancellation is not passed on", "if db.CANCEL_ASKED in words:", "if not words:", path=FETCHER
     ),
-    Mutant("no running job is told", "        self.pool.ask_to_cancel(asked)\n", "", path=HEARTBEAT),
+    Mutant("no running job is told", "self.pool.ask_to_cancel(asked)", "set()", path=HEARTBEAT),
     Mutant("what waits here is not given back", "self.hand.waiting.pop(execution_id, None)", "None", path=HEARTBEAT),
     Mutant("a word during a look is lost", "            if look_again:\n", "            if False:\n", path=HEARTBEAT),
     Mutant("nobody looks without a word", "(self._asked or not self.hears)", "self._asked", path=HEARTBEAT),

@@ -240,10 +240,17 @@ def test_of_many_those_whose_key_is_there_are_left_out_also_within_the_batch(eng
 
 def test_of_many_replacements_with_one_key_the_last_counts(engine):
     there = helpers.enqueue_unique(engine, "a", delay_seconds=60.0)
-    changed = {key: job_id for job_id, key in many(engine, "a", "b", "a", None, replace=True)}
+    changed = {key: job_id for job_id, key in many(engine, "a", "b", "a", None, None, replace=True)}
     assert changed["a"] == there.job_id
     assert set(changed) == {"a", "b", None}
-    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_job") == 3
+    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_job") == 4, "calls without a key are two"
+
+
+def test_of_many_replacements_one_whose_job_runs_leaves_it_alone(engine):
+    helpers.enqueue_unique(engine, "a")
+    before = helpers.job_row(engine, helpers.claim_one(engine).job_id)
+    assert [key for _, key in many(engine, "a", "b", replace=True)] == ["b"]
+    assert helpers.job_row(engine, before["id"]) == before
 
 
 def test_the_look_for_holders_goes_by_the_index(engine):

@@ -25,6 +25,27 @@ def watch():
     return own
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_look_that_failed_or_found_what_is_not_here_yet_is_done_again(watch, monkeypatch, fails):
+    """The answer of a claim may be under way."""
+    looks = []
+
+    def look(connection, worker_ids, *, first_id):
+        looks.append(worker_ids)
+        if len(looks) == 1 and fails:
+            raise psycopg.OperationalError
+        return [(1, 99)] if len(looks) == 1 else []
+
+    watch.pool.ask_to_cancel = lambda ids: set()
+    monkeypatch.setattr(lifecycle, "cancel_requests", look)
+    watch.look_for_requests()
+    with contextlib.suppress(psycopg.OperationalError):
+        watch.tick()
+    watch.tick()
+    watch.tick()
+    assert len(looks) == 2
+
+
 def test_what_waits_for_a_slot_is_given_back_at_once(watch, monkeypatch):
     claimed, given = SimpleNamespace(execution_id=2), []
     watch.hand.waiting[2] = Waiting(claimed, 0.0)

@@ -127,6 +127,15 @@ def test_one_of_the_admin_follows_its_task_where_that_is_known(clock, engine, re
     assert (job.queue_name, job.priority, job.max_attempts) == ("present", 0, 2)
 
 
+def test_one_of_the_code_has_the_options_of_the_code_that_defines_it(clock, engine, release):
+    """Whatever the task has in the worker that fires it, which may be older."""
+    release(DAILY._replace(queue_name="mail", priority=3, max_attempts=7))()
+    clock.set(NINE)
+    release()()
+    [job] = Job.objects.all()
+    assert (job.queue_name, job.priority, job.max_attempts) == ("mail", 3, 7)
+
+
 def test_firing_is_told_to_receivers_and_wakes_workers(clock, engine, second, release):
     second.execute(f"LISTEN {db.CHANNEL}")
     told = []
