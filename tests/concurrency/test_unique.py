@@ -7,6 +7,7 @@ import json
 import pytest
 
 from django_pgqueue import lifecycle, sql
+from django_pgqueue.lifecycle import application
 from django_pgqueue.states import Outcome
 from tests import helpers
 
@@ -208,6 +209,19 @@ def test_of_several_dead_ones_with_a_key_the_latest_is_retried(engine):
     assert lifecycle.retry(engine, dead) == {}
 
 
+@pytest.mark.parametrize("running", [False, True])
+def test_a_retry_of_many_is_one_statement_whatever_keys_are_there(engine, monkeypatch, running):
+    """Each alone comes to the same, but only where another session is in between."""
+    dead = [*(dead_with_key(engine) for _ in range(3)), dead_with_key(engine, "order:8")]
+    helpers.enqueue_unique(engine, "order:8")
+    if running:
+        helpers.claim_one(engine)
+    sent, persistently = [], application.persistently
+    monkeypatch.setattr(application, "persistently", lambda *given: sent.append(given[1]) or persistently(*given))
+    assert lifecycle.retry(engine, dead) == {dead[2]: "ready"}
+    assert sent == [sql.RETRY]
+
+
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 def test_a_retry_that_meets_an_enqueue_waits_for_its_end_and_stops_no_other(engine, second, watcher, end):
     dead, other = dead_with_key(engine), dead_with_key(engine, "order:8")
@@ -251,6 +265,13 @@ def test_of_many_replacements_one_whose_job_runs_leaves_it_alone(engine):
     before = helpers.job_row(engine, helpers.claim_one(engine).job_id)
     assert [key for _, key in many(engine, "a", "b", replace=True)] == ["b"]
     assert helpers.job_row(engine, before["id"]) == before
+
+
+def test_a_holder_is_a_job_of_that_task(engine):
+    mine = helpers.enqueue_unique(engine, KEY)
+    other = helpers.enqueue_unique(engine, KEY, task_name="tests.app.tasks.add")
+    assert lifecycle.holders(engine, helpers.NOOP, [KEY]) == {KEY: mine.job_id}
+    assert lifecycle.holders(engine, "tests.app.tasks.add", [KEY]) == {KEY: other.job_id}
 
 
 def test_the_look_for_holders_goes_by_the_index(engine):
