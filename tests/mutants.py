@@ -241,7 +241,7 @@ CANCELLING = _all(
     ),
 )
 EXPIRY = _all(
-    ("tests/test_expiry.py", "tests/test_states.py", "tests/test_stateful.py"),
+    ("tests/test_expiry.py", "tests/concurrency/test_expiry.py", "tests/test_states.py", "tests/test_stateful.py"),
     Mutant("what runs expires", "    WHERE state = 'ready'\n      AND expires_at", "    WHERE expires_at", "EXPIRE"),
     Mutant("what has time expires", "AND expires_at <= ", "AND expires_at > ", "EXPIRE"),
     Mutant("EXPIRE waits for locked rows", *NOT_SKIPPED, "EXPIRE"),
