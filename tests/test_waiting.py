@@ -83,6 +83,15 @@ def test_a_job_that_dies_raises_its_error(job, engine, looked, how):
     assert job.state == "dead"
 
 
+def test_of_several_attempts_the_last_one_s_error_is_told(job, engine):
+    [first] = helpers.failed(helpers.claim_one(engine).execution_id)
+    lifecycle.fail(engine, [first._replace(error="the first")])
+    [last] = helpers.failed(helpers.claim_one(engine).execution_id, None)
+    lifecycle.fail(engine, [last._replace(error="the last")])
+    with pytest.raises(JobFailed, match=r"after 2 of 10 attempts: RuntimeError: the last$"):
+        job.wait(1)
+
+
 @both
 def test_a_job_that_is_cancelled_raises(job, engine, looked, how):
     looked[1] = lambda: lifecycle.cancel(engine, [job.pk])
