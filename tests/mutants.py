@@ -253,7 +253,10 @@ EXPIRY = _all(
     Mutant("a time to start by is of another clock", "now + one.start_by", "one.start_by", path=CLAIMS),
 )
 PROGRESS = _all(
-    ("tests/worker/test_notes.py", "tests/test_progress.py", "tests/test_states.py", "tests/process/test_progress.py"),
+    (
+        *("tests/worker/test_notes.py", "tests/test_progress.py", "tests/test_states.py"),
+        *("tests/concurrency/test_races.py", "tests/process/test_progress.py"),
+    ),
     Mutant("a closed attempt's word counts", " AND execution.outcome IS NULL\n", "\n", "NOTE_PROGRESS"),
     Mutant("progress waits for a locked row", "job SKIP LOCKED", "job", "NOTE_PROGRESS"),
     Mutant(

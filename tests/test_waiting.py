@@ -11,6 +11,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue import CannotWait, JobCancelled, JobFailed, JobGone, lifecycle, waiting
+from django_pgqueue.context import running_job
 from django_pgqueue.models import Job
 from django_pgqueue.testing import run_jobs
 from tests import helpers
@@ -242,6 +243,15 @@ def test_one_that_sees_no_commits_of_others(job):
 
 
 @pytest.mark.django_db
+def test_in_a_task(job):
+    own = running_job.set(7)
+    try:
+        with pytest.raises(CannotWait, match="job 7 would keep its slot"):
+            job.wait(1)
+    finally:
+        running_job.reset(own)
+
+
 def test_a_job_that_was_never_enqueued():
     with pytest.raises(CannotWait, match="never enqueued"):
         Job().wait(1)
