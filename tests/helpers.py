@@ -39,6 +39,23 @@ def empty_tables(connection: psycopg.Connection[Any]) -> None:
     connection.execute(f"TRUNCATE {', '.join(TABLES)} RESTART IDENTITY")
 
 
+CLEAR = "; ".join(
+    [
+        *(f"DELETE FROM {table}" for table in TABLES),
+        "SELECT setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S' AND relname LIKE 'pgqueue%'",
+    ]
+)
+IS_LARGE = "SELECT sum(pg_relation_size(name)) > 1000000 FROM unnest(%s::text[]) AS name"
+
+
+def begin_anew(connection: psycopg.Connection[Any]) -> None:
+    """As `empty_tables`, for each of the tests that leave a few rows: in 3 ms instead of 40."""
+    if scalar(connection, IS_LARGE, [list(TABLES)]):
+        empty_tables(connection)
+    else:
+        connection.execute(CLEAR)
+
+
 _cleared = 0
 
 
@@ -222,11 +239,20 @@ def scalar(connection, query: str, params: Any = None) -> Any:
 
 def wait_until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
     """Wait until `condition()` is true, and return what it returned; fail after `seconds`."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not (answer := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain for {condition}"
-        time.sleep(0.005)
+        waited = time.monotonic() - began
+        assert waited < seconds, f"waited {seconds} s in vain for {condition}"
+        time.sleep(pause_after(waited))
     return answer
+
+
+def pause_after(waited_seconds: float) -> float:
+    """How long to wait before another look: 5 ms at first, later a twentieth of the time that it has taken.
+
+    Each look is a query, and hundreds a second of them keep from the processor what is waited for.
+    """
+    return min(0.05, max(0.005, waited_seconds / 20))
 
 
 def waits_for_lock(watcher, pid: int) -> bool:

@@ -17,7 +17,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+
+from tests.mutants import FEATURES, Mutant
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 COPIED = ("django_pgqueue", "example_project", "tests", "pyproject.toml")
@@ -27,7 +28,6 @@ QUICK = (
     *("tests/test_stateful.py", "tests/test_properties.py", "tests/test_arguments.py", "tests/model"),
 )
 KILLED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - |$)", re.M)
-SQL = "django_pgqueue/sql.py"
 FENCE = "        WHERE execution.id = given.id AND execution.outcome IS NULL\n"
 UNFENCED = "        WHERE execution.id = given.id\n"
 BY_STATE = "        WHERE execution.id = given.id AND job.state = 'running'\n"
@@ -41,17 +41,6 @@ DESCRIBE = "django_pgqueue/worker/describe.py"
 RETRY = "django_pgqueue/retry.py"
 ARGUMENTS = "django_pgqueue/arguments.py"
 LATERAL_LOCK = "        FOR NO KEY UPDATE OF execution, job SKIP LOCKED\n"
-
-
-class Mutant(NamedTuple):
-    """`old` becomes `new` in one file: inside one statement of sql.py, if that is named, or anywhere."""
-
-    name: str
-    old: str
-    new: str
-    statement: str = ""
-    path: str = SQL
-    times: int = 1
 
 
 MUTANTS = [
@@ -191,7 +180,7 @@ MUTANTS = [
     ),
     Mutant("prune takes jobs with locked executions", "AND id NOT IN (SELECT id FROM held)", "AND false", "PRUNE"),
     Mutant("time of the transaction in SUCCEED", "statement_timestamp()", "now()", "SUCCEED", times=3),
-    Mutant("time of the transaction in ENQUEUE_MANY", "statement_timestamp()", "now()", "ENQUEUE_MANY", times=2),
+    Mutant("time of the transaction in ENQUEUE_MANY", "statement_timestamp()", "now()", "ENQUEUE_MANY", times=3),
     Mutant(
         "orphans of living jobs removed",
         "AND NOT EXISTS (SELECT 1 FROM pgqueue_job AS job WHERE job.id = execution.job_id)",
@@ -239,7 +228,7 @@ MUTANTS = [
     Mutant("fence by worker only in SUCCEED", FENCE, BY_WORKER, "SUCCEED"),
     Mutant("fence by worker only in FAIL", FENCE, BY_WORKER, "FAIL"),
     Mutant("set_aside takes what runs", " AND state = 'ready' FOR", " FOR", "SET_ASIDE"),
-    Mutant("retry takes what is not finished", " AND asked.state IN ('succeeded', 'dead', 'cancelled')", "", "RETRY"),
+    Mutant("retry takes what is not finished", "WHERE state IN ('succeeded', 'dead', 'cancelled')\n", "\n", "RETRY"),
     Mutant("retry does not lock", "    FOR NO KEY UPDATE SKIP LOCKED\n", "", "RETRY"),
     Mutant("retry keeps the result", "result = NULL,", "result = result,", "RETRY"),
     Mutant("run_now takes what is not ready", "state = 'ready'\n            AND ", "", "RUN_NOW"),
@@ -275,6 +264,7 @@ MUTANTS = [
     Mutant("arguments keep huge integers", "if number.bit_length() > MAX_INTEGER_BITS:", "if False:", path=ARGUMENTS),
     Mutant("keys that meet are one", "if name in normalised:", "if False:", path=ARGUMENTS),
     Mutant("any depth", "if depth > MAX_DEPTH:", "if False:", path=ARGUMENTS),
+    *FEATURES,
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",
@@ -325,18 +315,20 @@ def pytest(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def main(names: Sequence[str], tests: Sequence[str]) -> int:
-    """Try the mutants named, or all; return the number of survivors."""
+    """Try the mutants named, or all, with these tests or else each with its own; return the number of survivors."""
     survivors = 0
     for mutant in MUTANTS:  # refuse before the long run
         mutated((CHECKOUT / mutant.path).read_text(), mutant)
     with tempfile.TemporaryDirectory(prefix="pgq-", dir="/tmp") as top:
         Path(top).chmod(0o711)
         place = copied_to(Path(top, "copy"))
-        failing = failing_anyway(place, tests)
+        mutants = chosen(names)
+        own = [tests or mutant.tests or QUICK for mutant in mutants]
+        failing = failing_anyway(place, list(dict.fromkeys(name for choice in own for name in choice)))
         print(f"left out, for they fail without a mutant: {failing}", flush=True)  # noqa: T201
-        tests = [*tests, *(f"--deselect={test}" for test in failing)]
-        for mutant in chosen(names):
-            survivors += not is_killed(place, mutant, tests)
+        left_out = [f"--deselect={test}" for test in failing]
+        for mutant, choice in zip(mutants, own, strict=True):
+            survivors += not is_killed(place, mutant, [*choice, *left_out])
     return survivors
 
 
@@ -379,6 +371,6 @@ def is_killed(place: Path, mutant: Mutant, tests: Sequence[str]) -> bool:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of the names of mutants, or from:to by number; all without")
-    parser.add_argument("--tests", nargs="+", default=QUICK)
+    parser.add_argument("--tests", nargs="+", default=(), help="instead of each mutant's own choice")
     options = parser.parse_args()
     sys.exit(1 if main(options.names, options.tests) else 0)

@@ -113,6 +113,15 @@ def test_a_context_variable_goes_with_the_job(task):
     assert app.tenant.get() is None
 
 
+@using("Tenancy")
+def test_what_it_adds_is_of_one_call():
+    task = tasks.noop.using(headers={"a": 1})
+    token = app.tenant.set("acme")
+    assert task.enqueue().headers == {"a": 1, "tenant": "acme"}
+    app.tenant.reset(token)
+    assert task.enqueue().headers == {"a": 1}
+
+
 @using("Tenancy", IMMEDIATE=True)
 def test_also_where_a_job_runs_at_its_enqueue():
     app.tenant.set("acme")

@@ -357,7 +357,10 @@ def type_of(connection, value, name):
     kinds = {
         "queue_names": "varchar[]", "priorities": "smallint[]", "after_ats": "timestamptz[]", "mark": "timestamptz",
         "delays_seconds": "float8[]", "results": "text[]", "other_task_names": "varchar[]", "limit": "bigint",
+        "unique_keys": "varchar[]", "unique_ready_only": "boolean", "headers": "text", "expires_seconds": "float8",
     }  # fmt: skip
+    if name.endswith(("_at", "_after", "until")):
+        return "timestamptz"
     if name in kinds:
         return kinds[name]
     if isinstance(value, list):

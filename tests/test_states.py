@@ -222,7 +222,7 @@ def test_everything_that_is_listed_is_reached(engine, job_in):
     found: dict[Any, dict[Any, set[Any]]] = {}
     for situation in SITUATIONS:
         for variant in VARIANTS:
-            helpers.empty_tables(engine)
+            helpers.begin_anew(engine)
             one = prepared(engine, job_in, situation, variant)
             state, _, changed = reached(engine, one, variant)
             if changed:

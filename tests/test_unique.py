@@ -133,6 +133,16 @@ def test_many_give_the_id_for_each_call_in_order():
     assert unique().enqueue_many(calls, returning=False) == 6
 
 
+def test_one_whose_holder_has_just_ended_is_enqueued(monkeypatch):
+    """The insert met another job, and the look for it finds none: it is tried again."""
+    insert, met = lifecycle.enqueue_unique, [None]
+    monkeypatch.setattr(
+        lifecycle, "enqueue_unique", lambda *given, **options: met.pop() if met else insert(*given, **options)
+    )
+    assert not unique().enqueue(1).is_duplicate
+    assert Job.objects.count() == 1
+
+
 def test_of_many_one_whose_holder_has_just_ended_is_added_and_told_of(monkeypatch):
     """The insert met another job, and the look for it finds none."""
     told = []

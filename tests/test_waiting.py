@@ -13,6 +13,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue import CannotWait, JobCancelled, JobFailed, JobGone, lifecycle, waiting
+from django_pgqueue.context import running_job
 from django_pgqueue.models import Job
 from django_pgqueue.testing import run_jobs
 from tests import helpers
@@ -83,6 +84,15 @@ def test_a_job_that_dies_raises_its_error(job, engine, looked, how):
     error = raised.value
     assert (error.job_id, error.exception_class, error.error) == (job.pk, "RuntimeError", "as asked")
     assert job.state == "dead"
+
+
+def test_of_several_attempts_the_last_one_s_error_is_told(job, engine):
+    [first] = helpers.failed(helpers.claim_one(engine).execution_id)
+    lifecycle.fail(engine, [first._replace(error="the first")])
+    [last] = helpers.failed(helpers.claim_one(engine).execution_id, None)
+    lifecycle.fail(engine, [last._replace(error="the last")])
+    with pytest.raises(JobFailed, match=r"after 2 of 10 attempts: RuntimeError: the last$"):
+        job.wait(1)
 
 
 @both
@@ -238,6 +248,15 @@ def test_one_that_sees_no_commits_of_others(job):
 
 
 @pytest.mark.django_db
+def test_in_a_task(job):
+    own = running_job.set(7)
+    try:
+        with pytest.raises(CannotWait, match="job 7 would keep its slot"):
+            job.wait(1)
+    finally:
+        running_job.reset(own)
+
+
 def test_a_job_that_was_never_enqueued():
     with pytest.raises(CannotWait, match="never enqueued"):
         Job().wait(1)

@@ -183,14 +183,14 @@ def fire_due(connection: Connection, one: Scheduled) -> float:
     Raises `ValueError` if its expression or its zone cannot be read, `firing.CannotFire` if its job cannot be made.
     """
     following_at = expressions.next_after(one.expression, one.time_zone, one.seen_at)
+    wait_seconds = (following_at - one.seen_at).total_seconds()
     if one.next_run_at > one.seen_at:
         if one.next_run_at != following_at:  # a clock was put right, or the rules of a time zone have changed
             lifecycle.plan_schedule(connection, one, following_at)
-        return (following_at - one.seen_at).total_seconds()
+        return wait_seconds
     ticks = due_ticks(one)
     if not ticks:
-        is_planned = lifecycle.plan_schedule(connection, one, following_at)
-        return (following_at - one.seen_at).total_seconds() if is_planned else AGAIN_SECONDS
+        return wait_seconds if lifecycle.plan_schedule(connection, one, following_at) else AGAIN_SECONDS
     expected_at = one.next_run_at
     for tick_at, after_it in zip(ticks, [*ticks[1:], following_at], strict=True):
         options = firing.options_of(connection, one)
@@ -209,7 +209,7 @@ def fire_due(connection: Connection, one: Scheduled) -> float:
             return math.inf
         _tell(connection, one, options, tick_at, fired)
         expected_at = after_it
-    return (following_at - one.seen_at).total_seconds()
+    return wait_seconds
 
 
 def due_ticks(one: Scheduled) -> list[datetime]:

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_pgqueue import control, db, lifecycle
+from django_pgqueue import control, db, lifecycle, registry
 from django_pgqueue.lifecycle import Lane
 from django_pgqueue.states import Pausable
+from django_pgqueue.worker.lanes import Lanes
 from tests import helpers
 
 MAIL, OTHER = Lane("mail", 0), Lane("other", 5)
@@ -48,6 +49,14 @@ def test_a_paused_task_is_passed_by_in_its_lane(engine, jobs):
     assert lifecycle.next_in_line(engine, helpers.lanes_from_start(OTHER), paused_tasks=[helpers.NOOP]) == jobs["add"]
     lifecycle.resume(engine, Pausable.TASK, "tests.app.tasks.add")
     assert claimable(engine) == set(jobs.values())
+
+
+def test_a_worker_passes_by_a_paused_task_under_all_its_names(engine, monkeypatch):
+    monkeypatch.setattr(registry, "names_of", lambda name: (name, "its.old.name"))
+    lifecycle.pause(engine, Pausable.TASK, helpers.NOOP)
+    lanes = Lanes([])
+    lanes.ordered(engine, from_start=True)
+    assert lanes.paused_tasks == [helpers.NOOP, "its.old.name"]
 
 
 def test_a_queue_and_a_task_of_the_same_name_are_two(engine, jobs):
@@ -104,15 +113,22 @@ def test_one_that_had_ended_begins_anew(engine):
 
 
 def test_those_that_ended_long_ago_are_forgotten_and_no_others(engine):
-    for name, for_seconds in (("over", 60), ("later", 600), ("mail", None)):
+    for name, for_seconds in (("over", 60), ("just", 250), ("later", 450), ("mail", None)):
         lifecycle.pause(engine, Pausable.QUEUE, name, for_seconds=for_seconds)
     db.clock.shift_seconds = 300
     lifecycle.prune_pauses(engine, 200)
-    assert helpers.scalar(engine, "SELECT string_agg(name, ' ' ORDER BY name) FROM pgqueue_pause") == "later mail"
+    assert helpers.scalar(engine, "SELECT string_agg(name, ' ' ORDER BY name) FROM pgqueue_pause") == "just later mail"
 
 
 def helpers_of(engine):
     return engine.execute("SELECT paused_at, paused_until FROM pgqueue_pause").fetchall()
+
+
+def test_workers_are_told_to_look_again_of_a_pause_and_of_its_end(engine, second):
+    second.execute(f"LISTEN {db.CHANNEL}")
+    control.pause("mail")
+    assert control.resume("mail")
+    assert [notice.payload for notice in second.notifies(timeout=10, stop_after=2)] == [db.LOOK_AGAIN] * 2
 
 
 def test_two_operators_pause_at_once(engine, second, watcher):

@@ -33,6 +33,23 @@ def test_two_workers_that_have_read_the_same_fire_once(engine, second):
     assert counts(engine) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "enabled = false",
+        "origin = 'code', vouched_at = statement_timestamp() - interval '4 minutes'",
+        "next_run_at = statement_timestamp() + interval '30 s'",
+    ],
+    ids=["it is paused", "no worker's code has it", "its tick has not come"],
+)
+def test_one_that_may_not_fire_does_not_whoever_asks(engine, change):
+    """A worker looks before it asks, and the statement again."""
+    schedule_id = helpers.make_schedule(engine)
+    engine.execute(f"UPDATE pgqueue_schedule SET {change}")
+    assert helpers.fire(engine, helpers.schedule_of(engine, schedule_id)) is None
+    assert counts(engine) == (0, 0)
+
+
 def test_one_that_comes_late_to_the_row_finds_it_changed(engine, second, watcher):
     """Its snapshot is from before the other's commit, its lock from after."""
     schedule_id = helpers.make_schedule(engine)
@@ -44,6 +61,19 @@ def test_one_that_comes_late_to_the_row_finds_it_changed(engine, second, watcher
     assert late.result().what == "fired"
     assert helpers.fire(engine, one) is None
     assert counts(engine) == (1, 1)
+
+
+def test_after_many_ticks_the_last_one_s_job_still_counts(engine):
+    schedule_id = helpers.make_schedule(engine, due_in=-3600.0, if_running="skip")
+    engine.execute(
+        "INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, job_id) "
+        "SELECT %s, statement_timestamp() - n * interval '2 hours', -n FROM generate_series(1, 25) AS n",
+        [schedule_id],
+    )
+    fired = helpers.fire(engine, helpers.schedule_of(engine, schedule_id))
+    assert fired.what == "fired"
+    assert helpers.fire(engine, helpers.schedule_of(engine, schedule_id)).what == "skipped"
+    assert helpers.rows_of(engine, "pgqueue_schedule")[schedule_id]["last_job_id"] == fired.job_id
 
 
 def test_eight_workers_fire_each_of_fifty_ticks_once(engine, new_connection, monkeypatch):
@@ -112,6 +142,15 @@ def test_what_was_fired_before_the_reply_was_lost_is_not_fired_again(engine, sec
     assert counts(engine) == (1, 1)
 
 
+@pytest.mark.parametrize("act", [helpers.fire, lambda engine, one: lifecycle.pause_schedule(engine, one.schedule_id)])
+def test_a_plan_by_what_was_read_before_is_not_written(engine, act):
+    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    act(engine, one)
+    before = helpers.rows_of(engine, "pgqueue_schedule")
+    assert not lifecycle.plan_schedule(engine, one, one.next_run_at + timedelta(days=1))
+    assert helpers.rows_of(engine, "pgqueue_schedule") == before
+
+
 @pytest.mark.parametrize("change", ["pause", "definition"])
 def test_what_was_worked_out_before_a_change_is_not_written_after_it(engine, second, change):
     one = helpers.schedule_of(engine, helpers.make_schedule(engine))
@@ -146,19 +185,35 @@ def test_no_act_on_a_schedule_waits_for_its_row(engine, second, monkeypatch):
     monkeypatch.setattr(scheduling, "LOCK_WAIT_SECONDS", 0.05)
     engine.execute("SET lock_timeout = '1s'")
     one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    change = partial(
+        lifecycle.change_schedule,
+        *(engine, one.schedule_id, helpers.definition()),
+        revision=one.revision,
+        next_run_at=one.next_run_at,
+    )
     with helpers.transaction(second, "SELECT FROM pgqueue_schedule FOR UPDATE"):
         assert helpers.fire(engine, one) is None
         assert not lifecycle.plan_schedule(engine, one, one.next_run_at)
+        assert not change()
         lifecycle.vouch(engine, [one.schedule_id])
         assert lifecycle.remove_schedules(engine, [one.schedule_id], 0.0) == []
         for act in (
             lambda: lifecycle.run_schedule(engine, one, OPTIONS),
             lambda: lifecycle.pause_schedule(engine, one.schedule_id),
             lambda: lifecycle.resume_schedule(engine, one.schedule_id, one.next_run_at),
+            partial(change, tries=True),
         ):
             with pytest.raises(JobLocked):
                 act()
     assert lifecycle.pause_schedule(engine, one.schedule_id)
+
+
+def test_a_schedule_that_is_removed_takes_its_ticks_with_it_and_no_others(engine):
+    mine, other = helpers.make_schedule(engine), helpers.make_schedule(engine, "another")
+    for schedule_id in (mine, other):
+        assert helpers.fire(engine, helpers.schedule_of(engine, schedule_id)).what == "fired"
+    assert lifecycle.remove_schedules(engine, [mine], 0.0) == [mine]
+    assert [run["schedule_id"] for run in helpers.rows_of(engine, "pgqueue_schedulerun").values()] == [other]
 
 
 # ------------------------------------------------------------------ unique keys

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from django_pgqueue import lifecycle, sql
+from django_pgqueue.lifecycle import application
 from django_pgqueue.states import Outcome
 from tests import helpers
 
@@ -40,6 +41,49 @@ def test_while_it_runs_as_asked(engine, ready_only):
     assert bool(helpers.enqueue_unique(engine, KEY, ready_only=ready_only)) is ready_only
     lifecycle.succeed(engine, helpers.succeeded(claimed.execution_id))
     assert bool(helpers.enqueue_unique(engine, KEY, ready_only=ready_only)) is not ready_only
+
+
+def lost_with_its_worker(engine, claimed):
+    helpers.end_lease(engine)
+    helpers.rescue(engine, None)
+
+
+ENDS = {
+    "succeeded": lambda engine, one: lifecycle.succeed(engine, helpers.succeeded(one.execution_id)),
+    "gone": lambda engine, one: lifecycle.succeed_and_discard(engine, [one.execution_id]),
+    "dead": lambda engine, one: lifecycle.fail(engine, helpers.failed(one.execution_id, None)),
+    "lost with its worker": lost_with_its_worker,
+    "stopped": lambda engine, one: lifecycle.end_cancelled(
+        engine, [lifecycle.Cancelled(one.execution_id, *helpers.AGES, "as asked")]
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_however_a_job_ends_its_key_is_free(engine, end):
+    """One whose worker was lost held its key for ever elsewhere."""
+    helpers.enqueue_unique(engine, KEY)
+    claimed = helpers.claim_one(engine)
+    assert helpers.enqueue_unique(engine, KEY) is None
+    ENDS[end](engine, claimed)
+    assert helpers.enqueue_unique(engine, KEY)
+
+
+def set_aside(engine, job_id):
+    lifecycle.set_aside(engine, job_id, worker_id=1, exception_class="X", error="cannot be read")
+
+
+def expire(engine, job_id):
+    engine.execute("UPDATE pgqueue_job SET expires_at = statement_timestamp()")
+    lifecycle.expire(engine, worker_id=1, error="too late")
+
+
+@pytest.mark.parametrize("ready_only", [False, True])
+@pytest.mark.parametrize("end", [lambda engine, job_id: lifecycle.cancel(engine, [job_id]), set_aside, expire])
+def test_also_one_that_never_ran(engine, end, ready_only):
+    job = helpers.enqueue_unique(engine, KEY, ready_only=ready_only)
+    end(engine, job.job_id)
+    assert helpers.enqueue_unique(engine, KEY, ready_only=ready_only)
 
 
 # ------------------------------------------------------------------ races
@@ -165,6 +209,19 @@ def test_of_several_dead_ones_with_a_key_the_latest_is_retried(engine):
     assert lifecycle.retry(engine, dead) == {}
 
 
+@pytest.mark.parametrize("running", [False, True])
+def test_a_retry_of_many_is_one_statement_whatever_keys_are_there(engine, monkeypatch, running):
+    """Each alone comes to the same, but only where another session is in between."""
+    dead = [*(dead_with_key(engine) for _ in range(3)), dead_with_key(engine, "order:8")]
+    helpers.enqueue_unique(engine, "order:8")
+    if running:
+        helpers.claim_one(engine)
+    sent, persistently = [], application.persistently
+    monkeypatch.setattr(application, "persistently", lambda *given: sent.append(given[1]) or persistently(*given))
+    assert lifecycle.retry(engine, dead) == {dead[2]: "ready"}
+    assert sent == [sql.RETRY]
+
+
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 def test_a_retry_that_meets_an_enqueue_waits_for_its_end_and_stops_no_other(engine, second, watcher, end):
     dead, other = dead_with_key(engine), dead_with_key(engine, "order:8")
@@ -197,10 +254,24 @@ def test_of_many_those_whose_key_is_there_are_left_out_also_within_the_batch(eng
 
 def test_of_many_replacements_with_one_key_the_last_counts(engine):
     there = helpers.enqueue_unique(engine, "a", delay_seconds=60.0)
-    changed = {key: job_id for job_id, key in many(engine, "a", "b", "a", None, replace=True)}
+    changed = {key: job_id for job_id, key in many(engine, "a", "b", "a", None, None, replace=True)}
     assert changed["a"] == there.job_id
     assert set(changed) == {"a", "b", None}
-    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_job") == 3
+    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_job") == 4, "calls without a key are two"
+
+
+def test_of_many_replacements_one_whose_job_runs_leaves_it_alone(engine):
+    helpers.enqueue_unique(engine, "a")
+    before = helpers.job_row(engine, helpers.claim_one(engine).job_id)
+    assert [key for _, key in many(engine, "a", "b", replace=True)] == ["b"]
+    assert helpers.job_row(engine, before["id"]) == before
+
+
+def test_a_holder_is_a_job_of_that_task(engine):
+    mine = helpers.enqueue_unique(engine, KEY)
+    other = helpers.enqueue_unique(engine, KEY, task_name="tests.app.tasks.add")
+    assert lifecycle.holders(engine, helpers.NOOP, [KEY]) == {KEY: mine.job_id}
+    assert lifecycle.holders(engine, "tests.app.tasks.add", [KEY]) == {KEY: other.job_id}
 
 
 def test_the_look_for_holders_goes_by_the_index(engine):

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.mutation import FENCE, UNFENCED, Mutant, copied_to, mutated
+from tests.mutants import Mutant
+from tests.mutation import FENCE, UNFENCED, copied_to, mutated
 
 WORKER: Final = "django_pgqueue/worker/"
 

@@ -245,9 +245,9 @@ class Run:
         """Wait for a condition, through a server that is away; return how many seconds that took."""
         began = time.monotonic()
         while not self._holds(condition):
-            late = time.monotonic() - began > within
-            assert not late, f"waited {within:g} s in vain for {what or condition}; jobs: {self.states()}"
-            time.sleep(0.01)
+            waited = time.monotonic() - began
+            assert waited <= within, f"waited {within:g} s in vain for {what or condition}; jobs: {self.states()}"
+            time.sleep(helpers.pause_after(waited))
         return time.monotonic() - began
 
     @staticmethod

@@ -221,7 +221,8 @@ import django
 django.setup()
 from django_pgqueue.worker.nursery import Nursery
 os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
-cell = Nursery("default").new_cell()
+nursery = Nursery("default")  # kept: with it the processes end that it has made
+cell = nursery.new_cell()
 deadline = time.monotonic() + 10
 while os.getpgid(cell.pid) != cell.pid and time.monotonic() < deadline:
     time.sleep(0.01)

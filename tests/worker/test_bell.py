@@ -88,6 +88,13 @@ def test_to_begin_to_listen_counts_as_one(bell, listening):
     assert not bell.wait(0.05)
 
 
+def test_to_begin_to_listen_ends_the_present_wait(bell, listening):
+    """The one that waits does not look at the new connection yet."""
+    waiting = helpers.Background(lambda: bell.wait(LONG))
+    bell.listen(listening)
+    assert waiting.result(LONG / 2)
+
+
 def test_a_lost_connection_is_told_of_and_rings_go_on(bell, listening, engine):
     lost = []
     bell.on_lost = lambda: lost.append(bell.error)

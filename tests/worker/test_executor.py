@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import Group
@@ -14,6 +16,8 @@ from django_pgqueue import lifecycle, signals
 from django_pgqueue.db import clock
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
+from django_pgqueue.worker.executor import Attempt
+from django_pgqueue.worker.report import Ending
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db
@@ -290,3 +294,12 @@ def test_a_receiver_may_be_connected_for_one_task_by_a_name_that_is_equal():
     assert heard == [tasks.add.name] * 3
     for signal in (signals.job_enqueued, signals.job_started, signals.job_succeeded):
         assert signal.disconnect(hear, sender="".join(["tests.app.", "tasks.add"]))
+
+
+@pytest.mark.parametrize(("lost", "ending"), [(True, Ending.RELEASED), (False, Ending.CANCELLED)])
+def test_a_coroutine_that_is_cancelled_with_its_lease_lost_is_given_back(lost, ending):
+    attempt = Attempt(SimpleNamespace(), "default", SimpleNamespace())
+    attempt.cancel()
+    if lost:
+        attempt.interrupt()
+    assert attempt.ended_by(asyncio.CancelledError()).ending is ending

@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from django_pgqueue import lifecycle
-from django_pgqueue.worker.hand import Hand, Running
+from django_pgqueue.worker import heartbeat
+from django_pgqueue.worker.hand import Hand, Running, Waiting
 from django_pgqueue.worker.heartbeat import Watch
 
 
@@ -22,6 +23,39 @@ def watch():
     own = Watch(link, hand, SimpleNamespace(ids=set), SimpleNamespace(ask_to_cancel=set), None, 1)
     own.hears, own._compare_at = True, float("inf")
     return own
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_look_that_failed_or_found_what_is_not_here_yet_is_done_again(watch, monkeypatch, fails):
+    """The answer of a claim may be under way."""
+    looks = []
+
+    def look(connection, worker_ids, *, first_id):
+        looks.append(worker_ids)
+        if len(looks) == 1 and fails:
+            raise psycopg.OperationalError
+        return [(1, 99)] if len(looks) == 1 else []
+
+    watch.pool.ask_to_cancel = lambda ids: set()
+    monkeypatch.setattr(lifecycle, "cancel_requests", look)
+    watch.look_for_requests()
+    with contextlib.suppress(psycopg.OperationalError):
+        watch.tick()
+    watch.tick()
+    watch.tick()
+    assert len(looks) == 2
+
+
+def test_what_waits_for_a_slot_is_given_back_at_once(watch, monkeypatch):
+    claimed, given = SimpleNamespace(execution_id=2), []
+    watch.hand.waiting[2] = Waiting(claimed, 0.0)
+    watch.pool.ask_to_cancel = set
+    monkeypatch.setattr(lifecycle, "cancel_requests", lambda *args, **options: [(1, 2)])
+    monkeypatch.setattr(heartbeat, "give_back", lambda connection, held: given.extend(held))
+    watch.look_for_requests()
+    watch.tick()
+    assert given == [claimed]
+    assert not watch.hand.waiting
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -3,6 +3,7 @@ of bad rows, and of other workers with other code."""
 
 from __future__ import annotations
 
+import math
 import types
 from datetime import UTC, datetime, timedelta
 
@@ -126,6 +127,15 @@ def test_one_of_the_admin_follows_its_task_where_that_is_known(clock, engine, re
     assert (job.queue_name, job.priority, job.max_attempts) == ("present", 0, 2)
 
 
+def test_one_of_the_code_has_the_options_of_the_code_that_defines_it(clock, engine, release):
+    """Whatever the task has in the worker that fires it, which may be older."""
+    release(DAILY._replace(queue_name="mail", priority=3, max_attempts=7))()
+    clock.set(NINE)
+    release()()
+    [job] = Job.objects.all()
+    assert (job.queue_name, job.priority, job.max_attempts) == ("mail", 3, 7)
+
+
 def test_firing_is_told_to_receivers_and_wakes_workers(clock, engine, second, release):
     second.execute(f"LISTEN {db.CHANNEL}")
     told = []
@@ -188,8 +198,9 @@ def test_after_three_hours_without_a_worker(clock, release, missed, wanted, capl
     worker = release(DAILY._replace(expression="0 * * * *", missed=missed))
     worker()
     clock.set(NINE + timedelta(hours=3, minutes=20))
-    worker()
+    assert worker() == pytest.approx(40 * 60, abs=1)
     assert ticks() == wanted
+    assert "does not run" not in caplog.text
     clock.set(NINE + timedelta(hours=4))
     worker()
     assert ticks() == [*wanted, NINE + timedelta(hours=4)]
@@ -390,6 +401,17 @@ def test_an_old_worker_does_not_remove_what_it_does_not_know(clock, release):
     assert ticks() == [NINE]
 
 
+def test_an_old_worker_leaves_it_alone_for_as_long_as_new_ones_vouch(clock, release):
+    old, new = release(EARLIER), release(LATER)
+    old()
+    new()
+    for _ in range(20):
+        clock.pass_by(30)
+        new()
+        old()
+        assert row("daily").expression == LATER.expression
+
+
 def test_with_the_new_workers_gone_the_old_definition_is_back(clock, release):
     """A roll-back; in a deploy that goes wrong too, where old workers have been there all the time."""
     old, new = release(EARLIER), release(LATER)
@@ -422,7 +444,7 @@ def test_a_schedule_that_no_worker_s_code_has_stops(clock, release):
     clock.set(NINE - timedelta(seconds=200))
     with_it()
     clock.set(NINE)
-    without()
+    assert without() == math.inf, "there is nothing to look at soon"
     assert ticks() == []
     with_it()
     assert ticks() == [NINE], "the first thing that a worker with it does is to vouch for it"
@@ -582,6 +604,22 @@ def test_an_error_of_the_database_ends_a_turn_and_not_the_service(service, engin
     service.stop()
     service.join(10)
     assert not service.is_alive()
+
+
+def test_after_an_error_a_silence_is_counted_anew(service, engine, monkeypatch):
+    """Whether anybody vouched meanwhile is not known."""
+
+    def fail(connection):
+        raise psycopg.OperationalError("the server is away")
+
+    seen_at, _ = lifecycle.schedules(engine)
+    lifecycle.add_schedule(engine, DAILY, origin="code", next_run_at=seen_at + DAY)
+    service.tick()
+    assert service.scheduler._silence
+    monkeypatch.setattr(service.scheduler, "turn", fail)
+    with pytest.raises(psycopg.OperationalError):
+        service.tick()
+    assert not service.scheduler._silence
 
 
 def test_a_statement_without_an_answer_is_given_up_and_the_next_turn_fires(service, engine, second, monkeypatch):

@@ -1,0 +1,210 @@
+"""The plans of what reads by key, by expiry or by schedule: as in test_sql, over a history of 100,000 rows each.
+
+What each may read is an index's own entries, or a table of a few rows: pauses, and schedules, of which there are 50.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_pgqueue import lifecycle
+from tests import helpers
+from tests.test_sql import FEW_ROWS, explain, nodes, rows_read
+
+HISTORY, KEYED, LATE, SCHEDULES, BATCH = 100_000, 10_000, 1000, 50, 100
+RUNS = HISTORY // SCHEDULES
+SMALL = {*FEW_ROWS, "pgqueue_schedule"}
+FREE = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin")
+FILLED = ("pgqueue_job", "pgqueue_execution", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_pause")
+NOW = "statement_timestamp()"
+JOB = (
+    "INSERT INTO pgqueue_job (task_name, arguments, state, attempt, run_after, finished_at, unique_key, expires_at) "
+    "SELECT 'noop', '{}', "
+)
+FILL = (
+    f"{JOB} 'dead', 1, {NOW}, {NOW}, 'key' || n % 50000, NULL FROM generate_series(1, {HISTORY}) AS n",
+    f"{JOB} 'ready', 0, {NOW}, NULL, 'key' || n, NULL FROM generate_series(1, {KEYED}) AS n",
+    f"{JOB} 'running', 1, {NOW}, NULL, 'key' || {KEYED} + n, NULL FROM generate_series(1, {KEYED}) AS n",
+    f"{JOB} 'ready', 0, {NOW}, NULL, NULL, {NOW} - interval '1 s' FROM generate_series(1, {LATE}) AS n",
+    f"{JOB} 'ready', 0, {NOW}, NULL, NULL, {NOW} + interval '9 h' FROM generate_series(1, {KEYED}) AS n",
+    (
+        "INSERT INTO pgqueue_schedule (name, task_name, arguments, expression, if_running, next_run_at) "
+        f"SELECT 'schedule' || n, 'noop', '{{}}', 'every 1 second', 'skip', {NOW} "
+        f"FROM generate_series(1, {SCHEDULES}) AS n"
+    ),
+    (
+        "INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, fired_at, job_id) "
+        f"SELECT 1 + n % {SCHEDULES}, {NOW} - n * interval '10 s', {NOW}, n FROM generate_series(1, {HISTORY}) AS n"
+    ),
+    (
+        "INSERT INTO pgqueue_pause (kind, name, paused_at, paused_by, reason) "
+        f"SELECT 'queue', 'queue' || n, {NOW}, '', '' FROM generate_series(1, 5) AS n"
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def filled(django_db_setup: Any, django_db_blocker: Any, request: Any) -> Iterator[Any]:
+    """A connection to tables that are filled in the state of statistics wanted, once for all tests of that state."""
+    names = ", ".join(FILLED)
+    with django_db_blocker.unblock():
+        connection = helpers.connect()
+        for name in FILLED:
+            connection.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off)")
+        helpers.empty_tables(connection)
+        connection.execute("DELETE FROM pg_statistic WHERE starelid = ANY (%s::text[]::regclass[])", [list(FILLED)])
+        if request.param == "analysed idle":
+            connection.execute(f"ANALYZE {names}")
+        for statement in FILL:
+            connection.execute(statement)
+        if request.param == "analysed full":
+            connection.execute(f"ANALYZE {names}")
+        yield connection
+        helpers.empty_tables(connection)
+        for name in FILLED:
+            connection.execute(f"ALTER TABLE {name} RESET (autovacuum_enabled)")
+        connection.close()
+
+
+CALL: dict[str, Any] = {
+    "task_name": "noop",
+    "queue_name": "default",
+    "priority": 0,
+    "max_attempts": 10,
+    "headers": None,
+    "run_after": None,
+    "delay_seconds": 0.0,
+    "expires_at": None,
+    "expires_seconds": None,
+    "unique_ready_only": None,
+}
+OPTIONS = {"queue_name": "default", "priority": 0, "max_attempts": 10}
+
+
+def one_call(connection):
+    return {**CALL, "arguments": "{}", "unique_key": "key7"}
+
+
+def many_calls(connection):
+    calls = [{"key": f"key{KEYED - BATCH // 2 + n}", "call": {}} for n in range(BATCH)]
+    return {**CALL, "arguments": json.dumps(calls)}
+
+
+def keys(connection):
+    return {"task_name": "noop", "unique_keys": [f"key{n}" for n in range(1, BATCH + 1)]}
+
+
+def finished(connection):
+    rows = connection.execute("SELECT id FROM pgqueue_job WHERE state = 'dead' ORDER BY id LIMIT %s", [BATCH])
+    return {"job_ids": [row[0] for row in rows]}
+
+
+def as_read(connection):
+    one = helpers.schedule_of(connection, 7)
+    following_at = one.next_run_at + timedelta(seconds=1)
+    return {
+        "schedule_id": 7,
+        "revision": one.revision,
+        "expected_at": one.next_run_at,
+        "following_at": following_at,
+        "schedule_ids": [7],
+    }
+
+
+def tick(connection):
+    read = as_read(connection)
+    return {**read, **OPTIONS, "tick_at": read["expected_at"], "delay_seconds": 0.0, "vouched_seconds": 180.0}
+
+
+def defined(connection):
+    own = helpers.definition()._asdict()
+    read = as_read(connection)
+    more = {"digest": "", "former_digests": "", "origin": "admin", "enabled": True}
+    return {**read, **own, **more, "next_run_at": read["following_at"]}
+
+
+CASES: dict[str, tuple[Any, int, set[str]]] = {
+    "EXPIRE": (lambda _: {"limit": BATCH, "worker_id": 1, "error": ""}, BATCH, {"pgqueue_job_expiring"}),
+    "ENQUEUE_UNIQUE": (one_call, 1, {"pgqueue_job_unique"}),
+    "ENQUEUE_OR_REPLACE": (one_call, 1, {"pgqueue_job_unique"}),
+    "ENQUEUE_MANY_UNIQUE": (many_calls, BATCH, {"pgqueue_job_unique"}),
+    "ENQUEUE_MANY_OR_REPLACE": (many_calls, BATCH, {"pgqueue_job_unique"}),
+    "HOLDERS": (keys, BATCH, {"pgqueue_job_unique"}),
+    "RETRY": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_job_unique"}),
+    "PAUSE": (
+        lambda _: {
+            "kind": "queue",
+            "name": "queue3",
+            "until": None,
+            "for_seconds": 60.0,
+            "paused_by": "",
+            "reason": "",
+        },
+        5,
+        set(),
+    ),
+    "RESUME": (lambda _: {"kind": "queue", "name": "queue3"}, 5, set()),
+    "PRUNE_PAUSES": (lambda _: {"older_than_seconds": 0.0}, 5, set()),
+    "SCHEDULES": (lambda _: {}, SCHEDULES, set()),
+    "FIRE": (tick, SCHEDULES, {"pgqueue_schedulerun_tick", "pgqueue_job_pkey"}),
+    "RUN_SCHEDULE": (tick, SCHEDULES, set()),
+    "PLAN_SCHEDULE": (as_read, SCHEDULES, set()),
+    "ADD_SCHEDULE": (defined, 1, {"pgqueue_schedule_name"}),
+    "CHANGE_SCHEDULE": (defined, SCHEDULES, set()),
+    "SWITCH_SCHEDULE": (lambda c: {**defined(c), "enabled": False}, SCHEDULES, set()),
+    "VOUCH": (as_read, SCHEDULES, set()),
+    "REMOVE_SCHEDULES": (tick, RUNS, {"pgqueue_schedulerun_tick"}),
+    "PRUNE_SCHEDULE_RUNS": (
+        lambda _: {"kept": 100, "limit": 10, "retention_seconds": 3600.0},
+        SCHEDULES * 110,
+        {"pgqueue_schedulerun_tick"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("plan", ["custom", "generic"])
+@pytest.mark.parametrize("filled", ["never analysed", "analysed idle", "analysed full"], indirect=True)
+@pytest.mark.django_db(transaction=True, available_apps=[])
+def test_no_plan_reads_history(filled, plan, name):
+    assert_bounded(filled, plan, name, "Seq Scan", "Bitmap Heap Scan")
+
+
+def assert_bounded(connection, plan, name, *unwanted):
+    make_params, asked, indexes = CASES[name]
+    found = list(nodes(explain(connection, name, make_params(connection), plan)))
+    for node in found:
+        assert node["Node Type"] not in unwanted or node["Relation Name"] in SMALL, node
+        assert rows_read(node) <= 3 * asked, node
+    used = {node.get("Index Name") for node in found}
+    used |= {index for node in found for index in node.get("Conflict Arbiter Indexes", ())}
+    assert indexes <= used
+
+
+@pytest.mark.parametrize("name", ["ENQUEUE_UNIQUE", "ENQUEUE_MANY_OR_REPLACE", "HOLDERS", "RETRY", "RUN_SCHEDULE"])
+@pytest.mark.parametrize("filled", ["never analysed", "analysed idle", "analysed full"], indirect=True)
+@pytest.mark.django_db(transaction=True, available_apps=[])
+def test_nor_on_an_application_s_connection(filled, name):
+    """Whose planner is free, unlike a worker's, to fetch a few rows by a bitmap too."""
+    filled.execute("; ".join(f"SET {kind} = on" for kind in FREE))
+    try:
+        assert_bounded(filled, "custom", name, "Seq Scan")
+    finally:
+        filled.execute("; ".join(f"RESET {kind}" for kind in FREE))
+
+
+@pytest.mark.parametrize("filled", ["analysed full"], indirect=True)
+@pytest.mark.django_db(transaction=True, available_apps=[])
+def test_the_cases_do_something(filled):
+    """A plan that reads little because there was nothing to do would prove nothing."""
+    with helpers.transaction(filled):
+        assert helpers.fire(filled, helpers.schedule_of(filled, 7)) is not None
+        assert len(lifecycle.expire(filled, worker_id=1, error="", limit=BATCH)) == BATCH
+        assert len(lifecycle.holders(filled, "noop", keys(filled)["unique_keys"])) == BATCH
+        assert lifecycle.prune_schedule_runs(filled, 3600.0, kept=100, limit=10) == SCHEDULES * 10
+        assert lifecycle.remove_schedules(filled, [7], 0.0) == [7]
