@@ -46,7 +46,7 @@ def host_with_keys_lost(run: Run) -> str:
     assert all(again), "a key that is free"
     refused = _refused(run, keys)
     lost.send_all(signal.SIGKILL)
-    run.worker("--concurrency", "8")
+    run.worker("--concurrency", "16")  # for the lost, and for those that have taken their keys
     while run.outcomes().get("crashed", 0) < 8:
         refused += _refused(run, keys)
         time.sleep(0.02)
