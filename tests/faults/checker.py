@@ -33,6 +33,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     seen.bodies,
     seen.no_spinning,
     asked.one_for_each_key,
+    asked.one_for_each_period,
     asked.each_tick_once,
     asked.nothing_paused,
     asked.nothing_cancelled,

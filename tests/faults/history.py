@@ -40,6 +40,17 @@ class Tick(NamedTuple):
     job: int | None
 
 
+class Hold(NamedTuple):
+    """A key of a task was taken for a job, until an instant."""
+
+    at: float
+    xid: str
+    task: str
+    key: str
+    job: int
+    until: float
+
+
 class Pause(NamedTuple):
     """A queue or a task was paused, until an instant if one was given, or resumed."""
 
@@ -82,6 +93,7 @@ class History:
     ticks: list[Tick] = field(default_factory=list)
     schedules: dict[int, dict[str, Any]] = field(default_factory=dict)
     """At the end: expression, rule for missed ticks, next tick."""
+    holds: list[Hold] = field(default_factory=list)
     pauses: list[Pause] = field(default_factory=list)
 
     def said(self, *events: str) -> list[Record]:
@@ -100,6 +112,10 @@ SCHEDULES: Final = """
 SELECT id, jsonb_build_object(
     'expression', expression, 'missed', missed, 'next_run_at', extract(epoch FROM next_run_at)::float8
 ) FROM pgqueue_schedule
+"""
+HOLDS: Final = """
+SELECT extract(epoch FROM at)::float8, xid::text, task, key, job_id, extract(epoch FROM held_until)::float8
+FROM fault_hold ORDER BY id
 """
 PAUSES: Final = """
 SELECT extract(epoch FROM at)::float8, kind, name, paused, extract(epoch FROM paused_until)::float8
@@ -124,6 +140,7 @@ def collect(connection: psycopg.Connection[Any], where: Path) -> History:
         open=dict(opened),
         ticks=[Tick(*row) for row in connection.execute(TICKS).fetchall()],
         schedules=dict(connection.execute(SCHEDULES).fetchall()),
+        holds=[Hold(*row) for row in connection.execute(HOLDS).fetchall()],
         pauses=[Pause(*row) for row in connection.execute(PAUSES).fetchall()],
         complaints=[found for log in sorted(where.glob("*.log")) for found in complaints(log.read_text())],
     )

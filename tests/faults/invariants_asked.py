@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from django_pgqueue.expressions import EVERY, UNITS
-from tests.faults.history import Event, History, Pause
+from tests.faults.history import Event, History, Hold, Pause
 from tests.faults.lives import Life, Rules, Violation, operated
 
 FROM_SCHEDULE: Final = "schedule:"
@@ -33,6 +33,7 @@ def one_for_each_key(history: History, lives: dict[int, Life], rules: Rules) -> 
         if event.op == "INSERT" and event.new and event.new.get("key") is not None
     }
     yield from _two_with_a_key([event for event in events if event.job in keys], keys)
+    keys |= {hold.job: (hold.task, hold.key) for hold in history.holds}
     for record in history.said("enqueue-returned"):
         if record["answer"] == "duplicate" and keys.get(record["job"]) != (record["task"], record["key"]):
             yield Violation("I10", record["job"], f"told to have the key {record['key']!r} of {record['task']}")
@@ -51,6 +52,22 @@ def _two_with_a_key(events: list[Event], keys: dict[int, tuple[str, str]]) -> It
             others.add(event.job)
             if len(others) > 1:
                 yield Violation("I10", event.job, f"jobs {sorted(others)} live with the key {keys[event.job]}")
+
+
+def one_for_each_period(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
+    """I10: a key that is held for a period is taken again only after it, and with a job of the same transaction."""
+    born = {event.job: event.xid for event in history.events if event.place == "job" and event.op == "INSERT"}
+    held: dict[tuple[str, str], Hold] = {}
+    for hold in history.holds:
+        before = held.get((hold.task, hold.key))
+        if before is not None and hold.at < before.until:
+            early = before.until - hold.at
+            yield Violation(
+                "I10", hold.job, f"took {hold.key!r} of {hold.task} {early:.3f} s before {before.job} gave it up"
+            )
+        if born.get(hold.job) != hold.xid:
+            yield Violation("I10", hold.job, f"holds the key {hold.key!r} of {hold.task}, and was not made with that")
+        held[hold.task, hold.key] = hold
 
 
 def _keeps_away(row: dict[str, Any] | None, has_run: bool) -> bool:

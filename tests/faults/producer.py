@@ -28,6 +28,7 @@ TASKS: dict[str, Any] = {
     **{name: getattr(tasks, name) for name in ("alone", "atomic_alone")},
     "keyed": keyed.keyed,
     "debounced": keyed.debounced,
+    "periodic": keyed.periodic,
     "at_times": tasks.plain.using(queue_name="at-times"),
     "expiring": tasks.plain.using(queue_name="at-times", expires=3),
 }
@@ -43,6 +44,7 @@ MIX: dict[str, int] = {
     "atomic_alone": 1,
     "keyed": 2,
     "debounced": 2,
+    "periodic": 2,
     "at_times": 1,
     "expiring": 1,
 }
@@ -76,9 +78,9 @@ def arguments_of(name: str, chance: random.Random) -> dict[str, Any]:
         arguments["seconds"] = chance.choice([0.05, 0.3, 3.0])
     if name == "failing":
         arguments["before"] = chance.choice([2, 3, 99])
-    if name in ("keyed", "debounced"):
+    if name in ("keyed", "debounced", "periodic"):
         arguments |= {"key": f"key {chance.randrange(KEYS)}", "seconds": chance.choice([0.0, 0.1, 0.5])}
-    if name == "keyed":
+    if name in ("keyed", "periodic"):
         arguments["before"] = chance.choice([1, 1, 2])
     return arguments
 

@@ -2,8 +2,9 @@
 
 `fault_event` is append-only: each change of a job or an execution, with the instant, the transaction, and what the row
 said before and after. Events of one job are in the order in which they happened, for all writers lock its row. Events
-of a transaction that rolled back are gone with it. An extended lease is no event. `fault_tick` and `fault_pause` are
-the same for the ticks of schedules that were dealt with, and for pauses.
+of a transaction that rolled back are gone with it. An extended lease is no event. `fault_tick`, `fault_hold`
+and `fault_pause` are the same for the ticks of schedules that were dealt with, for keys that are held for a period, and
+for pauses.
 """
 
 from typing import Final
@@ -20,6 +21,10 @@ CREATE TABLE fault_order (tag text PRIMARY KEY);
 CREATE TABLE fault_tick (
     id bigserial PRIMARY KEY, xid xid8 NOT NULL, schedule_id bigint NOT NULL, tick_at timestamptz NOT NULL,
     job_id bigint
+);
+CREATE TABLE fault_hold (
+    id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(), xid xid8 NOT NULL, task text NOT NULL,
+    key text NOT NULL, job_id bigint NOT NULL, held_until timestamptz NOT NULL
 );
 CREATE TABLE fault_pause (
     id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(), kind text NOT NULL, name text NOT NULL,
@@ -72,6 +77,12 @@ BEGIN
     VALUES (pg_current_xact_id(), NEW.schedule_id, NEW.tick_at, NEW.job_id);
     RETURN NULL;
 END $$;
+CREATE FUNCTION fault_hold_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO public.fault_hold (xid, task, key, job_id, held_until)
+    VALUES (pg_current_xact_id(), NEW.task_name, NEW.unique_key, NEW.job_id, NEW.held_until);
+    RETURN NULL;
+END $$;
 CREATE FUNCTION fault_pause_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
@@ -84,6 +95,8 @@ BEGIN
 END $$;
 CREATE TRIGGER fault_tick AFTER INSERT OR UPDATE ON pgqueue_schedulerun
     FOR EACH ROW EXECUTE FUNCTION fault_tick_event();
+CREATE TRIGGER fault_hold AFTER INSERT OR UPDATE ON pgqueue_hold
+    FOR EACH ROW EXECUTE FUNCTION fault_hold_event();
 CREATE TRIGGER fault_pause AFTER INSERT OR UPDATE OR DELETE ON pgqueue_pause
     FOR EACH ROW EXECUTE FUNCTION fault_pause_event();
 CREATE TRIGGER fault_job AFTER INSERT OR UPDATE OR DELETE ON pgqueue_job

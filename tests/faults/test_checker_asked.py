@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.history import Pause, Tick
+from tests.faults.history import Hold, Pause, Tick
 from tests.faults.story import PLAIN, Story, broken
 
 
@@ -87,6 +87,34 @@ def test_a_call_that_took_the_place_of_another_is_there(story):
     story.transaction()
     story.event("job", "UPDATE", 1, None, story.rows[1], story.rows[1], "later")
     assert broken(story) == set()
+
+
+def hold(story: Story, job: int, at: float, key: str = "a") -> None:
+    """Make a job that takes a key for ten seconds, as one statement."""
+    story.transaction()
+    story.job(job)
+    story.history.holds.append(Hold(at, str(story.xid), PLAIN, key, job, at + 10))
+
+
+def test_a_key_that_is_held_for_a_period_is_taken_again_only_after_it(story):
+    hold(story, 1, 5.0)
+    hold(story, 2, 6.0, key="b")
+    hold(story, 3, 15.0)
+    assert broken(story) == set()
+    story.say("enqueue-sent", tag="again")
+    story.say("enqueue-returned", tag="again", answer="duplicate", job=1, task=PLAIN, key="a")
+    assert broken(story) == set()
+    hold(story, 4, 24.9)
+    assert broken(story) == {"I10"}
+
+
+@pytest.mark.parametrize("job", [1, 2])
+def test_a_hold_without_its_job(story, job):
+    """There is none, or one that was there before."""
+    story.enqueue(1)
+    story.transaction()
+    story.history.holds = [Hold(5.0, str(story.xid), PLAIN, "a", job, 15.0)]
+    assert broken(story) == {"I10"}
 
 
 # ------------------------------------------------------------------ schedules

@@ -29,3 +29,13 @@ def debounced(context: TaskContext, key: str, tag: str = "", seconds: float = 0.
     with body(context, "debounced"):
         effect(context, "plain")
         linger(context, seconds, until)
+
+
+@task(takes_context=True, backoff=0.5, max_attempts=4, unique_key=by_key, unique_while=2.0)
+def periodic(context: TaskContext, key: str, tag: str = "", seconds: float = 0.0, before: int = 1) -> None:
+    """Have an effect, once in two seconds; fail before the given attempt."""
+    with body(context, "periodic"):
+        effect(context, "plain")
+        linger(context, seconds)
+        if context.attempt < before:
+            raise RuntimeError(f"attempt {context.attempt}")
