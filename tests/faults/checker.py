@@ -60,6 +60,7 @@ def summary(history: History) -> dict[str, Any]:
         "overlaps": len(seen.overlaps(history)),
         "ticks": len(history.ticks),
         "pauses": sum(pause.paused for pause in history.pauses),
+        "expired": sum(asked.is_expiry(event) for event in history.events if event.place == "job"),
         "duplicates": sum(record["answer"] == "duplicate" for record in history.said("enqueue-returned")),
         "states": dict(Counter(row["state"] for row in history.jobs.values())),
     }

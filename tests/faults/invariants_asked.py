@@ -174,7 +174,7 @@ def nothing_expired(history: History, lives: dict[int, Life], rules: Rules) -> I
             late = event.at - event.new["expires_at"]
             if _is_claim(event) and late > 0 and opened.get(event.xid) in begun:
                 yield Violation("I9", life.job, f"begun, and had expired {late:.3f} s before its claim")
-            elif _is_expiry(event) and late < -0.001:
+            elif is_expiry(event) and late < -0.001:
                 yield Violation("I9", life.job, f"cancelled {-late:.3f} s before it was to expire")
 
 
@@ -186,7 +186,7 @@ def _is_claim(event: Event) -> bool:
     return bool(event.old and event.new and event.old["state"] == "ready" and event.new["state"] == "running")
 
 
-def _is_expiry(event: Event) -> bool:
+def is_expiry(event: Event) -> bool:
     """Whether a waiting job was cancelled, and nobody had asked for it."""
     was, now = event.old or {}, event.new or {}
     return was.get("state") == "ready" and now.get("state") == "cancelled" and not now["cancel"]

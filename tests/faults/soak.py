@@ -29,6 +29,8 @@ PAUSES_SECONDS: Final = (1.0, 10.0)
 SLOPE_AFTER_SECONDS: Final = 60.0
 """A process that lived for less says nothing about growth."""
 DRAIN_SECONDS: Final = 120.0
+PAUSED_BESIDES: Final = 0.3
+"""How often a queue is paused or resumed just before another fault: a pause is one only with something in it."""
 OBEY_SECONDS: Final = 12.0
 """Of a pause: a claim may be frozen, or wait for a locked table, for a while after the look that it goes by."""
 
@@ -97,6 +99,8 @@ def soak(shared: Suite, minutes: float, say: Callable[[str], None]) -> dict[str,
         say(f"soak: {max(0.0, end - time.monotonic()):5.0f} s left: {name}")
         run.note("fault", name=name)
         try:
+            if crew.chance.random() < PAUSED_BESIDES:
+                FAULTS["queue paused"](crew)
             FAULTS[name](crew)
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             run.note("fault-error", name=name, error=str(error))  # its own session went with the server
@@ -128,6 +132,7 @@ def _figures(crew: Crew, injected: Counter[str], minutes: float, schedules: list
         "overlaps": told["overlaps"],
         "ticks": told["ticks"],
         "pauses": told["pauses"],
+        "expired": told["expired"],
         "duplicates": told["duplicates"],
         "faults": dict(sorted(injected.items())),
         "violations": [str(violation) for violation in violations],
@@ -182,11 +187,12 @@ def lines(figures: dict[str, Any]) -> list[str]:
     """The figures as text."""
     faults = ", ".join(f"{number} {name}" for name, number in figures["faults"].items())
     left = f"{figures['stuck']} stuck, {figures['overlaps']} overlaps after a rescue, dead rows {figures['dead_rows']}"
+    asked = f"{figures['ticks']} ticks, {figures['pauses']} pauses, {figures['expired']} jobs expired"
     return [
         f"soak: {figures['minutes']:g} min, {figures['jobs']} jobs, executions {figures['executions']}",
         f"soak: {sum(figures['faults'].values())} faults: {faults}",
         f"soak: {left}, drained in {figures['drained_seconds']} s",
-        f"soak: {figures['ticks']} ticks, {figures['pauses']} pauses, {figures['duplicates']} calls had a job already",
+        f"soak: {asked}, {figures['duplicates']} calls had a job already",
         f"soak: growth of the longest-lived: {figures['growth']}",
         f"soak: {len(figures['violations'])} violations",
         *figures["violations"][:50],

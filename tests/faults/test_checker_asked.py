@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults import checker
 from tests.faults.history import Hold, Pause, Tick
 from tests.faults.story import PLAIN, Story, broken
 
@@ -235,3 +236,4 @@ def test_a_job_that_expires_before_its_time(story):
     story.now += 60
     story.history.events = [event._replace(at=story.now) for event in story.history.events]
     assert broken(story) == set()
+    assert checker.summary(story.history)["expired"] == 1
