@@ -177,10 +177,10 @@ MUTANTS: Final = (
     ),
     Broken(
         Mutant(
-            "the next tick is not moved on by who fires one",
-            "    WHERE schedule.id = judged.id AND judged.what <> 'waits'\n",
-            "    WHERE schedule.id = judged.id AND judged.what = 'again'\n",
-            "FIRE",
+            "what came while nobody looked is left out",
+            "    ticks = [one.next_run_at, *rest][-MISSED_LIMIT:]\n",
+            "    ticks = [one.next_run_at]\n",
+            path=WORKER + "scheduler.py",
         ),
         "F59b",
     ),
