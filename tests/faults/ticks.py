@@ -44,6 +44,13 @@ def next_of(run: Run, schedule_id: int) -> datetime:
     return helpers.schedule_of(run.connection, schedule_id).next_run_at
 
 
+def stop(run: Run, schedule_id: int) -> list[datetime]:
+    """Fire no more, and wait for all that was; return the ticks."""
+    assert lifecycle.pause_schedule(run.connection, schedule_id)
+    run.wait_until_done()
+    return of(run, schedule_id)
+
+
 def latest_seconds(run: Run) -> float:
     """How long after its time a tick was fired, at the most."""
     late: timedelta = run.scalar("SELECT max(fired_at - tick_at) FROM pgqueue_schedulerun")

@@ -43,7 +43,7 @@ def one_killed_after_the_other(run: Run) -> str:
         _wait_for_ticks(run, each, 1)
         time.sleep(max(0.0, began + killed * KILL_SECONDS - time.monotonic()))
     _wait_for_ticks(run, each, 2)
-    fired = _stop(run, each)
+    fired = ticks.stop(run, each)
     seconds = (fired[-1] - fired[0]).total_seconds() + 1
     assert len(fired) == len(set(fired)) == seconds, f"{len(fired)} ticks in {seconds} seconds"
     assert seconds >= SECONDS
@@ -54,13 +54,6 @@ def one_killed_after_the_other(run: Run) -> str:
 def _wait_for_ticks(run: Run, schedule_id: int, more: int) -> None:
     before = len(ticks.of(run, schedule_id))
     run.wait_until(lambda: len(ticks.of(run, schedule_id)) >= before + more, what="another tick")
-
-
-def _stop(run: Run, schedule_id: int) -> list[datetime]:
-    """Fire no more, and wait for all that was; return the ticks."""
-    assert lifecycle.pause_schedule(run.connection, schedule_id)
-    run.wait_until_done()
-    return ticks.of(run, schedule_id)
 
 
 @fault(
@@ -87,7 +80,7 @@ def lost_while_firing(run: Run) -> str:
     _lose_in_its_commit(run, each, worker)
     run.worker(**QUICK)
     _wait_for_ticks(run, each, 2)
-    fired = _stop(run, each)
+    fired = ticks.stop(run, each)
     seconds = (fired[-1] - fired[0]).total_seconds() + 1
     assert len(fired) == len(set(fired)) == seconds, f"{len(fired)} ticks in {seconds} seconds"
     return f"{len(fired)} jobs for {seconds:.0f} seconds"
