@@ -36,6 +36,7 @@ def claim(
     Raises `psycopg.DataError` or `psycopg.IntegrityError` if a row cannot be claimed: then nothing was, and
     `next_in_line` tells which.
     """
+    sent_at = time.monotonic()
     rows = persistently(
         connection,
         sql.CLAIM,
@@ -50,7 +51,7 @@ def claim(
             "ahead_bytes": ahead_bytes,
         },
     )
-    return _received(rows)
+    return _received(rows, sent_at)
 
 
 def claim_one(
@@ -58,14 +59,18 @@ def claim_one(
 ) -> Claimed | None:
     """Take this job, due or not, and open an execution for it; None if it is not ready, or somebody has it locked."""
     params = {"job_id": job_id, "worker_id": worker_id, "lease_seconds": lease_seconds, "only_due": only_due}
+    sent_at = time.monotonic()
     rows = persistently(connection, sql.CLAIM_ONE, params)
-    return next(iter(_received(rows)), None)
+    return next(iter(_received(rows, sent_at)), None)
 
 
-def _received(rows: Sequence[Any]) -> list[Claimed]:
-    """Return claimed jobs, whose time to start by comes as seconds from now."""
-    now, claimed = time.monotonic(), list(map(Claimed._make, rows))
-    return [one if one.start_by is None else one._replace(start_by=now + one.start_by) for one in claimed]
+def _received(rows: Sequence[Any], sent_at: float) -> list[Claimed]:
+    """Return claimed jobs, whose time to start by comes as seconds from the statement's start.
+
+    Not from the answer's arrival: the commit may have waited long, as for a standby.
+    """
+    claimed = map(Claimed._make, rows)
+    return [one if one.start_by is None else one._replace(start_by=sent_at + one.start_by) for one in claimed]
 
 
 def next_in_line(

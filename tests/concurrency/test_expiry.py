@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 
 from django_pgqueue import db, lifecycle
+from django_pgqueue.lifecycle import claims
 from tests import helpers
 
 LATE = "too late"
@@ -44,6 +47,24 @@ def test_a_claim_tells_how_long_there_is_by_the_database_s_clock(engine):
     first, second = helpers.claim_all(engine)
     assert helpers.scalar(engine, "SELECT 1") and first.start_by is not None
     assert second.start_by is None
+
+
+def test_the_time_that_a_claim_s_answer_takes_is_no_time_to_start_in(engine, monkeypatch):
+    """Its commit waits for a standby, say: as long as that lasts, the job's time passes."""
+    clock = types.SimpleNamespace(now=1000.0)
+
+    def slow(*arguments):
+        rows = persistently(*arguments)
+        clock.now += 5.0
+        return rows
+
+    persistently = claims.persistently
+    monkeypatch.setattr(claims, "persistently", slow)
+    monkeypatch.setattr(claims, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
+    helpers.make_job(engine, expires_seconds=2.0)
+    assert 1000.0 < helpers.claim_one(engine).start_by <= 1002.0
+    alone = lifecycle.claim_one(engine, helpers.make_job(engine, expires_seconds=2.0), worker_id=1, lease_seconds=60.0)
+    assert 1005.0 < alone.start_by <= 1007.0
 
 
 def test_what_is_being_claimed_is_left_to_its_worker(engine, second):

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from tests.faults import invariants_asked as asked
 from tests.faults import invariants_rows as rows
 from tests.faults import invariants_seen as seen
 from tests.faults.history import History
@@ -31,6 +32,12 @@ CHECKS: Final[tuple[Check, ...]] = (
     seen.effects,
     seen.bodies,
     seen.no_spinning,
+    asked.one_for_each_key,
+    asked.one_for_each_period,
+    asked.each_tick_once,
+    asked.nothing_paused,
+    asked.nothing_cancelled,
+    asked.nothing_expired,
 )
 
 
@@ -51,5 +58,9 @@ def summary(history: History) -> dict[str, Any]:
         "jobs": len({event.job for event in history.events}),
         "executions": dict(ends),
         "overlaps": len(seen.overlaps(history)),
+        "ticks": len(history.ticks),
+        "pauses": sum(pause.paused for pause in history.pauses),
+        "expired": sum(asked.is_expiry(event) for event in history.events if event.place == "job"),
+        "duplicates": sum(record["answer"] == "duplicate" for record in history.said("enqueue-returned")),
         "states": dict(Counter(row["state"] for row in history.jobs.values())),
     }

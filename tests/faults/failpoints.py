@@ -40,6 +40,9 @@ ACTS: Final = {
     "rescue": "rescue",
     "enqueue": "enqueue",
     "enqueue_many": "enqueue",
+    "enqueue_unique": "enqueue",
+    "replace": "enqueue",
+    "fire": "fire",
 }
 """The act of `lifecycle`, and the first word of its two points: `<word>.sent` just before, `<word>.committed` just
 after. The succeed of an atomic task, which commits later, is `atomic.sent` and `atomic.finished`."""
@@ -168,7 +171,7 @@ def _wrapped(act: str, function: Callable[..., Any]) -> Callable[..., Any]:
             args = (_with_point(args[0], connection), *args[1:])
         answer = function(connection, *args, **kwargs)
         _tell(act, own, answer, kwargs)
-        if answer or act != "claim":
+        if answer or act not in ("claim", "fire"):
             hit(f"{word}.{after}", connection)
         return answer
 

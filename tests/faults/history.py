@@ -31,6 +31,36 @@ class Event(NamedTuple):
     new: dict[str, Any] | None
 
 
+class Tick(NamedTuple):
+    """A schedule's tick was noted as dealt with; `tick_at` in seconds of the epoch."""
+
+    xid: str
+    schedule: int
+    tick_at: float
+    job: int | None
+
+
+class Hold(NamedTuple):
+    """A key of a task was taken for a job, until an instant."""
+
+    at: float
+    xid: str
+    task: str
+    key: str
+    job: int
+    until: float
+
+
+class Pause(NamedTuple):
+    """A queue or a task was paused, until an instant if one was given, or resumed."""
+
+    at: float
+    kind: str
+    name: str
+    paused: bool
+    until: float | None
+
+
 class Effect(NamedTuple):
     """A row that a task wrote, `kind` "plain" in a transaction of its own, "atomic" in the job's."""
 
@@ -60,6 +90,11 @@ class History:
     open: dict[int, int] = field(default_factory=dict)
     """Open executions at the end, and their jobs."""
     complaints: list[Complaint] = field(default_factory=list)
+    ticks: list[Tick] = field(default_factory=list)
+    schedules: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """At the end: expression, rule for missed ticks, next tick."""
+    holds: list[Hold] = field(default_factory=list)
+    pauses: list[Pause] = field(default_factory=list)
 
     def said(self, *events: str) -> list[Record]:
         """The journals' lines of these kinds, in order of time."""
@@ -69,6 +104,22 @@ class History:
 EVENTS: Final = """
 SELECT id, extract(epoch FROM at)::float8, xid::text, place, op, job_id, execution_id, tag, old, new
 FROM fault_event ORDER BY id
+"""
+TICKS: Final = """
+SELECT xid::text, schedule_id, extract(epoch FROM tick_at)::float8, job_id FROM fault_tick ORDER BY id
+"""
+SCHEDULES: Final = """
+SELECT id, jsonb_build_object(
+    'expression', expression, 'missed', missed, 'next_run_at', extract(epoch FROM next_run_at)::float8
+) FROM pgqueue_schedule
+"""
+HOLDS: Final = """
+SELECT extract(epoch FROM at)::float8, xid::text, task, key, job_id, extract(epoch FROM held_until)::float8
+FROM fault_hold ORDER BY id
+"""
+PAUSES: Final = """
+SELECT extract(epoch FROM at)::float8, kind, name, paused, extract(epoch FROM paused_until)::float8
+FROM fault_pause ORDER BY id
 """
 COMPLAINT: Final = re.compile(
     r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (\d+) (\S+) WARNING \S+: .*; again in \d+ s$", re.M
@@ -87,6 +138,10 @@ def collect(connection: psycopg.Connection[Any], where: Path) -> History:
         jobs=dict(jobs),
         orders={tag for (tag,) in connection.execute("SELECT tag FROM fault_order").fetchall()},
         open=dict(opened),
+        ticks=[Tick(*row) for row in connection.execute(TICKS).fetchall()],
+        schedules=dict(connection.execute(SCHEDULES).fetchall()),
+        holds=[Hold(*row) for row in connection.execute(HOLDS).fetchall()],
+        pauses=[Pause(*row) for row in connection.execute(PAUSES).fetchall()],
         complaints=[found for log in sorted(where.glob("*.log")) for found in complaints(log.read_text())],
     )
 

@@ -88,7 +88,7 @@ def _since_retry(life: Life) -> dict[int | None, tuple[str | None, bool]]:
         if event.place == "execution":
             if event.new is None:
                 seen.pop(event.execution, None)
-            else:
+            elif event.op != "INSERT" or event.new["outcome"] is None:  # else the record of one that never ran
                 seen[event.execution] = (event.new["outcome"], event.new["started"])
         elif event.old and event.new and event.old["state"] in FINISHED and event.new["state"] == "ready":
             seen.clear()
@@ -96,7 +96,7 @@ def _since_retry(life: Life) -> dict[int | None, tuple[str | None, bool]]:
 
 
 def nothing_early(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
-    """I9: no claim before its time, by the database's clock; none of a cancelled job."""
+    """I9: no claim before its time, by the database's clock."""
     for life in lives.values():
         for event in life.of("job"):
             if event.old and event.new and event.new["state"] == "running" and event.old["state"] == "ready":

@@ -50,15 +50,19 @@ def claims(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[V
 
 
 def enqueues(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
-    """I8: what was committed is there, what was rolled back is not; where nobody knows, once or not at all."""
+    """I8: what was committed is there, what was rolled back is not; where nobody knows, once or not at all.
+
+    A call that has taken the place of one that waited is there by the change of its arguments. One that was told that
+    there is a job with its key already, is not.
+    """
     by_tag: dict[str, list[int]] = defaultdict(list)
     for event in history.events:
-        if event.place == "job" and event.op == "INSERT" and event.tag:
+        if event.place == "job" and event.tag:
             by_tag[event.tag].append(event.job)
     answers = {record["tag"]: record["answer"] for record in history.said("enqueue-returned")}
     for tag in {record["tag"] for record in history.said("enqueue-sent")}:
         found, answer = len(by_tag[tag]), answers.get(tag, "unknown")
-        right = {"committed": found == 1, "rolled back": found == 0, "unknown": found <= 1}[answer]
+        right = found <= 1 if answer == "unknown" else found == (answer == "committed")
         if not right:
             yield Violation("I8", by_tag[tag][0] if found else 0, f"enqueue {tag} {answer}, and there are {found}")
     for tag in history.orders - set(by_tag):
@@ -115,7 +119,10 @@ def effects(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[
             yield Violation("I5", job, f"execution {execution} succeeded without its {wanted} effect")
 
 
-EFFECT_OF: Final = {"plain": "plain", "coroutine": "plain", "once": "plain", "atomic": "atomic"}
+EFFECT_OF: Final = {
+    **dict.fromkeys(("plain", "coroutine", "once", "keyed", "debounced", "periodic"), "plain"),
+    "atomic": "atomic",
+}
 
 
 def _done(history: History) -> dict[int, tuple[int, str | None]]:

@@ -31,6 +31,8 @@ class Rules(NamedTuple):
     """Of finished jobs; None: a run this short removes none."""
     finished: bool = False
     """Whether every job that is due must have ended."""
+    obey_seconds: float = 2.0
+    """How old a claim's knowledge of pauses may be: a second, and what the machine takes."""
 
 
 class Life:

@@ -62,7 +62,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a crash is charged to nobody",
-            "set() if process.expected_to_end else set(process.board.running())",
+            "set() if process.expected_to_end else set(process.board.suspects())",
             "set()",
             path=WORKER + "leases.py",
         ),
@@ -134,9 +134,9 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "connections are not cleaned after a job",
-            "            hygiene.after_job()\n        except",
-            "            pass\n        except",
-            path=WORKER + "pool.py",
+            "                hygiene.after_job()\n        except",
+            "                pass\n        except",
+            path=WORKER + "thread_slot.py",
         ),
         "F72,F74",
     ),
@@ -166,6 +166,87 @@ MUTANTS: Final = (
             path=WORKER + "supervisor.py",
         ),
         "F09b",
+    ),
+    Broken(
+        Mutant(
+            "a tick is fired and not noted",
+            "    WHERE what IN ('fired', 'skipped')\n",
+            "    WHERE what IN ('skipped')\n",
+            "FIRE",
+        ),
+        "F59",
+    ),
+    Broken(
+        Mutant(
+            "what came while nobody looked is left out",
+            "    ticks = [one.next_run_at, *rest][-MISSED_LIMIT:]\n",
+            "    ticks = [one.next_run_at]\n",
+            path=WORKER + "scheduler.py",
+        ),
+        "F59b",
+    ),
+    Broken(
+        Mutant(
+            "of what was missed the latest is fired, whatever was asked",
+            '    if one.next_run_at >= on_time or one.missed == "all":\n',
+            "    if one.next_run_at >= on_time:\n",
+            path=WORKER + "scheduler.py",
+        ),
+        "F61",
+    ),
+    Broken(
+        Mutant(
+            "ticks go by UTC in every zone",
+            "_cron(expression, instant.astimezone(_zone(time_zone)))",
+            "_cron(expression, instant)",
+            path="django_pgqueue/expressions.py",
+        ),
+        "F60",
+    ),
+    Broken(
+        Mutant(
+            "a rescued job gives up its key",
+            "        unique_key = CASE WHEN job.unique_ready_only THEN NULL ELSE job.unique_key END,\n",
+            "        unique_key = NULL,\n",
+            "RESCUE",
+        ),
+        "F83",
+    ),
+    Broken(
+        Mutant(
+            "a rescued job takes back a key that another has",
+            "        unique_key = CASE WHEN job.unique_ready_only THEN NULL ELSE job.unique_key END,\n",
+            "",
+            "RESCUE",
+        ),
+        "F83",
+    ),
+    Broken(
+        Mutant(
+            "nobody looks what is to be cancelled",
+            "            requests = lifecycle.cancel_requests(connection, [self.worker_id], first_id=first_id)\n",
+            "            requests = []\n",
+            path=WORKER + "heartbeat.py",
+        ),
+        "F84",
+    ),
+    Broken(
+        Mutant(
+            "a pause of a queue holds nothing back",
+            "Lane(name, priority): max(due, resumes or due) for",
+            "Lane(name, priority): due for",
+            path="django_pgqueue/lifecycle/claims.py",
+        ),
+        "F85",
+    ),
+    Broken(
+        Mutant(
+            "the time that a claim's answer takes is time to start in",
+            "start_by=sent_at + one.start_by",
+            "start_by=time.monotonic() + one.start_by",
+            path="django_pgqueue/lifecycle/claims.py",
+        ),
+        "F86",
     ),
 )
 FAILED: Final = re.compile(r"^FAILED  (\S+)", re.M)

@@ -21,7 +21,18 @@ from django.db import Error, InterfaceError, OperationalError, connection, trans
 
 from tests.faults import journal  # noqa: E402 -- as above
 from tests.faults.app import tasks  # noqa: E402 -- as above
+from tests.faults.app.tasks import keyed  # noqa: E402 -- as above
 
+TASKS: dict[str, Any] = {
+    **{name: getattr(tasks, name) for name in ("plain", "atomic", "coroutine", "failing", "atomic_failing", "once")},
+    **{name: getattr(tasks, name) for name in ("alone", "atomic_alone")},
+    "keyed": keyed.keyed,
+    "debounced": keyed.debounced,
+    "periodic": keyed.periodic,
+    "at_times": tasks.plain.using(queue_name="at-times"),
+    "expiring": tasks.plain.using(queue_name="at-times", expires=3),
+}
+KEYS = 5
 MIX: dict[str, int] = {
     "plain": 6,
     "atomic": 6,
@@ -31,6 +42,11 @@ MIX: dict[str, int] = {
     "once": 2,
     "alone": 1,
     "atomic_alone": 1,
+    "keyed": 2,
+    "debounced": 2,
+    "periodic": 2,
+    "at_times": 1,
+    "expiring": 1,
 }
 
 
@@ -55,20 +71,31 @@ def main() -> int:
     return 0
 
 
-def enqueue(name: str, chance: random.Random) -> None:
-    """Enqueue one job, and say whether it was committed, rolled back, or nobody knows."""
-    tag = uuid.uuid4().hex
-    arguments: dict[str, Any] = {"tag": tag}
+def arguments_of(name: str, chance: random.Random) -> dict[str, Any]:
+    """Return what a job is to be called with, besides its tag."""
+    arguments: dict[str, Any] = {}
     if name not in ("failing", "atomic_failing") and chance.random() < 0.05:
         arguments["seconds"] = chance.choice([0.05, 0.3, 3.0])
     if name == "failing":
         arguments["before"] = chance.choice([2, 3, 99])
+    if name in ("keyed", "debounced", "periodic"):
+        arguments |= {"key": f"key {chance.randrange(KEYS)}", "seconds": chance.choice([0.0, 0.1, 0.5])}
+    if name in ("keyed", "periodic"):
+        arguments["before"] = chance.choice([1, 1, 2])
+    return arguments
+
+
+def enqueue(name: str, chance: random.Random) -> None:
+    """Enqueue one job, and say whether it was committed, rolled back, or nobody knows."""
+    tag = uuid.uuid4().hex
+    arguments = {"tag": tag, **arguments_of(name, chance)}
     journal.write("enqueue-sent", tag=tag, ordered=True)
     reached_commit = False
     try:
         with transaction.atomic():
-            order(tag)
-            getattr(tasks, name).enqueue(**arguments)
+            job = TASKS[name].enqueue(**arguments)
+            if not job.is_duplicate:
+                order(tag)
             reached_commit = True
     except (OperationalError, InterfaceError) as error:
         answer = "unknown" if reached_commit else "rolled back"
@@ -78,7 +105,8 @@ def enqueue(name: str, chance: random.Random) -> None:
     except Error as error:
         journal.write("enqueue-returned", tag=tag, answer="rolled back", error=str(error)[:200])
     else:
-        journal.write("enqueue-returned", tag=tag, answer="committed")
+        about = {"job": job.pk, "task": job.task_name, "key": arguments.get("key")}
+        journal.write("enqueue-returned", tag=tag, answer="duplicate" if job.is_duplicate else "committed", **about)
 
 
 def order(tag: str) -> None:

@@ -20,6 +20,7 @@ import psycopg
 from psycopg import sql
 
 from django_pgqueue import lifecycle
+from django_pgqueue.db import EngineConnection
 from tests import helpers
 from tests.faults import checker, failpoints, journal
 from tests.faults.history import History, collect
@@ -33,6 +34,9 @@ TASKS: Final = "tests.faults.app.tasks."
 TIMES: Final = {"POLL_INTERVAL": 0.2, "POLL_INTERVAL_WITHOUT_LISTEN": 0.2}
 """Besides the harness's own short times: lease 2 s, beat 0.5 s, rescue 0.25 s, grace 2 s."""
 PATIENCE_SECONDS: Final = 30.0
+OF_JOB: Final = frozenset(
+    {"queue_name", "priority", "max_attempts", "delay_seconds", "run_after", "task_name", "expires_seconds"}
+)
 SETTINGS_MODULE: Final = "tests.faults.settings"
 
 
@@ -60,7 +64,7 @@ class Run:
         self.processes: list[subprocess.Popen[str]] = []
         self.rules = Rules()
         self.began = time.monotonic()
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: EngineConnection | None = None
         self._undo = contextlib.ExitStack()
 
     # ---------------------------------------------------------------- processes
@@ -133,13 +137,13 @@ class Run:
     # ---------------------------------------------------------------- the database
 
     @property
-    def connection(self) -> psycopg.Connection[Any]:
+    def connection(self) -> EngineConnection:
         """The scenario's own session; a new one if the last was lost."""
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._connection = self.connect()
         return self._connection
 
-    def connect(self) -> psycopg.Connection[Any]:
+    def connect(self) -> EngineConnection:
         """Open another session on this run's database, in autocommit."""
         return self.server.connect(self.database)
 
@@ -190,15 +194,13 @@ class Run:
     def enqueue(self, task: str, count: int = 1, **options: Any) -> list[int]:
         """Enqueue jobs of one of the suite's tasks, by lifecycle's own statement; return their ids.
 
-        Options that are a job's (queue_name, priority, max_attempts, delay_seconds, run_after) are set on the job; all
-        others are the task's keyword arguments. Attempts are 10 unless given, whatever the task says. Each job gets a
-        tag of its own. Tells idle workers.
+        Options that are a job's (`OF_JOB`) are set on it; all others are the task's keyword arguments. Attempts are
+        10 unless given, whatever the task says. Each job gets a tag of its own. Tells idle workers.
         """
-        own = {"queue_name", "priority", "max_attempts", "delay_seconds", "run_after", "task_name"}
-        arguments = {key: value for key, value in options.items() if key not in own}
+        arguments = {key: value for key, value in options.items() if key not in OF_JOB}
         tags = [uuid.uuid4().hex for _ in range(count)]
         texts = [json.dumps({"args": [], "kwargs": {"tag": tag, **arguments}}) for tag in tags]
-        of_job = {key: value for key, value in options.items() if key in own}
+        of_job = {key: value for key, value in options.items() if key in OF_JOB}
         own_file = self.where / f"scenario{journal.SUFFIX}"
         journal.append_each(own_file, "enqueue-sent", [{"tag": tag} for tag in tags])
         ids = helpers.make_jobs(self.connection, count, task_name=TASKS + task, arguments=texts, **of_job)

@@ -2,7 +2,9 @@
 
 `fault_event` is append-only: each change of a job or an execution, with the instant, the transaction, and what the row
 said before and after. Events of one job are in the order in which they happened, for all writers lock its row. Events
-of a transaction that rolled back are gone with it. An extended lease is no event.
+of a transaction that rolled back are gone with it. An extended lease is no event. `fault_tick`, `fault_hold`
+and `fault_pause` are the same for the ticks of schedules that were dealt with, for keys that are held for a period, and
+for pauses.
 """
 
 from typing import Final
@@ -16,12 +18,26 @@ CREATE TABLE fault_effect (
     id bigserial PRIMARY KEY, job_id bigint NOT NULL, execution_id bigint NOT NULL, kind text NOT NULL
 );
 CREATE TABLE fault_order (tag text PRIMARY KEY);
+CREATE TABLE fault_tick (
+    id bigserial PRIMARY KEY, xid xid8 NOT NULL, schedule_id bigint NOT NULL, tick_at timestamptz NOT NULL,
+    job_id bigint
+);
+CREATE TABLE fault_hold (
+    id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(), xid xid8 NOT NULL, task text NOT NULL,
+    key text NOT NULL, job_id bigint NOT NULL, held_until timestamptz NOT NULL
+);
+CREATE TABLE fault_pause (
+    id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(), kind text NOT NULL, name text NOT NULL,
+    paused boolean NOT NULL, paused_until timestamptz
+);
 
 CREATE FUNCTION fault_job(job public.pgqueue_job) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
     SELECT jsonb_build_object(
         'state', job.state, 'attempt', job.attempt, 'crashes', job.crashes, 'max_attempts', job.max_attempts,
         'task', job.task_name, 'run_after', extract(epoch FROM job.run_after),
-        'finished_at', extract(epoch FROM job.finished_at), 'cancel', job.cancel_requested_at IS NOT NULL
+        'finished_at', extract(epoch FROM job.finished_at), 'cancel', job.cancel_requested_at IS NOT NULL,
+        'queue', job.queue_name, 'expires_at', extract(epoch FROM job.expires_at),
+        'key', job.unique_key, 'ready_only', job.unique_ready_only IS NOT NULL
     )
 $$;
 CREATE FUNCTION fault_execution(execution public.pgqueue_execution) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
@@ -30,11 +46,16 @@ CREATE FUNCTION fault_execution(execution public.pgqueue_execution) RETURNS json
         'started', execution.started_at IS NOT NULL, 'lease', extract(epoch FROM execution.lease_expires_at)
     )
 $$;
+CREATE FUNCTION fault_tag(arguments json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT substring(arguments::text FROM '"tag": ?"([^"]*)"')
+$$;
 CREATE FUNCTION fault_job_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     INSERT INTO public.fault_event (xid, place, op, job_id, tag, old, new) VALUES (
         pg_current_xact_id(), 'job', TG_OP, CASE TG_OP WHEN 'DELETE' THEN OLD.id ELSE NEW.id END,
-        substring(CASE TG_OP WHEN 'INSERT' THEN NEW.arguments::text END FROM '"tag": ?"([^"]*)"'),
+        CASE WHEN TG_OP = 'INSERT' THEN public.fault_tag(NEW.arguments)
+             WHEN TG_OP = 'UPDATE' AND NEW.arguments::text <> OLD.arguments::text THEN public.fault_tag(NEW.arguments)
+        END,
         CASE WHEN TG_OP <> 'INSERT' THEN public.fault_job(OLD) END,
         CASE WHEN TG_OP <> 'DELETE' THEN public.fault_job(NEW) END
     );
@@ -50,6 +71,34 @@ BEGIN
     );
     RETURN NULL;
 END $$;
+CREATE FUNCTION fault_tick_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO public.fault_tick (xid, schedule_id, tick_at, job_id)
+    VALUES (pg_current_xact_id(), NEW.schedule_id, NEW.tick_at, NEW.job_id);
+    RETURN NULL;
+END $$;
+CREATE FUNCTION fault_hold_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO public.fault_hold (xid, task, key, job_id, held_until)
+    VALUES (pg_current_xact_id(), NEW.task_name, NEW.unique_key, NEW.job_id, NEW.held_until);
+    RETURN NULL;
+END $$;
+CREATE FUNCTION fault_pause_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        INSERT INTO public.fault_pause (kind, name, paused) VALUES (OLD.kind, OLD.name, false);
+    ELSE
+        INSERT INTO public.fault_pause (kind, name, paused, paused_until)
+        VALUES (NEW.kind, NEW.name, true, NEW.paused_until);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER fault_tick AFTER INSERT OR UPDATE ON pgqueue_schedulerun
+    FOR EACH ROW EXECUTE FUNCTION fault_tick_event();
+CREATE TRIGGER fault_hold AFTER INSERT OR UPDATE ON pgqueue_hold
+    FOR EACH ROW EXECUTE FUNCTION fault_hold_event();
+CREATE TRIGGER fault_pause AFTER INSERT OR UPDATE OR DELETE ON pgqueue_pause
+    FOR EACH ROW EXECUTE FUNCTION fault_pause_event();
 CREATE TRIGGER fault_job AFTER INSERT OR UPDATE OR DELETE ON pgqueue_job
     FOR EACH ROW EXECUTE FUNCTION fault_job_event();
 CREATE TRIGGER fault_execution_new AFTER INSERT OR DELETE ON pgqueue_execution

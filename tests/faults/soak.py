@@ -12,9 +12,11 @@ from typing import Any, Final
 
 import psycopg
 
-from tests.faults import checker
+from django_pgqueue import lifecycle
+from django_pgqueue.states import Pausable
+from tests.faults import checker, ticks
 from tests.faults.run import Run
-from tests.faults.soak_faults import FAULTS
+from tests.faults.soak_faults import FAULTS, PAUSED_QUEUE
 from tests.faults.suite import Suite
 from tests.process.harness import Worker
 
@@ -27,6 +29,10 @@ PAUSES_SECONDS: Final = (1.0, 10.0)
 SLOPE_AFTER_SECONDS: Final = 60.0
 """A process that lived for less says nothing about growth."""
 DRAIN_SECONDS: Final = 120.0
+PAUSED_BESIDES: Final = 0.3
+"""How often a queue is paused or resumed just before another fault: a pause is one only with something in it."""
+OBEY_SECONDS: Final = 12.0
+"""Of a pause: a claim may be frozen, or wait for a locked table, for a while after the look that it goes by."""
 
 
 class Crew:
@@ -78,7 +84,11 @@ class Crew:
 def soak(shared: Suite, minutes: float, say: Callable[[str], None]) -> dict[str, Any]:
     """Run for so long; return the figures, `violations` among them (an empty list is what it has to be)."""
     run = Run(shared, "soak")
-    run.rules = run.rules._replace(retention_seconds=RETENTION_SECONDS)
+    run.rules = run.rules._replace(retention_seconds=RETENTION_SECONDS, obey_seconds=OBEY_SECONDS)
+    schedules = [
+        ticks.add(run, "each second", "every 1 second", missed="all"),
+        ticks.add(run, "one at a time", "every 2 seconds", missed="all", if_running="skip"),
+    ]
     crew = Crew(run, random.Random(shared.seed))
     injected: Counter[str] = Counter()
     crew.fill()
@@ -89,12 +99,14 @@ def soak(shared: Suite, minutes: float, say: Callable[[str], None]) -> dict[str,
         say(f"soak: {max(0.0, end - time.monotonic()):5.0f} s left: {name}")
         run.note("fault", name=name)
         try:
+            if crew.chance.random() < PAUSED_BESIDES:
+                FAULTS["queue paused"](crew)
             FAULTS[name](crew)
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             run.note("fault-error", name=name, error=str(error))  # its own session went with the server
         injected[name] += 1
         crew.fill()
-    return _figures(crew, injected, minutes)
+    return _figures(crew, injected, minutes, schedules)
 
 
 def _wait(crew: Crew, seconds: float) -> None:
@@ -104,10 +116,11 @@ def _wait(crew: Crew, seconds: float) -> None:
         crew.measure()
 
 
-def _figures(crew: Crew, injected: Counter[str], minutes: float) -> dict[str, Any]:
+def _figures(crew: Crew, injected: Counter[str], minutes: float, schedules: list[int]) -> dict[str, Any]:
     run = crew.run
     for producer in crew.producers:
         producer.kill()
+    run.wait_until(lambda: _is_quiet(run, schedules), what="schedules and pauses to end")
     drained = run.wait_until_done(DRAIN_SECONDS)
     dead = run.sql("SELECT relname, n_dead_tup FROM pg_stat_user_tables WHERE relname LIKE 'pgqueue%' ORDER BY 1")
     history, violations = run.close()
@@ -117,6 +130,10 @@ def _figures(crew: Crew, injected: Counter[str], minutes: float) -> dict[str, An
         "jobs": told["jobs"],
         "executions": told["executions"],
         "overlaps": told["overlaps"],
+        "ticks": told["ticks"],
+        "pauses": told["pauses"],
+        "expired": told["expired"],
+        "duplicates": told["duplicates"],
         "faults": dict(sorted(injected.items())),
         "violations": [str(violation) for violation in violations],
         "stuck": run_stuck(history.jobs),
@@ -124,6 +141,14 @@ def _figures(crew: Crew, injected: Counter[str], minutes: float) -> dict[str, An
         "dead_rows": dict(dead),
         "growth": growth(crew.sizes),
     }
+
+
+def _is_quiet(run: Run, schedules: list[int]) -> bool:
+    """Fire nothing more, and hold nothing back; said in a session that a fault may have ended."""
+    for schedule_id in schedules:
+        lifecycle.pause_schedule(run.connection, schedule_id)
+    lifecycle.resume(run.connection, Pausable.QUEUE, PAUSED_QUEUE)
+    return True
 
 
 def run_stuck(jobs: dict[int, dict[str, Any]]) -> int:
@@ -162,10 +187,12 @@ def lines(figures: dict[str, Any]) -> list[str]:
     """The figures as text."""
     faults = ", ".join(f"{number} {name}" for name, number in figures["faults"].items())
     left = f"{figures['stuck']} stuck, {figures['overlaps']} overlaps after a rescue, dead rows {figures['dead_rows']}"
+    asked = f"{figures['ticks']} ticks, {figures['pauses']} pauses, {figures['expired']} jobs expired"
     return [
         f"soak: {figures['minutes']:g} min, {figures['jobs']} jobs, executions {figures['executions']}",
         f"soak: {sum(figures['faults'].values())} faults: {faults}",
         f"soak: {left}, drained in {figures['drained_seconds']} s",
+        f"soak: {asked}, {figures['duplicates']} calls had a job already",
         f"soak: growth of the longest-lived: {figures['growth']}",
         f"soak: {len(figures['violations'])} violations",
         *figures["violations"][:50],

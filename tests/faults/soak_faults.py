@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
+from django_pgqueue import db, lifecycle
+from django_pgqueue.states import Pausable
+
 if TYPE_CHECKING:
     from tests.faults.soak import Crew
     from tests.process.harness import Worker
 
+PAUSED_QUEUE: Final = "at-times"
+"""What the producers call the queue that is paused now and then."""
 FAULTS: Final[dict[str, Callable[[Crew], None]]] = {}
 
 
@@ -145,7 +150,7 @@ def backend_killed(crew: Crew) -> None:
 @injectable
 def table_locked(crew: Crew) -> None:
     """Lock a table as a migration does."""
-    table = crew.chance.choice(["pgqueue_job", "pgqueue_execution"])
+    table = crew.chance.choice(["pgqueue_job", "pgqueue_execution", "pgqueue_schedule", "pgqueue_schedulerun"])
     with crew.run.connect() as migration, migration.transaction():
         migration.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
         time.sleep(crew.chance.uniform(0.2, 4))
@@ -239,3 +244,35 @@ def operator(crew: Crew) -> None:
     for act, condition in wanted.items():
         rows = crew.run.sql(f"SELECT id FROM pgqueue_job WHERE {condition} ORDER BY random() LIMIT 5")
         crew.run.act(act, [row[0] for row in rows])
+
+
+@injectable
+def queue_paused(crew: Crew) -> None:
+    """Pause the one queue for a while that outlasts this, or resume it; now and then no word of it arrives."""
+    if crew.chance.random() < 0.3:
+        lifecycle.resume(crew.run.connection, Pausable.QUEUE, PAUSED_QUEUE)
+    else:
+        seconds = crew.chance.uniform(5, 30)
+        lifecycle.pause(crew.run.connection, Pausable.QUEUE, PAUSED_QUEUE, for_seconds=seconds)
+    if crew.chance.random() < 0.5:
+        crew.run.sql("SELECT pg_notify(%s, %s)", [db.CHANNEL, db.LOOK_AGAIN])
+
+
+@injectable
+def running_cancelled(crew: Crew) -> None:
+    """Cancel jobs that run: in threads, on the event loop, in processes of their own; and then another fault."""
+    jobs = [crew.run.enqueue(task, seconds=4)[0] for task in ("plain", "atomic", "coroutine", "alone")]
+    time.sleep(crew.chance.uniform(0, 2))
+    second = crew.chance.choice(["process killed", "process frozen", "sessions ended", "deploy", None])
+    crew.run.act("cancel", jobs)
+    if crew.chance.random() < 0.5:
+        crew.run.sql("SELECT pg_notify(%s, %s)", [db.CHANNEL, db.CANCEL_ASKED])
+    if second:
+        FAULTS[second](crew)
+
+
+@injectable
+def schedule_run(crew: Crew) -> None:
+    """Run a schedule besides its ticks, as an operator does."""
+    [[schedule_id]] = crew.run.sql("SELECT id FROM pgqueue_schedule ORDER BY random() LIMIT 1")
+    lifecycle.run_schedule(crew.run.connection, schedule_id, lifecycle.JobOptions("default", 0, 10))

@@ -3,6 +3,8 @@
 from tests.faults import app_names
 from tests.faults.app.tasks import leaks, poison
 from tests.faults.catalogue import load
+from tests.faults.mutation import MUTANTS
+from tests.mutation import CHECKOUT, mutated
 
 
 def test_names_are_known():
@@ -19,3 +21,10 @@ def test_every_fault_says_what_it_expects():
     faults = load()
     assert all(fault.invariant and fault.expected for fault in faults)
     assert [fault.id for fault in faults if fault.quick]
+
+
+def test_every_mutant_fits_the_code_and_names_faults_that_there_are():
+    known = {fault.id for fault in load()}
+    for broken in MUTANTS:
+        mutated((CHECKOUT / broken.mutant.path).read_text(), broken.mutant)
+        assert set(broken.faults.split(",")) <= known, broken.mutant.name

@@ -7,7 +7,7 @@ from typing import Final
 
 from django_pgqueue import db
 from tests import helpers
-from tests.faults import journal
+from tests.faults import journal, ticks
 from tests.faults.catalogue import fault
 from tests.faults.run import TASKS, Run
 from tests.faults.standby import Pair, replicated
@@ -99,6 +99,39 @@ def synchronous(run: Run) -> str:
     return (
         f"{len(acknowledged(run))} acknowledged, 0 lost, {unknown} unknown; first job {first:.1f} s after the promotion"
     )
+
+
+@fault(
+    "F25b",
+    "the same with unique jobs, and a schedule of each second",
+    invariant="at most one live job for each key, and one job for each second, across the failover",
+    expected="0 acknowledged lost, no second left out",
+    exclusive=True,
+)
+def synchronous_with_keys(run: Run) -> str:
+    pair = replicated(run)
+    run.configure("synchronous_standby_names", "*")
+    run.wait_until(lambda: run.sql("SELECT pid FROM pg_stat_replication WHERE sync_state = 'sync'"))
+    each = ticks.add(run, "each second", "every 1 second", missed="all")
+    for _ in range(2):
+        run.worker(LEASE=30.0, SCHEDULE_INTERVAL=0.5)
+    kinds = ("keyed", "periodic")
+    producers = [run.producer("--seconds", "12", "--per-second", "20", "--task", kind) for kind in kinds]
+    run.wait_for("enqueue-returned", 200)
+    run.wait_until(lambda: len(ticks.of(run, each)) >= 3, what="three ticks")
+    pair.fail_over()
+    before = len(ticks.of(run, each))
+    for producer in producers:
+        producer.wait(60)
+    run.wait_until(lambda: len(ticks.of(run, each)) >= before + 3, what="three ticks more")
+    fired = ticks.stop(run, each)
+    lost = acknowledged(run) - present(run)
+    assert not lost, f"{len(lost)} acknowledged and gone"
+    seconds = (fired[-1] - fired[0]).total_seconds() + 1
+    assert len(fired) == len(set(fired)) == seconds, f"{len(fired)} ticks in {seconds} seconds"
+    there = len(run.journal("enqueue-returned", answer="duplicate"))
+    told = f"{len(acknowledged(run))} acknowledged, 0 lost, {there} told of a job that was there"
+    return f"{told}; {len(fired)} jobs for {seconds:.0f} seconds"
 
 
 @fault(

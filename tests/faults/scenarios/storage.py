@@ -144,7 +144,7 @@ def _move_log(server: Server, disk: Path) -> None:
     exclusive=True,
 )
 def database_clock_ahead(run: Run) -> str:
-    server, stamp = run.enter(_server_with_clock())
+    server, stamp = run.enter(server_with_clock())
     run.move_to(server)
     jobs = enqueue_load(run, seconds=0.3)
     run.worker(LEASE=4.0)
@@ -167,7 +167,7 @@ def database_clock_ahead(run: Run) -> str:
 )
 def database_clock_back(run: Run) -> str:
     go = run.where / "go"
-    server, stamp = run.enter(_server_with_clock())
+    server, stamp = run.enter(server_with_clock())
     run.move_to(server)
     running = run.enqueue("atomic", 4, until=str(go))
     run.worker(LEASE=4.0)
@@ -187,7 +187,8 @@ def database_clock_back(run: Run) -> str:
 
 
 @contextmanager
-def _server_with_clock() -> Iterator[tuple[Server, Path]]:
+def server_with_clock() -> Iterator[tuple[Server, Path]]:
+    """A server of a scenario's own, and the file whose text is by how much its clock is wrong."""
     with tempfile.TemporaryDirectory(prefix="pgqc", dir="/tmp") as home:
         Path(home).chmod(0o755)
         stamp = Path(home) / "time"
