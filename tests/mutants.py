@@ -216,6 +216,7 @@ PAUSES = _all(
 CANCELLING = _all(
     (
         "tests/worker/test_heartbeat.py",
+        "tests/worker/test_executor.py",
         "tests/worker/test_fetcher.py",
         "tests/worker/test_slots.py",
         "tests/process/test_cancelling.py",
