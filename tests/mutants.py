@@ -27,7 +27,7 @@ def _all(tests: tuple[str, ...], *mutants: Mutant) -> list[Mutant]:
 
 SCHEDULER = "django_pgqueue/worker/scheduler.py"
 EXPRESSIONS = "django_pgqueue/expressions.py"
-TIMETABLE = "django_pgqueue/timetable.py"
+FIRING = "django_pgqueue/firing.py"
 UNIQUENESS = "django_pgqueue/uniqueness.py"
 CONTROL = "django_pgqueue/control.py"
 LANES = "django_pgqueue/worker/lanes.py"
@@ -42,6 +42,7 @@ MIDDLEWARE = "django_pgqueue/middleware.py"
 BELL = "django_pgqueue/worker/bell.py"
 NOT_SKIPPED = ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
 KEY_GIVEN_UP = "        unique_key = CASE WHEN job.unique_ready_only THEN NULL ELSE job.unique_key END,\n"
+HELD = "WHERE pgqueue_hold.held_until\n        <= statement_timestamp()"
 PAUSED_NAMES = " task_name <> ALL (%(paused_task_names)s::varchar[])\n"
 
 SCHEDULES = _all(
@@ -71,7 +72,7 @@ SCHEDULES = _all(
     ),
     Mutant(
         "a run by hand is not on record",
-        "make_interval(secs => %(time_shift_seconds)s::float8), (SELECT id FROM made)\n    FROM asked",
+        "make_interval(secs => %(time_shift_seconds)s::float8), made.id\n    FROM asked",
         "make_interval(secs => %(time_shift_seconds)s::float8), NULL\n    FROM asked",
         "RUN_SCHEDULE",
     ),
@@ -126,7 +127,7 @@ SCHEDULES = _all(
     Mutant("an error is no reason to forget", "            self.scheduler.forget()\n", "", path=SCHEDULER),
     Mutant("a clock that went back keeps the word", "not 0 <= row.unvouched", "not row.unvouched", path=SCHEDULER),
     Mutant("a fired job wakes nobody", "    wake_workers(connection)\n", "", path=SCHEDULER),
-    Mutant("one of the code follows its task", "None if scheduled.is_of_code else ", "", path=TIMETABLE),
+    Mutant("one of the code follows its task", "_stored(one) if one.is_of_code else ", "", path=FIRING),
     Mutant(
         "an error of one schedule ends the turn",
         "except ValueError as error:",
@@ -175,6 +176,52 @@ UNIQUE = _all(
     Mutant("who has the key is not told apart", "job.is_duplicate = True", "pass", path=UNIQUENESS),
     Mutant("one that was added late wakes nobody", "[] if job.is_duplicate else [job.pk]", "[]", path=UNIQUENESS),
 )
+PERIODS = _all(
+    ("tests/concurrency/test_periods.py", "tests/test_unique.py", "tests/worker/test_prune.py", "tests/test_plans.py"),
+    Mutant(
+        "a held key is taken",
+        HELD,
+        "WHERE true OR pgqueue_hold.held_until <= statement_timestamp()",
+        "ENQUEUE_FOR_PERIOD",
+    ),
+    Mutant(
+        "a key is held for ever",
+        HELD,
+        "WHERE false AND statement_timestamp() <= statement_timestamp()",
+        "ENQUEUE_FOR_PERIOD",
+    ),
+    Mutant(
+        "a key that is taken anew stays the former job's",
+        "SET job_id = excluded.job_id, ",
+        "SET ",
+        "ENQUEUE_FOR_PERIOD",
+    ),
+    Mutant("a key that is taken anew is not held", ", held_until = excluded.held_until\n", "\n", "ENQUEUE_FOR_PERIOD"),
+    Mutant("whoever asks has a job", " OR id IN (SELECT job_id FROM held)", " OR true", "ENQUEUE_FOR_PERIOD"),
+    Mutant("a call without a key has no job", "WHERE key IS NULL OR id", "WHERE id", "ENQUEUE_FOR_PERIOD"),
+    Mutant("a running job takes a later call", " AND job.state = 'ready'\n", "\n", "REPLACE_FOR_PERIOD"),
+    Mutant(
+        "what is over is held",
+        "      AND held_until > statement_timestamp()",
+        "      AND statement_timestamp() <= statement_timestamp()",
+        "HOLDS",
+    ),
+    Mutant(
+        "what is held is forgotten",
+        "    WHERE held_until <= statement_timestamp()",
+        "    WHERE statement_timestamp() <= statement_timestamp()",
+        "PRUNE_HOLDS",
+    ),
+    Mutant("to forget waits for who takes it anew", *NOT_SKIPPED, "PRUNE_HOLDS"),
+    Mutant("of a period the last call counts", "keyed if replaces else reversed(keyed)", "keyed", path=UNIQUENESS),
+    Mutant("one that is gone is none", "if job_there is None and is_for_period:", "if False:", path=UNIQUENESS),
+    Mutant(
+        "a throttled call changes nothing",
+        'if not added and task.on_conflict == "replace":',
+        "if False:",
+        path=UNIQUENESS,
+    ),
+)
 PAUSES = _all(
     (
         "tests/concurrency/test_pauses.py",
@@ -206,7 +253,7 @@ PAUSES = _all(
         "for name in [task_name]]",
         path=LANES,
     ),
-    Mutant("a drain trusts its first look", "    ) or time.monotonic() < obeyed_at:", "    ):", path=CONTROL),
+    Mutant("a drain trusts its first look", ") or time.monotonic() < obeyed_at:", "):", path=CONTROL),
     Mutant("a resumed worker is not told", "LOOK_AGAIN)\n    return any", "'')\n    return any", path=CONTROL),
     Mutant("a clear stops what runs", ".cancel(running=False)", ".cancel(running=True)", path=CONTROL),
     Mutant("a former name's pause stays", "_names(kind, name)[1:]", "()", path=CONTROL),
@@ -251,7 +298,7 @@ EXPIRY = _all(
     Mutant("a retried job expires", ", expires_at = NULL", "", "RETRY"),
     Mutant("an age is no age", "+ %(expires_seconds)s", "+ 0 * %(expires_seconds)s", "ENQUEUE"),
     Mutant("of many, an age is no age", "+ %(expires_seconds)s", "+ 0 * %(expires_seconds)s", "ENQUEUE_MANY"),
-    Mutant("a time to start by is of another clock", "now + one.start_by", "one.start_by", path=CLAIMS),
+    Mutant("a time to start by is of another clock", "sent_at + one.start_by", "one.start_by", path=CLAIMS),
 )
 PROGRESS = _all(
     (
@@ -354,7 +401,7 @@ RINGS = _all(
     Mutant(
         "what was told before is not assumed", "            self.words |= db.WORDS\n", "            pass\n", path=BELL
     ),
-    Mutant("words are not heard", 'self.words.add(notice.extra.decode("ascii", "replace"))', "pass", path=BELL),
+    Mutant("words are not heard", "self.words.add(word)", "pass", path=BELL),
     Mutant("a loss is not told", "            self.on_lost()\n", "            pass\n", path=BELL),
     Mutant(
         "what was taken back is used",
@@ -365,5 +412,5 @@ RINGS = _all(
     Mutant("a second ring is lost for ever", "        self._rung = False  # after", "        pass  # after", path=BELL),
 )
 FEATURES = [
-    *SCHEDULES, *TICKS, *UNIQUE, *PAUSES, *CANCELLING, *EXPIRY, *PROGRESS, *WAITS, *AROUND, *RINGS,
+    *SCHEDULES, *TICKS, *UNIQUE, *PERIODS, *PAUSES, *CANCELLING, *EXPIRY, *PROGRESS, *WAITS, *AROUND, *RINGS,
 ]  # fmt: skip

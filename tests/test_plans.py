@@ -20,7 +20,10 @@ HISTORY, KEYED, LATE, SCHEDULES, BATCH = 100_000, 10_000, 1000, 50, 100
 RUNS = HISTORY // SCHEDULES
 SMALL = {*FEW_ROWS, "pgqueue_schedule"}
 FREE = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin")
-FILLED = ("pgqueue_job", "pgqueue_execution", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_pause")
+FILLED = (
+    *("pgqueue_job", "pgqueue_execution", "pgqueue_hold"),
+    *("pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_pause"),
+)
 NOW = "statement_timestamp()"
 JOB = (
     "INSERT INTO pgqueue_job (task_name, arguments, state, attempt, run_after, finished_at, unique_key, expires_at) "
@@ -44,6 +47,11 @@ FILL = (
     (
         "INSERT INTO pgqueue_pause (kind, name, paused_at, paused_by, reason) "
         f"SELECT 'queue', 'queue' || n, {NOW}, '', '' FROM generate_series(1, 5) AS n"
+    ),
+    (
+        "INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until) "
+        f"SELECT CASE WHEN n > {KEYED} THEN 10000000 ELSE {HISTORY} END + n, 'noop', 'key' || n, "
+        f"{NOW} + CASE WHEN n > {LATE} THEN interval '9 h' ELSE '-1 s' END FROM generate_series(1, {HISTORY}) AS n"
     ),
 )
 
@@ -83,7 +91,7 @@ CALL: dict[str, Any] = {
     "expires_seconds": None,
     "unique_ready_only": None,
 }
-OPTIONS = {"queue_name": "default", "priority": 0, "max_attempts": 10}
+OPTIONS = {**lifecycle.JobOptions("default", 0, 10)._asdict(), "key_wait": None}
 
 
 def one_call(connection):
@@ -95,8 +103,14 @@ def many_calls(connection):
     return {**CALL, "arguments": json.dumps(calls)}
 
 
+def calls_for_period(connection):
+    """Of these half are held, half are not any more."""
+    calls = [{"key": f"key{LATE - BATCH // 2 + n}", "call": {}} for n in range(BATCH)]
+    return {**CALL, "calls": json.dumps(calls), "period_seconds": 60.0}
+
+
 def keys(connection):
-    return {"task_name": "noop", "unique_keys": [f"key{n}" for n in range(1, BATCH + 1)]}
+    return {"task_name": "noop", "unique_keys": [f"key{n}" for n in range(LATE + 1, LATE + BATCH + 1)]}
 
 
 def finished(connection):
@@ -121,6 +135,10 @@ def tick(connection):
     return {**read, **OPTIONS, "tick_at": read["expected_at"], "delay_seconds": 0.0, "vouched_seconds": 180.0}
 
 
+def keyed_tick(connection):
+    return {**tick(connection), "unique_key": "key7", "task_name": "noop", "period_seconds": 60.0}
+
+
 def defined(connection):
     own = helpers.definition()._asdict()
     read = as_read(connection)
@@ -135,6 +153,10 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "ENQUEUE_MANY_UNIQUE": (many_calls, BATCH, {"pgqueue_job_unique"}),
     "ENQUEUE_MANY_OR_REPLACE": (many_calls, BATCH, {"pgqueue_job_unique"}),
     "HOLDERS": (keys, BATCH, {"pgqueue_job_unique"}),
+    "ENQUEUE_FOR_PERIOD": (calls_for_period, BATCH, {"pgqueue_hold_of"}),
+    "REPLACE_FOR_PERIOD": (calls_for_period, BATCH, {"pgqueue_hold_of", "pgqueue_job_pkey"}),
+    "HOLDS": (keys, BATCH, {"pgqueue_hold_of"}),
+    "PRUNE_HOLDS": (lambda _: {"limit": BATCH}, BATCH, {"pgqueue_hold_over"}),
     "RETRY": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_job_unique"}),
     "PAUSE": (
         lambda _: {
@@ -151,8 +173,10 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "RESUME": (lambda _: {"kind": "queue", "name": "queue3"}, 5, set()),
     "PRUNE_PAUSES": (lambda _: {"older_than_seconds": 0.0}, 5, set()),
     "SCHEDULES": (lambda _: {}, SCHEDULES, set()),
-    "FIRE": (tick, SCHEDULES, {"pgqueue_schedulerun_tick", "pgqueue_job_pkey"}),
-    "RUN_SCHEDULE": (tick, SCHEDULES, set()),
+    "FIRE": (keyed_tick, SCHEDULES, {"pgqueue_schedulerun_tick", "pgqueue_job_pkey", "pgqueue_hold_of"}),
+    "RUN_SCHEDULE": (keyed_tick, SCHEDULES, {"pgqueue_hold_of", "pgqueue_job_unique"}),
+    "SCHEDULE_ARGUMENTS": (as_read, SCHEDULES, set()),
+    "NOTE_PROBLEM": (lambda c: {**as_read(c), "problem": "none"}, SCHEDULES, set()),
     "PLAN_SCHEDULE": (as_read, SCHEDULES, set()),
     "ADD_SCHEDULE": (defined, 1, {"pgqueue_schedule_name"}),
     "CHANGE_SCHEDULE": (defined, SCHEDULES, set()),
@@ -186,7 +210,13 @@ def assert_bounded(connection, plan, name, *unwanted):
     assert indexes <= used
 
 
-@pytest.mark.parametrize("name", ["ENQUEUE_UNIQUE", "ENQUEUE_MANY_OR_REPLACE", "HOLDERS", "RETRY", "RUN_SCHEDULE"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ENQUEUE_UNIQUE", "ENQUEUE_MANY_OR_REPLACE", "HOLDERS", "RETRY", "RUN_SCHEDULE"),
+        *("ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD", "HOLDS"),
+    ],
+)
 @pytest.mark.parametrize("filled", ["never analysed", "analysed idle", "analysed full"], indirect=True)
 @pytest.mark.django_db(transaction=True, available_apps=[])
 def test_nor_on_an_application_s_connection(filled, name):
@@ -206,5 +236,12 @@ def test_the_cases_do_something(filled):
         assert helpers.fire(filled, helpers.schedule_of(filled, 7)) is not None
         assert len(lifecycle.expire(filled, worker_id=1, error="", limit=BATCH)) == BATCH
         assert len(lifecycle.holders(filled, "noop", keys(filled)["unique_keys"])) == BATCH
+        assert len(lifecycle.holds(filled, "noop", keys(filled)["unique_keys"])) == BATCH
+        call = calls_for_period(filled)
+        period = {"period_seconds": call.pop("period_seconds"), "calls": call.pop("calls")}
+        row = {name: value for name, value in call.items() if name != "unique_ready_only"}
+        assert len(lifecycle.enqueue_for_period(filled, **period, **row)) == BATCH // 2 + 1
+        assert len(lifecycle.replace_for_period(filled, calls=period["calls"], **row)) == BATCH
+        assert lifecycle.prune_holds(filled, BATCH) == BATCH
         assert lifecycle.prune_schedule_runs(filled, 3600.0, kept=100, limit=10) == SCHEDULES * 10
         assert lifecycle.remove_schedules(filled, [7], 0.0) == [7]

@@ -23,6 +23,7 @@ from django_pgqueue import db, lifecycle, sql
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import Pausable, State
 from tests import helpers
+from tests.mutation import CHECKOUT, MUTANTS, mutated
 
 STATEMENTS = {name: text for name, text in vars(sql).items() if name.isupper() and isinstance(text, str)}
 PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -358,6 +359,7 @@ def type_of(connection, value, name):
         "queue_names": "varchar[]", "priorities": "smallint[]", "after_ats": "timestamptz[]", "mark": "timestamptz",
         "delays_seconds": "float8[]", "results": "text[]", "other_task_names": "varchar[]", "limit": "bigint",
         "unique_keys": "varchar[]", "unique_ready_only": "boolean", "headers": "text", "expires_seconds": "float8",
+        "unique_key": "text", "task_name": "text", "period_seconds": "float8", "key_wait": "text",
     }  # fmt: skip
     if name.endswith(("_at", "_after", "until")):
         return "timestamptz"
@@ -412,3 +414,9 @@ def test_an_engine_connection_has_nothing_to_commit_and_may_do_so(engine):
     with helpers.connect() as connection:
         assert helpers.scalar(connection, "SHOW jit") == "off"
     assert connection.closed
+
+
+def test_every_mutant_fits_the_code():
+    """One that does not would be found out only when all are tried, which is seldom."""
+    for mutant in MUTANTS:
+        mutated((CHECKOUT / mutant.path).read_text(), mutant)
