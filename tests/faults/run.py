@@ -297,7 +297,7 @@ class Run:
                     if worker.process.poll() is None and not is_stopped(worker.process.pid):
                         self.stop(worker)
             finally:
-                self._end_all()
+                self.end_all()
             for worker in self.workers:
                 worker.assert_sound()
             history = collect(self.connection, self.where)
@@ -305,7 +305,8 @@ class Run:
         self.suite.drop_database(self._first_database)
         return history, checker.check(history, self.rules)
 
-    def _end_all(self) -> None:
+    def end_all(self) -> None:
+        """Kill every process of this run that is there still."""
         for worker in self.workers:
             worker.end()
             with contextlib.suppress(ProcessLookupError):

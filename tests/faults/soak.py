@@ -84,12 +84,20 @@ class Crew:
 def soak(shared: Suite, minutes: float, say: Callable[[str], None]) -> dict[str, Any]:
     """Run for so long; return the figures, `violations` among them (an empty list is what it has to be)."""
     run = Run(shared, "soak")
+    try:
+        return _soaked(run, minutes, say)
+    except BaseException:
+        run.end_all()  # else they outlive this process, and their server
+        raise
+
+
+def _soaked(run: Run, minutes: float, say: Callable[[str], None]) -> dict[str, Any]:
     run.rules = run.rules._replace(retention_seconds=RETENTION_SECONDS, obey_seconds=OBEY_SECONDS)
     schedules = [
         ticks.add(run, "each second", "every 1 second", missed="all"),
         ticks.add(run, "one at a time", "every 2 seconds", missed="all", if_running="skip"),
     ]
-    crew = Crew(run, random.Random(shared.seed))
+    crew = Crew(run, random.Random(run.suite.seed))
     injected: Counter[str] = Counter()
     crew.fill()
     end = time.monotonic() + minutes * 60
