@@ -26,6 +26,7 @@ def _all(tests: tuple[str, ...], *mutants: Mutant) -> list[Mutant]:
 
 
 SCHEDULER = "django_pgqueue/worker/scheduler.py"
+SERVICE = "django_pgqueue/worker/schedules.py"
 EXPRESSIONS = "django_pgqueue/expressions.py"
 FIRING = "django_pgqueue/firing.py"
 UNIQUENESS = "django_pgqueue/uniqueness.py"
@@ -124,7 +125,7 @@ SCHEDULES = _all(
         path=SCHEDULER,
     ),
     Mutant("a word that was given is not seen", "since if word == one.vouched_at else now", "since", path=SCHEDULER),
-    Mutant("an error is no reason to forget", "            self.scheduler.forget()\n", "", path=SCHEDULER),
+    Mutant("an error is no reason to forget", "            self.scheduler.forget()\n", "", path=SERVICE),
     Mutant("a clock that went back keeps the word", "not 0 <= row.unvouched", "not row.unvouched", path=SCHEDULER),
     Mutant("a fired job wakes nobody", "    wake_workers(connection)\n", "", path=SCHEDULER),
     Mutant("one of the code follows its task", "_stored(one) if one.is_of_code else ", "", path=FIRING),

@@ -481,6 +481,7 @@ class Queue(RuleBasedStateMachine):
             job = held[1]
             job.key = None if job.ready_only else job.key
             since = job.unknown_since if job.unknown_since is not None or not unknown else self.now
+            since = None if snoozed else since  # only its task can wish that, so somebody knows it
             target = State.CANCELLED if job.asked else State.READY
             job.counted.remove(execution_id)
             wanted = Moved(

@@ -43,7 +43,7 @@ from .memory import resident_mib
 from .nursery import Nursery
 from .options import Options
 from .pool import Pool
-from .scheduler import Schedules
+from .schedules import Schedules
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -171,7 +171,7 @@ class Fetcher(Service):
         if claimed:
             self.lanes.move_cursors(claimed)
             self.vain_looks = 0
-        pulse.claimed()
+        pulse.answered("claim")
         return bool(claimed)
 
     def _claim(self, room: int) -> Sequence[Claimed]:
@@ -194,11 +194,11 @@ class Fetcher(Service):
                 self.lanes.forget()
             cursors = self.lanes.ordered(connection, from_start=from_start)
             if not cursors:
-                pulse.claimed()
+                pulse.answered("claim")
                 return ()
             claimed = self._take(connection, cursors, room)
         self.lanes.move_cursors(claimed)
-        pulse.claimed()
+        pulse.answered("claim")
         if from_start:
             self._full_scan_at = time.monotonic() + self._full_scan_rest.after(time.monotonic() - began)
         return claimed

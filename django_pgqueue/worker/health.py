@@ -96,7 +96,7 @@ class HealthFile:
             return "stopping"
         if trouble.since:
             return "database away"
-        if not any(process.pulse.claim_age_seconds is not None for process in processes):
+        if not any(process.pulse.ages_seconds["claim"] is not None for process in processes):
             return "waiting"
         return "ok"
 
@@ -126,12 +126,12 @@ class HealthFile:
 
 
 def _about(process: Process) -> dict[str, Any]:
-    claim_age_seconds = process.pulse.claim_age_seconds
+    ages = process.pulse.ages_seconds.items()
     return {
         "pid": process.pid,
         "worker_id": process.worker_id,
         "lease_left_seconds": round(process.board.lease_left_seconds, 1),
         "running": len(process.board.running()),
-        "claim_age_seconds": None if claim_age_seconds is None else round(claim_age_seconds, 1),
+        **{f"{turn}_age_seconds": None if seconds is None else round(seconds, 1) for turn, seconds in ages},
         "errors": process.pulse.errors,
     }

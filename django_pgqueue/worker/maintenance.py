@@ -27,6 +27,7 @@ from django_pgqueue.states import FINISHED, State
 from . import policy
 from .awaited import Awaited, may_be_over
 from .link import Link
+from .pulse import pulse
 from .report import EXPIRED
 from .service import Service
 
@@ -101,6 +102,7 @@ class Maintenance(Service):
             if time.monotonic() - self.link.connected_at < 2 * get_settings().beat_seconds:
                 return False
             rescued = lifecycle.rescue(connection, policy.delay_after_crash, error=RESCUED)
+            pulse.answered("rescue")
             if rescued:
                 wake_workers(connection)
                 self.awaited.tell(connection, [held.job_id for held, moved in rescued if may_be_over(moved)])

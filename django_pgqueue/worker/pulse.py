@@ -7,8 +7,10 @@ import struct
 import time
 from typing import Final
 
-WORDS: Final = struct.Struct("=dQ")
-"""When a claim last had an answer, by the monotonic clock, 0 if none ever had; how many errors its services met."""
+WORDS: Final = struct.Struct("=Qddd")
+"""How many errors its services met; when each of `TURNS` last had an answer, by the monotonic clock, 0 for never."""
+TURNS: Final = ("claim", "rescue", "schedules")
+"""What a worker asks for again and again: one that is silently dead shows by its age."""
 
 
 class Pulse:
@@ -21,24 +23,24 @@ class Pulse:
         """From now on write where `other` does: what a process does with the memory made for it before its fork."""
         self._memory = other._memory
 
-    def claimed(self) -> None:
-        """Say that a claim had an answer, if only that nothing is due."""
-        struct.pack_into("=d", self._memory, 0, time.monotonic())
+    def answered(self, turn: str) -> None:
+        """Say that one of `TURNS` had an answer, if only that there is nothing to do."""
+        struct.pack_into("=d", self._memory, 8 + 8 * TURNS.index(turn), time.monotonic())
 
     def erred(self) -> None:
         """Count an error of a service."""
-        struct.pack_into("=Q", self._memory, 8, self.errors + 1)
+        struct.pack_into("=Q", self._memory, 0, self.errors + 1)
 
     @property
-    def claim_age_seconds(self) -> float | None:
-        """How long ago a claim last had an answer; None if none ever had."""
-        claimed_at: float = WORDS.unpack_from(self._memory)[0]
-        return time.monotonic() - claimed_at if claimed_at else None
+    def ages_seconds(self) -> dict[str, float | None]:
+        """How long ago each of `TURNS` last had an answer; None if it never had."""
+        now, (_, *answered_at) = time.monotonic(), WORDS.unpack_from(self._memory)
+        return {turn: now - at if at else None for turn, at in zip(TURNS, answered_at, strict=True)}
 
     @property
     def errors(self) -> int:
         """How many errors the process's services have met."""
-        return int(WORDS.unpack_from(self._memory)[1])
+        return int(WORDS.unpack_from(self._memory)[0])
 
 
 pulse: Final = Pulse()

@@ -25,13 +25,11 @@ import psycopg
 from psycopg import errors
 
 from django_pgqueue import expressions, firing, lifecycle, registry, timetable
-from django_pgqueue.conf import DAY_SECONDS, get_settings
+from django_pgqueue.conf import DAY_SECONDS
 from django_pgqueue.db import Connection, EngineConnection, is_lost, told, wake_workers
 from django_pgqueue.lifecycle import VOUCHED_SECONDS, Definition, JobOptions, Scheduled
 
-from . import describe, hygiene
-from .link import Link
-from .service import Service
+from . import describe
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -42,8 +40,6 @@ MISSED_LIMIT: Final = 100
 """Missed ticks that are made up for at the most, the last ones."""
 AGAIN_SECONDS: Final = 1.0
 """Before the next look where somebody else had a schedule's row."""
-NONE_INTERVAL_SECONDS: Final = 60.0
-"""Between two looks while there is no schedule at all."""
 FORMER_LIMIT: Final = 20
 """Former definitions that a row remembers."""
 UPKEEP_SECONDS: Final = 3600.0
@@ -258,42 +254,3 @@ def _tell(
 def _is_everybodys(error: psycopg.Error) -> bool:
     """Say whether an error is not about one row: the database is going down, or the role may not do it at all."""
     return isinstance(error, psycopg.OperationalError | errors.InsufficientPrivilege | errors.UndefinedTable)
-
-
-class Schedules(Service):
-    """Looks at the schedules every few seconds, and wakes for each tick; where there is none, once a minute."""
-
-    def __init__(self, link: Link) -> None:
-        super().__init__("schedules")
-        self.link = link
-        self.scheduler = Scheduler()
-        self._is_refused = False
-
-    def tick(self) -> float:
-        """Do one turn; sleep until the next tick."""
-        try:
-            with self.link.use() as connection:
-                wait_seconds = self.scheduler.turn(connection)
-        except errors.InsufficientPrivilege as error:
-            self._say_refused(error)
-            return NONE_INTERVAL_SECONDS
-        except Exception:
-            self.scheduler.forget()
-            raise
-        finally:
-            hygiene.close_all()  # what middleware, keys and receivers have asked: it is closed, and never left open
-        self._is_refused = False
-        if wait_seconds is None:
-            self.link.close()  # a connection for one statement a minute is too dear
-            return NONE_INTERVAL_SECONDS
-        return max(0.0, min(wait_seconds, get_settings().SCHEDULE_INTERVAL))
-
-    def at_end(self) -> None:
-        """Close the connection."""
-        self.link.close()
-
-    def _say_refused(self, error: Exception) -> None:
-        if not self._is_refused:
-            self._is_refused = True
-            logger.warning("this worker fires no schedules: its database role lacks the rights for it, see the docs")
-            logger.debug("what the role lacks", exc_info=error)

@@ -78,6 +78,7 @@ def test_a_worker_tells_how_it_is_from_its_start_to_its_end(start, path, tmp_pat
     started, done = tmp_path / "started", tmp_path / "done"
     worker = start("--health-file", str(path), "--processes", "2", "--concurrency", "3")
     worker.wait_until(lambda: path.exists() and told(path)["status"] == "ok" and len(told(path)["processes"]) == 2)
+    worker.wait_until(lambda: all(one["schedules_age_seconds"] is not None for one in told(path)["processes"]))
     tasks.wait_for_file.enqueue(str(done), started=str(started))
     worker.wait_until(lambda: sum(one["running"] for one in told(path)["processes"]) == 1)
     about = told(path)
@@ -86,7 +87,8 @@ def test_a_worker_tells_how_it_is_from_its_start_to_its_end(start, path, tmp_pat
     for one in about["processes"]:
         assert one["worker_id"] > 0
         assert one["lease_left_seconds"] > 0
-        assert one["claim_age_seconds"] is None or one["claim_age_seconds"] >= 0
+        for turn in ("claim", "rescue", "schedules"):
+            assert (one[f"{turn}_age_seconds"] or 0.0) >= 0
         assert one["errors"] == 0
     assert "1 jobs running" in django("pgqueue", "health", str(path), "--ready")
     worker.send(signal.SIGTERM)

@@ -15,7 +15,8 @@ from django_pgqueue.backend.compat import task_enqueued
 from django_pgqueue.models import Hold, Job, Schedule, ScheduleRun
 from django_pgqueue.task import Task
 from django_pgqueue.worker.link import Link
-from django_pgqueue.worker.scheduler import Scheduler, Schedules
+from django_pgqueue.worker.scheduler import Scheduler
+from django_pgqueue.worker.schedules import Schedules
 from tests import helpers
 from tests.app import middleware as app
 from tests.app import tasks

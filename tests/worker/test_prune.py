@@ -16,8 +16,10 @@ from django_pgqueue.db import clock
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
+from django_pgqueue.worker import maintenance as module
 from django_pgqueue.worker.link import Link
 from django_pgqueue.worker.maintenance import Duty, Maintenance, Pruner, kinds
+from django_pgqueue.worker.pulse import Pulse
 from tests import helpers
 from tests.app import tasks
 
@@ -268,3 +270,13 @@ def test_holds_that_are_over_are_forgotten_all_of_them(maintenance, engine):
         records.due_at = 0.0
         maintenance.tick()
     assert helpers.scalar(engine, "SELECT string_agg(unique_key, '') FROM pgqueue_hold") == "held"
+
+
+def test_a_look_for_lost_workers_that_was_answered_has_an_age(maintenance, monkeypatch):
+    monkeypatch.setattr(module, "pulse", Pulse())
+    rescue = duty_of(maintenance, "rescue").function
+    rescue()
+    assert module.pulse.ages_seconds == {"claim": None, "rescue": None, "schedules": None}, "too soon after a connect"
+    maintenance.link.connected_at -= 3600.0
+    rescue()
+    assert 0 <= module.pulse.ages_seconds["rescue"] < 60

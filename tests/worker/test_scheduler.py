@@ -13,9 +13,10 @@ from django.test import override_settings
 
 from django_pgqueue import db, lifecycle, registry, signals, timetable
 from django_pgqueue.models import Job, Schedule, ScheduleRun
-from django_pgqueue.worker import scheduler
+from django_pgqueue.worker import scheduler, schedules
 from django_pgqueue.worker.link import Link
-from django_pgqueue.worker.scheduler import Scheduler, Schedules
+from django_pgqueue.worker.scheduler import Scheduler
+from django_pgqueue.worker.schedules import Schedules
 from tests import helpers
 from tests.app import tasks
 
@@ -569,7 +570,7 @@ def test_where_there_is_no_schedule_it_costs_a_statement_a_minute_and_no_connect
         monkeypatch.setattr(
             f"django_pgqueue.lifecycle.{module}.execute", lambda *given: ran.append(given[1]) or execute(*given)
         )
-    assert service.tick() == scheduler.NONE_INTERVAL_SECONDS
+    assert service.tick() == schedules.NONE_INTERVAL_SECONDS
     assert len(ran) == 1
     assert service.link._connection is None
 
@@ -587,7 +588,7 @@ def test_a_role_that_may_not_is_told_once_and_tried_again(service, monkeypatch, 
 
     monkeypatch.setattr(service.scheduler, "turn", refuse)
     with caplog.at_level("INFO", "django_pgqueue.worker"):
-        assert [service.tick(), service.tick()] == [scheduler.NONE_INTERVAL_SECONDS] * 2
+        assert [service.tick(), service.tick()] == [schedules.NONE_INTERVAL_SECONDS] * 2
     assert len(caplog.records) == 1
 
 
