@@ -46,7 +46,7 @@ def options_of(connection: Connection, one: Scheduled) -> JobOptions:
     options = options._replace(headers=headers)
     if task.unique_key is None:
         return options
-    key = _asked("the unique key", lambda: _key_of(connection, one, task))
+    key = _key_of(connection, one, task)
     if key is None:
         return options
     options = options._replace(unique_key=key, task_name=task.name)
@@ -70,7 +70,7 @@ def _key_of(connection: Connection, one: Scheduled, task: Task[Any, Any]) -> str
     arguments = lifecycle.arguments_of(connection, one)
     if arguments is None:  # it has another definition by now, and will not be fired by this one
         return None
-    return uniqueness.key_of(task, *decode_arguments(arguments))
+    return _asked("the unique key", lambda: uniqueness.key_of(task, *decode_arguments(arguments)))
 
 
 def _asked(what: str, ask: Callable[[], T]) -> T:
