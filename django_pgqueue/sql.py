@@ -223,6 +223,8 @@ CROSS JOIN LATERAL (
 
 # Add jobs whose keys nobody holds, and hold these keys for a period from now; and those of `calls` whose key is null.
 # No key may come twice. The hold is written first: who has it inserts the job, under the id drawn for both.
+# A key that is seen to be held is not even tried: ON CONFLICT DO UPDATE locks the row also where it changes nothing,
+# and then whoever was left out would hold up all others until the end of its transaction.
 #
 # Moves:  → ready, or nothing for a key that is held
 # Caller: lifecycle.enqueue_for_period()
@@ -237,10 +239,13 @@ WITH given AS MATERIALIZED (
 held AS (
     INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until)
     SELECT
-        id, %(task_name)s, key,
+        id, %(task_name)s::varchar, key,
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(period_seconds)s::float8)
     FROM given
     WHERE key IS NOT NULL
+      AND (
+          SELECT held_until FROM pgqueue_hold WHERE task_name = %(task_name)s::varchar AND unique_key = given.key
+      ) > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) IS NOT TRUE
     ORDER BY key
     ON CONFLICT (task_name, unique_key) DO UPDATE
     SET job_id = excluded.job_id, held_until = excluded.held_until
@@ -251,7 +256,7 @@ held AS (
 INSERT INTO pgqueue_job
     (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
 SELECT
-    id, %(task_name)s, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
+    id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
     statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
     coalesce(
         %(run_after)s::timestamptz,
