@@ -298,10 +298,11 @@ CROSS JOIN LATERAL (
     SELECT job_id FROM pgqueue_hold WHERE task_name = %(task_name)s AND unique_key = given.call ->> 'key' OFFSET 0
 ) AS held
 WHERE job.id = held.job_id AND job.state = 'ready'
-RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at
+RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at, given.call ->> 'key'
 """
 
-# The jobs that these keys of a task are held for; they may have ended, and be gone.
+# The jobs that these keys of a task are held for; they may have ended, and be gone. Of `job_ids` also those whose
+# period is over: the caller has just made them, and may have waited for longer than that.
 #
 # Caller: lifecycle.holds()
 # Index:  pgqueue_hold_of
@@ -314,7 +315,10 @@ CROSS JOIN LATERAL (
     FROM pgqueue_hold
     WHERE task_name = %(task_name)s
       AND unique_key = wanted.key
-      AND held_until > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+      AND (
+          held_until > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+          OR job_id = ANY (%(job_ids)s::bigint[])
+      )
     OFFSET 0
 ) AS held
 """
