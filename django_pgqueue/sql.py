@@ -103,7 +103,9 @@ DO NOTHING
 RETURNING id, run_after, enqueued_at, expires_at
 """
 
-# Add one job, or put its call in the place of the one that waits with its key. One that runs is left alone.
+# Add one job, or put its call in the place of the one that waits with its key. One that runs is left alone, and if it
+# is seen to run not even tried: ON CONFLICT DO UPDATE locks its row also where it changes nothing, and its worker could
+# not write its end before the caller's transaction ends.
 #
 # Moves:  → ready; ready, stays
 # Caller: lifecycle.replace()
@@ -113,8 +115,8 @@ ENQUEUE_OR_REPLACE: Final = """
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      unique_key, unique_ready_only)
-VALUES (
-    %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
+SELECT
+    %(task_name)s::varchar, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
     statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
     coalesce(
         %(run_after)s::timestamptz,
@@ -125,8 +127,13 @@ VALUES (
         %(expires_at)s::timestamptz,
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
     ),
-    %(unique_key)s, %(unique_ready_only)s
-)
+    %(unique_key)s::varchar, %(unique_ready_only)s::boolean
+WHERE (
+    SELECT state
+    FROM pgqueue_job
+    WHERE task_name = %(task_name)s::varchar AND unique_key = %(unique_key)s::varchar
+      AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+) IS DISTINCT FROM 'running'
 ON CONFLICT (task_name, unique_key)
     WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
 DO UPDATE
@@ -175,7 +182,7 @@ INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      unique_key, unique_ready_only)
 SELECT
-    %(task_name)s, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
+    %(task_name)s::varchar, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
     statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
     coalesce(
         %(run_after)s::timestamptz,
@@ -191,7 +198,13 @@ FROM (
     SELECT call, place, row_number() OVER (PARTITION BY call ->> 'key' ORDER BY place DESC) AS rank
     FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS each (call, place)
 ) AS given
-WHERE given.rank = 1 OR given.call ->> 'key' IS NULL
+WHERE (given.rank = 1 OR given.call ->> 'key' IS NULL)
+  AND (
+      SELECT state
+      FROM pgqueue_job
+      WHERE task_name = %(task_name)s::varchar AND unique_key = given.call ->> 'key'
+        AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+  ) IS DISTINCT FROM 'running'
 ORDER BY given.place
 ON CONFLICT (task_name, unique_key)
     WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
