@@ -53,7 +53,11 @@ def awaiting(alias: str, job_id: int, wake: Wake) -> AbstractContextManager[None
     settings = get_settings()
     if not settings.NOTIFY:
         return nullcontext()
-    return _ends_of(settings.LISTEN_DATABASE or alias).awaiting(job_id, wake)
+    try:
+        return _ends_of(settings.LISTEN_DATABASE or alias).awaiting(job_id, wake)
+    except OSError:  # no descriptor is left for the sockets of the first wait
+        logger.debug("ends of jobs are found by looking alone", exc_info=True)
+        return nullcontext()
 
 
 def tell(connection: EngineConnection, channel: str, job_ids: Iterable[int]) -> None:
@@ -146,7 +150,7 @@ class Ends:
 
     def _run(self) -> None:
         while self._is_needed():
-            if self._closed.wait(max(0.0, self._connect_at - time.monotonic())):
+            if self._closed.wait(max(0.0, self._connect_at - time.monotonic())) or not self._waits:
                 continue
             try:
                 with closing(self._connection()) as connection:

@@ -42,11 +42,13 @@ def options_of(connection: Connection, one: Scheduled) -> JobOptions:
     if task is None:
         return _stored(one)
     options = _stored(one) if one.is_of_code else _taken_over(task)
-    headers = _asked("the middleware", lambda: encode_headers(middleware.headers_of(task, connection.alias)))
+    headers = _asked(
+        connection, "the middleware", lambda: encode_headers(middleware.headers_of(task, connection.alias))
+    )
     options = options._replace(headers=headers)
     if task.unique_key is None:
         return options
-    key = _asked("the unique key", lambda: _key_of(connection, one, task))
+    key = _key_of(connection, one, task)
     if key is None:
         return options
     options = options._replace(unique_key=key, task_name=task.name)
@@ -70,13 +72,17 @@ def _key_of(connection: Connection, one: Scheduled, task: Task[Any, Any]) -> str
     arguments = lifecycle.arguments_of(connection, one)
     if arguments is None:  # it has another definition by now, and will not be fired by this one
         return None
-    return uniqueness.key_of(task, *decode_arguments(arguments))
+    return _asked(connection, "the unique key", lambda: uniqueness.key_of(task, *decode_arguments(arguments)))
 
 
-def _asked(what: str, ask: Callable[[], T]) -> T:
-    """Return what the project's own code answers; whatever it raises is said in one sentence."""
+def _asked(connection: Connection, what: str, ask: Callable[[], T]) -> T:
+    """Return what the project's own code answers; whatever it raises is said in one sentence.
+
+    A query of its that fails leaves a transaction usable that is open here: an operator's request, a test.
+    """
     try:
-        return ask()
+        with lifecycle.savepoint(connection):
+            return ask()
     except (Exception, SystemExit) as error:
         raise CannotFire(f"{what} raised {type(error).__name__}{_said(error)}") from error
 

@@ -103,7 +103,9 @@ DO NOTHING
 RETURNING id, run_after, enqueued_at, expires_at
 """
 
-# Add one job, or put its call in the place of the one that waits with its key. One that runs is left alone.
+# Add one job, or put its call in the place of the one that waits with its key. One that runs is left alone, and if it
+# is seen to run not even tried: ON CONFLICT DO UPDATE locks its row also where it changes nothing, and its worker could
+# not write its end before the caller's transaction ends.
 #
 # Moves:  → ready; ready, stays
 # Caller: lifecycle.replace()
@@ -113,8 +115,8 @@ ENQUEUE_OR_REPLACE: Final = """
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      unique_key, unique_ready_only)
-VALUES (
-    %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
+SELECT
+    %(task_name)s::varchar, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
     statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
     coalesce(
         %(run_after)s::timestamptz,
@@ -125,8 +127,13 @@ VALUES (
         %(expires_at)s::timestamptz,
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
     ),
-    %(unique_key)s, %(unique_ready_only)s
-)
+    %(unique_key)s::varchar, %(unique_ready_only)s::boolean
+WHERE (
+    SELECT state
+    FROM pgqueue_job
+    WHERE task_name = %(task_name)s::varchar AND unique_key = %(unique_key)s::varchar
+      AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+) IS DISTINCT FROM 'running'
 ON CONFLICT (task_name, unique_key)
     WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
 DO UPDATE
@@ -175,7 +182,7 @@ INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      unique_key, unique_ready_only)
 SELECT
-    %(task_name)s, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
+    %(task_name)s::varchar, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
     statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
     coalesce(
         %(run_after)s::timestamptz,
@@ -191,7 +198,13 @@ FROM (
     SELECT call, place, row_number() OVER (PARTITION BY call ->> 'key' ORDER BY place DESC) AS rank
     FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS each (call, place)
 ) AS given
-WHERE given.rank = 1 OR given.call ->> 'key' IS NULL
+WHERE (given.rank = 1 OR given.call ->> 'key' IS NULL)
+  AND (
+      SELECT state
+      FROM pgqueue_job
+      WHERE task_name = %(task_name)s::varchar AND unique_key = given.call ->> 'key'
+        AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+  ) IS DISTINCT FROM 'running'
 ORDER BY given.place
 ON CONFLICT (task_name, unique_key)
     WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
@@ -223,6 +236,8 @@ CROSS JOIN LATERAL (
 
 # Add jobs whose keys nobody holds, and hold these keys for a period from now; and those of `calls` whose key is null.
 # No key may come twice. The hold is written first: who has it inserts the job, under the id drawn for both.
+# A key that is seen to be held is not even tried: ON CONFLICT DO UPDATE locks the row also where it changes nothing,
+# and then whoever was left out would hold up all others until the end of its transaction.
 #
 # Moves:  → ready, or nothing for a key that is held
 # Caller: lifecycle.enqueue_for_period()
@@ -237,10 +252,13 @@ WITH given AS MATERIALIZED (
 held AS (
     INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until)
     SELECT
-        id, %(task_name)s, key,
+        id, %(task_name)s::varchar, key,
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(period_seconds)s::float8)
     FROM given
     WHERE key IS NOT NULL
+      AND (
+          SELECT held_until FROM pgqueue_hold WHERE task_name = %(task_name)s::varchar AND unique_key = given.key
+      ) > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) IS NOT TRUE
     ORDER BY key
     ON CONFLICT (task_name, unique_key) DO UPDATE
     SET job_id = excluded.job_id, held_until = excluded.held_until
@@ -251,7 +269,7 @@ held AS (
 INSERT INTO pgqueue_job
     (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
 SELECT
-    id, %(task_name)s, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
+    id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
     statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
     coalesce(
         %(run_after)s::timestamptz,
@@ -293,10 +311,11 @@ CROSS JOIN LATERAL (
     SELECT job_id FROM pgqueue_hold WHERE task_name = %(task_name)s AND unique_key = given.call ->> 'key' OFFSET 0
 ) AS held
 WHERE job.id = held.job_id AND job.state = 'ready'
-RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at
+RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at, given.call ->> 'key'
 """
 
-# The jobs that these keys of a task are held for; they may have ended, and be gone.
+# The jobs that these keys of a task are held for; they may have ended, and be gone. Of `job_ids` also those whose
+# period is over: the caller has just made them, and may have waited for longer than that.
 #
 # Caller: lifecycle.holds()
 # Index:  pgqueue_hold_of
@@ -309,7 +328,10 @@ CROSS JOIN LATERAL (
     FROM pgqueue_hold
     WHERE task_name = %(task_name)s
       AND unique_key = wanted.key
-      AND held_until > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+      AND (
+          held_until > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+          OR job_id = ANY (%(job_ids)s::bigint[])
+      )
     OFFSET 0
 ) AS held
 """

@@ -118,7 +118,7 @@ def _add_one_for_period(
     calls = f'[{{"key":{json.dumps(key)},"call":{arguments}}}]'
     added = lifecycle.enqueue_for_period(connection, calls=calls, period_seconds=_period_seconds(task) or 0.0, **row)
     if not added and task.on_conflict == "replace":
-        added = lifecycle.replace_for_period(connection, calls=calls, **row)
+        added = [job for job, _ in lifecycle.replace_for_period(connection, calls=calls, **row)]
     return added[0] if added else None
 
 
@@ -150,12 +150,13 @@ def _add_many_for_period(
     for chunk in chunks({"key": key, "call": call} for key, call in once):
         jobs = lifecycle.enqueue_for_period(connection, calls=chunk, period_seconds=period_seconds, **row)
         ids += [job.job_id for job in jobs]
-    keys = {job_id: key for key, job_id in _holders(task, connection, by_key.keys()).items()}
+    keys = {job_id: key for key, job_id in lifecycle.holds(connection, task.name, by_key.keys(), ids).items()}
+    added = [(job_id, keys.get(job_id)) for job_id in ids]
     if replaces:
-        new = {keys[job_id] for job_id in ids if job_id in keys}
+        new = {key for _, key in added}
         for chunk in chunks({"key": key, "call": call} for key, call in by_key.items() if key not in new):
-            ids += [job.job_id for job in lifecycle.replace_for_period(connection, calls=chunk, **row)]
-    return [(job_id, keys.get(job_id)) for job_id in ids]
+            added += [(job.job_id, key) for job, key in lifecycle.replace_for_period(connection, calls=chunk, **row)]
+    return added
 
 
 def _existing(task: Task[Any, Any], alias: str, job_id: int) -> Job | None:

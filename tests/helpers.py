@@ -119,7 +119,7 @@ def enqueue_for_period(
 def replace_for_period(connection, *keys: str, call: str = NO_ARGUMENTS, **changes: Any) -> list[int]:
     """Put a call in the place of those that wait and hold these keys; return the ids of these."""
     calls = "[" + ",".join(f'{{"key":{json.dumps(key)},"call":{call}}}' for key in keys) + "]"
-    return [job.job_id for job in lifecycle.replace_for_period(connection, calls=calls, **UNIQUE_CALL | changes)]
+    return [job.job_id for job, _ in lifecycle.replace_for_period(connection, calls=calls, **UNIQUE_CALL | changes)]
 
 
 def make_job(connection, **changes: Any) -> int:

@@ -203,8 +203,8 @@ PERIODS = _all(
     Mutant("a running job takes a later call", " AND job.state = 'ready'\n", "\n", "REPLACE_FOR_PERIOD"),
     Mutant(
         "what is over is held",
-        "      AND held_until > statement_timestamp()",
-        "      AND statement_timestamp() <= statement_timestamp()",
+        "          held_until > statement_timestamp()",
+        "          statement_timestamp() <= statement_timestamp()",
         "HOLDS",
     ),
     Mutant(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -256,6 +258,32 @@ def test_where_no_thread_can_be_started_it_looks(engine, monkeypatch):
         with pytest.raises(TimeoutError):
             job.wait(0.1)
     assert ends._all["default"]._thread is None
+
+
+def test_where_no_descriptor_is_left_it_looks(engine, monkeypatch):
+    def socketpair(*_):
+        raise OSError(errno.EMFILE, "too many open files")
+
+    job = tasks.add.enqueue(2, 3)
+    with monkeypatch.context() as full:
+        full.setattr(socket, "socketpair", socketpair)
+        with pytest.raises(TimeoutError):
+            job.wait(0.1)
+
+
+def test_what_could_not_be_heard_is_not_tried_again_for_nobody(engine, monkeypatch):
+    monkeypatch.setattr(ends, "PAUSE_LIMIT_SECONDS", 0.4)
+    job, tries = tasks.add.enqueue(2, 3), []
+
+    def connect(*_):
+        tries.append(threading.current_thread())
+        raise psycopg.OperationalError("as asked")
+
+    monkeypatch.setattr(ends, "connect", connect)
+    with pytest.raises(TimeoutError):
+        job.wait(0.1)
+    tries[0].join(LONG)
+    assert len(tries) == 1
 
 
 # ------------------------------------------------------------------ paid by nobody who does not wait

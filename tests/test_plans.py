@@ -155,7 +155,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "HOLDERS": (keys, BATCH, {"pgqueue_job_unique"}),
     "ENQUEUE_FOR_PERIOD": (calls_for_period, BATCH, {"pgqueue_hold_of"}),
     "REPLACE_FOR_PERIOD": (calls_for_period, BATCH, {"pgqueue_hold_of", "pgqueue_job_pkey"}),
-    "HOLDS": (keys, BATCH, {"pgqueue_hold_of"}),
+    "HOLDS": (lambda c: {**keys(c), "job_ids": []}, BATCH, {"pgqueue_hold_of"}),
     "PRUNE_HOLDS": (lambda _: {"limit": BATCH}, BATCH, {"pgqueue_hold_over"}),
     "RETRY": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_job_unique"}),
     "PAUSE": (

@@ -245,6 +245,16 @@ def test_many_that_replace_in_a_period():
     assert found == {there.pk: 2, ids[1]: 3}
 
 
+@pytest.mark.parametrize("on_conflict", ["skip", "replace"])
+def test_many_whose_period_is_over_at_once_are_one_job_each(on_conflict):
+    """As where the batch has waited for another session's transaction for longer than the period."""
+    brief = unique(unique_while=1e-6, on_conflict=on_conflict)
+    ids = brief.enqueue_many([((1,), {}), ((-1,), {}), ((2,), {})])
+    found = {job.pk: job.arguments["args"] for job in Job.objects.all()}
+    assert [found.pop(job_id) for job_id in ids] == [[1], [-1], [2]]
+    assert found == {}
+
+
 def test_a_rollback_takes_the_period_back():
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         hourly().enqueue(1)

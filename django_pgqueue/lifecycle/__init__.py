@@ -50,6 +50,7 @@ from .maintenance import (
     rescue,
 )
 from .pauses import pause, prune_pauses, resume
+from .persistence import savepoint
 from .scheduling import (
     VOUCHED_SECONDS,
     Definition,
@@ -179,6 +180,7 @@ __all__ = [
     "retry",
     "run_now",
     "run_schedule",
+    "savepoint",
     "schedules",
     "set_aside",
     "snooze",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final, Unpack
 
 from django_pgqueue import sql
@@ -72,17 +72,23 @@ def enqueue_for_period(
     return list(map(Enqueued._make, execute(connection, sql.ENQUEUE_FOR_PERIOD, params)))
 
 
-def replace_for_period(connection: Connection, *, calls: str, **row: Unpack[Row]) -> list[Enqueued]:
-    """Put each of `calls` in the place of the job that holds its key, if that waits; return those jobs."""
+def replace_for_period(connection: Connection, *, calls: str, **row: Unpack[Row]) -> list[tuple[Enqueued, str]]:
+    """Put each of `calls` in the place of the job that holds its key, if that waits; return those jobs and keys."""
     params: dict[str, object] = {**DEFAULTS, **row, "calls": calls}
     params.pop("queue_name")  # the job stays in its own
-    return list(map(Enqueued._make, execute(connection, sql.REPLACE_FOR_PERIOD, params)))
+    rows = execute(connection, sql.REPLACE_FOR_PERIOD, params)
+    return [(Enqueued._make(found[:4]), found[4]) for found in rows]
 
 
-def holds(connection: Connection, task_name: str, unique_keys: Collection[str]) -> dict[str, int]:
-    """Return, by key, the ids of the jobs that these keys of a task are held for, ended or gone though they may be."""
-    rows = execute(connection, sql.HOLDS, {"task_name": task_name, "unique_keys": list(unique_keys)})
-    return dict(rows)
+def holds(
+    connection: Connection, task_name: str, unique_keys: Collection[str], job_ids: Sequence[int] = ()
+) -> dict[str, int]:
+    """Return, by key, the ids of the jobs that these keys of a task are held for, ended or gone though they may be.
+
+    `job_ids`: those that are to be among them even where their period is over by now.
+    """
+    params = {"task_name": task_name, "unique_keys": list(unique_keys), "job_ids": list(job_ids)}
+    return dict(execute(connection, sql.HOLDS, params))
 
 
 def prune_holds(connection: Connection, limit: int = HOLDS_PRUNED) -> int:

@@ -297,6 +297,23 @@ def test_run_now_says_what_is_wrong_with_the_key(planner: Client, db: None, monk
     assert not Job.objects.exists()
 
 
+def test_run_now_inside_a_request_s_transaction_outlives_a_key_whose_query_fails(
+    planner: Client, db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with ATOMIC_REQUESTS."""
+
+    def key(*args: object) -> str:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 / 0")
+        return "k"
+
+    has(monkeypatch, unique_key=key)
+    chosen = {"action": "run_selected", "_selected_action": [make().pk, make("other", task_name="x.y").pk]}
+    answer = planner.post(SCHEDULES, chosen, follow=True).content.decode()
+    assert "No job is enqueued for nightly: the unique key raised DataError" in answer
+    assert "1 job is enqueued" in answer
+
+
 def test_what_a_worker_could_not_fire_is_shown_with_the_reason(planner: Client, db: None) -> None:
     one = make(due_in=-60.0)
     lifecycle.note_problem(connection, helpers.schedule_of(connection, one.pk), "the unique key raised <KeyError>")

@@ -104,6 +104,15 @@ def test_many_sessions_at_once_make_one_job(new_connection, engine, later, is_ov
     assert sum(len(call.result()) for call in calls) == 3
 
 
+def test_who_was_left_out_holds_up_nobody(engine, second):
+    """A key that is held for long is asked for by many, each in a transaction with other work to do."""
+    helpers.enqueue_for_period(engine, KEY, "other")
+    second.execute("BEGIN")
+    assert helpers.enqueue_for_period(second, KEY) == []
+    assert helpers.enqueue_for_period(engine, "other", KEY) == [], "and waits for no lock"
+    second.execute("COMMIT")
+
+
 def test_a_replacement_waits_for_a_claim_and_leaves_what_runs_alone(engine, second, watcher):
     [job_id] = helpers.enqueue_for_period(engine, KEY)
     second.execute("BEGIN")
@@ -146,7 +155,7 @@ def test_holds_that_are_over_are_forgotten_but_for_one_that_is_being_taken_anew(
 @pytest.mark.parametrize(
     ("statement", "params", "index"),
     [
-        (sql.HOLDS, {"task_name": helpers.NOOP, "unique_keys": [KEY]}, "pgqueue_hold_of"),
+        (sql.HOLDS, {"task_name": helpers.NOOP, "unique_keys": [KEY], "job_ids": []}, "pgqueue_hold_of"),
         (sql.PRUNE_HOLDS, {"limit": 1000}, "pgqueue_hold_over"),
     ],
 )

@@ -109,15 +109,39 @@ def test_a_rollback_lets_the_other_through(engine, second, watcher):
     assert waiting.result() is not None
 
 
-def test_a_replacement_that_meets_a_claim_leaves_what_runs_alone(engine, second, watcher):
+def replaces_one(connection, call: str):
+    return helpers.enqueue_unique(connection, KEY, replace=True, arguments=call)
+
+
+def replaces_many(connection, call: str):
+    calls = f'[{{"key": "{KEY}", "call": {call}}}]'
+    return lifecycle.enqueue_many_unique(connection, calls=calls, ready_only=False, replace=True, **helpers.UNIQUE_CALL)
+
+
+of_both_kinds = pytest.mark.parametrize("replace", [replaces_one, replaces_many])
+
+
+@of_both_kinds
+def test_a_replacement_that_meets_a_claim_leaves_what_runs_alone(engine, second, watcher, replace):
     job = helpers.enqueue_unique(engine, KEY)
     second.execute("BEGIN")
     helpers.claim_one(second)
-    replacing = helpers.Background(lambda: helpers.enqueue_unique(engine, KEY, replace=True, arguments=OTHER_CALL))
+    replacing = helpers.Background(lambda: replace(engine, OTHER_CALL))
     waits_for_another(watcher, engine)
     second.execute("COMMIT")
-    assert replacing.result() is None
+    assert not replacing.result()
     assert helpers.job_row(engine, job.job_id)["arguments"] == {"args": [], "kwargs": {}}
+
+
+@of_both_kinds
+def test_a_call_that_cannot_replace_what_runs_does_not_hold_up_its_end(engine, second, replace):
+    helpers.enqueue_unique(engine, KEY)
+    claimed = helpers.claim_one(engine)
+    second.execute("BEGIN")
+    assert not replace(second, OTHER_CALL)
+    lifecycle.succeed(engine, helpers.succeeded(claimed.execution_id))
+    assert helpers.job_row(engine, claimed.job_id)["state"] == "succeeded"
+    second.execute("COMMIT")
 
 
 def test_many_sessions_at_once_make_one_job(new_connection):

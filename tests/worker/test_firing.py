@@ -9,6 +9,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connections
 from django.test import override_settings
+from psycopg import errors
 
 from django_pgqueue import InvalidTask, db, every, lifecycle, registry, task, timetable
 from django_pgqueue.backend.compat import task_enqueued
@@ -247,6 +248,18 @@ def test_a_key_that_raises_stops_no_other_and_is_shown_until_it_is_over(engine, 
     worker.turn()
     assert Job.objects.count() == 2, "it was owed still"
     assert Schedule.objects.get(name="bad").problem == ""
+
+
+def test_what_the_database_does_not_answer_is_no_fault_of_the_key(engine, worker, monkeypatch):
+    def refused(*args: object) -> str:
+        raise errors.QueryCanceled("the server is slow")
+
+    worker.has(unique_key=lambda: KEY)
+    helpers.make_schedule(engine)
+    monkeypatch.setattr(lifecycle, "arguments_of", refused)
+    with pytest.raises(errors.QueryCanceled):
+        worker.turn()
+    assert Schedule.objects.get().problem == ""
 
 
 def test_what_fails_again_after_it_was_over_is_said_again(engine, worker, caplog):
