@@ -23,7 +23,6 @@ from django_pgqueue import db, lifecycle, sql
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import Pausable, State
 from tests import helpers
-from tests.mutation import CHECKOUT, MUTANTS, mutated
 
 STATEMENTS = {name: text for name, text in vars(sql).items() if name.isupper() and isinstance(text, str)}
 PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -414,9 +413,3 @@ def test_an_engine_connection_has_nothing_to_commit_and_may_do_so(engine):
     with helpers.connect() as connection:
         assert helpers.scalar(connection, "SHOW jit") == "off"
     assert connection.closed
-
-
-def test_every_mutant_fits_the_code():
-    """One that does not would be found out only when all are tried, which is seldom."""
-    for mutant in MUTANTS:
-        mutated((CHECKOUT / mutant.path).read_text(), mutant)
