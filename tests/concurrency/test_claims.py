@@ -191,3 +191,10 @@ def test_unknown_seconds_grow_from_the_first_worker_that_did_not_know(engine):
     assert again.unknown_seconds == pytest.approx(100, abs=5)
     lifecycle.release(engine, [lifecycle.Released(again.execution_id)], unknown=True)
     assert helpers.claim_one(engine).unknown_seconds == pytest.approx(100, abs=5)
+
+
+def test_a_lane_is_claimed_in_order_whatever_the_plan(engine):
+    """Through a pooler the planner's options are not a worker's, and no index need give the order."""
+    engine.execute("SET enable_indexscan = off; SET enable_seqscan = on")
+    ids = [helpers.make_job(engine, delay_seconds=-60.0 * number) for number in range(10)]
+    assert [claimed.job_id for claimed in helpers.claim_all(engine, limit=3)] == ids[:-4:-1]
