@@ -25,8 +25,7 @@ from typing import Final
 # Moves:  → ready
 # Caller: Task.enqueue(), on the application's own connection, in whatever transaction is open
 # Cost:   one insert into three indexes (a ready job is in two of them)
-ENQUEUE: Final = """
-/* pgqueue:enqueue */
+ENQUEUE: Final = """/* pgqueue:enqueue */
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
 VALUES (
@@ -51,8 +50,7 @@ RETURNING id, run_after, enqueued_at, expires_at
 # Caller: Task.enqueue_many(), a chunk at a time
 # Cost:   5 us a job. One JSON array comes in, whose elements are kept as they are written: an array of texts took the
 #         client 5 us a job to put together.
-ENQUEUE_MANY: Final = """
-/* pgqueue:enqueue_many */
+ENQUEUE_MANY: Final = """/* pgqueue:enqueue_many */
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
 SELECT
@@ -78,8 +76,7 @@ RETURNING id
 # Caller: lifecycle.enqueue_unique()
 # Locks:  waits for a transaction that has enqueued the same key and has not ended: only its end tells who is first
 # Index:  pgqueue_job_unique, whose predicate is repeated here, or it would not be found
-ENQUEUE_UNIQUE: Final = """
-/* pgqueue:enqueue_unique */
+ENQUEUE_UNIQUE: Final = """/* pgqueue:enqueue_unique */
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      unique_key, unique_ready_only)
@@ -110,8 +107,7 @@ RETURNING id, run_after, enqueued_at, expires_at
 # Moves:  → ready; ready, stays
 # Caller: lifecycle.replace()
 # Locks, Index: as ENQUEUE_UNIQUE; and it waits for whoever has the waiting job's row, such as a claim that commits
-ENQUEUE_OR_REPLACE: Final = """
-/* pgqueue:enqueue_or_replace */
+ENQUEUE_OR_REPLACE: Final = """/* pgqueue:enqueue_or_replace */
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      unique_key, unique_ready_only)
@@ -147,8 +143,7 @@ RETURNING id, run_after, enqueued_at, expires_at
 # ENQUEUE_UNIQUE for many calls, each an object of its `call` and its `key`, which may be null.
 #
 # Caller: lifecycle.enqueue_many_unique()
-ENQUEUE_MANY_UNIQUE: Final = """
-/* pgqueue:enqueue_many_unique */
+ENQUEUE_MANY_UNIQUE: Final = """/* pgqueue:enqueue_many_unique */
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      unique_key, unique_ready_only)
@@ -176,8 +171,7 @@ RETURNING id, unique_key
 # ENQUEUE_OR_REPLACE for many: of calls with one key the last counts, for no statement may write a row twice.
 #
 # Caller: lifecycle.enqueue_many_unique()
-ENQUEUE_MANY_OR_REPLACE: Final = """
-/* pgqueue:enqueue_many_or_replace */
+ENQUEUE_MANY_OR_REPLACE: Final = """/* pgqueue:enqueue_many_or_replace */
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      unique_key, unique_ready_only)
@@ -220,8 +214,7 @@ RETURNING id, unique_key
 #
 # Caller: lifecycle.holders()
 # Index:  pgqueue_job_unique
-HOLDERS: Final = """
-/* pgqueue:holders */
+HOLDERS: Final = """/* pgqueue:holders */
 SELECT wanted.key, held.id
 FROM unnest(%(unique_keys)s::varchar[]) AS wanted (key)
 CROSS JOIN LATERAL (
@@ -243,8 +236,7 @@ CROSS JOIN LATERAL (
 # Caller: lifecycle.enqueue_for_period()
 # Locks:  waits for a transaction that has just taken the same key; keys are taken in their order
 # Index:  pgqueue_hold_of
-ENQUEUE_FOR_PERIOD: Final = """
-/* pgqueue:enqueue_for_period */
+ENQUEUE_FOR_PERIOD: Final = """/* pgqueue:enqueue_for_period */
 WITH given AS MATERIALIZED (
     SELECT call -> 'call' AS arguments, call ->> 'key' AS key, place, nextval('pgqueue_job_id_seq') AS id
     FROM json_array_elements(%(calls)s::json) WITH ORDINALITY AS each (call, place)
@@ -293,8 +285,7 @@ RETURNING id, run_after, enqueued_at, expires_at
 # Caller: lifecycle.replace_for_period()
 # Locks:  waits for whoever has such a job's row, as ENQUEUE_OR_REPLACE
 # Index:  pgqueue_hold_of, then by id
-REPLACE_FOR_PERIOD: Final = """
-/* pgqueue:replace_for_period */
+REPLACE_FOR_PERIOD: Final = """/* pgqueue:replace_for_period */
 UPDATE pgqueue_job AS job
 SET arguments = given.call -> 'call', priority = %(priority)s, max_attempts = %(max_attempts)s,
     attempt = 0, crashes = 0, unknown_since = NULL, headers = %(headers)s::json,
@@ -319,8 +310,7 @@ RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at, given.call ->>
 #
 # Caller: lifecycle.holds()
 # Index:  pgqueue_hold_of
-HOLDS: Final = """
-/* pgqueue:holds */
+HOLDS: Final = """/* pgqueue:holds */
 SELECT wanted.key, held.job_id
 FROM unnest(%(unique_keys)s::varchar[]) AS wanted (key)
 CROSS JOIN LATERAL (
@@ -341,8 +331,7 @@ CROSS JOIN LATERAL (
 # Caller: lifecycle.prune_holds()
 # Locks:  one that is just being taken anew is skipped
 # Index:  pgqueue_hold_over
-PRUNE_HOLDS: Final = """
-/* pgqueue:prune_holds */
+PRUNE_HOLDS: Final = """/* pgqueue:prune_holds */
 WITH over AS MATERIALIZED (
     SELECT job_id
     FROM pgqueue_hold
@@ -369,8 +358,7 @@ RETURNING job_id
 # `ranked` and `due`: behind the free slots the batch ends before the first job that is on its last attempt.
 # A claim counts as an attempt, and a host lost before such a job had started would end it unrun. It ends where the
 # arguments come to `ahead_bytes` too, whatever large jobs follow small ones: 500 would be 128 MB. That is 0.2 µs a job.
-CLAIM: Final = """
-/* pgqueue:claim */
+CLAIM: Final = """/* pgqueue:claim */
 WITH lane AS (
     SELECT given.queue_name, given.priority, given.after_at, given.after_id
     FROM unnest(
@@ -442,8 +430,7 @@ FROM due
 # Moves:  ready → running
 # Caller: lifecycle.claim_one()
 # Locks:  its row, if nobody else has it
-CLAIM_ONE: Final = """
-/* pgqueue:claim_one */
+CLAIM_ONE: Final = """/* pgqueue:claim_one */
 WITH picked AS MATERIALIZED (
     SELECT id, task_name, queue_name, priority, run_after, arguments,
            attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at
@@ -486,8 +473,7 @@ FROM due
 # The first job that a claim of the lanes given would take: found where a claim fails on its data.
 #
 # Caller: lifecycle.claim_one_by_one()
-NEXT_IN_LINE: Final = """
-/* pgqueue:next_in_line */
+NEXT_IN_LINE: Final = """/* pgqueue:next_in_line */
 SELECT job.id
 FROM unnest(
     %(queue_names)s::varchar[], %(priorities)s::smallint[], %(after_ats)s::timestamptz[], %(after_ids)s::bigint[]
@@ -515,8 +501,7 @@ LIMIT 1
 # Moves:  ready → dead
 # Caller: lifecycle.set_aside()
 # The execution that carries the reason opens and closes here: nothing ran, so no attempt is counted.
-SET_ASIDE: Final = """
-/* pgqueue:set_aside */
+SET_ASIDE: Final = """/* pgqueue:set_aside */
 WITH culprit AS MATERIALIZED (
     SELECT id, attempt FROM pgqueue_job WHERE id = %(job_id)s AND state = 'ready' FOR NO KEY UPDATE SKIP LOCKED
 ),
@@ -546,8 +531,7 @@ SELECT id FROM culprit
 # Locks:  SKIP LOCKED: whoever has the row may be starting it
 # Index:  pgqueue_job_expiring
 # The execution that carries the reason opens and closes here, as in SET_ASIDE: nothing ran.
-EXPIRE: Final = """
-/* pgqueue:expire */
+EXPIRE: Final = """/* pgqueue:expire */
 WITH late AS MATERIALIZED (
     SELECT id, task_name, attempt
     FROM pgqueue_job
@@ -585,8 +569,7 @@ SELECT id, task_name FROM late
 # Caller: lifecycle.look(), at most once a second, and before a worker sleeps
 # Index:  pgqueue_job_ready: one look-up a lane finds the first entry of the next
 # Cost:   0.2 ms; 4 ms for 600 lanes. `extract()`, which goes by way of numeric, cost a quarter more than `date_part()`.
-LANES: Final = """
-/* pgqueue:lanes */
+LANES: Final = """/* pgqueue:lanes */
 WITH RECURSIVE lane AS (
     (
         SELECT queue_name, priority, run_after FROM pgqueue_job
@@ -641,8 +624,7 @@ SELECT NULL, NULL, NULL, NULL,
 #
 # Caller: lifecycle.pause(), in the transaction that an operator has open
 # Locks:  the pause's own row. No job is touched: a worker leaves alone what it finds paused at its next look.
-PAUSE: Final = """
-/* pgqueue:pause */
+PAUSE: Final = """/* pgqueue:pause */
 INSERT INTO pgqueue_pause (kind, name, paused_at, paused_until, paused_by, reason)
 VALUES (
     %(kind)s, %(name)s, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
@@ -662,8 +644,7 @@ SET paused_until = excluded.paused_until, paused_by = excluded.paused_by, reason
 # End a pause; one that has ended by itself counts as none.
 #
 # Caller: lifecycle.resume()
-RESUME: Final = """
-/* pgqueue:resume */
+RESUME: Final = """/* pgqueue:resume */
 WITH ended AS (
     DELETE FROM pgqueue_pause WHERE kind = %(kind)s AND name = %(name)s RETURNING paused_until
 )
@@ -675,8 +656,7 @@ FROM ended
 # Remove pauses that ended by themselves long ago.
 #
 # Caller: lifecycle.prune_pauses()
-PRUNE_PAUSES: Final = """
-/* pgqueue:prune_pauses */
+PRUNE_PAUSES: Final = """/* pgqueue:prune_pauses */
 DELETE FROM pgqueue_pause
 WHERE paused_until < statement_timestamp()
     + make_interval(secs => %(time_shift_seconds)s::float8 - %(older_than_seconds)s::float8)
@@ -690,8 +670,7 @@ WHERE paused_until < statement_timestamp()
 # Locks:  what is locked is being finished: it is skipped, and answered as "open, not extended"
 # Index:  pgqueue_execution_open, from the oldest id that was open at the last beat
 # `started_ids` have started by now: a lost worker is charged a crash for those only. The finish writes the exact time.
-EXTEND: Final = """
-/* pgqueue:extend */
+EXTEND: Final = """/* pgqueue:extend */
 WITH mine AS MATERIALIZED (
     SELECT held.id
     FROM unnest(%(worker_ids)s::bigint[]) AS worker (id)
@@ -736,8 +715,7 @@ CROSS JOIN LATERAL (
 #
 # Caller: lifecycle.cancel_requests(), after a look that found any open execution
 # OFFSET 0 keeps the look-ups apart: joined freely, an analysed table of jobs, none asked to stop, is walked whole.
-CANCEL_REQUESTS: Final = """
-/* pgqueue:cancel_requests */
+CANCEL_REQUESTS: Final = """/* pgqueue:cancel_requests */
 SELECT mine.worker_id, mine.id
 FROM unnest(%(worker_ids)s::bigint[]) AS worker (id)
 CROSS JOIN LATERAL (
@@ -760,8 +738,7 @@ CROSS JOIN LATERAL (
 # Locks:  execution and job, SKIP LOCKED, in the order of `execution_ids`, which is ascending
 # Index:  primary keys
 # Ages are seconds before now, so that a worker's clock does not matter.
-SUCCEED: Final = """
-/* pgqueue:succeed */
+SUCCEED: Final = """/* pgqueue:succeed */
 WITH mine AS MATERIALIZED (
     SELECT held.id, held.job_id, given.result, given.started_seconds_ago, given.finished_seconds_ago
     FROM unnest(
@@ -803,8 +780,7 @@ SELECT id FROM mine
 # Moves:  running → gone
 # Caller: lifecycle.succeed_and_discard()
 # Fence, Locks, Index: as SUCCEED
-SUCCEED_AND_DISCARD: Final = """
-/* pgqueue:succeed_and_discard */
+SUCCEED_AND_DISCARD: Final = """/* pgqueue:succeed_and_discard */
 WITH mine AS MATERIALIZED (
     SELECT held.id, held.job_id
     FROM unnest(%(execution_ids)s::bigint[]) AS given (id)
@@ -831,8 +807,7 @@ SELECT id FROM mine
 # Caller: lifecycle.fail(), from the completer, and from the supervisor for a child it saw die
 # Fence, Locks, Index: as SUCCEED
 # A crash is charged only for what had started: where no beat has recorded when, it is recorded as now.
-FAIL: Final = """
-/* pgqueue:fail */
+FAIL: Final = """/* pgqueue:fail */
 WITH mine AS MATERIALIZED (
     SELECT held.id, held.job_id, held.cancelled, given.outcome, given.delay_seconds,
            given.started_seconds_ago, given.finished_seconds_ago,
@@ -898,8 +873,7 @@ SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 
 # Caller: lifecycle.release() and snooze()
 # Fence, Locks, Index: as SUCCEED
 # `unknown`: the worker does not know the task; since when is kept until an attempt really runs.
-RELEASE: Final = """
-/* pgqueue:release */
+RELEASE: Final = """/* pgqueue:release */
 WITH mine AS MATERIALIZED (
     SELECT held.id, held.job_id, held.cancelled, given.delay_seconds, given.error
     FROM unnest(%(execution_ids)s::bigint[], %(delays_seconds)s::float8[], %(errors)s::text[])
@@ -950,8 +924,7 @@ SELECT id, CASE WHEN cancelled THEN 'cancelled' ELSE 'ready' END FROM mine
 # Moves:  running → cancelled
 # Caller: lifecycle.end_cancelled()
 # Fence, Locks, Index: as SUCCEED
-END_CANCELLED: Final = """
-/* pgqueue:end_cancelled */
+END_CANCELLED: Final = """/* pgqueue:end_cancelled */
 WITH mine AS MATERIALIZED (
     SELECT held.id, held.job_id, given.started_seconds_ago, given.finished_seconds_ago, given.error
     FROM unnest(
@@ -997,8 +970,7 @@ SELECT id FROM mine
 # Caller: lifecycle.note_progress(), at most once a second from each completer, and before an attempt's end is written
 # Fence, Locks, Index: as SUCCEED
 # Cost:   one HOT update a job: no index has these columns. The job's row, not the execution's: it outlives the attempt.
-NOTE_PROGRESS: Final = """
-/* pgqueue:note_progress */
+NOTE_PROGRESS: Final = """/* pgqueue:note_progress */
 WITH mine AS MATERIALIZED (
     SELECT held.id, held.job_id, given.done, given.total, given.message, given.noted_seconds_ago
     FROM unnest(
@@ -1029,8 +1001,7 @@ SELECT id FROM mine
 # What became of executions that an act did not find open.
 #
 # Caller: lifecycle, after an act that answered for fewer executions than were asked
-SETTLE: Final = """
-/* pgqueue:settle */
+SETTLE: Final = """/* pgqueue:settle */
 SELECT execution.id, execution.outcome, job.id IS NOT NULL
 FROM pgqueue_execution AS execution
 LEFT JOIN pgqueue_job AS job ON job.id = execution.job_id
@@ -1040,8 +1011,7 @@ WHERE execution.id = ANY (%(execution_ids)s::bigint[])
 # Remove open executions whose job was deleted by hand.
 #
 # Caller: lifecycle, where SETTLE or RESCUABLE found one
-REMOVE_ORPHANS: Final = """
-/* pgqueue:remove_orphans */
+REMOVE_ORPHANS: Final = """/* pgqueue:remove_orphans */
 WITH orphan AS MATERIALIZED (
     SELECT id
     FROM pgqueue_execution AS execution
@@ -1056,8 +1026,7 @@ DELETE FROM pgqueue_execution WHERE id = ANY (ARRAY (SELECT id FROM orphan))
 # The open executions of one worker, with what the retry policy asks.
 #
 # Caller: lifecycle.open_executions(), from the supervisor for a child that died
-OPEN_EXECUTIONS: Final = """
-/* pgqueue:open_executions */
+OPEN_EXECUTIONS: Final = """/* pgqueue:open_executions */
 SELECT execution.id, execution.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
        execution.started_at IS NOT NULL
 FROM pgqueue_execution AS execution
@@ -1072,8 +1041,7 @@ ORDER BY execution.id
 # Index:  pgqueue_execution_open, whole: as many entries as jobs are running
 # The limit, 100 or a fifth of what is open, keeps an outage of the database from looking like the end of every worker.
 # `open` is materialized: in one step with the ordering, the planner walks the primary key through all of history.
-RESCUABLE: Final = """
-/* pgqueue:rescuable */
+RESCUABLE: Final = """/* pgqueue:rescuable */
 WITH open AS MATERIALIZED (
     SELECT id, job_id, started_at,
            lease_expires_at < statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS is_over
@@ -1100,8 +1068,7 @@ ORDER BY stale.id
 # Caller: lifecycle.rescue()
 # Fence:  outcome IS NULL, and the lease still over: a beat may have come since RESCUABLE looked
 # Locks, Index: as SUCCEED
-RESCUE: Final = """
-/* pgqueue:rescue */
+RESCUE: Final = """/* pgqueue:rescue */
 WITH mine AS MATERIALIZED (
     SELECT held.id, held.job_id, held.started, held.cancelled, given.delay_seconds
     FROM unnest(%(execution_ids)s::bigint[], %(delays_seconds)s::float8[]) AS given (id, delay_seconds)
@@ -1150,8 +1117,7 @@ SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 
 # Caller: lifecycle.cancel()
 # The rows are found by id alone and judged after the lock: with the state in the predicate that finds them, a
 # claim committing just then made this answer "nothing to cancel".
-CANCEL: Final = """
-/* pgqueue:cancel */
+CANCEL: Final = """/* pgqueue:cancel */
 WITH asked AS MATERIALIZED (
     SELECT id, state, cancel_requested_at
     FROM pgqueue_job
@@ -1190,8 +1156,7 @@ FROM asked
 #
 # Moves:  finished → ready
 # Caller: lifecycle.retry(), for an operator
-RETRY: Final = """
-/* pgqueue:retry */
+RETRY: Final = """/* pgqueue:retry */
 WITH asked AS MATERIALIZED (
     SELECT id, state, task_name, unique_key
     FROM pgqueue_job
@@ -1234,8 +1199,7 @@ SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END FROM asked
 #
 # Moves:  ready, stays
 # Caller: lifecycle.run_now(), for an operator
-RUN_NOW: Final = """
-/* pgqueue:run_now */
+RUN_NOW: Final = """/* pgqueue:run_now */
 WITH asked AS MATERIALIZED (
     SELECT id, state = 'ready'
             AND run_after > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS waits
@@ -1256,8 +1220,7 @@ SELECT id, CASE WHEN waits THEN 'ready' END FROM asked
 # Which of these jobs exist: the ones an operator's act did not see are locked.
 #
 # Caller: lifecycle
-EXISTING: Final = """
-/* pgqueue:existing */
+EXISTING: Final = """/* pgqueue:existing */
 SELECT id FROM pgqueue_job WHERE id = ANY (%(job_ids)s::bigint[])
 """
 
@@ -1269,8 +1232,7 @@ SELECT id FROM pgqueue_job WHERE id = ANY (%(job_ids)s::bigint[])
 # Index:  pgqueue_job_finished, from the mark where the last batch ended
 # Cost:   5.4 ms for 1,000 jobs of 1,000,000 finished ones, 5 to 8 µs a job from 500 to 5,000 at once; 6.9 ms when each
 #         job was looked up in turn for executions that somebody holds, instead of all at once. By ctid: 6.1 ms
-PRUNE: Final = """
-/* pgqueue:prune */
+PRUNE: Final = """/* pgqueue:prune */
 WITH old AS MATERIALIZED (
     SELECT id, finished_at
     FROM pgqueue_job
@@ -1307,8 +1269,7 @@ SELECT count(*), (SELECT count(*) FROM free), max(finished_at) FROM old
 # The same for one task that has a retention of its own.
 #
 # Index:  pgqueue_job_task
-PRUNE_TASK: Final = """
-/* pgqueue:prune_task */
+PRUNE_TASK: Final = """/* pgqueue:prune_task */
 WITH old AS MATERIALIZED (
     SELECT id, finished_at
     FROM pgqueue_job
@@ -1345,8 +1306,7 @@ SELECT count(*), (SELECT count(*) FROM free), max(finished_at) FROM old
 # How many jobs of one state are past its retention: what PRUNE would remove in the end.
 #
 # Caller: lifecycle.prune() when asked for a dry run
-PRUNABLE: Final = """
-/* pgqueue:prunable */
+PRUNABLE: Final = """/* pgqueue:prunable */
 SELECT count(*)
 FROM pgqueue_job
 WHERE state = %(state)s
@@ -1357,8 +1317,7 @@ WHERE state = %(state)s
 """
 
 # The same for one task.
-PRUNABLE_TASK: Final = """
-/* pgqueue:prunable_task */
+PRUNABLE_TASK: Final = """/* pgqueue:prunable_task */
 SELECT count(*)
 FROM pgqueue_job
 WHERE task_name = %(task_name)s
@@ -1371,8 +1330,7 @@ WHERE task_name = %(task_name)s
 # The register of workers: for people to look at.
 #
 # Caller: lifecycle.register_worker(), beat_workers(), unregister_worker()
-REGISTER_WORKER: Final = """
-/* pgqueue:register_worker */
+REGISTER_WORKER: Final = """/* pgqueue:register_worker */
 INSERT INTO pgqueue_worker (hostname, pid, version, queue_names, concurrency, started_at, last_beat_at)
 VALUES (%(hostname)s, %(pid)s, %(version)s, %(queue_names)s, %(concurrency)s,
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
@@ -1380,8 +1338,7 @@ VALUES (%(hostname)s, %(pid)s, %(version)s, %(queue_names)s, %(concurrency)s,
 RETURNING id
 """
 
-BEAT_WORKERS: Final = """
-/* pgqueue:beat_workers */
+BEAT_WORKERS: Final = """/* pgqueue:beat_workers */
 WITH mine AS MATERIALIZED (
     SELECT id FROM pgqueue_worker WHERE id = ANY (%(worker_ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -1390,8 +1347,7 @@ SET last_beat_at = statement_timestamp() + make_interval(secs => %(time_shift_se
 WHERE id = ANY (ARRAY (SELECT id FROM mine))
 """
 
-UNREGISTER_WORKER: Final = """
-/* pgqueue:unregister_worker */
+UNREGISTER_WORKER: Final = """/* pgqueue:unregister_worker */
 WITH mine AS MATERIALIZED (
     SELECT id FROM pgqueue_worker WHERE id = %(worker_id)s FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -1401,8 +1357,7 @@ WHERE id = ANY (ARRAY (SELECT id FROM mine))
 """
 
 # Remove the records of workers that stopped, or fell silent, a week ago.
-PRUNE_WORKERS: Final = """
-/* pgqueue:prune_workers */
+PRUNE_WORKERS: Final = """/* pgqueue:prune_workers */
 WITH old AS MATERIALIZED (
     SELECT id
     FROM pgqueue_worker
@@ -1418,8 +1373,7 @@ DELETE FROM pgqueue_worker WHERE id = ANY (ARRAY (SELECT id FROM old))
 #
 # Caller: lifecycle.schedules(), every few seconds while there are any
 # Cost:   0.13 ms for none; 0.6 ms for 100. Not their arguments, which FIRE reads, and who works out a unique key.
-SCHEDULES: Final = """
-/* pgqueue:schedules */
+SCHEDULES: Final = """/* pgqueue:schedules */
 SELECT clock.seen_at, schedule.id, schedule.name, schedule.origin, schedule.task_name, schedule.expression,
        schedule.time_zone, schedule.missed, schedule.jitter_seconds, schedule.queue_name, schedule.priority,
        schedule.max_attempts, schedule.enabled, schedule.next_run_at, schedule.revision, schedule.digest,
@@ -1433,8 +1387,7 @@ ORDER BY schedule.id
 #
 # Caller: lifecycle.arguments_of()
 # Fence:  the definition as the caller has read it
-SCHEDULE_ARGUMENTS: Final = """
-/* pgqueue:schedule_arguments */
+SCHEDULE_ARGUMENTS: Final = """/* pgqueue:schedule_arguments */
 SELECT arguments::text FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revision = %(revision)s
 """
 
@@ -1450,8 +1403,7 @@ SELECT arguments::text FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revi
 # Cost:   2 ms on a busy machine, 3 with a look for unfinished jobs; the same with 50,000 ticks on record
 # Whether the tick has come is the database's to say. A definition of the code counts while somebody vouches for it.
 # A key for a period is held first, as in ENQUEUE_FOR_PERIOD: who has the hold inserts the job, under the id of both.
-FIRE: Final = """
-/* pgqueue:fire */
+FIRE: Final = """/* pgqueue:fire */
 WITH due AS MATERIALIZED (
     SELECT id, task_name, arguments, if_running
     FROM pgqueue_schedule
@@ -1553,8 +1505,7 @@ FROM judged
 # Fence:  the definition as the caller has read it
 # Locks:  as FIRE; an operator's connection may have no `lock_timeout`, and waits as an enqueue would
 # Answers for the row whether it was there at all: one that was and gave nothing is locked. So do the next ones.
-RUN_SCHEDULE: Final = """
-/* pgqueue:run_schedule */
+RUN_SCHEDULE: Final = """/* pgqueue:run_schedule */
 WITH asked AS MATERIALIZED (
     SELECT id, task_name, arguments
     FROM pgqueue_schedule
@@ -1618,8 +1569,7 @@ SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revis
 #
 # Caller: lifecycle.note_problem(), from a worker that could not make its job
 # Fence:  the definition and the next tick as the caller has read them: another worker may have fired it
-NOTE_PROBLEM: Final = """
-/* pgqueue:note_problem */
+NOTE_PROBLEM: Final = """/* pgqueue:note_problem */
 WITH mine AS MATERIALIZED (
     SELECT id
     FROM pgqueue_schedule
@@ -1636,8 +1586,7 @@ UPDATE pgqueue_schedule SET problem = %(problem)s WHERE id = ANY (ARRAY (SELECT 
 #
 # Caller: lifecycle.plan_schedule(), from any worker
 # Fence:  the definition and the next tick as the caller has read them
-PLAN_SCHEDULE: Final = """
-/* pgqueue:plan_schedule */
+PLAN_SCHEDULE: Final = """/* pgqueue:plan_schedule */
 WITH mine AS MATERIALIZED (
     SELECT id
     FROM pgqueue_schedule
@@ -1653,8 +1602,7 @@ RETURNING id
 # Add a schedule, of the code or of the admin, unless there is one of that name.
 #
 # Caller: lifecycle.add_schedule(), from any worker whose code has it, or for an operator
-ADD_SCHEDULE: Final = """
-/* pgqueue:add_schedule */
+ADD_SCHEDULE: Final = """/* pgqueue:add_schedule */
 INSERT INTO pgqueue_schedule
     (name, origin, task_name, arguments, expression, time_zone, missed, if_running, jitter_seconds, queue_name,
      priority, max_attempts, expires_seconds, is_unique, digest, next_run_at, enabled, vouched_at)
@@ -1674,8 +1622,7 @@ RETURNING id
 # Caller: lifecycle.change_schedule(), from any worker whose code has it, or for an operator
 # Fence:  the definition as the caller has read it
 # A tick that is due was the former definition's to give, and stays owed.
-CHANGE_SCHEDULE: Final = """
-/* pgqueue:change_schedule */
+CHANGE_SCHEDULE: Final = """/* pgqueue:change_schedule */
 WITH mine AS MATERIALIZED (
     SELECT id, enabled AND next_run_at
             <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS is_due
@@ -1704,8 +1651,7 @@ SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revis
 # Say that a worker lives whose code has these schedules as they are.
 #
 # Caller: lifecycle.vouch(), once a minute for all workers
-VOUCH: Final = """
-/* pgqueue:vouch */
+VOUCH: Final = """/* pgqueue:vouch */
 WITH mine AS MATERIALIZED (
     SELECT id
     FROM pgqueue_schedule
@@ -1721,8 +1667,7 @@ WHERE id = ANY (ARRAY (SELECT id FROM mine))
 # Stop or go on with a schedule; the ticks of the time between are not owed.
 #
 # Caller: lifecycle.pause_schedule(), lifecycle.resume_schedule(), for an operator
-SWITCH_SCHEDULE: Final = """
-/* pgqueue:switch_schedule */
+SWITCH_SCHEDULE: Final = """/* pgqueue:switch_schedule */
 WITH mine AS MATERIALIZED (
     SELECT id, enabled FROM pgqueue_schedule WHERE id = %(schedule_id)s FOR NO KEY UPDATE SKIP LOCKED
 ),
@@ -1741,8 +1686,7 @@ SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s), (SELECT
 # Remove schedules with the record of their ticks: of the admin, or of code that nobody vouches for any more.
 #
 # Caller: lifecycle.remove_schedules(), for an operator, or from any worker after a week
-REMOVE_SCHEDULES: Final = """
-/* pgqueue:remove_schedules */
+REMOVE_SCHEDULES: Final = """/* pgqueue:remove_schedules */
 WITH old AS MATERIALIZED (
     SELECT id
     FROM pgqueue_schedule
@@ -1765,8 +1709,7 @@ DELETE FROM pgqueue_schedule WHERE id = ANY (ARRAY (SELECT id FROM old)) RETURNI
 #
 # Caller: lifecycle.prune_schedule_runs(), once an hour
 # Index:  pgqueue_schedulerun_tick
-PRUNE_SCHEDULE_RUNS: Final = """
-/* pgqueue:prune_schedule_runs */
+PRUNE_SCHEDULE_RUNS: Final = """/* pgqueue:prune_schedule_runs */
 WITH old AS MATERIALIZED (
     SELECT run.id
     FROM pgqueue_schedule AS schedule

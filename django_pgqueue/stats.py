@@ -20,8 +20,7 @@ RECENT_JOBS: Final = 1000
 #
 # Index: pgqueue_job_ready for queues, pgqueue_job_task for tasks, both jumped along; the primary key for the newest
 # Cost:  one probe a name, and `recent_jobs` rows
-NAMES: Final = """
-/* pgqueue:names */
+NAMES: Final = """/* pgqueue:names */
 WITH RECURSIVE queue AS (
     (
         SELECT queue_name AS name, 1 AS place
@@ -82,8 +81,7 @@ SELECT 'task', task_name FROM recent
 # Index: the primary key, one probe a step
 # Cost:  about log2 of the highest id, 20 steps for a million jobs; no index on enqueued_at pays for itself,
 #        it cut the drain to 0.80
-FIRST_ID_SINCE: Final = """
-/* pgqueue:first_id_since */
+FIRST_ID_SINCE: Final = """/* pgqueue:first_id_since */
 WITH RECURSIVE halving AS (
     SELECT min(id) AS low, max(id) + 1 AS high
     FROM pgqueue_job
@@ -108,8 +106,7 @@ SELECT low FROM halving WHERE low >= high
 # The highest id of all jobs.
 #
 # Index: the primary key
-LAST_ID: Final = """
-/* pgqueue:last_id */
+LAST_ID: Final = """/* pgqueue:last_id */
 SELECT max(id) FROM pgqueue_job
 """
 

@@ -41,8 +41,8 @@ def test_each_constant_is_one_plain_literal():
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_each_begins_with_its_name(name):
-    assert STATEMENTS[name].lstrip("\n").startswith(f"/* pgqueue:{name.lower()} */\n")
+def test_statement_begins_with_its_name(name):
+    assert STATEMENTS[name].startswith(f"/* pgqueue:{name.lower()} */\n")
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
