@@ -11,7 +11,9 @@ Rules, each held by a test:
   and a user's bulk UPDATE makes deadlocks. What was skipped stays for the next try.
 * The fence of every act of a worker is `outcome IS NULL` on its own execution: rescue closes the execution,
   so a worker that was only slow matches nothing. Neither `attempt` (given back by a release) nor the state
-  (running again, elsewhere) is a fence.
+  (running again, elsewhere) is a fence. An execution is named by its id and the time of its claim, because ids
+  start anew after TRUNCATE ... RESTART IDENTITY or a restored dump. The time is compared in whole milliseconds,
+  `floor(1000 * date_part('epoch', claimed_at))`: a double of 13 digits passes through any `extra_float_digits`.
 * Rows are found from the parameters by LATERAL look-ups, and CTEs meet tables by primary key only: a queue is
   analysed while it is idle, so the planner expects one row everywhere, and a join it may choose goes wrong.
 
@@ -419,6 +421,9 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
        attempt + 1, max_attempts, crashes, isolated,
        date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
                           - unknown_since),
+       floor(1000 * date_part(
+           'epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+       )),
        headers::text,
        date_part('epoch', expires_at - statement_timestamp()
                           - make_interval(secs => %(time_shift_seconds)s::float8))
@@ -464,6 +469,9 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
        attempt + 1, max_attempts, crashes, isolated,
        date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
                           - unknown_since),
+       floor(1000 * date_part(
+           'epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+       )),
        headers::text,
        date_part('epoch', expires_at - statement_timestamp()
                           - make_interval(secs => %(time_shift_seconds)s::float8))
@@ -734,7 +742,7 @@ CROSS JOIN LATERAL (
 #
 # Moves:  running → succeeded
 # Caller: lifecycle.succeed(), from the completer, or from an atomic task's own transaction
-# Fence:  outcome IS NULL
+# Fence:  id and claim time, outcome IS NULL
 # Locks:  execution and job, SKIP LOCKED, in the order of `execution_ids`, which is ascending
 # Index:  primary keys
 # Ages are seconds before now, so that a worker's clock does not matter.
@@ -742,14 +750,16 @@ SUCCEED: Final = """/* pgqueue:succeed */
 WITH mine AS MATERIALIZED (
     SELECT held.id, held.job_id, given.result, given.started_seconds_ago, given.finished_seconds_ago
     FROM unnest(
-        %(execution_ids)s::bigint[], %(results)s::text[],
+        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(results)s::text[],
         %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[]
-    ) AS given (id, result, started_seconds_ago, finished_seconds_ago)
+    ) AS given (id, claimed_ms, result, started_seconds_ago, finished_seconds_ago)
     CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id
         FROM pgqueue_execution AS execution
         JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id AND execution.outcome IS NULL
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
     ) AS held
 ),
@@ -783,12 +793,14 @@ SELECT id FROM mine
 SUCCEED_AND_DISCARD: Final = """/* pgqueue:succeed_and_discard */
 WITH mine AS MATERIALIZED (
     SELECT held.id, held.job_id
-    FROM unnest(%(execution_ids)s::bigint[]) AS given (id)
+    FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
     CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id
         FROM pgqueue_execution AS execution
         JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id AND execution.outcome IS NULL
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
     ) AS held
 ),
@@ -813,17 +825,20 @@ WITH mine AS MATERIALIZED (
            given.started_seconds_ago, given.finished_seconds_ago,
            given.exception_class, given.error, given.traceback
     FROM unnest(
-        %(execution_ids)s::bigint[], %(outcomes)s::text[], %(delays_seconds)s::float8[],
+        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(outcomes)s::text[], %(delays_seconds)s::float8[],
         %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[],
         %(exception_classes)s::text[], %(errors)s::text[], %(tracebacks)s::text[]
     ) AS given (
-        id, outcome, delay_seconds, started_seconds_ago, finished_seconds_ago, exception_class, error, traceback
+        id, claimed_ms, outcome, delay_seconds, started_seconds_ago, finished_seconds_ago,
+        exception_class, error, traceback
     )
     CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id, job.cancel_requested_at IS NOT NULL AS cancelled
         FROM pgqueue_execution AS execution
         JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id AND execution.outcome IS NULL
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
     ) AS held
 ),
@@ -876,13 +891,16 @@ SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 
 RELEASE: Final = """/* pgqueue:release */
 WITH mine AS MATERIALIZED (
     SELECT held.id, held.job_id, held.cancelled, given.delay_seconds, given.error
-    FROM unnest(%(execution_ids)s::bigint[], %(delays_seconds)s::float8[], %(errors)s::text[])
-        AS given (id, delay_seconds, error)
+    FROM unnest(
+        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(delays_seconds)s::float8[], %(errors)s::text[]
+    ) AS given (id, claimed_ms, delay_seconds, error)
     CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id, job.cancel_requested_at IS NOT NULL AS cancelled
         FROM pgqueue_execution AS execution
         JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id AND execution.outcome IS NULL
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
     ) AS held
 ),
@@ -928,14 +946,16 @@ END_CANCELLED: Final = """/* pgqueue:end_cancelled */
 WITH mine AS MATERIALIZED (
     SELECT held.id, held.job_id, given.started_seconds_ago, given.finished_seconds_ago, given.error
     FROM unnest(
-        %(execution_ids)s::bigint[], %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[],
-        %(errors)s::text[]
-    ) AS given (id, started_seconds_ago, finished_seconds_ago, error)
+        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(started_seconds_ago)s::float8[],
+        %(finished_seconds_ago)s::float8[], %(errors)s::text[]
+    ) AS given (id, claimed_ms, started_seconds_ago, finished_seconds_ago, error)
     CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id
         FROM pgqueue_execution AS execution
         JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id AND execution.outcome IS NULL
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
     ) AS held
 ),
@@ -974,14 +994,16 @@ NOTE_PROGRESS: Final = """/* pgqueue:note_progress */
 WITH mine AS MATERIALIZED (
     SELECT held.id, held.job_id, given.done, given.total, given.message, given.noted_seconds_ago
     FROM unnest(
-        %(execution_ids)s::bigint[], %(done)s::float8[], %(totals)s::float8[], %(messages)s::text[],
-        %(noted_seconds_ago)s::float8[]
-    ) AS given (id, done, total, message, noted_seconds_ago)
+        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(done)s::float8[], %(totals)s::float8[],
+        %(messages)s::text[], %(noted_seconds_ago)s::float8[]
+    ) AS given (id, claimed_ms, done, total, message, noted_seconds_ago)
     CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id
         FROM pgqueue_execution AS execution
         JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id AND execution.outcome IS NULL
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
     ) AS held
 ),
@@ -1002,10 +1024,16 @@ SELECT id FROM mine
 #
 # Caller: lifecycle, after an act that answered for fewer executions than were asked
 SETTLE: Final = """/* pgqueue:settle */
-SELECT execution.id, execution.outcome, job.id IS NOT NULL
-FROM pgqueue_execution AS execution
-LEFT JOIN pgqueue_job AS job ON job.id = execution.job_id
-WHERE execution.id = ANY (%(execution_ids)s::bigint[])
+SELECT asked.id, asked.outcome, asked.has_job
+FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
+CROSS JOIN LATERAL (
+    SELECT execution.id, execution.outcome, job.id IS NOT NULL AS has_job
+    FROM pgqueue_execution AS execution
+    LEFT JOIN pgqueue_job AS job ON job.id = execution.job_id
+    WHERE execution.id = given.id
+      AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+    OFFSET 0
+) AS asked
 """
 
 # Remove open executions whose job was deleted by hand.
@@ -1013,12 +1041,16 @@ WHERE execution.id = ANY (%(execution_ids)s::bigint[])
 # Caller: lifecycle, where SETTLE or RESCUABLE found one
 REMOVE_ORPHANS: Final = """/* pgqueue:remove_orphans */
 WITH orphan AS MATERIALIZED (
-    SELECT id
-    FROM pgqueue_execution AS execution
-    WHERE id = ANY (%(execution_ids)s::bigint[])
-      AND NOT EXISTS (SELECT 1 FROM pgqueue_job AS job WHERE job.id = execution.job_id)
-    ORDER BY id
-    FOR UPDATE SKIP LOCKED
+    SELECT held.id
+    FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
+    CROSS JOIN LATERAL (
+        SELECT id
+        FROM pgqueue_execution AS execution
+        WHERE id = given.id
+          AND floor(1000 * date_part('epoch', claimed_at)) = given.claimed_ms
+          AND NOT EXISTS (SELECT 1 FROM pgqueue_job AS job WHERE job.id = execution.job_id)
+        FOR UPDATE SKIP LOCKED
+    ) AS held
 )
 DELETE FROM pgqueue_execution WHERE id = ANY (ARRAY (SELECT id FROM orphan))
 """
@@ -1028,7 +1060,7 @@ DELETE FROM pgqueue_execution WHERE id = ANY (ARRAY (SELECT id FROM orphan))
 # Caller: lifecycle.open_executions(), from the supervisor for a child that died
 OPEN_EXECUTIONS: Final = """/* pgqueue:open_executions */
 SELECT execution.id, execution.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
-       execution.started_at IS NOT NULL
+       execution.started_at IS NOT NULL, floor(1000 * date_part('epoch', execution.claimed_at))
 FROM pgqueue_execution AS execution
 LEFT JOIN pgqueue_job AS job ON job.id = execution.job_id
 WHERE execution.worker_id = %(worker_id)s AND execution.finished_at IS NULL
@@ -1043,20 +1075,20 @@ ORDER BY execution.id
 # `open` is materialized: in one step with the ordering, the planner walks the primary key through all of history.
 RESCUABLE: Final = """/* pgqueue:rescuable */
 WITH open AS MATERIALIZED (
-    SELECT id, job_id, started_at,
+    SELECT id, job_id, started_at, claimed_at,
            lease_expires_at < statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS is_over
     FROM pgqueue_execution
     WHERE finished_at IS NULL
 ),
 stale AS MATERIALIZED (
-    SELECT id, job_id, started_at
+    SELECT id, job_id, started_at, claimed_at
     FROM open
     WHERE is_over
     ORDER BY id
     LIMIT greatest(100, (SELECT count(*) / 5 FROM open))
 )
 SELECT stale.id, stale.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
-       stale.started_at IS NOT NULL
+       stale.started_at IS NOT NULL, floor(1000 * date_part('epoch', stale.claimed_at))
 FROM stale
 LEFT JOIN pgqueue_job AS job ON job.id = stale.job_id
 ORDER BY stale.id
@@ -1066,18 +1098,20 @@ ORDER BY stale.id
 #
 # Moves:  running → ready later (a delay given), dead (none), cancelled (asked for meanwhile)
 # Caller: lifecycle.rescue()
-# Fence:  outcome IS NULL, and the lease still over: a beat may have come since RESCUABLE looked
+# Fence:  id and claim time, outcome IS NULL, and the lease still over: a beat may have come since RESCUABLE looked
 # Locks, Index: as SUCCEED
 RESCUE: Final = """/* pgqueue:rescue */
 WITH mine AS MATERIALIZED (
     SELECT held.id, held.job_id, held.started, held.cancelled, given.delay_seconds
-    FROM unnest(%(execution_ids)s::bigint[], %(delays_seconds)s::float8[]) AS given (id, delay_seconds)
+    FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(delays_seconds)s::float8[])
+        AS given (id, claimed_ms, delay_seconds)
     CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id, execution.started_at IS NOT NULL AS started,
                job.cancel_requested_at IS NOT NULL AS cancelled
         FROM pgqueue_execution AS execution
         JOIN pgqueue_job AS job ON job.id = execution.job_id
         WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
           AND execution.lease_expires_at < statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED

@@ -131,19 +131,20 @@ class Specimen(NamedTuple):
 
     job_id: int
     execution_id: int
+    key: lifecycle.ExecutionKey
 
 
 @pytest.fixture
 def job_in(engine: db.EngineConnection) -> Callable[[str], Specimen]:
     """Makes a job in the state named, by the acts that lead there."""
     ends: dict[str, Callable[[lifecycle.Claimed], object]] = {
-        "ready": lambda one: lifecycle.release(engine, [lifecycle.Released(one.execution_id)]),
-        "ready later": lambda one: lifecycle.fail(engine, helpers.failed(one.execution_id, 3600.0)),
+        "ready": lambda one: lifecycle.release(engine, [lifecycle.Released(one.key)]),
+        "ready later": lambda one: lifecycle.fail(engine, helpers.failed(one.key, 3600.0)),
         "running": lambda one: None,
-        "succeeded": lambda one: lifecycle.succeed(engine, helpers.succeeded(one.execution_id, result="7")),
-        "dead": lambda one: lifecycle.fail(engine, helpers.failed(one.execution_id, None)),
+        "succeeded": lambda one: lifecycle.succeed(engine, helpers.succeeded(one.key, result="7")),
+        "dead": lambda one: lifecycle.fail(engine, helpers.failed(one.key, None)),
         "cancelled": lambda one: lifecycle.end_cancelled(
-            engine, [lifecycle.Cancelled(one.execution_id, *helpers.AGES, "as asked")]
+            engine, [lifecycle.Cancelled(one.key, *helpers.AGES, "as asked")]
         ),
         "gone": lambda one: engine.execute(
             "WITH job AS (DELETE FROM pgqueue_job WHERE id = %(job_id)s) "
@@ -155,11 +156,11 @@ def job_in(engine: db.EngineConnection) -> Callable[[str], Specimen]:
     def make(state: str) -> Specimen:
         job_id = helpers.make_job(engine)
         if state == "new":
-            return Specimen(job_id, 0)
+            return Specimen(job_id, 0, lifecycle.ExecutionKey(0, 0.0))
         claimed = helpers.claim_one(engine)
         assert claimed.job_id == job_id, "another job was in the way"
         ends[state](claimed)
-        return Specimen(job_id, claimed.execution_id)
+        return Specimen(job_id, claimed.execution_id, claimed.key)
 
     return make
 

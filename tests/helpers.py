@@ -12,7 +12,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from django_pgqueue import db, lifecycle
-from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.lifecycle import Claimed, Cursor, ExecutionKey, Lane
 from django_pgqueue.states import Outcome
 
 NOOP = "tests.app.tasks.noop"
@@ -186,12 +186,19 @@ def claim_one(connection, **changes: Any) -> Claimed:
     return claimed
 
 
-def succeeded(*execution_ids: int, result: str | None = None) -> list[lifecycle.Succeeded]:
-    return [lifecycle.Succeeded(execution_id, result, *AGES) for execution_id in execution_ids]
+def key_of(connection, execution_id: int) -> ExecutionKey:
+    """The key of an execution that is known by its id alone; one that there is not was claimed at 0."""
+    query = "SELECT floor(1000 * date_part('epoch', claimed_at)) FROM pgqueue_execution WHERE id = %s"
+    row = connection.execute(query, [execution_id]).fetchone()
+    return ExecutionKey(execution_id, row[0] if row else 0.0)
 
 
-def failed(execution_id: int, delay_seconds: float | None = 0.0, outcome: str = "failed") -> list[lifecycle.Failed]:
-    return [lifecycle.Failed(execution_id, Outcome(outcome), delay_seconds, *AGES, "RuntimeError", "as asked", "...")]
+def succeeded(*keys: ExecutionKey, result: str | None = None) -> list[lifecycle.Succeeded]:
+    return [lifecycle.Succeeded(key, result, *AGES) for key in keys]
+
+
+def failed(key: ExecutionKey, delay_seconds: float | None = 0.0, outcome: str = "failed") -> list[lifecycle.Failed]:
+    return [lifecycle.Failed(key, Outcome(outcome), delay_seconds, *AGES, "RuntimeError", "as asked", "...")]
 
 
 def end_lease(connection, *execution_ids: int) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.mutants import FEATURES, Mutant
+from tests.mutants_leases import CLAIM_TIME, LEASES
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 COPIED = ("django_pgqueue", "example_project", "tests", "pyproject.toml")
@@ -28,12 +29,13 @@ QUICK = (
     *("tests/test_stateful.py", "tests/test_properties.py", "tests/test_arguments.py", "tests/model"),
 )
 KILLED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - |$)", re.M)
-FENCE = "        WHERE execution.id = given.id AND execution.outcome IS NULL\n"
-UNFENCED = "        WHERE execution.id = given.id\n"
-BY_STATE = "        WHERE execution.id = given.id AND job.state = 'running'\n"
-BY_ATTEMPT = "        WHERE execution.id = given.id AND job.state = 'running' AND job.attempt = execution.attempt\n"
+NAMED = f"        WHERE execution.id = given.id\n{CLAIM_TIME}"
+FENCE = f"{NAMED}          AND execution.outcome IS NULL\n"
+UNFENCED = NAMED
+BY_STATE = f"{NAMED} AND job.state = 'running'\n"
+BY_ATTEMPT = f"{NAMED} AND job.state = 'running' AND job.attempt = execution.attempt\n"
 BY_WORKER = (
-    "        WHERE execution.id = given.id AND job.state = 'running' AND execution.worker_id = (SELECT other.worker_id "
+    f"{NAMED} AND job.state = 'running' AND execution.worker_id = (SELECT other.worker_id "
     "FROM pgqueue_execution AS other WHERE other.job_id = job.id AND other.outcome IS NULL)\n"
 )
 POLICY = "django_pgqueue/worker/policy.py"
@@ -189,7 +191,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lost reply is told as a loss",
-        "Fate.DONE_BEFORE if outcome == wanted[execution_id] else Fate.LOST",
+        "Fate.DONE_BEFORE if outcome == wanted[keys[execution_id]] else Fate.LOST",
         "Fate.LOST",
         path="django_pgqueue/lifecycle/finishes.py",
     ),
@@ -265,6 +267,7 @@ MUTANTS = [
     Mutant("keys that meet are one", "if name in normalised:", "if False:", path=ARGUMENTS),
     Mutant("any depth", "if depth > MAX_DEPTH:", "if False:", path=ARGUMENTS),
     *FEATURES,
+    *LEASES,
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",

@@ -81,7 +81,7 @@ def in_background(call):
 
 def succeed(engine, job):
     claimed = lifecycle.claim_one(engine, job.pk, worker_id=1, lease_seconds=60.0)
-    lifecycle.succeed(engine, helpers.succeeded(claimed.execution_id, result="7"))
+    lifecycle.succeed(engine, helpers.succeeded(claimed.key, result="7"))
 
 
 def again(job):

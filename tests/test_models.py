@@ -161,7 +161,7 @@ def test_a_job_has_one_open_execution_whatever_else_goes_wrong(engine, job_in):
 def test_arguments_and_results_keep_what_was_written(committing, engine):
     job = tasks.noop.enqueue(1e16, -0.0, {"b": 1, "a": 2})
     one = helpers.claim_one(engine)
-    lifecycle.succeed(engine, helpers.succeeded(one.execution_id, result='{"z": 1e16, "a": -0.0}'))
+    lifecycle.succeed(engine, helpers.succeeded(one.key, result='{"z": 1e16, "a": -0.0}'))
     job.refresh_from_db()
     assert list(job.result) == ["z", "a"]
     assert isinstance(job.result["z"], float)

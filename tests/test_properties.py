@@ -118,7 +118,7 @@ def test_whatever_a_task_raises_can_be_stored(engine, text):
     written = describe.class_path(exception), describe.message(exception), describe.traceback_text(exception)
     helpers.clear_tables(engine)
     helpers.make_job(engine)
-    failed = helpers.failed(helpers.claim_one(engine).execution_id, None)[0]._replace(
+    failed = helpers.failed(helpers.claim_one(engine).key, None)[0]._replace(
         exception_class=written[0], error=written[1], traceback=written[2]
     )
     [moved] = helpers.lifecycle.fail(engine, [failed]).values()

@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 from django_pgqueue import db, lifecycle, sql
+from django_pgqueue.lifecycle import ExecutionKey
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import Pausable, State
 from tests import helpers
@@ -120,15 +121,15 @@ def call_everything(engine, job_in):
     lifecycle.extend(engine, [1], lease_seconds=60.0)
     lifecycle.cancel_requests(engine, [1])
     lifecycle.open_executions(engine, 1)
-    lifecycle.note_progress(engine, [lifecycle.Noted(1, Progress(1.0), 0.0)])
-    lifecycle.succeed(engine, helpers.succeeded(1, 1_000_000))
-    lifecycle.succeed_and_discard(engine, [2])
-    lifecycle.fail(engine, helpers.failed(job_in("running").execution_id))
+    lifecycle.note_progress(engine, [lifecycle.Noted(helpers.key_of(engine, 1), Progress(1.0), 0.0)])
+    lifecycle.succeed(engine, helpers.succeeded(*(helpers.key_of(engine, one) for one in (1, 1_000_000))))
+    lifecycle.succeed_and_discard(engine, [helpers.key_of(engine, 2)])
+    lifecycle.fail(engine, helpers.failed(job_in("running").key))
     helpers.claim_all(engine)
-    lifecycle.release(engine, [lifecycle.Released(4)])
-    lifecycle.end_cancelled(engine, [lifecycle.Cancelled(4, None, 0.0)])
+    lifecycle.release(engine, [lifecycle.Released(helpers.key_of(engine, 4))])
+    lifecycle.end_cancelled(engine, [lifecycle.Cancelled(helpers.key_of(engine, 4), None, 0.0)])
     lifecycle.set_aside(engine, 3, worker_id=1, exception_class="", error="")
-    lifecycle.remove_orphans(engine, [5])
+    lifecycle.remove_orphans(engine, [helpers.key_of(engine, 5)])
     lifecycle.expire(engine, worker_id=1, error="")
     job_in("running")
     helpers.end_lease(engine)
@@ -228,8 +229,11 @@ def fill(connection, statistics):
 
 
 def running(connection):
-    rows = connection.execute("SELECT id FROM pgqueue_execution WHERE outcome IS NULL ORDER BY random() LIMIT 100")
-    return sorted(row[0] for row in rows)
+    rows = connection.execute(
+        "SELECT id, floor(1000 * date_part('epoch', claimed_at)) FROM pgqueue_execution "
+        "WHERE outcome IS NULL ORDER BY random() LIMIT 100"
+    )
+    return sorted(ExecutionKey(*row) for row in rows)
 
 
 def lane_params(connection):
@@ -248,8 +252,12 @@ def claim(connection):
 
 
 def ends(connection, **columns):
-    ids = running(connection)
-    return {"execution_ids": ids, **{name: [value] * len(ids) for name, value in columns.items()}}
+    ids, claimed_ms = map(list, zip(*running(connection), strict=True))
+    return {
+        "execution_ids": ids,
+        "claimed_ms": claimed_ms,
+        **{name: [value] * len(ids) for name, value in columns.items()},
+    }
 
 
 TIMES = {"started_seconds_ago": 0.002, "finished_seconds_ago": 0.001}

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from django_pgqueue import db, lifecycle
-from django_pgqueue.lifecycle import Cancelled, Cursor, Fate, Lane, Moved, Released
+from django_pgqueue.lifecycle import Cancelled, Cursor, ExecutionKey, Fate, Lane, Moved, Released
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 from tests import helpers
@@ -153,6 +153,7 @@ class Queue(RuleBasedStateMachine):
         self.jobs: dict[int, Job] = {}
         self.executions: dict[int, Execution] = {}
         self.handed_out: list[int] = []
+        self.keys: dict[int, ExecutionKey] = {}
         self.pauses: dict[tuple[Pausable, str], float] = {}
         """When each ends, by the tick; infinity: not by itself."""
         self.holds: dict[tuple[str, str], tuple[int, int]] = {}
@@ -181,6 +182,9 @@ class Queue(RuleBasedStateMachine):
     def any_execution(self, data: st.DataObject) -> int:
         """One of the last that were handed out: open, ended, or rescued."""
         return data.draw(st.sampled_from(self.handed_out[-6:]), label="execution")
+
+    def key(self, execution_id: int) -> ExecutionKey:
+        return self.keys.setdefault(execution_id, helpers.key_of(self.engine, execution_id))
 
     def held(self, execution_id: int) -> tuple[Execution, Job] | None:
         execution = self.executions.get(execution_id)
@@ -401,6 +405,7 @@ class Queue(RuleBasedStateMachine):
             assert one.attempt == job.attempt
             job.counted.append(one.execution_id)
             self.handed_out.append(one.execution_id)
+            self.keys[one.execution_id] = one.key
             self.executions[one.execution_id] = Execution(
                 one.execution_id, job.id, job.attempt, worker_id, self.now + lease, started=place < free
             )
@@ -417,7 +422,7 @@ class Queue(RuleBasedStateMachine):
                 wanted[execution_id] = Fate.DONE
             else:
                 self.lost(execution_id, Outcome.SUCCEEDED)
-        told = [lifecycle.Noted(execution_id, Progress(done), 0.0) for execution_id in ids]
+        told = [lifecycle.Noted(self.key(execution_id), Progress(done), 0.0) for execution_id in ids]
         assert lifecycle.note_progress(self.engine, told) == wanted
 
     @precondition(lambda self: self.handed_out)
@@ -432,7 +437,7 @@ class Queue(RuleBasedStateMachine):
                 wanted[execution_id] = Fate.DONE
             else:
                 wanted[execution_id] = self.lost(execution_id, Outcome.SUCCEEDED)
-        assert lifecycle.succeed(self.engine, helpers.succeeded(*ids, result=result)) == wanted
+        assert lifecycle.succeed(self.engine, helpers.succeeded(*map(self.key, ids), result=result)) == wanted
 
     @precondition(lambda self: self.handed_out)
     @rule(data=st.data())
@@ -443,7 +448,7 @@ class Queue(RuleBasedStateMachine):
             self.forget(held[1].id)
         else:
             wanted = self.lost(execution_id, Outcome.SUCCEEDED, Fate.DONE_BEFORE)
-        assert lifecycle.succeed_and_discard(self.engine, [execution_id]) == {execution_id: wanted}
+        assert lifecycle.succeed_and_discard(self.engine, [self.key(execution_id)]) == {execution_id: wanted}
 
     @precondition(lambda self: self.handed_out)
     @rule(
@@ -461,7 +466,7 @@ class Queue(RuleBasedStateMachine):
         else:
             wanted = Moved(self.lost(execution_id, outcome))
         seconds = None if delay is None else delay * TICK
-        done = lifecycle.fail(self.engine, helpers.failed(execution_id, seconds, outcome.value))
+        done = lifecycle.fail(self.engine, helpers.failed(self.key(execution_id), seconds, outcome.value))
         assert done == {execution_id: wanted}
 
     def end(self, job: Job, delay: int | None, **changes: Any) -> State:
@@ -489,7 +494,7 @@ class Queue(RuleBasedStateMachine):
             )
         else:
             wanted = Moved(self.lost(execution_id, outcome))
-        given = [Released(execution_id, None if delay is None else delay * TICK, "why")]
+        given = [Released(self.key(execution_id), None if delay is None else delay * TICK, "why")]
         if snoozed:
             done = lifecycle.snooze(self.engine, given)
         else:
@@ -505,7 +510,7 @@ class Queue(RuleBasedStateMachine):
             self.close(execution_id, Outcome.CANCELLED, "obeyed")
             self.move(held[1], State.CANCELLED)
             wanted = Fate.DONE
-        done = lifecycle.end_cancelled(self.engine, [Cancelled(execution_id, None, 0.0, "obeyed")])
+        done = lifecycle.end_cancelled(self.engine, [Cancelled(self.key(execution_id), None, 0.0, "obeyed")])
         assert done == {execution_id: wanted}
 
     @rule(data=st.data(), worker_ids=st.lists(WORKERS, unique=True), lease=st.integers(0, 2))

@@ -68,32 +68,30 @@ def extend(engine, one):
 
 
 def note_progress(engine, one):
-    noted = lifecycle.Noted(one.execution_id, Progress(1.0, 2.0, "half"), 0.0)
+    noted = lifecycle.Noted(one.key, Progress(1.0, 2.0, "half"), 0.0)
     return lifecycle.note_progress(engine, [noted])[one.execution_id]
 
 
 def succeed(engine, one):
-    return lifecycle.succeed(engine, helpers.succeeded(one.execution_id, result='"new"'))[one.execution_id]
+    return lifecycle.succeed(engine, helpers.succeeded(one.key, result='"new"'))[one.execution_id]
 
 
 def discard(engine, one):
-    return lifecycle.succeed_and_discard(engine, [one.execution_id])[one.execution_id]
+    return lifecycle.succeed_and_discard(engine, [one.key])[one.execution_id]
 
 
 def fail(delay, outcome="failed"):
-    return lambda engine, one: lifecycle.fail(engine, helpers.failed(one.execution_id, delay, outcome))[
-        one.execution_id
-    ]
+    return lambda engine, one: lifecycle.fail(engine, helpers.failed(one.key, delay, outcome))[one.execution_id]
 
 
 def release(delay=None, unknown=False):
-    return lambda engine, one: lifecycle.release(engine, [Released(one.execution_id, delay, "why")], unknown=unknown)[
+    return lambda engine, one: lifecycle.release(engine, [Released(one.key, delay, "why")], unknown=unknown)[
         one.execution_id
     ]
 
 
 def snooze(engine, one):
-    return lifecycle.snooze(engine, [Released(one.execution_id, 60.0, "later")])[one.execution_id]
+    return lifecycle.snooze(engine, [Released(one.key, 60.0, "later")])[one.execution_id]
 
 
 def replace(engine, one):
@@ -111,7 +109,7 @@ def expire(engine, one):
 
 
 def end_cancelled(engine, one):
-    return lifecycle.end_cancelled(engine, [Cancelled(one.execution_id, None, 0.0, "obeyed")])[one.execution_id]
+    return lifecycle.end_cancelled(engine, [Cancelled(one.key, None, 0.0, "obeyed")])[one.execution_id]
 
 
 def rescue(delay):
@@ -270,10 +268,10 @@ def test_what_has_crashed_a_worker_is_isolated_from_then_on(engine, outcome, iso
     helpers.make_job(engine)
     first = helpers.claim_one(engine)
     assert (first.isolated, first.crashes) == (False, 0)
-    lifecycle.fail(engine, helpers.failed(first.execution_id, outcome=outcome))
+    lifecycle.fail(engine, helpers.failed(first.key, outcome=outcome))
     second = helpers.claim_one(engine)
     assert (second.isolated, second.crashes) == (isolated, int(isolated))
-    lifecycle.fail(engine, helpers.failed(second.execution_id, None))
+    lifecycle.fail(engine, helpers.failed(second.key, None))
     lifecycle.retry(engine, [second.job_id])
     after_retry = helpers.claim_one(engine)
     assert (after_retry.isolated, after_retry.crashes, after_retry.attempt) == (isolated, 0, 1)
@@ -343,11 +341,11 @@ def test_since_when_a_task_is_unknown_is_kept_until_an_attempt_has_run(engine):
     job_id = helpers.make_job(engine)
 
     def since(act, **options):
-        act(engine, [Released(helpers.claim_one(engine).execution_id, 0.0)], **options)
+        act(engine, [Released(helpers.claim_one(engine).key, 0.0)], **options)
         return helpers.job_row(engine, job_id)["unknown_since"]
 
     def fail(engine, released):
-        lifecycle.fail(engine, helpers.failed(released[0].execution_id))
+        lifecycle.fail(engine, helpers.failed(released[0].key))
 
     assert since(lifecycle.release) is None
     first = since(lifecycle.release, unknown=True)

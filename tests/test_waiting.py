@@ -69,7 +69,7 @@ def test_a_job_that_ran_at_its_enqueue_is_over():
 @both
 def test_it_ends_with_the_job(job, engine, looked, how):
     def finish():
-        lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).execution_id, result="7"))
+        lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key, result="7"))
 
     looked[3] = finish
     assert waited(job, how) == 7
@@ -78,7 +78,7 @@ def test_it_ends_with_the_job(job, engine, looked, how):
 
 @both
 def test_a_job_that_dies_raises_its_error(job, engine, looked, how):
-    looked[1] = lambda: lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).execution_id, None))
+    looked[1] = lambda: lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).key, None))
     with pytest.raises(JobFailed, match="is dead after 1 of 10 attempts: RuntimeError: as asked") as raised:
         waited(job, how)
     error = raised.value
@@ -87,9 +87,9 @@ def test_a_job_that_dies_raises_its_error(job, engine, looked, how):
 
 
 def test_of_several_attempts_the_last_one_s_error_is_told(job, engine):
-    [first] = helpers.failed(helpers.claim_one(engine).execution_id)
+    [first] = helpers.failed(helpers.claim_one(engine).key)
     lifecycle.fail(engine, [first._replace(error="the first")])
-    [last] = helpers.failed(helpers.claim_one(engine).execution_id, None)
+    [last] = helpers.failed(helpers.claim_one(engine).key, None)
     lifecycle.fail(engine, [last._replace(error="the last")])
     with pytest.raises(JobFailed, match=r"after 2 of 10 attempts: RuntimeError: the last$"):
         job.wait(1)
@@ -104,7 +104,7 @@ def test_a_job_that_is_cancelled_raises(job, engine, looked, how):
 
 def test_the_reason_of_a_cancellation_is_told(job, engine):
     one = helpers.claim_one(engine)
-    lifecycle.end_cancelled(engine, [lifecycle.Cancelled(one.execution_id, None, 0.0, "not wanted any more")])
+    lifecycle.end_cancelled(engine, [lifecycle.Cancelled(one.key, None, 0.0, "not wanted any more")])
     with pytest.raises(JobCancelled, match=r"was cancelled: not wanted any more$"):
         job.wait(1)
 
@@ -119,7 +119,7 @@ def test_a_row_that_is_removed_ends_it(job, engine, looked, how):
 
 def test_a_success_that_keeps_nothing_says_so(engine, committing, looked):
     job = tasks.keeps_nothing.enqueue()
-    looked[2] = lambda: lifecycle.succeed_and_discard(engine, [helpers.claim_one(engine).execution_id])
+    looked[2] = lambda: lifecycle.succeed_and_discard(engine, [helpers.claim_one(engine).key])
     with pytest.raises(JobGone, match=r"retention=0\), so it has most likely succeeded"):
         job.wait(20)
 
@@ -148,8 +148,8 @@ def test_the_last_look_is_at_the_end_of_the_time(job, engine, looked, monkeypatc
 
 
 def test_a_release_a_retry_and_a_rescue_in_between_do_not_end_it(job, engine, looked):
-    looked[1] = lambda: lifecycle.release(engine, [lifecycle.Released(helpers.claim_one(engine).execution_id)])
-    looked[2] = lambda: lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).execution_id))
+    looked[1] = lambda: lifecycle.release(engine, [lifecycle.Released(helpers.claim_one(engine).key)])
+    looked[2] = lambda: lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).key))
 
     def rescue():
         helpers.claim_one(engine)
@@ -157,7 +157,7 @@ def test_a_release_a_retry_and_a_rescue_in_between_do_not_end_it(job, engine, lo
         helpers.rescue(engine)
 
     looked[3] = rescue
-    looked[4] = lambda: lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).execution_id))
+    looked[4] = lambda: lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
     assert job.wait(20) is None
     assert job.attempt == 3
 
@@ -165,7 +165,7 @@ def test_a_release_a_retry_and_a_rescue_in_between_do_not_end_it(job, engine, lo
 def test_an_operator_who_is_faster_than_the_look_does_not_end_it(job, engine, looked, monkeypatch):
     """Dead when it was looked at, ready again when it was read."""
     original = Job.refresh_from_db
-    lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).execution_id, None))
+    lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).key, None))
 
     def retried(self, **options):
         monkeypatch.setattr(Job, "refresh_from_db", original)
@@ -173,7 +173,7 @@ def test_an_operator_who_is_faster_than_the_look_does_not_end_it(job, engine, lo
         original(self, **options)
 
     monkeypatch.setattr(Job, "refresh_from_db", retried)
-    looked[2] = lambda: lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).execution_id))
+    looked[2] = lambda: lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
     assert job.wait(20) is None
 
 
@@ -233,7 +233,7 @@ def test_in_asynchronous_code_too():
 
 
 def test_another_transaction_that_is_open_is_none_of_its_business(job, engine, looked):
-    looked[2] = lambda: lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).execution_id))
+    looked[2] = lambda: lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
     with transaction.atomic():
         tasks.noop.enqueue()
         assert job.wait(20) is None

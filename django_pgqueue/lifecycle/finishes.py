@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from django_pgqueue import sql
 from django_pgqueue.db import Connection, Row, execute
@@ -10,45 +10,45 @@ from django_pgqueue.states import Outcome, State
 
 from .arrays import numbers
 from .persistence import persistently
-from .values import Cancelled, Failed, Fate, Moved, Noted, Released, Succeeded
+from .values import Cancelled, ExecutionKey, Failed, Fate, Moved, Noted, Released, Succeeded
 
 
 def succeed(connection: Connection, finished: Sequence[Succeeded]) -> dict[int, Fate]:
     """Close executions as succeeded, and their jobs. On a Django connection this is an atomic task's own finish."""
     rows = sorted(finished)
-    ids = [row.execution_id for row in rows]
+    keys = [row.key for row in rows]
     results = [row.result for row in rows]
     done = persistently(
         connection,
         sql.SUCCEED,
         {
-            "execution_ids": numbers(ids),
+            **key_params(keys),
             "results": results if any(results) else [],  # unnest() fills up with NULLs
             "started_seconds_ago": numbers(row.started_seconds_ago for row in rows),
             "finished_seconds_ago": numbers(row.finished_seconds_ago for row in rows),
         },
     )
-    return _fates(connection, ids, done, Outcome.SUCCEEDED)
+    return _fates(connection, keys, done, Outcome.SUCCEEDED)
 
 
-def succeed_and_discard(connection: Connection, execution_ids: Sequence[int]) -> dict[int, Fate]:
+def succeed_and_discard(connection: Connection, finished: Sequence[ExecutionKey]) -> dict[int, Fate]:
     """Remove succeeded jobs that are not to be kept, with all their executions.
 
     An execution that is not there any more counts as done before: only this act, or somebody's DELETE, removes it.
     """
-    ids = sorted(execution_ids)
-    done = persistently(connection, sql.SUCCEED_AND_DISCARD, {"execution_ids": numbers(ids)})
-    return _fates(connection, ids, done, Outcome.SUCCEEDED, missing=Fate.DONE_BEFORE)
+    keys = sorted(finished)
+    done = persistently(connection, sql.SUCCEED_AND_DISCARD, key_params(keys))
+    return _fates(connection, keys, done, Outcome.SUCCEEDED, missing=Fate.DONE_BEFORE)
 
 
 def fail(connection: Connection, failed: Sequence[Failed]) -> dict[int, Moved]:
     """Close executions as failed or crashed; their jobs wait for the next attempt, or are dead, or cancelled."""
-    rows = sorted(failed, key=lambda row: row.execution_id)
+    rows = sorted(failed, key=lambda row: row.key)
     done = persistently(
         connection,
         sql.FAIL,
         {
-            "execution_ids": [row.execution_id for row in rows],
+            **key_params(row.key for row in rows),
             "outcomes": [row.outcome.value for row in rows],
             "delays_seconds": [row.delay_seconds for row in rows],
             "started_seconds_ago": [row.started_seconds_ago for row in rows],
@@ -58,7 +58,7 @@ def fail(connection: Connection, failed: Sequence[Failed]) -> dict[int, Moved]:
             "tracebacks": [row.traceback for row in rows],
         },
     )
-    wanted = {row.execution_id: row.outcome for row in rows}
+    wanted = {row.key: row.outcome for row in rows}
     return _moves(connection, wanted, done)
 
 
@@ -75,97 +75,109 @@ def snooze(connection: Connection, snoozed: Sequence[Released]) -> dict[int, Mov
 def _give_back(
     connection: Connection, released: Sequence[Released], outcome: Outcome, *, unknown: bool
 ) -> dict[int, Moved]:
-    rows = sorted(released, key=lambda row: row.execution_id)
+    rows = sorted(released, key=lambda row: row.key)
     done = persistently(
         connection,
         sql.RELEASE,
         {
-            "execution_ids": [row.execution_id for row in rows],
+            **key_params(row.key for row in rows),
             "delays_seconds": [row.delay_seconds for row in rows],
             "errors": [row.error for row in rows],
             "outcome": outcome.value,
             "unknown": unknown,
         },
     )
-    return _moves(connection, {row.execution_id: outcome for row in rows}, done)
+    return _moves(connection, {row.key: outcome for row in rows}, done)
 
 
 def end_cancelled(connection: Connection, cancelled: Sequence[Cancelled]) -> dict[int, Fate]:
     """Close executions as cancelled, and their jobs."""
-    rows = sorted(cancelled, key=lambda row: row.execution_id)
+    rows = sorted(cancelled, key=lambda row: row.key)
     done = persistently(
         connection,
         sql.END_CANCELLED,
         {
-            "execution_ids": [row.execution_id for row in rows],
+            **key_params(row.key for row in rows),
             "started_seconds_ago": [row.started_seconds_ago for row in rows],
             "finished_seconds_ago": [row.finished_seconds_ago for row in rows],
             "errors": [row.error for row in rows],
         },
     )
-    return _fates(connection, [row.execution_id for row in rows], done, Outcome.CANCELLED)
+    return _fates(connection, [row.key for row in rows], done, Outcome.CANCELLED)
 
 
 def note_progress(connection: Connection, noted: Sequence[Noted]) -> dict[int, Fate]:
     """Write how far jobs have come on their rows; of a closed execution nothing is written (`Fate.LOST`)."""
-    rows = sorted(noted, key=lambda row: row.execution_id)
+    rows = sorted(noted, key=lambda row: row.key)
     done = persistently(
         connection,
         sql.NOTE_PROGRESS,
         {
-            "execution_ids": [row.execution_id for row in rows],
+            **key_params(row.key for row in rows),
             "done": [row.progress.done for row in rows],
             "totals": [row.progress.total for row in rows],
             "messages": [row.progress.message for row in rows],
             "noted_seconds_ago": [row.noted_seconds_ago for row in rows],
         },
     )
-    return _fates(connection, [row.execution_id for row in rows], done, None)
+    return _fates(connection, [row.key for row in rows], done, None)
 
 
 def _fates(
     connection: Connection,
-    execution_ids: Sequence[int],
+    keys: Sequence[ExecutionKey],
     done: Sequence[Row],
     wanted: Outcome | None,
     missing: Fate = Fate.LOST,
 ) -> dict[int, Fate]:
     fates = dict.fromkeys((row[0] for row in done), Fate.DONE)
-    if len(fates) < len(execution_ids):
-        rest = {execution_id: wanted for execution_id in execution_ids if execution_id not in fates}
+    if len(fates) < len(keys):
+        rest = {key: wanted for key in keys if key.execution_id not in fates}
         fates |= _settle(connection, rest, missing)
     return fates
 
 
-def _moves(connection: Connection, wanted: Mapping[int, Outcome], done: Sequence[Row]) -> dict[int, Moved]:
+def _moves(connection: Connection, wanted: Mapping[ExecutionKey, Outcome], done: Sequence[Row]) -> dict[int, Moved]:
     moves = {row[0]: Moved(Fate.DONE, State(row[1])) for row in done}
     if len(moves) < len(wanted):
-        rest = {execution_id: outcome for execution_id, outcome in wanted.items() if execution_id not in moves}
+        rest = {key: outcome for key, outcome in wanted.items() if key.execution_id not in moves}
         moves |= {execution_id: Moved(fate) for execution_id, fate in _settle(connection, rest).items()}
     return moves
 
 
-def _settle(connection: Connection, wanted: Mapping[int, Outcome | None], missing: Fate = Fate.LOST) -> dict[int, Fate]:
+def _settle(
+    connection: Connection, wanted: Mapping[ExecutionKey, Outcome | None], missing: Fate = Fate.LOST
+) -> dict[int, Fate]:
     """Tell why an act did not find these executions open, by what is written there now.
 
     Only the worker that holds an execution writes these outcomes ("crashed" apart), so to find the one that was
     wanted is to find one's own earlier write, whose reply was lost.
     """
-    fates = dict.fromkeys(wanted, missing)
+    keys = {key.execution_id: key for key in wanted}
+    fates = dict.fromkeys(keys, missing)
     orphans = []
-    for execution_id, outcome, has_job in execute(connection, sql.SETTLE, {"execution_ids": list(wanted)}):
+    for execution_id, outcome, has_job in execute(connection, sql.SETTLE, key_params(wanted)):
         if outcome is None and has_job:
             fates[execution_id] = Fate.LOCKED
         elif outcome is None:
             fates[execution_id] = Fate.LOST
-            orphans.append(execution_id)
+            orphans.append(keys[execution_id])
         else:
-            fates[execution_id] = Fate.DONE_BEFORE if outcome == wanted[execution_id] else Fate.LOST
+            fates[execution_id] = Fate.DONE_BEFORE if outcome == wanted[keys[execution_id]] else Fate.LOST
     remove_orphans(connection, orphans)
     return fates
 
 
-def remove_orphans(connection: Connection, execution_ids: Sequence[int]) -> None:
+def remove_orphans(connection: Connection, keys: Sequence[ExecutionKey]) -> None:
     """Remove open executions whose job somebody deleted past Django, so that no beat carries them on."""
-    if execution_ids:
-        execute(connection, sql.REMOVE_ORPHANS, {"execution_ids": list(execution_ids)})
+    if keys:
+        execute(connection, sql.REMOVE_ORPHANS, key_params(keys))
+
+
+def key_params(keys: Iterable[ExecutionKey]) -> dict[str, str]:
+    """Return the parameters by which a fenced statement names its executions."""
+    keys = list(keys)
+    return {
+        "execution_ids": numbers(key.execution_id for key in keys),
+        "claimed_ms": numbers(key.claimed_ms for key in keys),
+    }

@@ -10,7 +10,7 @@ from django_pgqueue import sql
 from django_pgqueue.db import Connection, execute
 from django_pgqueue.states import State
 
-from .finishes import remove_orphans
+from .finishes import key_params, remove_orphans
 from .persistence import persistently
 from .values import EPOCH, Fate, Held, Moved, Pruned
 
@@ -32,7 +32,7 @@ def rescue(
     fenced by the lease as well, so that a beat in between saves its execution.
     """
     found = list(map(Held._make, execute(connection, sql.RESCUABLE, {})))
-    remove_orphans(connection, [held.execution_id for held in found if held.task_name is None])
+    remove_orphans(connection, [held.key for held in found if held.task_name is None])
     stale = {held.execution_id: held for held in found if held.task_name is not None}
     if not stale:
         return []
@@ -40,7 +40,7 @@ def rescue(
         connection,
         sql.RESCUE,
         {
-            "execution_ids": list(stale),
+            **key_params(held.key for held in stale.values()),
             "delays_seconds": [delay_for(held) for held in stale.values()],
             "error": error,
         },

@@ -74,6 +74,18 @@ class Look(NamedTuple):
     paused_tasks: tuple[str, ...]
 
 
+class ExecutionKey(NamedTuple):
+    """The name of an execution in every fenced statement: its id, and when it was claimed.
+
+    Ids start anew after TRUNCATE ... RESTART IDENTITY (`manage.py flush`) and go back when an older dump is restored.
+    The time of the claim never recurs, so the report of an old execution cannot close a new one of the same id.
+    """
+
+    execution_id: int
+    claimed_ms: float
+    """Whole milliseconds since 1970, by the database's clock."""
+
+
 class Claimed(NamedTuple):
     """A job in this worker's hands: one open execution. `arguments` is JSON text, not decoded yet.
 
@@ -92,16 +104,23 @@ class Claimed(NamedTuple):
     crashes: int
     isolated: bool
     unknown_seconds: float | None
+    claimed_ms: float
+    """See `ExecutionKey`."""
     headers: str | None = None
     """JSON text, not decoded yet either."""
     start_by: float | None = None
     """By the monotonic clock: the job is not to start later. None: whenever."""
 
+    @property
+    def key(self) -> ExecutionKey:
+        """The execution's name in fenced statements."""
+        return ExecutionKey(self.execution_id, self.claimed_ms)
+
 
 class Noted(NamedTuple):
     """What the attempt of an execution has told of its progress, and how many seconds before now."""
 
-    execution_id: int
+    key: ExecutionKey
     progress: Progress
     noted_seconds_ago: float
 
@@ -109,7 +128,7 @@ class Noted(NamedTuple):
 class Succeeded(NamedTuple):
     """An execution that returned: its result as JSON text (None: not kept), its times as seconds before now."""
 
-    execution_id: int
+    key: ExecutionKey
     result: str | None
     started_seconds_ago: float
     finished_seconds_ago: float
@@ -118,7 +137,7 @@ class Succeeded(NamedTuple):
 class Failed(NamedTuple):
     """An execution that failed: `delay_seconds` until the next attempt, or None for no more (dead)."""
 
-    execution_id: int
+    key: ExecutionKey
     outcome: Outcome
     delay_seconds: float | None
     started_seconds_ago: float | None
@@ -131,7 +150,7 @@ class Failed(NamedTuple):
 class Released(NamedTuple):
     """An execution given back: `delay_seconds` from now, or None for the time its job was due at."""
 
-    execution_id: int
+    key: ExecutionKey
     delay_seconds: float | None = None
     error: str = ""
 
@@ -139,7 +158,7 @@ class Released(NamedTuple):
 class Cancelled(NamedTuple):
     """An execution that ended cancelled, with the reason."""
 
-    execution_id: int
+    key: ExecutionKey
     started_seconds_ago: float | None
     finished_seconds_ago: float
     error: str = ""
@@ -156,6 +175,13 @@ class Held(NamedTuple):
     max_attempts: int
     crashes: int
     started: bool
+    claimed_ms: float
+    """See `ExecutionKey`."""
+
+    @property
+    def key(self) -> ExecutionKey:
+        """The execution's name in fenced statements."""
+        return ExecutionKey(self.execution_id, self.claimed_ms)
 
 
 class Moved(NamedTuple):

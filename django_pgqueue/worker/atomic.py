@@ -34,13 +34,13 @@ def finish(connection: Any, report: Report, progress: Progress | None) -> None:
 
 
 def _finish(connection: Any, report: Report, progress: Progress | None) -> Fate:
-    execution_id = report.claimed.execution_id
+    key, execution_id = report.claimed.key, report.claimed.execution_id
     if progress is not None:
-        fate = lifecycle.note_progress(connection, [lifecycle.Noted(execution_id, progress, 0.0)])[execution_id]
+        fate = lifecycle.note_progress(connection, [lifecycle.Noted(key, progress, 0.0)])[execution_id]
         if fate is not Fate.DONE:
             return fate
     if report.ending is Ending.DISCARDED:
-        return lifecycle.succeed_and_discard(connection, [execution_id])[execution_id]
+        return lifecycle.succeed_and_discard(connection, [key])[execution_id]
     now = time.monotonic()
-    row = lifecycle.Succeeded(execution_id, report.result, now - report.started_at, now - report.finished_at)
+    row = lifecycle.Succeeded(key, report.result, now - report.started_at, now - report.finished_at)
     return lifecycle.succeed(connection, [row])[execution_id]

@@ -20,14 +20,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from django_pgqueue.context import Notes
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.progress import Progress
 
 from . import hygiene, letters, memory
 from .drift import surroundings
 from .executor import Attempt
-from .notes import Teller
+from .notes import NoteSink, Teller
 from .report import Report
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -98,7 +97,7 @@ class Cell:
         """Whether a job has gone through the socket, and has not ended: else nothing may be told of it."""
 
     def run(
-        self, claimed: Claimed, timeout_seconds: float | None, notes: Notes, is_asked: Callable[[], bool]
+        self, claimed: Claimed, timeout_seconds: float | None, notes: NoteSink, is_asked: Callable[[], bool]
     ) -> Report:
         """Have one job run; raises `CellDied` if the process ended, `CellKilled` if its time was over.
 
@@ -120,7 +119,7 @@ class Cell:
             if told.pop("execution_id", None) != claimed.execution_id:
                 raise CellDied(self._wait_status())
             if progress := told.pop("progress"):
-                notes.note(claimed.execution_id, Progress(*progress))
+                notes.note(claimed.key, Progress(*progress))
         self._is_busy = self._is_sent = False
         self.is_worn = told.pop("is_worn")
         self.resident_mib = told.pop("resident_mib")
@@ -233,7 +232,7 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
     os._exit(0)
 
 
-def _run(claimed: Claimed, alias: str, notes: Notes, asked_to_cancel: Callable[[], bool]) -> Report:
+def _run(claimed: Claimed, alias: str, notes: NoteSink, asked_to_cancel: Callable[[], bool]) -> Report:
     """Run a job; whatever comes through the socket meanwhile, or its end, is a wish that the job should stop."""
     attempt = Attempt(claimed, alias, notes, asked_to_cancel)
     try:

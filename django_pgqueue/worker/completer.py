@@ -108,11 +108,11 @@ class Completer(Service):
         self, connection: EngineConnection, reports: list[Report]
     ) -> tuple[list[Report], list[Report]]:
         """Write what these attempts have told last; return the reports that may be written, and those that wait."""
-        locked = self.notes.write(connection, [report.claimed.execution_id for report in reports])
+        locked = self.notes.write(connection, [report.claimed.key for report in reports])
         if not locked:
             return reports, []
-        waits = [report for report in reports if report.claimed.execution_id in locked]
-        return [report for report in reports if report.claimed.execution_id not in locked], waits
+        waits = [report for report in reports if report.claimed.key in locked]
+        return [report for report in reports if report.claimed.key not in locked], waits
 
     def _fill_batch(self) -> bool:
         """Take of what waits into what is written; say whether that is as much as one statement should carry."""

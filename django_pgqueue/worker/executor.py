@@ -25,10 +25,11 @@ from .giving_up import CANCELLED, timeout_of
 from .report import EXPIRED, Ending, Report
 
 if TYPE_CHECKING:
-    from django_pgqueue.context import Notes
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.progress import Progress
     from django_pgqueue.task import Task
+
+    from .notes import NoteSink
 
 
 class DoesNotFit(BaseException):
@@ -66,7 +67,7 @@ class Attempt:
     context: TaskContext | None
 
     def __init__(
-        self, claimed: Claimed, alias: str, notes: Notes, asked_elsewhere: Callable[[], bool] | None = None
+        self, claimed: Claimed, alias: str, notes: NoteSink, asked_elsewhere: Callable[[], bool] | None = None
     ) -> None:
         self.claimed = claimed
         self.alias = alias
@@ -131,7 +132,7 @@ class Attempt:
     def note(self, execution_id: int, progress: Progress) -> None:
         """Take note of how far the task is, as it tells its context."""
         self.told = progress
-        self.notes.note(execution_id, progress)
+        self.notes.note(self.claimed.key, progress)
 
     # ---------------------------------------------------------------- steps
 

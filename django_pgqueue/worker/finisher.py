@@ -132,10 +132,6 @@ def _signal_for(report: Report, state: State | None) -> tuple[Any, dict[str, Any
 Writer = Callable[[Connection, Sequence[Report]], dict[int, Moved]]
 
 
-def _ids(reports: Sequence[Report]) -> list[int]:
-    return [report.claimed.execution_id for report in reports]
-
-
 def _ages(report: Report, now: float) -> tuple[float, float]:
     return now - report.started_at, now - report.finished_at
 
@@ -147,23 +143,23 @@ def _all(fates: dict[int, Fate], done: Moved) -> dict[int, Moved]:
 
 def _write_succeeded(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
     now = time.monotonic()
-    rows = [lifecycle.Succeeded(r.claimed.execution_id, r.result, *_ages(r, now)) for r in reports]
+    rows = [lifecycle.Succeeded(r.claimed.key, r.result, *_ages(r, now)) for r in reports]
     return _all(lifecycle.succeed(connection, rows), SUCCEEDED)
 
 
 def _write_discarded(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
-    return _all(lifecycle.succeed_and_discard(connection, _ids(reports)), SUCCEEDED)
+    return _all(lifecycle.succeed_and_discard(connection, [r.claimed.key for r in reports]), SUCCEEDED)
 
 
 def _already_written(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
-    return dict.fromkeys(_ids(reports), SUCCEEDED)
+    return dict.fromkeys([report.claimed.execution_id for report in reports], SUCCEEDED)
 
 
 def _write_failed(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
     now = time.monotonic()
     rows = [
         lifecycle.Failed(
-            r.claimed.execution_id,
+            r.claimed.key,
             Outcome.CRASHED if r.ending is Ending.CRASHED else Outcome.FAILED,
             r.delay_seconds,
             *_ages(r, now),
@@ -177,7 +173,7 @@ def _write_failed(connection: Connection, reports: Sequence[Report]) -> dict[int
 
 
 def _given_back(reports: Sequence[Report]) -> list[lifecycle.Released]:
-    return [lifecycle.Released(r.claimed.execution_id, r.delay_seconds, r.error) for r in reports]
+    return [lifecycle.Released(r.claimed.key, r.delay_seconds, r.error) for r in reports]
 
 
 def _write_released(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
@@ -194,7 +190,7 @@ def _write_snoozed(connection: Connection, reports: Sequence[Report]) -> dict[in
 
 def _write_cancelled(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
     now = time.monotonic()
-    rows = [lifecycle.Cancelled(r.claimed.execution_id, *_ages(r, now), r.error) for r in reports]
+    rows = [lifecycle.Cancelled(r.claimed.key, *_ages(r, now), r.error) for r in reports]
     return _all(lifecycle.end_cancelled(connection, rows), Moved(Fate.DONE, State.CANCELLED))
 
 

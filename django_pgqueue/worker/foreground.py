@@ -54,7 +54,7 @@ def write(connection: Connection, report: Report, notes: Notes) -> None:
     Raises `JobLocked` as `run_here`, and `KeyboardInterrupt` if that has ended it.
     """
     deadline = time.monotonic() + LOCKED_SECONDS
-    while notes.write(connection, [report.claimed.execution_id]) or finish(connection, [report]):
+    while notes.write(connection, [report.claimed.key]) or finish(connection, [report]):
         if time.monotonic() > deadline:
             raise JobLocked(f"job {report.claimed.job_id} stayed locked by another session at its finish")
         time.sleep(0.005)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from django_pgqueue import lifecycle, signals
 from django_pgqueue.db import Connection, wake_workers
-from django_pgqueue.lifecycle import Moved, Released
+from django_pgqueue.lifecycle import ExecutionKey, Moved, Released
 from django_pgqueue.states import State
 
 
@@ -20,13 +20,15 @@ class Execution(Protocol):
     def job_id(self) -> int: ...
     @property
     def task_name(self) -> str | None: ...
+    @property
+    def key(self) -> ExecutionKey: ...
 
 
 def give_back(connection: Connection, held: Sequence[Execution]) -> dict[int, Moved]:
     """Release these executions in one statement; wake others for them, and tell of the jobs that ended cancelled."""
     if not held:
         return {}
-    moves = lifecycle.release(connection, [Released(one.execution_id) for one in held])
+    moves = lifecycle.release(connection, [Released(one.key) for one in held])
     for one in held:
         if moves[one.execution_id].state is State.CANCELLED:
             signals.job_cancelled.send_robust(

@@ -129,7 +129,7 @@ def _guilty(process: Process) -> set[int]:
 
 def _crash(held: Held, error: str) -> Failed:
     delay_seconds = policy.delay_after_crash(held._replace(started=True))
-    return Failed(held.execution_id, Outcome.CRASHED, delay_seconds, None, 0.0, error=error)
+    return Failed(held.key, Outcome.CRASHED, delay_seconds, None, 0.0, error=error)
 
 
 def how_it_died(exit_code: int) -> str:

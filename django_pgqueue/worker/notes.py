@@ -10,14 +10,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import psycopg
 from django.db import DatabaseError
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db import TRANSIENT, Connection, EngineConnection, is_lost, told
-from django_pgqueue.lifecycle import Fate, Noted
+from django_pgqueue.lifecycle import ExecutionKey, Fate, Noted
 
 from .trouble import trouble
 
@@ -40,6 +40,13 @@ class Note(NamedTuple):
     noted_at: float
 
 
+class NoteSink(Protocol):
+    """Where an attempt passes on what its task says of its progress."""
+
+    def note(self, key: ExecutionKey, progress: Progress) -> None:
+        """Keep how far the attempt is; return at once."""
+
+
 class Notes:
     """The latest of each execution that is not written yet.
 
@@ -51,15 +58,15 @@ class Notes:
         """Called when there is something to write, and there was nothing."""
         self._is_told = False
         """Whether that was called since there was nothing."""
-        self._unwritten: dict[int, Note] = {}
+        self._unwritten: dict[ExecutionKey, Note] = {}
         self._written_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._unwritten)
 
-    def note(self, execution_id: int, progress: Progress) -> None:
+    def note(self, key: ExecutionKey, progress: Progress) -> None:
         """Take note of how far an attempt is."""
-        self._unwritten[execution_id] = Note(progress, time.monotonic())
+        self._unwritten[key] = Note(progress, time.monotonic())
         if not self._is_told:  # looked at after the note is there: see `due_in_seconds`
             self._is_told = True
             self.on_news()
@@ -76,15 +83,15 @@ class Notes:
                 return NOTHING_SECONDS
         return max(0.0, self._written_at + WRITE_SECONDS - time.monotonic())
 
-    def write(self, connection: Connection, execution_ids: Iterable[int] | None = None) -> set[int]:
+    def write(self, connection: Connection, keys: Iterable[ExecutionKey] | None = None) -> set[ExecutionKey]:
         """Write what there is, of these executions or of all; return those whose rows were locked: try them again.
 
         What cannot be written for another reason is dropped, with a line in the log: how far a job is must not be in
         the way of how it ends. Raises what a lost connection raises, and then nothing is dropped.
         """
-        wanted = list(self._unwritten) if execution_ids is None else execution_ids
+        wanted = list(self._unwritten) if keys is None else keys
         taken = {key: note for key in wanted if (note := self._unwritten.pop(key, None)) is not None}
-        if execution_ids is None:
+        if keys is None:
             self._written_at = time.monotonic()
         if not taken:
             return set()
@@ -100,11 +107,11 @@ class Notes:
             if trouble.may_speak():
                 logger.warning("the progress of %d jobs cannot be written: %s", len(taken), told(error))
             return set()
-        locked = {key for key in taken if fates[key] is Fate.LOCKED}
+        locked = {key for key in taken if fates[key.execution_id] is Fate.LOCKED}
         self._put_back({key: taken[key] for key in locked})
         return locked
 
-    def _put_back(self, taken: dict[int, Note]) -> None:
+    def _put_back(self, taken: dict[ExecutionKey, Note]) -> None:
         for key, note in taken.items():
             self._unwritten.setdefault(key, note)  # what was told meanwhile is later
 
@@ -121,20 +128,20 @@ class Teller:
         self._sent_at = float("-inf")
         self._latest: Progress | None = None
 
-    def note(self, execution_id: int, progress: Progress) -> None:
+    def note(self, key: ExecutionKey, progress: Progress) -> None:
         """Take note, and send it unless another was just sent."""
         self._latest = progress
         now = time.monotonic()
         if now - self._sent_at >= TELL_SECONDS:
             self._sent_at = now
             with suppress(OSError):  # nobody is there to read it any more: the end will show
-                self._send(self.message(execution_id))
+                self._send(self.message(key.execution_id))
 
     def message(self, execution_id: int) -> dict[str, Any]:
         """Return what is sent, with the end of the attempt too."""
         return {"execution_id": execution_id, "progress": self._latest and list(self._latest[:3])}
 
 
-def _as_rows(taken: dict[int, Note]) -> list[Noted]:
+def _as_rows(taken: dict[ExecutionKey, Note]) -> list[Noted]:
     now = time.monotonic()
     return [Noted(key, note.progress, now - note.noted_at) for key, note in taken.items()]

@@ -47,6 +47,7 @@ def as_held(claimed: Claimed) -> Held:
         claimed.max_attempts,
         claimed.crashes,
         started=True,
+        claimed_ms=claimed.claimed_ms,
     )
 
 

@@ -120,7 +120,7 @@ def test_a_job_that_really_failed(operator: Client, make_job: JobMaker) -> None:
         [claimed] = lifecycle.claim(engine, cursors, limit=1, free_slots=1, worker_id=worker_id, lease_seconds=60.0)
         page = page_of(operator, job)
         assert "running" in page and f"{JOBS}{job.pk}/cancel/" in page
-        failed = Failed(claimed.execution_id, Outcome.FAILED, None, 2.0, 1.0, "app.Error", "broke", "Traceback …")
+        failed = Failed(claimed.key, Outcome.FAILED, None, 2.0, 1.0, "app.Error", "broke", "Traceback …")
         lifecycle.fail(engine, [failed])
     page = page_of(operator, job)
     for expected in ("pgqueue-dead", "ran 1.0 s", "app.Error", "broke", "<details", "box:7"):

@@ -105,7 +105,7 @@ def test_what_was_given_back_is_no_attempt():
 
 def test_a_lost_worker_is_an_error():
     result = tasks.noop.enqueue()
-    lost = Failed(claim_one().execution_id, Outcome.CRASHED, None, 0.0, 0.0, "", "its worker was lost", "")
+    lost = Failed(claim_one().key, Outcome.CRASHED, None, 0.0, 0.0, "", "its worker was lost", "")
     fail(connection, [lost])
     result.refresh()
     assert (result.status, result.worker_ids) == (TaskResultStatus.FAILED, ["5"])

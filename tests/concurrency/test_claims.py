@@ -185,11 +185,11 @@ def test_unknown_seconds_grow_from_the_first_worker_that_did_not_know(engine):
     helpers.make_job(engine)
     one = helpers.claim_one(engine)
     assert one.unknown_seconds is None
-    lifecycle.release(engine, [lifecycle.Released(one.execution_id)], unknown=True)
+    lifecycle.release(engine, [lifecycle.Released(one.key)], unknown=True)
     engine.execute("UPDATE pgqueue_job SET unknown_since = unknown_since - interval '100 s'")
     again = helpers.claim_one(engine)
     assert again.unknown_seconds == pytest.approx(100, abs=5)
-    lifecycle.release(engine, [lifecycle.Released(again.execution_id)], unknown=True)
+    lifecycle.release(engine, [lifecycle.Released(again.key)], unknown=True)
     assert helpers.claim_one(engine).unknown_seconds == pytest.approx(100, abs=5)
 
 

@@ -49,15 +49,16 @@ class Crowd:
         with self.lock:
             self.handed_out += [(one.job_id, one.execution_id) for one in claimed]
         job_of = {one.execution_id: one.job_id for one in claimed}
+        key_of = {one.execution_id: one.key for one in claimed}
         chance.shuffle(claimed)
         back = [one.execution_id for one in claimed if chance.random() < 0.1]
         left = [one for one in job_of if one not in back]
         while back:
-            moved = self._persist(lifecycle.release, connection, [Released(one) for one in back])
+            moved = self._persist(lifecycle.release, connection, [Released(key_of[one]) for one in back])
             back = [one for one, (fate, _) in moved.items() if fate is Fate.LOCKED]
             self._count(given_back=sum(fate is Fate.DONE for fate, _ in moved.values()))
         while left:
-            fates = self._persist(lifecycle.succeed, connection, helpers.succeeded(*left))
+            fates = self._persist(lifecycle.succeed, connection, helpers.succeeded(*[key_of[one] for one in left]))
             assert set(fates.values()) <= {Fate.DONE, Fate.LOCKED}
             left = [one for one, fate in fates.items() if fate is Fate.LOCKED]
             self._count(done=[job_of[one] for one, fate in fates.items() if fate is Fate.DONE])

@@ -68,7 +68,7 @@ def test_under_a_held_snapshot_the_last_claims_cost_what_the_first_did(engine, s
         cursor, by_cursor, from_start = Cursor(), [], []
         while claimed := claim(engine, cursor):
             cursor = helpers.cursor_after(claimed)
-            lifecycle.succeed(engine, helpers.succeeded(*(one.execution_id for one in claimed)))
+            lifecycle.succeed(engine, helpers.succeeded(*(one.key for one in claimed)))
             if claimed[-1].job_id % (JOBS // 10) == 0 and claimed[-1].job_id < JOBS:
                 by_cursor.append(buffers(engine, cursor))
                 from_start.append(buffers(engine, Cursor()))
@@ -107,7 +107,7 @@ def test_jobs_that_came_back_behind_the_cursor_are_found_from_the_start(engine, 
     cursor = helpers.cursor_after(claimed)
     if way == "released":
         back = job_ids[1]
-        lifecycle.release(engine, [lifecycle.Released(claimed[1].execution_id)])
+        lifecycle.release(engine, [lifecycle.Released(claimed[1].key)])
     else:
         back = later
         engine.execute(

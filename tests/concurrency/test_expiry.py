@@ -36,7 +36,7 @@ def test_one_that_runs_goes_on_and_its_next_attempt_is_too_late(engine):
     claimed = helpers.claim_one(engine)
     db.clock.shift_seconds = 61.0
     assert expire(engine) == []
-    lifecycle.fail(engine, helpers.failed(claimed.execution_id))
+    lifecycle.fail(engine, helpers.failed(claimed.key))
     assert expire(engine) == [job_id]
 
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from psycopg.types.json import Jsonb
 
 from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle import Cancelled, Fate, Moved, Released, application
+from django_pgqueue.lifecycle import Cancelled, ExecutionKey, Fate, Moved, Released, application
 from django_pgqueue.states import FINISHED, TRANSITIONS, Act, Outcome, State
 from tests import helpers
 from tests.test_stateful import WRONG
@@ -97,7 +97,7 @@ class Sessions(RuleBasedStateMachine):
     def begin_history(self, count: int, most: int, lease: float) -> None:
         self.open: list[list[Callable[[], None]] | None] = [None, None]
         self.told: dict[int, Outcome] = {}
-        self.known: set[int] = set()
+        self.known: dict[int, ExecutionKey] = {}
         self.fresh: dict[int, int] = {}
         helpers.clear_tables(self.watcher)
         self.watcher.execute("DELETE FROM history")
@@ -173,8 +173,8 @@ class Sessions(RuleBasedStateMachine):
     def claim(self, who: int, connection: Any, limit: int, lease: float) -> None:
         claimed = helpers.claim_all(connection, limit=limit, worker_id=who, lease_seconds=lease)
         assert len({one.job_id for one in claimed}) == len(claimed) <= limit
-        assert not {one.execution_id for one in claimed} & self.known
-        self.known.update(one.execution_id for one in claimed)
+        assert not {one.execution_id for one in claimed} & set(self.known)
+        self.known.update({one.execution_id: one.key for one in claimed})
 
     def enqueue(self, who: int, connection: Any) -> None:
         job_id = helpers.make_job(connection, max_attempts=2)
@@ -191,17 +191,16 @@ class Sessions(RuleBasedStateMachine):
         lifecycle.set_aside(connection, job_id, worker_id=1, exception_class="X", error="cannot be read")
 
     def finish(self, who: int, connection: Any, name: str, execution_id: int) -> None:
-        again = helpers.failed(
-            execution_id, 0.0 if execution_id % 2 else None, "crashed" if name == "crash" else "failed"
-        )
+        key = self.known.get(execution_id, ExecutionKey(execution_id, 0.0))
+        again = helpers.failed(key, 0.0 if execution_id % 2 else None, "crashed" if name == "crash" else "failed")
         acts: dict[str, Callable[[], Any]] = {
-            "succeed": lambda: lifecycle.succeed(connection, helpers.succeeded(execution_id)),
-            "discard": lambda: lifecycle.succeed_and_discard(connection, [execution_id]),
+            "succeed": lambda: lifecycle.succeed(connection, helpers.succeeded(key)),
+            "discard": lambda: lifecycle.succeed_and_discard(connection, [key]),
             "fail": lambda: lifecycle.fail(connection, self.last(connection, again)),
             "crash": lambda: lifecycle.fail(connection, self.last(connection, again)),
-            "release": lambda: lifecycle.release(connection, [Released(execution_id)]),
-            "snooze": lambda: lifecycle.snooze(connection, [Released(execution_id, 0.0)]),
-            "obey": lambda: lifecycle.end_cancelled(connection, [Cancelled(execution_id, None, 0.0)]),
+            "release": lambda: lifecycle.release(connection, [Released(key)]),
+            "snooze": lambda: lifecycle.snooze(connection, [Released(key, 0.0)]),
+            "obey": lambda: lifecycle.end_cancelled(connection, [Cancelled(key, None, 0.0)]),
         }
         told = acts[name]()[execution_id]
         if (told.fate if isinstance(told, Moved) else told) is Fate.DONE:
@@ -212,7 +211,7 @@ class Sessions(RuleBasedStateMachine):
         row = connection.execute(
             "SELECT job.max_attempts <= execution.attempt FROM pgqueue_execution AS execution "
             "JOIN pgqueue_job AS job ON job.id = job_id WHERE execution.id = %s",
-            [failed[0].execution_id],
+            [failed[0].key.execution_id],
         ).fetchone()
         return [failed[0]._replace(delay_seconds=None)] if row and row[0] else failed
 

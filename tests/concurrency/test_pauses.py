@@ -21,7 +21,7 @@ def claimable(engine):
     look = lifecycle.look(engine)
     lanes = [lane for lane, seconds in look.due_in.items() if seconds <= 0]
     claimed = helpers.claim_all(engine, *lanes, paused_tasks=look.paused_tasks) if lanes else []
-    lifecycle.release(engine, [lifecycle.Released(one.execution_id) for one in claimed])
+    lifecycle.release(engine, [lifecycle.Released(one.key) for one in claimed])
     return {one.job_id for one in claimed}
 
 

@@ -41,16 +41,16 @@ def test_for_its_period_there_is_no_other_and_then_there_is(engine, later):
 
 
 def runs(engine):
-    lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).execution_id))
+    lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
 
 
 def is_gone_with_its_success(engine):
-    lifecycle.succeed_and_discard(engine, [helpers.claim_one(engine).execution_id])
+    lifecycle.succeed_and_discard(engine, [helpers.claim_one(engine).key])
 
 
 def dies_and_is_retried(engine):
     claimed = helpers.claim_one(engine)
-    lifecycle.fail(engine, helpers.failed(claimed.execution_id, None))
+    lifecycle.fail(engine, helpers.failed(claimed.key, None))
     assert lifecycle.retry(engine, [claimed.job_id]) == {claimed.job_id: "ready"}
 
 

@@ -73,7 +73,7 @@ def test_a_cancel_judges_the_state_after_its_lock_not_before(engine, second, gat
 
 def test_a_cancel_against_a_failing_attempt_cancels_what_became_ready(engine, second, running, first_try):
     with helpers.transaction(engine):
-        lifecycle.fail(engine, helpers.failed(running.execution_id, 60.0))
+        lifecycle.fail(engine, helpers.failed(running.key, 60.0))
         cancelling = helpers.Background(lambda: lifecycle.cancel(second, [running.job_id]))
         assert first_try.wait(10)
         engine.execute("COMMIT")
@@ -83,7 +83,7 @@ def test_a_cancel_against_a_failing_attempt_cancels_what_became_ready(engine, se
 
 def test_a_cancel_inside_whose_window_an_attempt_fails_cancels_the_ready_job(engine, second, running, gates):
     with gates("CANCEL", second, lambda: lifecycle.cancel(second, [running.job_id])) as cancelling:
-        lifecycle.fail(engine, helpers.failed(running.execution_id, 60.0))
+        lifecycle.fail(engine, helpers.failed(running.key, 60.0))
     assert cancelling.result() == {running.job_id: State.CANCELLED}
 
 
@@ -97,7 +97,7 @@ def test_a_cancel_inside_whose_window_an_attempt_fails_cancels_the_ready_job(eng
     ids=["fail", "release", "snooze"],
 )
 def test_a_request_to_cancel_inside_its_window_is_obeyed_by(engine, second, running, gates, statement, act):
-    with gates(statement, engine, lambda: act(engine, running.execution_id)) as ending:
+    with gates(statement, engine, lambda: act(engine, running.key)) as ending:
         assert lifecycle.cancel(second, [running.job_id]) == {running.job_id: State.RUNNING}
     assert ending.result() == {running.execution_id: Moved(Fate.DONE, State.CANCELLED)}
     assert helpers.state_of(second, running.job_id) == "cancelled"
@@ -126,7 +126,7 @@ def test_operators_acts_judge_the_state_after_the_lock(engine, second, gates, st
 def test_a_rescue_leaves_what_is_being_finished(impatient, second, running):
     helpers.end_lease(impatient)
     with helpers.transaction(second):
-        assert the_fate(lifecycle.succeed(second, helpers.succeeded(running.execution_id))) is Fate.DONE
+        assert the_fate(lifecycle.succeed(second, helpers.succeeded(running.key))) is Fate.DONE
         assert helpers.rescue(impatient) == {}
         second.execute("COMMIT")
     assert helpers.rescue(impatient) == {}
@@ -137,9 +137,9 @@ def test_a_finish_of_what_is_being_rescued_is_locked_and_then_lost(impatient, se
     helpers.end_lease(second)
     with helpers.transaction(second):
         assert the_fate(helpers.rescue(second)).state is State.READY
-        assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(running.execution_id))) is Fate.LOCKED
+        assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(running.key))) is Fate.LOCKED
         second.execute("COMMIT")
-    assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(running.execution_id))) is Fate.LOST
+    assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(running.key))) is Fate.LOST
     assert helpers.state_of(second, running.job_id) == "ready"
 
 
@@ -159,7 +159,7 @@ WORDS = ENDS | {
 @pytest.mark.parametrize("statement", WORDS)
 def test_no_end_of_an_execution_counts_once_a_rescue_came_inside_its_window(engine, second, running, gates, statement):
     helpers.end_lease(second)
-    with gates(statement, engine, lambda: WORDS[statement](engine, running.execution_id)) as ending:
+    with gates(statement, engine, lambda: WORDS[statement](engine, running.key)) as ending:
         assert the_fate(helpers.rescue(second)).fate is Fate.DONE
         before = helpers.everything(second)
     assert the_fate(ending.result()) in {Fate.LOST, Moved(Fate.LOST)}
@@ -169,37 +169,37 @@ def test_no_end_of_an_execution_counts_once_a_rescue_came_inside_its_window(engi
 @pytest.mark.parametrize("statement", WORDS)
 def test_no_end_of_an_execution_counts_when_its_job_runs_again_elsewhere(engine, second, running, gates, statement):
     """The state is running and the attempt is the same: only the execution tells."""
-    with gates(statement, engine, lambda: WORDS[statement](engine, running.execution_id)) as ending:
-        lifecycle.snooze(second, [Released(running.execution_id)])
+    with gates(statement, engine, lambda: WORDS[statement](engine, running.key)) as ending:
+        lifecycle.snooze(second, [Released(running.key)])
         again = helpers.claim_one(second, worker_id=2)
         assert (again.job_id, again.attempt) == (running.job_id, running.attempt)
         before = helpers.everything(second)
     assert the_fate(ending.result()) in {Fate.LOST, Moved(Fate.LOST)}
     assert helpers.everything(second) == before
-    assert the_fate(WORDS[statement](engine, running.execution_id)) in {Fate.LOST, Moved(Fate.LOST)}
+    assert the_fate(WORDS[statement](engine, running.key)) in {Fate.LOST, Moved(Fate.LOST)}
     assert helpers.everything(second) == before
 
 
 def test_progress_waits_for_no_finish_and_a_finish_for_no_progress(engine, second, running):
     with helpers.transaction(second):
-        assert the_fate(WORDS["NOTE_PROGRESS"](second, running.execution_id)) is Fate.DONE
-        assert the_fate(WORDS["SUCCEED"](engine, running.execution_id)) is Fate.LOCKED
+        assert the_fate(WORDS["NOTE_PROGRESS"](second, running.key)) is Fate.DONE
+        assert the_fate(WORDS["SUCCEED"](engine, running.key)) is Fate.LOCKED
         second.execute("COMMIT")
     with helpers.transaction(second):
-        assert the_fate(WORDS["SUCCEED"](second, running.execution_id)) is Fate.DONE
-        assert the_fate(WORDS["NOTE_PROGRESS"](engine, running.execution_id)) is Fate.LOCKED
+        assert the_fate(WORDS["SUCCEED"](second, running.key)) is Fate.DONE
+        assert the_fate(WORDS["NOTE_PROGRESS"](engine, running.key)) is Fate.LOCKED
         second.execute("COMMIT")
-    assert the_fate(WORDS["NOTE_PROGRESS"](engine, running.execution_id)) is Fate.LOST
+    assert the_fate(WORDS["NOTE_PROGRESS"](engine, running.key)) is Fate.LOST
     assert helpers.job_row(engine, running.job_id)["progress_done"] == 7.0
 
 
 def test_a_retry_inside_whose_window_a_job_tells_keeps_the_last_word(engine, second, running, gates):
-    lifecycle.fail(engine, helpers.failed(running.execution_id, None))
+    lifecycle.fail(engine, helpers.failed(running.key, None))
     with gates("RETRY", engine, lambda: lifecycle.retry(engine, [running.job_id])) as retrying:
         lifecycle.retry(second, [running.job_id])
         again = helpers.claim_one(second)
-        WORDS["NOTE_PROGRESS"](second, again.execution_id)
-        lifecycle.fail(second, helpers.failed(again.execution_id, None))
+        WORDS["NOTE_PROGRESS"](second, again.key)
+        lifecycle.fail(second, helpers.failed(again.key, None))
     assert retrying.result() == {running.job_id: State.READY}
     assert helpers.job_row(engine, running.job_id)["progress_done"] == 7.0
 
@@ -207,7 +207,7 @@ def test_a_retry_inside_whose_window_a_job_tells_keeps_the_last_word(engine, sec
 def test_a_rescue_inside_whose_window_the_attempt_succeeded_does_nothing(engine, second, running, gates):
     helpers.end_lease(engine)
     with gates("RESCUE", engine, lambda: helpers.rescue(engine)) as rescuing:
-        lifecycle.succeed(second, helpers.succeeded(running.execution_id))
+        lifecycle.succeed(second, helpers.succeeded(running.key))
     assert rescuing.result() == {}
     assert helpers.state_of(engine, running.job_id) == "succeeded"
 
@@ -237,17 +237,17 @@ def test_the_late_success_of_a_worker_thought_lost_is_lost(engine, second, runni
     helpers.end_lease(second)
     helpers.rescue(second)
     again = helpers.claim_one(second, worker_id=2)
-    assert the_fate(lifecycle.succeed(engine, helpers.succeeded(running.execution_id))) is Fate.LOST
-    assert the_fate(lifecycle.succeed(second, helpers.succeeded(again.execution_id))) is Fate.DONE
-    assert the_fate(lifecycle.succeed(engine, helpers.succeeded(running.execution_id))) is Fate.LOST
+    assert the_fate(lifecycle.succeed(engine, helpers.succeeded(running.key))) is Fate.LOST
+    assert the_fate(lifecycle.succeed(second, helpers.succeeded(again.key))) is Fate.DONE
+    assert the_fate(lifecycle.succeed(engine, helpers.succeeded(running.key))) is Fate.LOST
 
 
 @pytest.mark.parametrize("statement", ENDS)
 def test_an_act_whose_reply_was_lost_is_told_it_was_done_before(engine, second, running, statement):
-    done = the_fate(ENDS[statement](engine, running.execution_id))
+    done = the_fate(ENDS[statement](engine, running.key))
     assert getattr(done, "fate", done) is Fate.DONE
     before = helpers.everything(engine)
-    again = the_fate(ENDS[statement](second, running.execution_id))
+    again = the_fate(ENDS[statement](second, running.key))
     assert again in {Fate.DONE_BEFORE, Moved(Fate.DONE_BEFORE)}
     assert helpers.everything(engine) == before
 
@@ -259,7 +259,7 @@ def test_a_beat_waits_for_no_finish_and_tells_which_it_could_not_extend(impatien
     helpers.make_jobs(impatient, 5)
     ids = [one.execution_id for one in helpers.claim_all(impatient)]
     with helpers.transaction(second):
-        lifecycle.succeed(second, helpers.succeeded(ids[2]))
+        lifecycle.succeed(second, helpers.succeeded(helpers.key_of(impatient, ids[2])))
         beats = lifecycle.extend(impatient, [1], lease_seconds=60.0)
     assert {beat.execution_id: beat.extended for beat in beats} == {one: one != ids[2] for one in ids}
 
@@ -298,7 +298,7 @@ def test_an_atomic_finish_survives_a_beat_whatever_the_default_isolation(second,
     with db.read_committed(repeatable_read):
         assert Job.objects.count() == 1
         lifecycle.extend(second, [1], lease_seconds=60.0)
-        assert the_fate(lifecycle.succeed(repeatable_read, helpers.succeeded(running.execution_id))) is Fate.DONE
+        assert the_fate(lifecycle.succeed(repeatable_read, helpers.succeeded(running.key))) is Fate.DONE
     assert helpers.state_of(second, running.job_id) == "succeeded"
 
 
@@ -306,7 +306,7 @@ def test_without_read_committed_the_same_finish_would_fail(second, running, repe
     with pytest.raises(OperationalError, match="could not serialize"), transaction.atomic():
         assert Job.objects.count() == 1
         lifecycle.extend(second, [1], lease_seconds=60.0)
-        lifecycle.succeed(repeatable_read, helpers.succeeded(running.execution_id))
+        lifecycle.succeed(repeatable_read, helpers.succeeded(running.key))
     assert helpers.state_of(second, running.job_id) == "running"
 
 
@@ -315,7 +315,7 @@ def test_an_atomic_finish_that_was_rescued_meanwhile_is_lost_and_can_roll_back(s
         Job.objects.create(task_name="effect", arguments={})
         helpers.end_lease(second)
         helpers.rescue(second)
-        assert the_fate(lifecycle.succeed(django, helpers.succeeded(running.execution_id))) is Fate.LOST
+        assert the_fate(lifecycle.succeed(django, helpers.succeeded(running.key))) is Fate.LOST
         transaction.set_rollback(True)
     assert not Job.objects.filter(task_name="effect").exists()
 
@@ -328,7 +328,7 @@ def test_times_are_the_statements_not_the_transactions(engine, second):
         later = helpers.make_job(engine, delay_seconds=60.0)
         helpers.make_job(second)
         claimed = helpers.claim_one(second)
-        lifecycle.succeed(engine, [lifecycle.Succeeded(claimed.execution_id, None, 0.0, 0.0)])
+        lifecycle.succeed(engine, [lifecycle.Succeeded(claimed.key, None, 0.0, 0.0)])
         row = helpers.job_row(engine, later)
         assert row["enqueued_at"] > pause
         assert row["run_after"] - row["enqueued_at"] == timedelta(seconds=60)
@@ -361,12 +361,12 @@ def test_one_locked_job_costs_a_finish_of_500_only_itself(impatient, second):
     stuck = claimed[250]
     with helpers.transaction(second):
         second.execute("UPDATE pgqueue_job SET priority = 5 WHERE id = %s", [stuck.job_id])
-        fates = lifecycle.succeed(impatient, helpers.succeeded(*(one.execution_id for one in claimed)))
+        fates = lifecycle.succeed(impatient, helpers.succeeded(*(one.key for one in claimed)))
         assert {one for one, fate in fates.items() if fate is not Fate.DONE} == {stuck.execution_id}
         assert fates[stuck.execution_id] is Fate.LOCKED
         assert [beat.extended for beat in lifecycle.extend(impatient, [1], lease_seconds=60.0)] == [True]
         assert helpers.rescue(impatient) == {}
-    assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(stuck.execution_id))) is Fate.DONE
+    assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(stuck.key))) is Fate.DONE
 
 
 @pytest.mark.parametrize("statement", ENDS)
@@ -376,9 +376,9 @@ def test_an_end_of_what_another_session_holds_locked_is_no_wait_and_no_loss(
 ):
     before = helpers.everything(impatient)
     with helpers.transaction(second, f"SELECT id FROM {table} FOR UPDATE"):
-        assert the_fate(ENDS[statement](impatient, running.execution_id)) in {Fate.LOCKED, Moved(Fate.LOCKED)}
+        assert the_fate(ENDS[statement](impatient, running.key)) in {Fate.LOCKED, Moved(Fate.LOCKED)}
     assert helpers.everything(impatient) == before
-    done = the_fate(ENDS[statement](impatient, running.execution_id))
+    done = the_fate(ENDS[statement](impatient, running.key))
     assert getattr(done, "fate", done) is Fate.DONE
 
 
@@ -450,11 +450,11 @@ def test_a_job_deleted_while_it_runs_is_lost_to_its_worker_and_harms_nobody(
     delete(second, gone.job_id)
     left = {beat.execution_id for beat in lifecycle.extend(impatient, [1], lease_seconds=60.0)}
     assert other.execution_id in left
-    fate = the_fate(ENDS[statement](impatient, gone.execution_id))
+    fate = the_fate(ENDS[statement](impatient, gone.key))
     missing = statement == "SUCCEED_AND_DISCARD" and delete is by_orm
     assert fate in ({Fate.DONE_BEFORE} if missing else {Fate.LOST, Moved(Fate.LOST)})
     assert [beat.execution_id for beat in lifecycle.extend(impatient, [1], lease_seconds=60.0)] == [other.execution_id]
-    assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(other.execution_id))) is Fate.DONE
+    assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(other.key))) is Fate.DONE
 
 
 @pytest.mark.parametrize("delete", [by_orm, by_sql])
@@ -485,7 +485,7 @@ def test_a_finish_that_meets_a_beat_is_tried_again_whatever_the_default_isolatio
     engine, second, running, gates, isolation, statement
 ):
     engine.execute(f"SET default_transaction_isolation = '{isolation}'")
-    with gates(statement, engine, lambda: ENDS[statement](engine, running.execution_id)) as ending:
+    with gates(statement, engine, lambda: ENDS[statement](engine, running.key)) as ending:
         lifecycle.extend(second, [1], lease_seconds=60.0)
     done = the_fate(ending.result())
     assert getattr(done, "fate", done) is Fate.DONE
@@ -504,10 +504,10 @@ def test_only_executions_without_a_job_are_orphans(engine, second):
     living, orphan, locked = helpers.claim_all(engine)
     for gone in (orphan, locked):
         by_sql(engine, gone.job_id)
-    ids = [living.execution_id, orphan.execution_id, locked.execution_id]
+    keys = [living.key, orphan.key, locked.key]
     with helpers.transaction(second):
         second.execute("SELECT FROM pgqueue_execution WHERE id = %s FOR UPDATE", [locked.execution_id])
-        lifecycle.remove_orphans(engine, ids)
+        lifecycle.remove_orphans(engine, keys)
         assert list(helpers.rows_of(engine, "pgqueue_execution")) == [living.execution_id, locked.execution_id]
-    lifecycle.remove_orphans(engine, ids)
+    lifecycle.remove_orphans(engine, keys)
     assert list(helpers.rows_of(engine, "pgqueue_execution")) == [living.execution_id]

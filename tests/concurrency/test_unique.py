@@ -39,7 +39,7 @@ def test_while_it_runs_as_asked(engine, ready_only):
     helpers.enqueue_unique(engine, KEY, ready_only=ready_only)
     claimed = helpers.claim_one(engine)
     assert bool(helpers.enqueue_unique(engine, KEY, ready_only=ready_only)) is ready_only
-    lifecycle.succeed(engine, helpers.succeeded(claimed.execution_id))
+    lifecycle.succeed(engine, helpers.succeeded(claimed.key))
     assert bool(helpers.enqueue_unique(engine, KEY, ready_only=ready_only)) is not ready_only
 
 
@@ -49,12 +49,12 @@ def lost_with_its_worker(engine, claimed):
 
 
 ENDS = {
-    "succeeded": lambda engine, one: lifecycle.succeed(engine, helpers.succeeded(one.execution_id)),
-    "gone": lambda engine, one: lifecycle.succeed_and_discard(engine, [one.execution_id]),
-    "dead": lambda engine, one: lifecycle.fail(engine, helpers.failed(one.execution_id, None)),
+    "succeeded": lambda engine, one: lifecycle.succeed(engine, helpers.succeeded(one.key)),
+    "gone": lambda engine, one: lifecycle.succeed_and_discard(engine, [one.key]),
+    "dead": lambda engine, one: lifecycle.fail(engine, helpers.failed(one.key, None)),
     "lost with its worker": lost_with_its_worker,
     "stopped": lambda engine, one: lifecycle.end_cancelled(
-        engine, [lifecycle.Cancelled(one.execution_id, *helpers.AGES, "as asked")]
+        engine, [lifecycle.Cancelled(one.key, *helpers.AGES, "as asked")]
     ),
 }
 
@@ -139,7 +139,7 @@ def test_a_call_that_cannot_replace_what_runs_does_not_hold_up_its_end(engine, s
     claimed = helpers.claim_one(engine)
     second.execute("BEGIN")
     assert not replace(second, OTHER_CALL)
-    lifecycle.succeed(engine, helpers.succeeded(claimed.execution_id))
+    lifecycle.succeed(engine, helpers.succeeded(claimed.key))
     assert helpers.job_row(engine, claimed.job_id)["state"] == "succeeded"
     second.execute("COMMIT")
 
@@ -158,7 +158,7 @@ def test_many_sessions_at_once_make_one_job(new_connection):
 def test_a_replacement_takes_the_place_of_what_waits_with_all_attempts(engine):
     job = helpers.enqueue_unique(engine, KEY, delay_seconds=60.0)
     lifecycle.run_now(engine, [job.job_id])
-    lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).execution_id, 600.0))
+    lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).key, 600.0))
     replaced = helpers.enqueue_unique(engine, KEY, replace=True, arguments=OTHER_CALL, delay_seconds=5.0, priority=9)
     assert replaced.job_id == job.job_id
     row = helpers.job_row(engine, job.job_id)
@@ -170,23 +170,23 @@ def test_a_replacement_takes_the_place_of_what_waits_with_all_attempts(engine):
 # ------------------------------------------------------------------ nothing is stuck on a key
 
 
-def back_by_release(engine, execution_ids):
-    return lifecycle.release(engine, [lifecycle.Released(one) for one in execution_ids])
+def back_by_release(engine, keys):
+    return lifecycle.release(engine, [lifecycle.Released(one) for one in keys])
 
 
-def back_by_snooze(engine, execution_ids):
-    return lifecycle.snooze(engine, [lifecycle.Released(one, 1.0) for one in execution_ids])
+def back_by_snooze(engine, keys):
+    return lifecycle.snooze(engine, [lifecycle.Released(one, 1.0) for one in keys])
 
 
-def back_by_failure(engine, execution_ids):
-    return lifecycle.fail(engine, [row for one in execution_ids for row in helpers.failed(one)])
+def back_by_failure(engine, keys):
+    return lifecycle.fail(engine, [row for one in keys for row in helpers.failed(one)])
 
 
-def back_by_crash(engine, execution_ids):
-    return lifecycle.fail(engine, [row for one in execution_ids for row in helpers.failed(one, 0.0, Outcome.CRASHED)])
+def back_by_crash(engine, keys):
+    return lifecycle.fail(engine, [row for one in keys for row in helpers.failed(one, 0.0, Outcome.CRASHED)])
 
 
-def back_by_rescue(engine, execution_ids):
+def back_by_rescue(engine, keys):
     helpers.end_lease(engine)
     return helpers.rescue(engine)
 
@@ -199,7 +199,7 @@ def test_what_comes_back_while_another_waits_does_so_without_its_key_and_with_it
     claimed = helpers.claim_all(engine)
     assert len(claimed) == 3
     newer = helpers.enqueue_unique(engine, KEY, ready_only=True)
-    moves = back(engine, sorted(one.execution_id for one in claimed))
+    moves = back(engine, sorted(one.key for one in claimed))
     assert {moved.state for moved in moves.values()} == {"ready"}
     keys = {one.job_id: key_of(engine, one.job_id) for one in claimed}
     assert sorted(keys.values(), key=str) == [None, None, "order:8"]
@@ -210,7 +210,7 @@ def test_what_comes_back_while_another_waits_does_so_without_its_key_and_with_it
 
 def dead_with_key(engine, key=KEY):
     job = helpers.enqueue_unique(engine, key)
-    lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).execution_id, None))
+    lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).key, None))
     return job.job_id
 
 

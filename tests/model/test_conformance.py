@@ -11,7 +11,7 @@ import pytest
 from django.test import override_settings
 
 from django_pgqueue import lifecycle, sql
-from django_pgqueue.lifecycle import Failed, Fate, Released
+from django_pgqueue.lifecycle import ExecutionKey, Failed, Fate, Released
 from django_pgqueue.states import Outcome, State
 from django_pgqueue.worker import policy
 from tests import helpers
@@ -106,23 +106,26 @@ class Replay:
 
     def write(self, execution_id: int, ending: Outcome, before: World) -> Fate:
         if ending is Outcome.SUCCEEDED:
-            return lifecycle.succeed(self.engine, helpers.succeeded(execution_id))[execution_id]
+            return lifecycle.succeed(self.engine, helpers.succeeded(self.key(execution_id)))[execution_id]
         if ending is Outcome.RELEASED:
-            return lifecycle.release(self.engine, [Released(execution_id)])[execution_id].fate
+            return lifecycle.release(self.engine, [Released(self.key(execution_id))])[execution_id].fate
         return lifecycle.fail(self.engine, [self.failure(execution_id, ending)])[execution_id].fate
+
+    def key(self, execution_id: int) -> ExecutionKey:
+        return helpers.key_of(self.engine, execution_id)
 
     def failure(self, execution_id: int, ending: Outcome) -> Failed:
         row = helpers.execution_row(self.engine, execution_id)
         job = helpers.job_row(self.engine, self.job_id)
         if row is None or job is None:
-            return Failed(execution_id, ending, 0.0, None, 0.0)
+            return Failed(self.key(execution_id), ending, 0.0, None, 0.0)
         most = self.rules.max_attempts
         if ending is Outcome.CRASHED:
-            held = lifecycle.Held(execution_id, 0, helpers.NOOP, "", job["attempt"], most, job["crashes"], True)
+            held = lifecycle.Held(execution_id, 0, helpers.NOOP, "", job["attempt"], most, job["crashes"], True, 0.0)
             delay = policy.delay_after_crash(held)
         else:
             delay = None if row["attempt"] >= most else 0.0
-        return Failed(execution_id, ending, delay and 0.0, None, 0.0)
+        return Failed(self.key(execution_id), ending, delay and 0.0, None, 0.0)
 
     def commit(self, before: World, act: Act) -> Fate | None:
         if act.way == "failed":

@@ -128,7 +128,7 @@ def test_the_viewer_sees_and_the_operator_acts_in_the_admin(superuser, as_role):
     job_id = helpers.make_job(superuser, task_name="tests.app.tasks.add", delay_seconds=3600.0)
     dead_id = helpers.make_job(superuser, queue_name="other")
     [claimed] = helpers.claim_all(superuser, lifecycle.Lane("other", 0))
-    lifecycle.fail(superuser, helpers.failed(claimed.execution_id, None))
+    lifecycle.fail(superuser, helpers.failed(claimed.key, None))
     urls = [
         "job/",
         "job/?state=dead",

@@ -80,7 +80,7 @@ def test_ends_are_told_of_and_what_goes_on_is_not(engine, completer, said, end):
     completer.awaited.hear(str(job_id))
     one, other = helpers.claim_all(engine)
     if end == "wrote its end itself":
-        lifecycle.succeed(engine, helpers.succeeded(one.execution_id, other.execution_id))
+        lifecycle.succeed(engine, helpers.succeeded(one.key, other.key))
     finish(completer, *(report(claimed, **(ENDS | GO_ON)[end]) for claimed in (one, other)))
     assert said() == ([str(job_id)] if end in ENDS else [])
     assert len(completer.awaited) == (end in GO_ON), "told of once"

@@ -28,7 +28,7 @@ class Jobs:
         self.hand = Hand(4)
 
     def start(self, key: int, name: str = "shop.tasks.one") -> None:
-        self.hand.add([Claimed(key, key, name, "default", 0, datetime.now(UTC), "{}", 1, 1, 0, False, None)])
+        self.hand.add([Claimed(key, key, name, "default", 0, datetime.now(UTC), "{}", 1, 1, 0, False, None, 0.0)])
         assert self.hand.start(key, 0, wait=False) is not None
 
     def end(self, key: int) -> None:

@@ -78,7 +78,7 @@ def drain(fetcher, finish_on=None):
         taken = take(fetcher)
         everything += taken
         if finish_on is not None and taken:
-            lifecycle.succeed(finish_on, helpers.succeeded(*(one.execution_id for one in taken)))
+            lifecycle.succeed(finish_on, helpers.succeeded(*(one.key for one in taken)))
     return everything
 
 
@@ -183,7 +183,7 @@ def test_a_retried_job_is_found_again(engine, make_fetcher):
     fetcher = make_fetcher(capacity=10)
     claimed = drain(fetcher)
     assert [one.job_id for one in claimed] == job_ids
-    lifecycle.release(engine, [lifecycle.Released(claimed[0].execution_id)])
+    lifecycle.release(engine, [lifecycle.Released(claimed[0].key)])
     fetcher.look_afresh()
     assert [one.job_id for one in drain(fetcher)] == [job_ids[0]]
 
@@ -226,7 +226,7 @@ def test_an_idle_fetcher_looks_often_at_first_and_then_sleeps_until_something_is
 
 def test_a_hand_starts_no_more_than_its_capacity():
     hand = Hand(1)
-    jobs = [lifecycle.Claimed(n, n, "t", "q", 0, lifecycle.EPOCH, "{}", 1, 1, 0, False, None) for n in (1, 2)]
+    jobs = [lifecycle.Claimed(n, n, "t", "q", 0, lifecycle.EPOCH, "{}", 1, 1, 0, False, None, 0.0) for n in (1, 2)]
     hand.add(jobs)
     assert hand.start(1, 0, wait=False) == jobs[0]
     with pytest.raises(Full):

@@ -9,7 +9,7 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db import EngineConnection
-from django_pgqueue.lifecycle import Fate
+from django_pgqueue.lifecycle import ExecutionKey, Fate
 from django_pgqueue.progress import Progress
 from django_pgqueue.worker import notes as module
 from django_pgqueue.worker.completer import LOCKED_PAUSE_SECONDS, Completer
@@ -18,6 +18,8 @@ from django_pgqueue.worker.notes import Notes, Teller
 from django_pgqueue.worker.report import Ending, Report
 from django_pgqueue.worker.trouble import Trouble
 from tests import helpers
+
+KEY = ExecutionKey(7, 0.0)
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def written(monkeypatch):
     original = lifecycle.note_progress
 
     def note_progress(connection, noted):
-        calls.append({row.execution_id: row.progress.done for row in noted})
+        calls.append({row.key: row.progress.done for row in noted})
         return original(connection, noted)
 
     monkeypatch.setattr(lifecycle, "note_progress", note_progress)
@@ -59,18 +61,18 @@ def succeeded(claimed):
 
 def test_the_latest_of_all_jobs_go_in_one_statement_and_then_none_for_a_second(engine, completer, written):
     helpers.make_jobs(engine, 3)
-    ids = [one.execution_id for one in helpers.claim_all(engine)]
+    keys = [one.key for one in helpers.claim_all(engine)]
     for step in range(100):
-        for execution_id in ids:
-            completer.notes.note(execution_id, Progress(step, 99))
+        for key in keys:
+            completer.notes.note(key, Progress(step, 99))
     assert 0.5 < completer.tick() <= 60
-    assert written == [dict.fromkeys(ids, 99)]
-    completer.notes.note(ids[0], Progress(1))
+    assert written == [dict.fromkeys(keys, 99)]
+    completer.notes.note(keys[0], Progress(1))
     assert 0.5 < completer.tick() <= 1
     assert len(written) == 1
     completer.notes._written_at -= 1
     assert completer.tick() == module.NOTHING_SECONDS
-    assert written[1:] == [{ids[0]: 1}]
+    assert written[1:] == [{keys[0]: 1}]
 
 
 def test_where_nobody_tells_nothing_is_asked(completer):
@@ -83,12 +85,12 @@ def test_only_the_first_news_wakes_and_again_after_there_was_nothing():
     woken = []
     notes = Notes(lambda: woken.append(1))
     for step in range(10):
-        notes.note(step, Progress(step))
+        notes.note(ExecutionKey(step, 0.0), Progress(step))
         assert notes.due_in_seconds == 0
     assert len(woken) == 1
     notes._unwritten.clear()
     assert notes.due_in_seconds == module.NOTHING_SECONDS
-    notes.note(7, Progress(1))
+    notes.note(KEY, Progress(1))
     assert len(woken) == 2
 
 
@@ -108,15 +110,15 @@ def test_what_is_told_between_the_two_looks_of_who_goes_to_sleep_is_seen():
     notes = Notes(lambda: woken.append(1))
     notes._is_told = True
     notes._unwritten = Unwritten()
-    notes.note(7, Progress(1))
+    notes.note(KEY, Progress(1))
     assert notes.due_in_seconds == 0
     assert woken == []
 
 
 def test_the_last_is_written_before_the_end_whenever_the_last_write_was(engine, completer, claimed, written):
-    completer.notes.note(claimed.execution_id, Progress(1, 2))
+    completer.notes.note(claimed.key, Progress(1, 2))
     completer.tick()
-    completer.notes.note(claimed.execution_id, Progress(2, 2, "all"))
+    completer.notes.note(claimed.key, Progress(2, 2, "all"))
     completer.hand_over(succeeded(claimed))
     completer.tick()
     assert helpers.state_of(engine, claimed.job_id) == "succeeded"
@@ -126,7 +128,7 @@ def test_the_last_is_written_before_the_end_whenever_the_last_write_was(engine, 
 
 def test_an_end_waits_for_its_progress_where_the_row_is_locked(engine, second, completer, claimed):
     completer.notes._written_at = time.monotonic()
-    completer.notes.note(claimed.execution_id, Progress(2, 2))
+    completer.notes.note(claimed.key, Progress(2, 2))
     completer.hand_over(succeeded(claimed))
     second.execute("BEGIN")
     second.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [claimed.job_id])
@@ -143,22 +145,22 @@ def test_what_is_told_while_it_is_written_is_not_lost(engine, claimed, monkeypat
     original = lifecycle.note_progress
 
     def slow(connection, noted):
-        notes.note(claimed.execution_id, Progress(2))
+        notes.note(claimed.key, Progress(2))
         return original(connection, noted) | {claimed.execution_id: Fate.LOCKED}
 
-    notes.note(claimed.execution_id, Progress(1))
+    notes.note(claimed.key, Progress(1))
     with monkeypatch.context() as patched:
         patched.setattr(lifecycle, "note_progress", slow)
-        assert notes.write(engine) == {claimed.execution_id}
+        assert notes.write(engine) == {claimed.key}
     assert notes.write(engine) == set()
     assert progress_of(engine, claimed.job_id)[0] == 2.0
 
 
 def test_what_a_closed_execution_tells_is_dropped(engine, claimed):
     notes = Notes()
-    lifecycle.fail(engine, helpers.failed(claimed.execution_id))
+    lifecycle.fail(engine, helpers.failed(claimed.key))
     helpers.claim_one(engine)
-    notes.note(claimed.execution_id, Progress(1))
+    notes.note(claimed.key, Progress(1))
     assert notes.write(engine) == set()
     assert len(notes) == 0
     assert progress_of(engine, claimed.job_id)[0] is None
@@ -173,7 +175,7 @@ def test_an_end_is_written_also_where_progress_may_not_be(engine, completer, cla
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(lifecycle, "note_progress", refuse)
         patched.setattr(module, "trouble", Trouble())
-        completer.notes.note(claimed.execution_id, Progress(1))
+        completer.notes.note(claimed.key, Progress(1))
         completer.hand_over(succeeded(claimed))
         completer.tick()
     assert helpers.state_of(engine, claimed.job_id) == "succeeded"
@@ -182,7 +184,7 @@ def test_an_end_is_written_also_where_progress_may_not_be(engine, completer, cla
 
 def test_it_waits_for_a_lost_connection(engine, claimed):
     notes = Notes()
-    notes.note(claimed.execution_id, Progress(1))
+    notes.note(claimed.key, Progress(1))
     lost = helpers.connect()
     engine.execute("SELECT pg_terminate_backend(%s)", [lost.info.backend_pid])
     with pytest.raises(psycopg.OperationalError):
@@ -194,14 +196,14 @@ def test_it_waits_for_a_lost_connection(engine, claimed):
 
 def test_it_waits_for_a_table_that_is_locked(engine, claimed, monkeypatch):
     notes = Notes()
-    notes.note(claimed.execution_id, Progress(1))
+    notes.note(claimed.key, Progress(1))
 
     def locked(connection, noted):
         raise psycopg.errors.LockNotAvailable
 
     with monkeypatch.context() as patched:
         patched.setattr(lifecycle, "note_progress", locked)
-        assert notes.write(engine) == {claimed.execution_id}
+        assert notes.write(engine) == {claimed.key}
     assert isinstance(engine, EngineConnection)
     assert notes.write(engine) == set()
     assert progress_of(engine, claimed.job_id)[0] == 1.0
@@ -211,7 +213,7 @@ def test_a_loop_that_tells_of_each_step_sends_few_messages_and_the_last_with_its
     sent = []
     teller = Teller(sent.append)
     for step in range(1000):
-        teller.note(7, Progress(step, 999))
+        teller.note(KEY, Progress(step, 999))
     assert sent[0] == {"execution_id": 7, "progress": [0, 999, ""]}
     assert len(sent) < 10
     assert teller.message(7) == {"execution_id": 7, "progress": [999, 999, ""]}
@@ -221,4 +223,4 @@ def test_nobody_to_tell_is_no_failure_of_the_task():
     def gone(message):
         raise BrokenPipeError
 
-    Teller(gone).note(7, Progress(1))
+    Teller(gone).note(KEY, Progress(1))

@@ -230,7 +230,7 @@ def test_what_is_only_late_always_runs_each_tick(clock, release, missed):
 
 
 def finish_all(engine):
-    lifecycle.succeed(engine, helpers.succeeded(*[one.execution_id for one in helpers.claim_all(engine)]))
+    lifecycle.succeed(engine, helpers.succeeded(*[one.key for one in helpers.claim_all(engine)]))
 
 
 @pytest.mark.parametrize("state", ["ready", "running"])

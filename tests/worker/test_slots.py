@@ -63,7 +63,19 @@ def test_who_is_asked_before_its_process_has_the_job_hears_of_it(is_new):
     pipes = [os.pipe(), os.pipe()]
     cell = Cell(0, ours, pipes[0][0], pipes[1][0])
     claimed = Claimed(
-        1, 1, "no task", "default", 0, datetime.now(UTC), "{}", 1, 10, 0, isolated=True, unknown_seconds=None
+        1,
+        1,
+        "no task",
+        "default",
+        0,
+        datetime.now(UTC),
+        "{}",
+        1,
+        10,
+        0,
+        isolated=True,
+        unknown_seconds=None,
+        claimed_ms=0.0,
     )
     answer = dict.fromkeys(KEPT) | {"ending": "succeeded", "started_at": 0.0, "finished_at": 0.0, "is_worn": False}
     answer |= {"resident_mib": 1.0, "execution_id": 1, "progress": None, "may_be_committed": False}
@@ -114,7 +126,19 @@ def test_a_slot_is_used_again_only_when_its_last_job_is_forgotten(monkeypatch):
     hand = Hand(2)
     own = pool.Pool(Options(database="default", concurrency=2), hand, board, None, reports.append)
     claimed = Claimed(
-        1, 1, "no task", "default", 0, datetime.now(UTC), "{}", 1, 10, 0, isolated=False, unknown_seconds=None
+        1,
+        1,
+        "no task",
+        "default",
+        0,
+        datetime.now(UTC),
+        "{}",
+        1,
+        10,
+        0,
+        isolated=False,
+        unknown_seconds=None,
+        claimed_ms=0.0,
     )
     hand.add([claimed])
     hand.start(1, 0, wait=False)

@@ -41,7 +41,7 @@ def finish():
     connection = db.connect("default", "finish")
     number = 0
     while (claimed := claims.get()) is not None:
-        lifecycle.succeed(connection, [Succeeded(one.execution_id, None, 0.001, 0.0) for one in claimed])
+        lifecycle.succeed(connection, [Succeeded(one.key, None, 0.001, 0.0) for one in claimed])
         for _ in claimed:
             record.ran(number)
             number += 1

@@ -1,0 +1,110 @@
+"""Ids recur: after `TRUNCATE … RESTART IDENTITY` (`manage.py flush`), and after an older dump is restored.
+
+A worker that outlives that still holds executions of before. Their ids name new executions of other jobs soon after.
+Nothing that such a worker writes may touch these.
+"""
+
+import pytest
+
+from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import Cancelled, Fate, Moved, Noted, Released
+from django_pgqueue.progress import Progress
+from tests import helpers
+
+pytestmark = [pytest.mark.django_db(transaction=True)]
+
+
+def start_ids_anew(engine):
+    helpers.empty_tables(engine)
+
+
+def restore_an_older_dump(engine):
+    """Put the tables back to what they were before the claim, and the sequences with them."""
+    engine.execute("DELETE FROM pgqueue_execution")
+    engine.execute("UPDATE pgqueue_job SET state = 'ready', attempt = 0")
+    engine.execute("SELECT setval('pgqueue_execution_id_seq', 1, false)")
+
+
+def one_running(engine):
+    if not engine.execute("SELECT FROM pgqueue_job").fetchall():
+        helpers.make_job(engine)
+    return helpers.claim_one(engine)
+
+
+FENCED = {
+    "succeed": lambda engine, key: lifecycle.succeed(engine, helpers.succeeded(key)),
+    "succeed_and_discard": lambda engine, key: lifecycle.succeed_and_discard(engine, [key]),
+    "fail": lambda engine, key: lifecycle.fail(engine, helpers.failed(key, None)),
+    "crash": lambda engine, key: lifecycle.fail(engine, helpers.failed(key, 0.0, "crashed")),
+    "release": lambda engine, key: lifecycle.release(engine, [Released(key)]),
+    "snooze": lambda engine, key: lifecycle.snooze(engine, [Released(key, 60.0)]),
+    "end_cancelled": lambda engine, key: lifecycle.end_cancelled(engine, [Cancelled(key, None, 0.0)]),
+    "note_progress": lambda engine, key: lifecycle.note_progress(engine, [Noted(key, Progress(7.0), 0.0)]),
+}
+
+
+@pytest.mark.parametrize("ids_recur", [start_ids_anew, restore_an_older_dump])
+@pytest.mark.parametrize("act", FENCED)
+def test_fenced_act_after_ids_restart_leaves_new_execution_open(engine, act, ids_recur):
+    old = one_running(engine)
+    ids_recur(engine)
+    new = one_running(engine)
+    assert new.execution_id == old.execution_id
+    before = helpers.everything(engine)
+    told = FENCED[act](engine, old.key)[old.execution_id]
+    fate = told.fate if isinstance(told, Moved) else told
+    assert fate is (Fate.DONE_BEFORE if act == "succeed_and_discard" else Fate.LOST)
+    assert helpers.everything(engine) == before
+    done = FENCED[act](engine, new.key)[new.execution_id]
+    assert (done.fate if isinstance(done, Moved) else done) is Fate.DONE
+
+
+@pytest.mark.parametrize("act", sorted(set(FENCED) - {"note_progress"}))
+def test_end_of_old_execution_after_new_one_ended_is_lost(engine, act):
+    """SETTLE must not take the end of the new execution for the old one's own earlier write."""
+    old = one_running(engine)
+    start_ids_anew(engine)
+    new = one_running(engine)
+    assert FENCED[act](engine, new.key)
+    told = FENCED[act](engine, old.key)[old.execution_id]
+    fate = told.fate if isinstance(told, Moved) else told
+    assert fate is (Fate.DONE_BEFORE if act == "succeed_and_discard" else Fate.LOST)
+
+
+def test_rescue_whose_execution_recurs_leaves_new_one(engine, second, gates):
+    old = one_running(engine)
+    helpers.end_lease(engine)
+
+    def ids_restart_meanwhile(held):
+        start_ids_anew(second)
+        assert one_running(second).execution_id == old.execution_id
+        helpers.end_lease(second)
+        return 0.0
+
+    assert lifecycle.rescue(engine, ids_restart_meanwhile, error="lost") == []
+    assert helpers.execution_row(engine, old.execution_id)["outcome"] is None
+
+
+def test_remove_orphans_of_old_execution_leaves_new_orphan(engine):
+    old = one_running(engine)
+    start_ids_anew(engine)
+    new = one_running(engine)
+    engine.execute("DELETE FROM pgqueue_job")
+    lifecycle.remove_orphans(engine, [old.key])
+    assert list(helpers.rows_of(engine, "pgqueue_execution")) == [new.execution_id]
+    lifecycle.remove_orphans(engine, [new.key])
+    assert helpers.rows_of(engine, "pgqueue_execution") == {}
+
+
+def test_key_of_claim_equals_key_of_open_execution(engine):
+    claimed = one_running(engine)
+    [held] = lifecycle.open_executions(engine, 1)
+    assert held.key == claimed.key == helpers.key_of(engine, claimed.execution_id)
+
+
+def test_fence_with_rounded_floats_still_matches(engine):
+    """A role may have `extra_float_digits = 0`, which cuts a double to 15 digits."""
+    engine.execute("SET extra_float_digits = 0")
+    claimed = one_running(engine)
+    engine.execute("SET extra_float_digits = 1")
+    assert lifecycle.succeed(engine, helpers.succeeded(claimed.key)) == {claimed.execution_id: Fate.DONE}
