@@ -1364,21 +1364,34 @@ WHERE task_name = %(task_name)s
 # The register of workers: for people to look at.
 #
 # Caller: lifecycle.register_worker(), beat_workers(), unregister_worker()
+# A new id is the time in microseconds. Ids of the column's sequence recur after TRUNCATE ... RESTART IDENTITY, and then
+# two live workers of one id extend and release each other's executions. Two workers that register in the same
+# microsecond make this statement fail for one of them, whose supervisor tries again.
 REGISTER_WORKER: Final = """/* pgqueue:register_worker */
-INSERT INTO pgqueue_worker (hostname, pid, version, queue_names, concurrency, started_at, last_beat_at)
-VALUES (%(hostname)s, %(pid)s, %(version)s, %(queue_names)s, %(concurrency)s,
+INSERT INTO pgqueue_worker (id, hostname, pid, version, queue_names, concurrency, started_at, last_beat_at)
+VALUES (coalesce(
+            %(worker_id)s::bigint,
+            floor(1000000 * date_part(
+                'epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            ))::bigint
+        ),
+        %(hostname)s, %(pid)s, %(version)s, %(queue_names)s, %(concurrency)s,
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8))
 RETURNING id
 """
 
+# Returns the ids that have a record: one that is only locked has one too.
 BEAT_WORKERS: Final = """/* pgqueue:beat_workers */
 WITH mine AS MATERIALIZED (
     SELECT id FROM pgqueue_worker WHERE id = ANY (%(worker_ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+),
+beaten AS (
+    UPDATE pgqueue_worker
+    SET last_beat_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    WHERE id = ANY (ARRAY (SELECT id FROM mine))
 )
-UPDATE pgqueue_worker
-SET last_beat_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-WHERE id = ANY (ARRAY (SELECT id FROM mine))
+SELECT id FROM pgqueue_worker WHERE id = ANY (%(worker_ids)s::bigint[])
 """
 
 UNREGISTER_WORKER: Final = """/* pgqueue:unregister_worker */

@@ -11,7 +11,7 @@ from typing import Final
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import wake_workers
+from django_pgqueue.db import EngineConnection, wake_workers
 from django_pgqueue.lifecycle import Failed, Fate, Held
 from django_pgqueue.states import Outcome
 
@@ -20,7 +20,9 @@ from .board import Board
 from .giving import give_back
 from .link import Link
 from .maintenance import tell_crash
+from .options import Options
 from .pulse import Pulse
+from .registration import register
 
 DIED: Final = "the worker process died while it ran"
 OVERDUE: Final = "it ran past its timeout, and kept the whole worker process from running: killed with it"
@@ -52,8 +54,9 @@ class Process:
 class Leases:
     """Those of one supervisor's children."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, options: Options) -> None:
         self.link = link
+        self.options = options
         self.to_settle: list[Process] = []
         """Children that have ended, and may have left open executions."""
         self.beat_at = 0.0
@@ -84,17 +87,31 @@ class Leases:
                 worker_ids,
                 lease_seconds=lease_seconds,
                 started_ids=started_ids,
-                first_id=self._oldest_open[0],
+                first_id=self._first_id(started_ids),
             )
             if time.monotonic() >= self._record_at:
                 self._record_at = time.monotonic() + lease_seconds
-                lifecycle.beat_workers(connection, worker_ids)
-        self._oldest_open.append(min((beat.execution_id for beat in beats), default=self._oldest_open[-1]))
+                self._record(connection, beating_for)
+        self._oldest_open.append(min((beat.execution_id for beat in beats), default=0))
         found = Counter(beat.worker_id for beat in beats)
         for process in beating_for:
             process.board.found_open(found[process.worker_id])
             process.board.hold_until(sent_at + lease_seconds)
         self.beat_at = sent_at + get_settings().beat_seconds
+
+    def _first_id(self, started_ids: Iterable[int]) -> int:
+        """Return the id to begin at. It is 0 once a job runs under a smaller id than was open: ids have restarted."""
+        if min(started_ids, default=self._oldest_open[0]) < self._oldest_open[0]:
+            self._oldest_open.extend([0] * MARK_BEATS)
+        return self._oldest_open[0]
+
+    def _record(self, connection: EngineConnection, processes: Iterable[Process]) -> None:
+        """Record that these processes live. Record anew what somebody has removed, because people look there."""
+        living = {process.worker_id: process for process in processes}
+        registered = lifecycle.beat_workers(connection, list(living))
+        for worker_id, process in living.items():
+            if worker_id not in registered:
+                register(connection, self.options, process.pid, worker_id)
 
     def settle(self) -> None:
         """Close what ended children held: charged with the crash if it had started, given back if not."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from typing import TYPE_CHECKING, Final
 
-import django_pgqueue
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 
 from .foreground import attempt, write
 from .link import Link
 from .notes import Notes
+from .options import Options
+from .registration import register
 from .service import Service
 
 if TYPE_CHECKING:
@@ -58,14 +58,8 @@ def run_one(alias: str, job_id: int) -> Report | None:
     """
     link, beats = Link(alias, "foreground"), Link(alias, "foreground")
     with link.use() as connection:
-        worker_id = lifecycle.register_worker(
-            connection,
-            hostname=socket.gethostname(),
-            pid=os.getpid(),
-            version=django_pgqueue.__version__,
-            queue_names=f"job {job_id}",
-            concurrency=1,
-        )
+        options = Options(database=alias, queue_names=(f"job {job_id}",), concurrency=1)
+        worker_id = register(connection, options, os.getpid())
     beat = Beat(beats, worker_id)
     beat.start()
     try:

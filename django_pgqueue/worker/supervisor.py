@@ -22,8 +22,6 @@ from typing import Final
 
 import psycopg
 
-import django_pgqueue
-from django_pgqueue import db, lifecycle
 from django_pgqueue.conf import get_settings
 
 from . import child, hygiene, watchdog
@@ -34,6 +32,7 @@ from .link import Link
 from .options import Options
 from .pulse import Pulse, pulse
 from .readiness import what_is_missing
+from .registration import register
 from .trouble import trouble
 from .watchdog import kill
 
@@ -63,7 +62,7 @@ class Supervisor:
         self._restarts = 0
         self._spawn_at = 0.0
         self._spawned = 0
-        self.leases = Leases(self.link)
+        self.leases = Leases(self.link, options)
         self.health = HealthFile(options.health_file, self.children, lambda: self.stopping_since is not None)
         self._wake_reader, self._wake_writer = socket.socketpair()
 
@@ -188,7 +187,7 @@ class Supervisor:
             process = self._fork()
             self._spawned += 1
             try:
-                worker_id = self._register(connection, process.pid)
+                worker_id = register(connection, self.options, process.pid)
             except BaseException:
                 kill(process.pid)  # without an id it would wait for ever
                 raise
@@ -198,16 +197,6 @@ class Supervisor:
         process.worker_id = worker_id
         if self.stopping_since is not None:
             self._order_all()
-
-    def _register(self, connection: db.EngineConnection, pid: int) -> int:
-        return lifecycle.register_worker(
-            connection,
-            hostname=socket.gethostname(),
-            pid=pid,
-            version=django_pgqueue.__version__,
-            queue_names=",".join(self.options.queue_names),
-            concurrency=self.options.concurrency,
-        )
 
     def _fork(self) -> Process:
         board = Board(child.slots(self.options))

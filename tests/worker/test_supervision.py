@@ -8,6 +8,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.worker.board import Board
 from django_pgqueue.worker.leases import Leases, Process, how_it_died
 from django_pgqueue.worker.link import Link
+from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.service import Service
 from django_pgqueue.worker.trouble import trouble
 from tests import helpers
@@ -48,7 +49,7 @@ def test_any_way_to_die_can_be_named(exit_code, words):
 @pytest.fixture
 def leases(committing):
     link = Link("default", "supervisor")
-    yield Leases(link)
+    yield Leases(link, Options(database="default"))
     link.close()
 
 
@@ -106,3 +107,44 @@ def test_what_is_charged_with_a_crash_is_recorded_as_started(engine, leases, pro
     assert charged["started_at"] is not None
     assert charged["started_at"] <= charged["finished_at"]
     assert given_back["started_at"] is None
+
+
+def test_heartbeat_after_ids_restart_extends_smaller_ids(engine, leases, process):
+    """The mark of four beats ago must not leave out what runs under the ids that came again."""
+    leases.beat([process])
+    leases._oldest_open.extend([10**6] * 4)
+    helpers.make_jobs(engine, 2)
+    running, _ = helpers.claim_all(engine, worker_id=process.worker_id)
+    process.board.started(0, running.execution_id)
+    leases.beat_at = 0.0
+    leases.beat([process])
+    assert process.board.open_executions == 2
+
+
+def test_heartbeat_that_finds_nothing_open_forgets_its_mark(engine, leases, process):
+    leases.beat([process])
+    leases._oldest_open.extend([10**6] * 4)
+    for _ in range(5):
+        leases.beat_at = 0.0
+        leases.beat([process])
+    helpers.make_job(engine)
+    helpers.claim_one(engine, worker_id=process.worker_id)
+    leases.beat_at = 0.0
+    leases.beat([process])
+    assert process.board.open_executions == 1
+
+
+def test_worker_record_removed_by_a_flush_is_made_again(engine, leases, process):
+    helpers.empty_tables(engine)
+    leases.beat([process])
+    row = helpers.rows_of(engine, "pgqueue_worker")[process.worker_id]
+    assert (row["pid"], row["stopped_at"]) == (process.pid, None)
+
+
+def test_worker_ids_after_ids_restart_do_not_recur(engine):
+    def register():
+        return lifecycle.register_worker(engine, hostname="h", pid=1, version="v", queue_names="", concurrency=1)
+
+    before = {register() for _ in range(20)}
+    helpers.empty_tables(engine)
+    assert not before & {register() for _ in range(20)}
