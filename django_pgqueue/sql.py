@@ -565,6 +565,7 @@ SELECT id, task_name FROM late
 # The lanes that hold ready jobs, and in how many seconds the first job of each is due (not above 0: it is), by a loose
 # index scan. With each, in how many its queue's pause ends (infinity: not by itself; NULL: there is none), and which
 # tasks are paused: in a row without a lane too, where no job waits, for the next may be claimed before the next look.
+# That row also has the database's clock, because a claim that finds nothing moves the cursors of its lanes up to it.
 #
 # Caller: lifecycle.look(), at most once a second, and before a worker sleeps
 # Index:  pgqueue_job_ready: one look-up a lane finds the first entry of the next
@@ -613,11 +614,12 @@ SELECT lane.queue_name, lane.priority,
            FROM paused
            WHERE kind = 'queue' AND name = lane.queue_name
        ),
-       NULL, NULL
+       NULL, NULL, NULL
 FROM lane
 UNION ALL
 SELECT NULL, NULL, NULL, NULL,
-       ARRAY (SELECT name FROM paused WHERE kind = 'queue'), ARRAY (SELECT name FROM paused WHERE kind = 'task')
+       ARRAY (SELECT name FROM paused WHERE kind = 'queue'), ARRAY (SELECT name FROM paused WHERE kind = 'task'),
+       statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
 """
 
 # Pause a queue or a task, or pause it anew: until then, by whom and why are those of the last time.

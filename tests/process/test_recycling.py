@@ -104,8 +104,7 @@ def test_recycling_beside_long_jobs_is_bounded(start, tmp_path, kind):
 
     def has_seen_recycling() -> bool:
         look()
-        times: int = worker.said.count("is to be replaced: it finishes")
-        return times >= processes
+        return bool(worker.said.count("is to be replaced: it finishes") >= processes)
 
     worker.wait_until(has_seen_recycling, 30)
     until = time.monotonic() + 3
