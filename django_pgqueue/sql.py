@@ -1041,8 +1041,10 @@ ORDER BY execution.id
 #
 # Caller: lifecycle.rescue()
 # Index:  pgqueue_execution_open, whole: as many entries as jobs are running
+# Locks:  execution and job of what it returns, until its end: what RESCUE could not lock does not count in the limit
 # The limit, 100 or a fifth of what is open, keeps an outage of the database from looking like the end of every worker.
 # `open` is materialized: in one step with the ordering, the planner walks the primary key through all of history.
+# A job that is locked and one that was deleted look alike in the outer join: the last condition tells them apart.
 RESCUABLE: Final = """/* pgqueue:rescuable */
 WITH open AS MATERIALIZED (
     SELECT id, job_id, started_at,
@@ -1051,17 +1053,25 @@ WITH open AS MATERIALIZED (
     WHERE finished_at IS NULL
 ),
 stale AS MATERIALIZED (
-    SELECT id, job_id, started_at
-    FROM open
-    WHERE is_over
-    ORDER BY id
-    LIMIT greatest(100, (SELECT count(*) / 5 FROM open))
+    SELECT id FROM open WHERE is_over ORDER BY id
 )
-SELECT stale.id, stale.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
-       stale.started_at IS NOT NULL
+SELECT execution.id, execution.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
+       execution.started_at IS NOT NULL
 FROM stale
-LEFT JOIN pgqueue_job AS job ON job.id = stale.job_id
-ORDER BY stale.id
+CROSS JOIN LATERAL (
+    SELECT id, job_id, started_at
+    FROM pgqueue_execution
+    WHERE id = stale.id AND finished_at IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS execution
+LEFT JOIN LATERAL (
+    SELECT id, task_name, queue_name, attempt, max_attempts, crashes
+    FROM pgqueue_job
+    WHERE id = execution.job_id
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS job ON true
+WHERE job.id IS NOT NULL OR NOT EXISTS (SELECT 1 FROM pgqueue_job WHERE id = execution.job_id)
+LIMIT greatest(100, (SELECT count(*) / 5 FROM open))
 """
 
 # Close executions whose lease is over; their jobs wait for the next attempt, or are dead.
