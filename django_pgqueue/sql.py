@@ -573,6 +573,7 @@ SELECT id, task_name FROM late
 # The lanes that hold ready jobs, and in how many seconds the first job of each is due (not above 0: it is), by a loose
 # index scan. With each, in how many its queue's pause ends (infinity: not by itself; NULL: there is none), and which
 # tasks are paused: in a row without a lane too, where no job waits, for the next may be claimed before the next look.
+# That row also has the database's clock, because a claim that finds nothing moves the cursors of its lanes up to it.
 #
 # Caller: lifecycle.look(), at most once a second, and before a worker sleeps
 # Index:  pgqueue_job_ready: one look-up a lane finds the first entry of the next
@@ -621,11 +622,12 @@ SELECT lane.queue_name, lane.priority,
            FROM paused
            WHERE kind = 'queue' AND name = lane.queue_name
        ),
-       NULL, NULL
+       NULL, NULL, NULL
 FROM lane
 UNION ALL
 SELECT NULL, NULL, NULL, NULL,
-       ARRAY (SELECT name FROM paused WHERE kind = 'queue'), ARRAY (SELECT name FROM paused WHERE kind = 'task')
+       ARRAY (SELECT name FROM paused WHERE kind = 'queue'), ARRAY (SELECT name FROM paused WHERE kind = 'task'),
+       statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
 """
 
 # Pause a queue or a task, or pause it anew: until then, by whom and why are those of the last time.
@@ -1071,27 +1073,37 @@ ORDER BY execution.id
 #
 # Caller: lifecycle.rescue()
 # Index:  pgqueue_execution_open, whole: as many entries as jobs are running
+# Locks:  execution and job of what it returns, until its end: what RESCUE could not lock does not count in the limit
 # The limit, 100 or a fifth of what is open, keeps an outage of the database from looking like the end of every worker.
 # `open` is materialized: in one step with the ordering, the planner walks the primary key through all of history.
+# A job that is locked and one that was deleted look alike in the outer join: the last condition tells them apart.
 RESCUABLE: Final = """/* pgqueue:rescuable */
 WITH open AS MATERIALIZED (
-    SELECT id, job_id, started_at, claimed_at,
+    SELECT id,
            lease_expires_at < statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS is_over
     FROM pgqueue_execution
     WHERE finished_at IS NULL
 ),
 stale AS MATERIALIZED (
-    SELECT id, job_id, started_at, claimed_at
-    FROM open
-    WHERE is_over
-    ORDER BY id
-    LIMIT greatest(100, (SELECT count(*) / 5 FROM open))
+    SELECT id FROM open WHERE is_over ORDER BY id
 )
-SELECT stale.id, stale.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
-       stale.started_at IS NOT NULL, floor(1000 * date_part('epoch', stale.claimed_at))
+SELECT execution.id, execution.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
+       execution.started_at IS NOT NULL, floor(1000 * date_part('epoch', execution.claimed_at))
 FROM stale
-LEFT JOIN pgqueue_job AS job ON job.id = stale.job_id
-ORDER BY stale.id
+CROSS JOIN LATERAL (
+    SELECT id, job_id, started_at, claimed_at
+    FROM pgqueue_execution
+    WHERE id = stale.id AND finished_at IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS execution
+LEFT JOIN LATERAL (
+    SELECT id, task_name, queue_name, attempt, max_attempts, crashes
+    FROM pgqueue_job
+    WHERE id = execution.job_id
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS job ON true
+WHERE job.id IS NOT NULL OR NOT EXISTS (SELECT 1 FROM pgqueue_job WHERE id = execution.job_id)
+LIMIT greatest(100, (SELECT count(*) / 5 FROM open))
 """
 
 # Close executions whose lease is over; their jobs wait for the next attempt, or are dead.

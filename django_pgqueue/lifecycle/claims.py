@@ -98,8 +98,8 @@ def look(connection: Connection) -> Look:
     due_in = {
         Lane(name, priority): max(due, resumes or due) for name, priority, due, resumes, *_ in rows if name is not None
     }
-    [(paused_queues, paused_tasks)] = [row[4:] for row in rows if row[0] is None]
-    return Look(due_in, tuple(paused_queues), tuple(paused_tasks))
+    [(paused_queues, paused_tasks, seen_at)] = [row[4:] for row in rows if row[0] is None]
+    return Look(due_in, tuple(paused_queues), tuple(paused_tasks), seen_at)
 
 
 def _lane_params(cursors: Mapping[Lane, Cursor]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def rescue(
     `delay_for` decides for each: seconds until the next attempt, or None for no more. Two statements, the second
     fenced by the lease as well, so that a beat in between saves its execution.
     """
-    found = list(map(Held._make, execute(connection, sql.RESCUABLE, {})))
+    found = list(map(Held._make, persistently(connection, sql.RESCUABLE, {})))
     remove_orphans(connection, [held.key for held in found if held.task_name is None])
     stale = {held.execution_id: held for held in found if held.task_name is not None}
     if not stale:

@@ -72,6 +72,8 @@ class Look(NamedTuple):
     due_in: dict[Lane, float]
     paused_queues: tuple[str, ...]
     paused_tasks: tuple[str, ...]
+    seen_at: datetime
+    """The time of this look by the database's clock."""
 
 
 class ExecutionKey(NamedTuple):

@@ -51,7 +51,7 @@ def run_jobs(
     try:
         while max_jobs is None or count < max_jobs:
             tick_in = _fire(alias) if schedules else math.inf
-            due_in, _, paused = _look(alias, queue_names)
+            due_in, _, paused, _ = _look(alias, queue_names)
             change_in = min(tick_in, _resumes_in(alias) if paused else math.inf)
             wait_seconds = max(0.0, min(*due_in.values(), change_in, math.inf))
             if wait_seconds > left_seconds:
@@ -96,12 +96,12 @@ def _fire(alias: str) -> float:
 
 def _look(alias: str, queue_names: Sequence[str] | None) -> Look:
     """Return the lanes, highest priority first, and what is paused, tasks under all their names."""
-    found, paused_queues, paused = lifecycle.look(connections[alias])
+    found, paused_queues, paused, seen_at = lifecycle.look(connections[alias])
     lanes = [lane for lane in found if queue_names is None or lane.queue_name in queue_names]
     names = tuple(name for task_name in paused for name in registry.names_of(task_name))
     in_order = sorted(lanes, key=lambda lane: -lane.priority)
     due_in = {lane: max(found[lane], _due_in(alias, lane, names) if names else 0.0) for lane in in_order}
-    return Look(due_in, paused_queues, names)
+    return Look(due_in, paused_queues, names, seen_at)
 
 
 def _due_in(alias: str, lane: Lane, paused_tasks: Sequence[str]) -> float:

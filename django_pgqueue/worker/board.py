@@ -12,9 +12,9 @@ import time
 from enum import IntEnum
 from typing import Final
 
-HEADER: Final = struct.Struct("=dQQQQ")
+HEADER: Final = struct.Struct("=dQQQQQ")
 """Until when the leases hold, by the monotonic clock; how often the child has shown that it lives; its farewell; how
-many executions the last beat found open; whether it retires."""
+many executions the last beat found open; whether it retires; whether the supervisor has seen its end."""
 SLOT: Final = struct.Struct("=qd")
 """The id of the execution that runs in a slot, or 0; until when it may run, by the monotonic clock, or 0 for ever."""
 
@@ -50,6 +50,15 @@ class Board:
     def found_open(self, count: int) -> None:
         """Say how many executions the last beat found open under the child's id."""
         struct.pack_into("=Q", self._memory, 24, count)
+
+    def mark_gone(self) -> None:
+        """Record that the process has ended: nothing runs there any more, whatever its slots say."""
+        struct.pack_into("=Q", self._memory, 40, 1)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the supervisor has seen the end of the process."""
+        return bool(struct.unpack_from("=Q", self._memory, 40)[0])
 
     @property
     def open_executions(self) -> int:

@@ -28,6 +28,7 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.db import told
 
 from . import cancelling, hygiene
+from .allowance import Allowance
 from .board import Board, Farewell
 from .completer import Completer
 from .drift import Drift
@@ -63,15 +64,16 @@ def slots(options: Options) -> int:
 class Child:
     """The services of one process."""
 
-    def __init__(self, options: Options, board: Board, worker_id: int, orders: int) -> None:
+    def __init__(self, options: Options, board: Board, worker_id: int, orders: int, allowance: Allowance) -> None:
+        self.allowance = allowance
         self.options = options
         self.board = board
         self.worker_id = worker_id
         self.orders = orders
-        self._idle = False
+        self._idle = self._waits_to_retire = False
         alias = options.database
         self.link = Link(alias, "child")
-        self.hand = Hand(options.concurrency)
+        self.hand = Hand(options.concurrency, allowance.places)
         self.completer = Completer(Link(alias, "completer"))
         server.end_at_promotion()
         self.pool = Pool(options, self.hand, board, Nursery(alias), self.completer.hand_over)
@@ -128,17 +130,35 @@ class Child:
         while True:
             if server.was_promoted():
                 self._end_at_once()
-            order = self._order(TURN_SECONDS if self.options.drain or self.options.max_jobs else CHECK_SECONDS)
+            order = self._order(self._turn_seconds())
             if order is not None:
                 return order, Farewell.STOPPED
             if self.options.drain and self._is_drained():
                 return STOP, Farewell.DRAINED
-            if self._has_done_enough():
+            self._open_places()
+            if self._has_done_enough() and self._may_retire():
                 return STOP, Farewell.RECYCLED
             if time.monotonic() - checked_at > CHECK_SECONDS:
                 checked_at = time.monotonic()
-                if self._has_grown() or self.pool.is_worn or self.drift.calls_for_another_process():
+                if (self._is_unfit() or self.drift.calls_for_another_process()) and self._may_retire():
                     return STOP, Farewell.RECYCLED
+
+    def _turn_seconds(self) -> float:
+        often = self.options.drain or self.options.max_jobs or self.hand.opened < self.hand.capacity
+        return TURN_SECONDS if often else CHECK_SECONDS
+
+    def _open_places(self) -> None:
+        """Run what the process that this one replaces runs no longer."""
+        if self.hand.opened < self.hand.capacity and self.hand.open_places(self.allowance.places):
+            self.pool.loop.room_made()
+            self.fetcher.wake()
+
+    def _may_retire(self) -> bool:
+        """Whether this process may be replaced now; otherwise it goes on working, and says so once."""
+        if not self.allowance.may_retire and not self._waits_to_retire:
+            self._waits_to_retire = True
+            logger.info("worker %d is to be replaced after the process that it replaced has ended", self.worker_id)
+        return self.allowance.may_retire
 
     def _end_at_once(self) -> NoReturn:
         """End without writing anything: the server that took over may have other executions of the same ids."""
@@ -163,8 +183,8 @@ class Child:
     def _has_done_enough(self) -> bool:
         return self.options.max_jobs is not None and self.hand.started >= self.options.max_jobs
 
-    def _has_grown(self) -> bool:
-        return self.options.max_rss_mb is not None and resident_mib() > self.options.max_rss_mb
+    def _is_unfit(self) -> bool:
+        return self.pool.is_worn or (self.options.max_rss_mb is not None and resident_mib() > self.options.max_rss_mb)
 
     # ---------------------------------------------------------------- stopping
 
@@ -172,13 +192,14 @@ class Child:
         deadline = time.monotonic() + (0.0 if order == RELEASE else self._grace_seconds(order))
         if farewell is Farewell.RECYCLED:  # a replacement is not urgent: what runs may end
             logger.info("worker %d is to be replaced: it finishes what it runs", self.worker_id)
-            self.board.retire()
             deadline = float("inf")
         self.fetcher.stop()
         self._hears(hears=False)  # what still runs may take long, and may be cancelled
         self._give_back(self.hand.take_waiting())
         self.fetcher.join(5.0)
         while self._works() and time.monotonic() < deadline:
+            if farewell is Farewell.RECYCLED and self._starts_nothing():
+                self.board.retire()
             meanwhile = self._order(TURN_SECONDS)
             if meanwhile == RELEASE:
                 break
@@ -198,6 +219,11 @@ class Child:
         if order == b"":  # the supervisor is gone, and the leases run out
             return min(self.options.grace_seconds, max(0.0, self.board.lease_left_seconds * 0.8))
         return self.options.grace_seconds
+
+    def _starts_nothing(self) -> bool:
+        """Whether no job can start here any more, and the shared memory shows all that run."""
+        is_shown = set(self.hand.running) <= set(self.board.running())
+        return is_shown and not self.hand.waiting and not self.fetcher.is_alive()
 
     def _works(self) -> bool:
         return bool(self.hand.running)
@@ -236,7 +262,7 @@ class Child:
             logger.debug("the end of worker %s is not recorded", self.worker_id, exc_info=True)
 
 
-def main(options: Options, board: Board, orders: int) -> NoReturn:
+def main(options: Options, board: Board, orders: int, allowance: Allowance) -> NoReturn:
     """Be a child: called in a process just forked; never returns."""
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -246,7 +272,7 @@ def main(options: Options, board: Board, orders: int) -> NoReturn:
         signal.set_wakeup_fd(-1)
         worker_id = _worker_id(orders)
         if worker_id is not None:  # else the supervisor is gone already, and nothing was begun
-            Child(options, board, worker_id, orders).run()
+            Child(options, board, worker_id, orders, allowance).run()
     except BaseException:
         logger.exception("the worker process failed")
     finally:

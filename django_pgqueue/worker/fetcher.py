@@ -169,7 +169,6 @@ class Fetcher(Service):
         with self.link.use() as connection:
             claimed = self._take(connection, lately, 1)
         if claimed:
-            self.lanes.move_cursors(claimed)
             self.vain_looks = 0
         pulse.answered("claim")
         return bool(claimed)
@@ -197,20 +196,24 @@ class Fetcher(Service):
                 pulse.answered("claim")
                 return ()
             claimed = self._take(connection, cursors, room)
-        self.lanes.move_cursors(claimed)
         pulse.answered("claim")
         if from_start:
             self._full_scan_at = time.monotonic() + self._full_scan_rest.after(time.monotonic() - began)
         return claimed
 
     def _take(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
+        taken_whole = min(room, self.hand.free_slots)
+        """As many jobs a claim returns, if there are as many; of more it may return a part."""
         try:
             claimed = self._claim_rows(connection, cursors, room)
+            self.lanes.move_cursors(claimed)
+            self.lanes.pass_by(cursors, claimed, all_exhausted=len(claimed) < taken_whole)
         except UNCLAIMABLE as error:
             if not _is_of_rows(error):
                 raise
             logger.warning("a claim failed on its data (%s): one by one", db.told(error))
             claimed = self._one_by_one(connection, cursors, room)
+            self.lanes.move_cursors(claimed)
         if claimed:
             size = sum(len(job.arguments) for job in claimed) / len(claimed) + 1
             self._job_bytes = max(size, self._job_bytes + (size - self._job_bytes) / 4)

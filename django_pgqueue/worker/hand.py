@@ -38,14 +38,17 @@ class Full(Exception):
 class Hand:
     """The executions of this process that are open as far as it knows, the completer's apart."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, opened: int | None = None) -> None:
+        """Make a hand of `capacity` places, of which `opened` may be used until `open_places()` (None: all)."""
         self.capacity = capacity
-        """How many may run at a time."""
+        """How many may run at a time, in the end."""
+        self.opened = capacity if opened is None else opened
+        """How many may run at a time now."""
         self.waiting: dict[int, Waiting] = {}
         self.running: dict[int, Running] = {}
         self.lately: set[str] = set()
         """The tasks of jobs that have ended since somebody last emptied this."""
-        self._places = [None] * capacity
+        self._places = [None] * self.opened
         self._started = [0] * (2 * capacity)
         self._room_made = threading.Condition()
         self._threads_waiting = 0
@@ -77,6 +80,16 @@ class Hand:
         if running is not None:
             self.lately.add(running.claimed.task_name)
             self._leave_place()
+
+    def open_places(self, allowed: int) -> bool:
+        """Let up to `allowed` jobs run from now on; return whether that is more than before. By one thread only."""
+        more = min(allowed, self.capacity) - self.opened
+        if more <= 0:
+            return False
+        self.opened += more
+        self._places.extend([None] * more)
+        self._tell_threads_waiting()
+        return True
 
     def _takes_place(self, execution_id: int, *, wait: bool) -> bool:
         if self._pops_place():
@@ -118,7 +131,7 @@ class Hand:
     @property
     def free_slots(self) -> int:
         """How many jobs would start at once if they came now."""
-        return max(0, self.capacity - len(self.running) - len(self.waiting))
+        return max(0, self.opened - len(self.running) - len(self.waiting))
 
     def take_waiting(self, claimed_before: float = float("inf")) -> list[Claimed]:
         """Remove and return the jobs that have waited since before then; they are the caller's to release."""

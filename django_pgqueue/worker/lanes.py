@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.db import EngineConnection
-from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.lifecycle import EPOCH, Claimed, Cursor, Lane
 
 from .rest import Rest
 
 logger = logging.getLogger("django_pgqueue.worker")
 
 AGE_LIMIT_SECONDS: Final = 1.0
+MARGIN: Final = timedelta(seconds=2)
+"""How far behind the last look an exhausted lane's cursor stays. A job that is due now and commits within this time
+after it was enqueued is still ahead of the cursor."""
+CURSORS: Final = 1000
+"""Cursors that are kept at the most while their lanes have no ready jobs."""
 MANY: Final = 200
 LATELY: Final = 8
 """Lanes that are remembered for the next announcement."""
@@ -34,6 +40,11 @@ class Lanes:
         self._due_at: dict[Lane, float] = {}
         """When the first job of each lane is due, by the monotonic clock; of a paused queue, when the pause ends."""
         self._cursors: dict[Lane, Cursor] = {}
+        """The one moved last is the last."""
+        self._seen_at = EPOCH
+        """The time of the last look, by the database's clock."""
+        self._served: dict[Lane, int] = {}
+        """The turn in which each lane last gave a job."""
         self._lately: dict[Lane, None] = {}
         self._looked_at = self._ordered_at = float("-inf")
         self._rest = Rest()
@@ -78,30 +89,65 @@ class Lanes:
         last = {(job.queue_name, job.priority): job for job in claimed}
         for queue_and_priority, job in last.items():
             lane = Lane(*queue_and_priority)
-            self._cursors[lane] = Cursor(job.run_after, job.job_id)
+            self._set_cursor(lane, Cursor(job.run_after, job.job_id))
+            self._served.pop(lane, None)
+            self._served[lane] = self._turn
             self._lately.pop(lane, None)
             self._lately[lane] = None
         for oldest in list(self._lately)[:-LATELY]:
             del self._lately[oldest]
         self.last_was_empty = not last
 
+    def pass_by(self, cursors: Mapping[Lane, Cursor], claimed: Sequence[Claimed], *, all_exhausted: bool) -> None:
+        """Move the cursors of exhausted lanes up to the last look: what is left there cannot be claimed now.
+
+        Such jobs belong to a paused task, or somebody has them locked. Without this, each claim would walk over all of
+        them. A claim takes the lanes in order, so it has exhausted those before the last lane that gave a job, and all
+        of them if it returned fewer jobs than it could (`all_exhausted`).
+        """
+        exhausted = list(cursors)
+        if not all_exhausted:
+            last = exhausted.index(Lane(claimed[-1].queue_name, claimed[-1].priority)) if claimed else 0
+            exhausted = exhausted[:last]
+        passed = Cursor(self._seen_at - MARGIN) if self._seen_at > EPOCH else Cursor()
+        for lane in exhausted:
+            self._set_cursor(lane, max(self._cursors.get(lane, passed), passed))
+
+    def _set_cursor(self, lane: Lane, cursor: Cursor) -> None:
+        self._cursors.pop(lane, None)
+        self._cursors[lane] = cursor
+
     def _look(self, connection: EngineConnection) -> None:
         began = time.monotonic()
-        found, paused_queues, paused_tasks = lifecycle.look(connection)
+        found, paused_queues, paused_tasks, seen_at = lifecycle.look(connection)
         self._looked_at = time.monotonic()
         self._rest.after(self._looked_at - began)
+        paused_before = set(self.paused_tasks)
         self.paused_tasks = [name for task_name in paused_tasks for name in registry.names_of(task_name)]
+        if seen_at < self._seen_at or not paused_before <= set(self.paused_tasks):
+            self._cursors.clear()  # the clock went back or a pause has ended: jobs lie behind the cursors
+        self._seen_at = seen_at
         wanted = set(self.queue_names)
         self._due_at = {
             lane: self._looked_at + seconds
             for lane, seconds in found.items()
             if not wanted or lane.queue_name in wanted
         }
-        self._cursors = {lane: cursor for lane, cursor in self._cursors.items() if lane in self._due_at}
+        self._forget_old(self._cursors)
+        self._forget_old(self._served)
         self._lately = {lane: None for lane in self._lately if lane.queue_name not in paused_queues}
         if len(self._due_at) > MANY and not self._warned:
             self._warned = True
             logger.warning("%d lanes (queues times priorities) have ready jobs: each costs every claim", len(found))
+
+    def _forget_old(self, known: dict[Lane, Any]) -> None:
+        """Drop the oldest entries beyond `CURSORS`, but none of lanes that have ready jobs.
+
+        Entries of other lanes are kept because a queue that has run empty gets jobs again: without its cursor, the next
+        claim would walk over the dead index entries of all jobs that were claimed there before.
+        """
+        for lane in [lane for lane in known if lane not in self._due_at][:-CURSORS]:
+            del known[lane]
 
     def _in_order(self) -> list[Lane]:
         self._ordered_at = time.monotonic()
@@ -109,5 +155,4 @@ class Lanes:
         if self.queue_names:
             place = {name: number for number, name in enumerate(self.queue_names)}
             return sorted(due, key=lambda lane: (place[lane.queue_name], -lane.priority))
-        shift = self._turn % len(due) if due else 0
-        return sorted(due[shift:] + due[:shift], key=lambda lane: -lane.priority)
+        return sorted(due, key=lambda lane: (-lane.priority, self._served.get(lane, 0)))

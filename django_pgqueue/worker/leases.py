@@ -39,6 +39,8 @@ class Process:
     pid: int
     orders: int
     worker_id: int = 0
+    place: int = 0
+    """Which of the supervisor's PROCESSES places it works at."""
     born_at: float = field(default_factory=time.monotonic)
     signs_of_life: int = 0
     alive_at: float = field(default_factory=time.monotonic)

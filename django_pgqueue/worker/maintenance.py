@@ -226,7 +226,8 @@ class Pruner:
             self._left_behind.setdefault(its, mark)
         if pruned.mark is not None:
             self._marks[its] = pruned.mark
-        return pruned.found >= lifecycle.PRUNE_LIMIT and pruned.removed > 0
+        moved_on = pruned.mark is not None and pruned.mark > mark  # past a batch whose executions are all locked
+        return pruned.found >= lifecycle.PRUNE_LIMIT and (pruned.removed > 0 or moved_on)
 
     def count(self, connection: Connection) -> dict[tuple[str | None, State], int]:
         """Return how many jobs there are to remove, by task (None: all others) and state; removes nothing."""

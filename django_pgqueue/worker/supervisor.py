@@ -25,6 +25,7 @@ import psycopg
 from django_pgqueue.conf import get_settings
 
 from . import child, hygiene, watchdog
+from .allowance import Allowance
 from .board import Board, Farewell
 from .health import HealthFile
 from .leases import Leases, Process, how_it_died
@@ -173,8 +174,18 @@ class Supervisor:
     def _wants_more(self) -> bool:
         if self.stopping_since is not None or (self.options.drain and self._spawned >= self.options.processes):
             return False
+        return self._vacant_place() is not None
+
+    def _vacant_place(self) -> int | None:
+        """Return the first place where no process works, or None. A retiring process leaves its place."""
         staying = [process for process in self.children.values() if self.options.drain or not process.board.retires]
-        return len(staying) < self.options.processes
+        taken = {process.place for process in staying}
+        return next((place for place in range(self.options.processes) if place not in taken), None)
+
+    def _retiring_at(self, place: int) -> Board | None:
+        """Return the shared memory of the process that retires from this place: there is at most one."""
+        boards = (process.board for process in self.children.values() if process.place == place)
+        return next((board for board in boards if board.retires), None)
 
     def _spawn_missing(self) -> None:
         while self._wants_more() and time.monotonic() >= self._spawn_at:
@@ -184,7 +195,7 @@ class Supervisor:
         self._spawn_at = time.monotonic() + 1.0  # should the database be away
         with self.link.use() as connection:
             hygiene.close_for_good()
-            process = self._fork()
+            process = self._fork(self._vacant_place() or 0)
             self._spawned += 1
             try:
                 worker_id = register(connection, self.options, process.pid)
@@ -198,7 +209,8 @@ class Supervisor:
         if self.stopping_since is not None:
             self._order_all()
 
-    def _fork(self) -> Process:
+    def _fork(self, place: int) -> Process:
+        allowance = Allowance(self.options.concurrency, self._retiring_at(place))
         board = Board(child.slots(self.options))
         board.hold_until(time.monotonic() + get_settings().LEASE)
         own_pulse = Pulse()
@@ -214,11 +226,11 @@ class Supervisor:
             try:
                 self._leave_behind(writer)
                 pulse.become(own_pulse)
-                child.main(self.options, board, reader)
+                child.main(self.options, board, reader, allowance)
             finally:
                 os._exit(1)  # whatever happens, never back into the parent's code: it would be a second supervisor
         os.close(reader)
-        process = Process(board, pid, writer, pulse=own_pulse)
+        process = Process(board, pid, writer, place=place, pulse=own_pulse)
         self.children[pid] = process
         return process
 
@@ -243,6 +255,7 @@ class Supervisor:
 
     def _ended(self, process: Process, exit_code: int) -> None:
         os.close(process.orders)
+        process.board.mark_gone()
         farewell = process.board.farewell
         process.expected_to_end |= farewell is not Farewell.NONE
         self.leases.to_settle.append(process)

@@ -287,6 +287,14 @@ async def async_overlap(path: str) -> None:
     mark(path, "end")
 
 
+@task
+def overlap_until(path: str, go_on: str) -> None:
+    """Record begin and end, the end after another file exists."""
+    mark(path, "begin")
+    wait_for_file(go_on)
+    mark(path, "end")
+
+
 def mark(path: str, word: str) -> None:
     """Append a word: one write, so that words of several threads do not mix."""
     with open(path, "ab", buffering=0) as file:

@@ -23,13 +23,13 @@ def claim(connection, cursor, limit=BATCH):
     )
 
 
-def buffers(connection, cursor):
+def buffers(connection, cursor, *, paused=(), lane=DEFAULT_LANE):
     """How many pages a claim of 10 touches, with its own writes left out: those of the scan that picks."""
     params = {
-        "queue_names": ["default"],
-        "priorities": [0],
+        "queue_names": [lane.queue_name],
+        "priorities": [lane.priority],
         "skipped_ids": [],
-        "paused_task_names": [],
+        "paused_task_names": list(paused),
         "time_shift_seconds": 0.0,
         "after_ats": [cursor.run_after],
         "after_ids": [cursor.job_id],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from django.db import connection
 
 from django_pgqueue.models import Execution, Job
 from tests.app import tasks
@@ -69,3 +70,50 @@ def test_after_it_has_grown(start):
     assert_each_ran_once_and_uncharged(60)
     worker.wait_until(lambda: "is replaced" in worker.said)
     assert "died" not in worker.said
+
+
+def most_at_a_time(lines: list[str]) -> int:
+    """Return how many jobs ran at the same time at most, by the order in which they recorded start and end."""
+    running = most = 0
+    for line in lines:
+        running += 1 if line == "begin" else -1
+        most = max(most, running)
+    return most
+
+
+def sessions() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+        return int(cursor.fetchone()[0])
+
+
+@pytest.mark.parametrize("kind", ["threads", "coroutines", "memory"])
+def test_recycling_beside_long_jobs_is_bounded(start, tmp_path, kind):
+    """Every short term has a long job that outlasts it: retiring processes must not pile up."""
+    path, go_on, concurrency, processes = tmp_path / "record", tmp_path / "go", 3, 2
+    short = tasks.async_overlap if kind == "coroutines" else tasks.overlap
+    for _ in range(concurrency * processes * 2):
+        tasks.overlap_until.enqueue(str(path), str(go_on))
+        short.enqueue_many([((str(path),), {}) for _ in range(30)])
+    reason = ("--max-rss-mb", "10") if kind == "memory" else ("--max-jobs", "4")
+    worker = start(*reason, "--concurrency", str(concurrency), "--processes", str(processes))
+    seen = []
+
+    def look() -> None:
+        seen.append((len(worker.children), sessions()))
+
+    def has_seen_recycling() -> bool:
+        look()
+        return bool(worker.said.count("is to be replaced: it finishes") >= processes)
+
+    worker.wait_until(has_seen_recycling, 30)
+    until = time.monotonic() + 3
+    worker.wait_until(lambda: look() or time.monotonic() > until)
+    assert most_at_a_time(path.read_text().split()) <= concurrency * processes
+    go_on.touch()
+    worker.wait_until(lambda: look() or not Job.objects.exclude(state="succeeded").exists(), 60)
+    lines = path.read_text().split()
+    assert most_at_a_time(lines) <= concurrency * processes
+    assert lines.count("end") == Job.objects.count()
+    assert max(count for count, _ in seen) <= 2 * processes
+    assert max(count for _, count in seen) <= 2 * processes * (6 + concurrency + 1) + 10

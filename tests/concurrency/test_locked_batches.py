@@ -1,0 +1,84 @@
+"""Rows that another session has locked must not fill the batches of statements that work on many rows.
+
+A statement that first picks a limited batch and then skips what is locked in it does nothing, each time, while a whole
+batch is locked.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from django_pgqueue import lifecycle
+from django_pgqueue.states import State
+from django_pgqueue.worker.maintenance import Pruner
+from tests import helpers
+
+LOCKED, FREE = 150, 3
+IN_FRONT = "id IN (SELECT id FROM {} ORDER BY id LIMIT 150)"
+
+
+def lock(table, condition="true"):
+    return f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {condition} FOR UPDATE) AS locked"
+
+
+@pytest.mark.parametrize("table", ["pgqueue_execution", "pgqueue_job"])
+def test_rescue_passes_locked_rows_by(engine, second, table):
+    helpers.make_jobs(engine, LOCKED + FREE)
+    free = [one.execution_id for one in helpers.claim_all(engine)][LOCKED:]
+    helpers.end_lease(engine)
+    with helpers.transaction(second, lock(table, IN_FRONT.format(table))):
+        assert sorted(helpers.rescue(engine)) == free
+    assert len(helpers.rescue(engine)) == 100
+
+
+def test_rescue_removes_orphans_behind_locked_ones(engine, second):
+    helpers.make_jobs(engine, LOCKED + FREE)
+    free = [one.execution_id for one in helpers.claim_all(engine)][LOCKED:]
+    helpers.end_lease(engine)
+    engine.execute("DELETE FROM pgqueue_job")
+    with helpers.transaction(second, lock("pgqueue_execution", IN_FRONT.format("pgqueue_execution"))):
+        assert helpers.rescue(engine) == {}
+        assert not set(free) & set(helpers.rows_of(engine, "pgqueue_execution"))
+
+
+def test_rescue_takes_a_fifth_of_the_open_executions(engine):
+    helpers.make_jobs(engine, 1000)
+    for _ in range(2):
+        helpers.claim_all(engine)
+    helpers.end_lease(engine)
+    assert len(helpers.rescue(engine)) == 200
+    assert len(helpers.rescue(engine)) == 160
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_rescue_under_strict_isolation_takes_jobs_back(engine, isolation):
+    engine.execute(f"SET default_transaction_isolation = '{isolation}'")
+    helpers.make_jobs(engine, FREE)
+    helpers.claim_all(engine)
+    helpers.end_lease(engine)
+    assert len(helpers.rescue(engine)) == FREE
+
+
+@pytest.mark.parametrize("table", ["pgqueue_execution", "pgqueue_job"])
+def test_prune_passes_locked_rows_by(engine, second, monkeypatch, table):
+    monkeypatch.setattr(lifecycle.maintenance, "PRUNE_LIMIT", 100)
+    monkeypatch.setattr(lifecycle, "PRUNE_LIMIT", 100)
+    prune = lifecycle.prune
+    monkeypatch.setattr(lifecycle, "prune", lambda *args, **options: prune(*args, limit=100, **options))
+    helpers.make_jobs(engine, LOCKED + FREE)
+    for claimed in helpers.claim_all(engine):
+        lifecycle.succeed(engine, helpers.succeeded(claimed.execution_id))
+    engine.execute("UPDATE pgqueue_job SET finished_at = now() - interval '99 d' + id * interval '1 ms'")
+    with helpers.transaction(second, lock(table, IN_FRONT.format(table))):
+        Pruner().prune(engine)
+        assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_job") == LOCKED
+    assert Pruner().prune(engine) == LOCKED
+
+
+def test_expire_passes_locked_rows_by(engine, second):
+    job_ids = helpers.make_jobs(engine, LOCKED + FREE)
+    engine.execute("UPDATE pgqueue_job SET expires_at = statement_timestamp() - interval '1 s' + id * interval '1 us'")
+    with helpers.transaction(second, lock("pgqueue_job", IN_FRONT.format("pgqueue_job"))):
+        expired = lifecycle.expire(engine, worker_id=1, error="late", limit=100)
+    assert [job_id for job_id, _ in expired] == job_ids[LOCKED:]
+    assert {helpers.state_of(engine, job_id) for job_id in job_ids[LOCKED:]} == {State.CANCELLED}
