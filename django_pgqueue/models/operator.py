@@ -60,9 +60,7 @@ def act_on(
     return changed
 
 
-def batches(
-    jobs: QuerySet[Any], *, finished_before: bool = False
-) -> Iterator[tuple[dict[int, str], dict[int, Seen]]]:
+def batches(jobs: QuerySet[Any], *, finished_before: bool = False) -> Iterator[tuple[dict[int, str], dict[int, Seen]]]:
     """Yield the tasks' names and what was seen of the jobs of a queryset, `BATCH_SIZE` at a time, by id.
 
     `finished_before`: leave out what has finished since the first batch was read. Another operator may retry jobs that

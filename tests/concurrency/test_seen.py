@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from django.db import connection
 
@@ -43,7 +45,8 @@ def test_retry_two_clicks_at_once_run_the_job_once(engine, second):
         [job_id] = dead_jobs(engine)
         row = Job.objects.get(pk=job_id)
         seen = {job_id: Seen(row.state, row.finished_at)}
-        clicks = [helpers.Background(lambda c=c: lifecycle.retry(c, [job_id], seen=seen)) for c in (engine, second)]
+        click_on = partial(lifecycle.retry, job_ids=[job_id], seen=seen)
+        clicks = [helpers.Background(partial(click_on, connection)) for connection in (engine, second)]
         assert sorted(len(click.result()) for click in clicks) == [0, 1]
         helpers.clear_tables(engine)
 
