@@ -87,14 +87,18 @@ def as_job(task: Task[Any, Any], alias: str, enqueued: lifecycle.Enqueued, argum
         expires_at=enqueued.expires_at,
         headers=None if headers is None else json.loads(headers),
     )
-    job._state.db = alias
+    job._state.db = job.enqueued_on = alias
     job._state.adding = False
     return job
 
 
 def as_it_is(job: Job) -> Job:
     """Return a job that may have run already: as its row is now, or as it was if that is gone."""
-    return type(job).objects.using(job._state.db).filter(pk=job.pk).first() or job
+    found = type(job).objects.using(job._state.db).filter(pk=job.pk).first()
+    if found is None:
+        return job
+    found.enqueued_on = job.enqueued_on
+    return found
 
 
 def tell(task: Task[Any, Any], connection: BaseDatabaseWrapper, job_ids: Sequence[int]) -> None:

@@ -143,14 +143,20 @@ RETURNING id, run_after, enqueued_at, expires_at
 """
 
 # ENQUEUE_UNIQUE for many calls, each an object of its `call` and its `key`, which may be null.
+# Ids are drawn in the order of the calls, because workers claim in the order of ids.
 #
 # Caller: lifecycle.enqueue_many_unique()
+# Locks:  keys are taken in their order. In the order of the calls two such statements could wait for each other
 ENQUEUE_MANY_UNIQUE: Final = """/* pgqueue:enqueue_many_unique */
+WITH given AS MATERIALIZED (
+    SELECT call, place, nextval('pgqueue_job_id_seq') AS id
+    FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS each (call, place)
+)
 INSERT INTO pgqueue_job
-    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+    (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      unique_key, unique_ready_only)
 SELECT
-    %(task_name)s, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
+    given.id, %(task_name)s, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
     statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
     coalesce(
         %(run_after)s::timestamptz,
@@ -162,8 +168,8 @@ SELECT
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
     ),
     given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END
-FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS given (call, place)
-ORDER BY given.place
+FROM given
+ORDER BY given.call ->> 'key' COLLATE "C", given.place
 ON CONFLICT (task_name, unique_key)
     WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
 DO NOTHING
@@ -173,12 +179,21 @@ RETURNING id, unique_key
 # ENQUEUE_OR_REPLACE for many: of calls with one key the last counts, for no statement may write a row twice.
 #
 # Caller: lifecycle.enqueue_many_unique()
+# Locks:  keys are taken in their order, as by ENQUEUE_MANY_UNIQUE
 ENQUEUE_MANY_OR_REPLACE: Final = """/* pgqueue:enqueue_many_or_replace */
+WITH drawn AS MATERIALIZED (
+    SELECT call, place, nextval('pgqueue_job_id_seq') AS id
+    FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS each (call, place)
+),
+given AS MATERIALIZED (
+    SELECT call, place, id, row_number() OVER (PARTITION BY call ->> 'key' ORDER BY place DESC) AS rank
+    FROM drawn
+)
 INSERT INTO pgqueue_job
-    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+    (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      unique_key, unique_ready_only)
 SELECT
-    %(task_name)s::varchar, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
+    given.id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
     statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
     coalesce(
         %(run_after)s::timestamptz,
@@ -190,10 +205,7 @@ SELECT
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
     ),
     given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END
-FROM (
-    SELECT call, place, row_number() OVER (PARTITION BY call ->> 'key' ORDER BY place DESC) AS rank
-    FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS each (call, place)
-) AS given
+FROM given
 WHERE (given.rank = 1 OR given.call ->> 'key' IS NULL)
   AND (
       SELECT state
@@ -201,7 +213,7 @@ WHERE (given.rank = 1 OR given.call ->> 'key' IS NULL)
       WHERE task_name = %(task_name)s::varchar AND unique_key = given.call ->> 'key'
         AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
   ) IS DISTINCT FROM 'running'
-ORDER BY given.place
+ORDER BY given.call ->> 'key' COLLATE "C", given.place
 ON CONFLICT (task_name, unique_key)
     WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
 DO UPDATE
@@ -1165,11 +1177,20 @@ SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 
 # claim committing just then made this answer "nothing to cancel".
 CANCEL: Final = """/* pgqueue:cancel */
 WITH asked AS MATERIALIZED (
-    SELECT id, state, cancel_requested_at
-    FROM pgqueue_job
-    WHERE id = ANY (%(job_ids)s::bigint[])
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
+    SELECT job.id, CASE
+               WHEN seen.state <> '' AND (
+                   job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz
+               )
+               THEN 'changed'
+               ELSE job.state
+           END AS state, job.cancel_requested_at
+    FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
+    CROSS JOIN LATERAL (
+        SELECT id, state, finished_at, cancel_requested_at
+        FROM pgqueue_job
+        WHERE id = seen.id
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
 ),
 moved AS (
     UPDATE pgqueue_job AS job
@@ -1202,13 +1223,24 @@ FROM asked
 #
 # Moves:  finished → ready
 # Caller: lifecycle.retry(), for an operator
+# Fence:  what the operator saw, if `seen_states` has it ('' if not): the state and the exact `finished_at`. A job that
+#         another operator retried meanwhile, and that has failed again, has another `finished_at`
 RETRY: Final = """/* pgqueue:retry */
 WITH asked AS MATERIALIZED (
-    SELECT id, state, task_name, unique_key
-    FROM pgqueue_job
-    WHERE id = ANY (%(job_ids)s::bigint[])
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
+    SELECT job.id, CASE
+               WHEN seen.state <> '' AND (
+                   job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz
+               )
+               THEN 'changed'
+               ELSE job.state
+           END AS state, job.task_name, job.unique_key
+    FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
+    CROSS JOIN LATERAL (
+        SELECT id, state, finished_at, task_name, unique_key
+        FROM pgqueue_job
+        WHERE id = seen.id
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
 ),
 fit AS MATERIALIZED (
     SELECT id, state
@@ -1245,14 +1277,16 @@ SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END FROM asked
 #
 # Moves:  ready, stays
 # Caller: lifecycle.run_now(), for an operator
+# Fence:  what the operator saw, as for RETRY, with `run_after` in place of `finished_at`: each retry sets a new one
 RUN_NOW: Final = """/* pgqueue:run_now */
 WITH asked AS MATERIALIZED (
-    SELECT id, state = 'ready'
-            AND run_after > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS waits
-    FROM pgqueue_job
-    WHERE id = ANY (%(job_ids)s::bigint[])
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
+    SELECT job.id, job.state = 'ready'
+            AND job.run_after > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            AND (seen.state = '' OR job.state = seen.state AND job.run_after = seen.instant::timestamptz) AS waits
+    FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
+    CROSS JOIN LATERAL (
+        SELECT id, state, run_after FROM pgqueue_job WHERE id = seen.id FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
 ),
 moved AS (
     UPDATE pgqueue_job AS job
@@ -1569,6 +1603,7 @@ WITH asked AS MATERIALIZED (
     SELECT id, task_name, arguments
     FROM pgqueue_schedule
     WHERE id = %(schedule_id)s AND revision = %(revision)s
+      AND (%(seen_last_run)s = 'any' OR last_run_at IS NOT DISTINCT FROM nullif(%(seen_last_run)s, '')::timestamptz)
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 drawn AS MATERIALIZED (
@@ -1619,7 +1654,15 @@ moved AS (
     CROSS JOIN made
     WHERE schedule.id = asked.id
 )
-SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revision = %(revision)s),
+SELECT EXISTS (
+           SELECT
+           FROM pgqueue_schedule
+           WHERE id = %(schedule_id)s AND revision = %(revision)s
+             AND (
+                 %(seen_last_run)s = 'any'
+                 OR last_run_at IS NOT DISTINCT FROM nullif(%(seen_last_run)s, '')::timestamptz
+             )
+       ),
        (SELECT CASE WHEN EXISTS (SELECT FROM made) THEN 'fired' ELSE 'duplicate' END FROM asked),
        (SELECT id FROM made)
 """

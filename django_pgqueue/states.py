@@ -4,8 +4,9 @@ Nothing here moves a job: `lifecycle` does, and only it. A test runs every act i
 against `TRANSITIONS`, and another compares the drawing in docs/state_machine.md with it.
 """
 
+from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 
 class State(StrEnum):
@@ -36,6 +37,17 @@ class Outcome(StrEnum):
     """Given back, not counted as an attempt: a stopping worker, or a task it does not know."""
     SNOOZED = "snoozed"
     """Given back until later at the task's own wish, not counted as an attempt."""
+
+
+class Seen(NamedTuple):
+    """A job as an operator saw it: an act changes the job only if it is still the same.
+
+    `retry` and `cancel` compare the state and `finished_at`; `run_now` compares the state and `run_after`.
+    """
+
+    state: str
+    finished_at: datetime | None = None
+    run_after: datetime | None = None
 
 
 class Pausable(StrEnum):

@@ -166,7 +166,7 @@ def _existing(task: Task[Any, Any], alias: str, job_id: int) -> Job | None:
         raise _duplicate(task, job_id)
     job = Job.objects.using(alias).filter(pk=job_id).first()
     if job is not None:
-        job.is_duplicate = True
+        job.is_duplicate, job.enqueued_on = True, alias
     return job
 
 
@@ -175,7 +175,8 @@ def _removed(task: Task[Any, Any], alias: str, job_id: int, arguments: str) -> J
     from .models import Job  # as above
 
     job = Job(id=job_id, task_name=task.name, queue_name=task.queue_name, arguments=json.loads(arguments), state="")
-    job._state.db, job._state.adding, job.is_duplicate = alias, False, True
+    job._state.db = job.enqueued_on = alias
+    job._state.adding, job.is_duplicate = False, True
     return job
 
 

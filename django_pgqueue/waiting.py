@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
-from django.db import connections, router
+from django.db import connections
 
 from . import ends, lifecycle, registry
 from .context import running_job
@@ -109,7 +109,8 @@ def _is_over(job: Job, *, is_first: bool) -> bool:
 
 
 def _alias(job: Job) -> str:
-    return job._state.db or router.db_for_read(type(job))
+    """Return where the job is written: a replica hears of no end, and lags behind."""
+    return job.write_alias
 
 
 def _refuse_in_vain(job: Job, connection: BaseDatabaseWrapper) -> None:
@@ -145,7 +146,8 @@ def _result(job: Job) -> Any:
     """Return the result of a job that is over and refreshed, or raise its error."""
     if job.state == State.SUCCEEDED:
         return job.result
-    exception_class, error = job.executions.order_by("-id").values_list("exception_class", "error").first() or ("", "")
+    failures = job.executions.using(_alias(job)).order_by("-id").values_list("exception_class", "error")
+    exception_class, error = failures.first() or ("", "")
     cancelled = job.state == State.CANCELLED
     ended = "was cancelled" if cancelled else f"is dead after {job.attempt} of {job.max_attempts} attempts"
     why = ": ".join(filter(None, [exception_class, error]))

@@ -91,7 +91,7 @@ CALL: dict[str, Any] = {
     "expires_seconds": None,
     "unique_ready_only": None,
 }
-OPTIONS = {**lifecycle.JobOptions("default", 0, 10)._asdict(), "key_wait": None}
+OPTIONS = {**lifecycle.JobOptions("default", 0, 10)._asdict(), "key_wait": None, "seen_last_run": "any"}
 
 
 def one_call(connection):
@@ -115,7 +115,8 @@ def keys(connection):
 
 def finished(connection):
     rows = connection.execute("SELECT id FROM pgqueue_job WHERE state = 'dead' ORDER BY id LIMIT %s", [BATCH])
-    return {"job_ids": [row[0] for row in rows]}
+    ids = [row[0] for row in rows]
+    return {"job_ids": ids, "seen_states": [""] * len(ids), "seen_instants": [""] * len(ids)}
 
 
 def as_read(connection):

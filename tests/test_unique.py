@@ -170,6 +170,7 @@ def test_an_operator_s_retry_tells_that_it_changed_nothing():
     dead = tasks.fail.using(unique_key="once", max_attempts=1).enqueue()
     run_jobs()
     tasks.fail.using(unique_key="once").enqueue()
+    dead.refresh_from_db()
     assert dead.retry() is False
     assert Job.objects.filter(state="dead").retry() == 0
     dead.refresh_from_db()

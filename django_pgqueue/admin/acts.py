@@ -1,37 +1,39 @@
 """What an operator does to jobs, one or many: who may, what is told, what is written down.
 
-The acts themselves are the models' `retry()`, `cancel()` and `run_now()`.
+The acts are those of `lifecycle`, each compared with what the page showed (see `shown`). Retrying what has succeeded
+asks first (see `confirmation`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 
 from django.contrib import messages
+from django.contrib.admin import AdminSite
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
+from django.db import connections, router
 from django.db.models import QuerySet
 from django.db.models.functions import Now
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
+from django_pgqueue import lifecycle
 from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.models import BATCH_SIZE, Job, JobQuerySet
-from django_pgqueue.states import TRANSITIONS, Act, State
+from django_pgqueue.models import BATCH_SIZE, DeadJob, Job
+from django_pgqueue.models.operator import act_on
+from django_pgqueue.states import TRANSITIONS, Act, Seen, State
 
+from . import confirmation, shown
 from .words import seen_at
 
 SELECTION_LIMIT: Final = 10_000
 """Jobs that one request acts on at most: 10 batches, done before a proxy gives the request up."""
-
-LOGGED_ONE_BY_ONE: Final = 100
-"""A batch up to this size gets a log entry per job; a larger one a single entry that names them."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class Operation:
     name: str
     label: Promise | str
     done: Any
-    on_many: Callable[[JobQuerySet], int]
-    on_one: Callable[[Job], bool]
+    lifecycle_act: Any
+    makes_due: bool
 
     @property
     def permission(self) -> str:
@@ -68,24 +70,24 @@ RETRY: Final = Operation(
     "retry",
     gettext_lazy("Retry"),
     ngettext_lazy("%(count)d job is ready again.", "%(count)d jobs are ready again.", "count"),
-    JobQuerySet.retry,
-    Job.retry,
+    lifecycle.retry,
+    makes_due=True,
 )
 CANCEL: Final = Operation(
     Act.CANCEL,
     "cancel",
     gettext_lazy("Cancel"),
     ngettext_lazy("%(count)d job cancelled or asked to stop.", "%(count)d jobs cancelled or asked to stop.", "count"),
-    JobQuerySet.cancel,
-    Job.cancel,
+    lifecycle.cancel,
+    makes_due=False,
 )
 RUN_NOW: Final = Operation(
     Act.RUN_NOW,
     "run",
     gettext_lazy("Run now"),
     ngettext_lazy("%(count)d job is due now.", "%(count)d jobs are due now.", "count"),
-    JobQuerySet.run_now,
-    Job.run_now,
+    lifecycle.run_now,
+    makes_due=True,
 )
 OPERATIONS: Final = (RETRY, CANCEL, RUN_NOW)
 
@@ -100,52 +102,114 @@ def offered(request: HttpRequest, job: Job) -> list[Operation]:
     ]
 
 
-def act_on_one(request: HttpRequest, operation: Operation, job: Job) -> None:
-    """Do it to one job, write it down, and tell the user; raises `PermissionDenied`."""
+def act_on_one(request: HttpRequest, operation: Operation, job: Job, site: AdminSite) -> HttpResponse | None:
+    """Do it to one job as the page showed it, write it down, and tell the user; raises `PermissionDenied`.
+
+    Returns the page that asks first, if there is something to ask.
+    """
     if not operation.is_allowed(request):
         raise PermissionDenied
+    seen = {job_id: each for job_id, each in shown.read(request).items() if job_id == job.pk}
+    if not seen:
+        messages.warning(request, _("Nothing was changed: the page did not say what it showed. Try again from here."))
+        return None
+    if question := confirmation.ask(request, operation, seen, site):
+        return question
     try:
-        changed = operation.on_one(job)
+        changed = _act(request, operation, seen, alone=True)
     except JobLocked:
         messages.error(request, _("Another session holds this job locked. Nothing was changed; try again."))
-        return
+        return None
     if changed:
-        _write_down(request, operation, [job.pk], 1)
         messages.success(request, operation.done % {"count": 1})
     else:
-        messages.warning(request, _("Nothing was changed: the job's state does not allow it any more."))
+        messages.warning(
+            request, _("Nothing was changed: the job has changed since the page showed it, or its state forbids this.")
+        )
+    return None
 
 
-def act_on_many(request: HttpRequest, operation: Operation, queryset: QuerySet[Any]) -> None:
-    """Do it to the first jobs of a queryset, in batches, and tell how many changed; raises `PermissionDenied`."""
+def act_on_many(
+    request: HttpRequest, operation: Operation, queryset: QuerySet[Any], site: AdminSite
+) -> HttpResponse | None:
+    """Do it to the first jobs of a queryset as the page showed them, and tell how many changed.
+
+    Returns the page that asks first, if there is something to ask. Raises `PermissionDenied`.
+    """
     if not operation.is_allowed(request):
         raise PermissionDenied
-    rows = _selected(queryset)
-    asked = rows[:SELECTION_LIMIT]
-    fitting = [job_id for job_id, *facts in asked if operation.fits(*facts)]
-    changed = 0
-    for start in range(0, len(fitting), BATCH_SIZE):
-        changed += _act_on_batch(request, operation, fitting[start : start + BATCH_SIZE])
-    _tell(request, operation, changed, len(asked) - changed)
-    if len(rows) > SELECTION_LIMIT:
+    if confirmation.is_given(request):
+        fitting = _still_listed(queryset, shown.read(request))
+        asked, is_cut = len(fitting), False
+    else:
+        rows = _selected(queryset)
+        asked, is_cut = min(len(rows), SELECTION_LIMIT), len(rows) > SELECTION_LIMIT
+        fitting = _fitting(request, operation, rows[:SELECTION_LIMIT])
+        if question := confirmation.ask(request, operation, fitting, site):
+            return question
+    _tell(request, operation, changed := len(_act(request, operation, fitting)), asked - changed)
+    if is_cut:
         limit = f"{SELECTION_LIMIT:,}"
         messages.warning(
             request, _("Only the first %(limit)s were looked at: do it again for more.") % {"limit": limit}
         )
+    return None
 
 
-def _selected(queryset: QuerySet[Any]) -> list[tuple[Any, ...]]:
-    facts = ("pk", "state", "run_after", "cancel_requested_at", "seen_at")
+def _still_listed(queryset: QuerySet[Any], seen: dict[int, Seen]) -> dict[int, Seen]:
+    """Return what was asked about, without what this list never shows: dead letters are dead."""
+    is_dead_only = queryset.model is DeadJob
+    kept = {job_id: each for job_id, each in seen.items() if not is_dead_only or each.state == State.DEAD}
+    return dict(list(kept.items())[:SELECTION_LIMIT])
+
+
+def _selected(queryset: QuerySet[Any]) -> list[Any]:
     plain = queryset.prefetch_related(None).annotate(seen_at=Now())
-    return list(plain.values_list(*facts)[: SELECTION_LIMIT + 1])
+    facts = ("pk", "state", "finished_at", "run_after", "cancel_requested_at", "enqueued_at", "seen_at")
+    return list(plain.values_list(*facts, named=True)[: SELECTION_LIMIT + 1])
 
 
-def _act_on_batch(request: HttpRequest, operation: Operation, job_ids: Sequence[int]) -> int:
-    try:
-        changed = operation.on_many(Job.objects.filter(pk__in=job_ids))
-    except JobLocked:  # raised for a single job only; of several the locked ones are left out
-        return 0
-    _write_down(request, operation, job_ids, changed)
+def _fitting(request: HttpRequest, operation: Operation, rows: Sequence[Any]) -> dict[int, Seen]:
+    """Return the jobs that it would change, with what the page showed of them.
+
+    Rows of the page are taken as it showed them. Of "all matching", on pages that were not shown, a row is taken as it
+    is now, unless it was enqueued or has finished since then.
+    """
+    on_page, at = shown.read(request), shown.page_at(request)
+    is_across = request.POST.get("select_across") == "1"
+    found = {}
+    for row in rows:
+        if not operation.fits(row.state, row.run_after, row.cancel_requested_at, row.seen_at):
+            continue
+        if row.pk in on_page:
+            found[row.pk] = on_page[row.pk]
+        elif is_across and row.enqueued_at <= at and (row.finished_at is None or row.finished_at <= at):
+            found[row.pk] = Seen(row.state, row.finished_at, row.run_after)
+    return found
+
+
+def _act(request: HttpRequest, operation: Operation, seen: dict[int, Seen], *, alone: bool = False) -> dict[int, State]:
+    """Do it in batches, each written down in its jobs' histories; return what changed."""
+    connection = connections[router.db_for_write(Job)]
+    message = f"{operation.label}." if len(seen) == 1 else f"{operation.label}, one of {len(seen):,} jobs selected."
+    changed: dict[int, State] = {}
+    ids = list(seen)
+    for start in range(0, len(ids), BATCH_SIZE):
+        batch = ids[start : start + BATCH_SIZE]
+        jobs = Job.objects.using(connection.alias).filter(pk__in=batch)
+        names = dict(jobs.values_list("pk", "task_name"))
+        done = act_on(
+            connection,
+            operation.lifecycle_act,
+            names,
+            {job_id: seen[job_id] for job_id in names},
+            alone=alone,
+            makes_due=operation.makes_due,
+        )
+        entries = [Job(pk=job_id, task_name=names[job_id]) for job_id in sorted(done)]
+        if entries:
+            LogEntry.objects.log_actions(_user_id(request), entries, CHANGE, message)
+        changed |= done
     return changed
 
 
@@ -154,28 +218,13 @@ def _tell(request: HttpRequest, operation: Operation, changed: int, unchanged: i
         messages.success(request, operation.done % {"count": changed})
     if unchanged:
         text = ngettext(
-            "%(count)d job was left as it is: its state does not allow this, or it is locked.",
-            "%(count)d jobs were left as they are: their state does not allow this, or they are locked.",
+            "%(count)d job was left as it is: it has changed since the page showed it, its state does not allow this, "
+            "or it is locked.",
+            "%(count)d jobs were left as they are: they have changed since the page showed them, their state does not "
+            "allow this, or they are locked.",
             unchanged,
         )
         messages.warning(request, text % {"count": unchanged})
-
-
-def _write_down(request: HttpRequest, operation: Operation, job_ids: Sequence[int], changed: int) -> None:
-    """Log per job where each is known to have changed, else once, with what is known."""
-    if not changed:
-        return
-    if changed == len(job_ids) <= LOGGED_ONE_BY_ONE:
-        jobs = Job.objects.filter(pk__in=job_ids).only("task_name").order_by("pk")
-        LogEntry.objects.log_actions(_user_id(request), jobs, CHANGE, f"{operation.label}.")
-        return
-    LogEntry.objects.create(
-        user_id=_user_id(request),
-        content_type=ContentType.objects.get_for_model(Job),
-        object_repr=f"{changed} of {len(job_ids)} jobs",
-        action_flag=CHANGE,
-        change_message=f"{operation.label}: {changed} changed of {', '.join(map(str, job_ids))}.",
-    )
 
 
 def _user_id(request: HttpRequest) -> int:

@@ -83,7 +83,7 @@ class NameFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[tuple[str, str]]:
         """Return the names to choose from, and the one chosen, also if no job has it any more."""
-        names = self.names(request, model_admin.model._default_manager.all())
+        names = self.names(request, model_admin.get_queryset(request))
         chosen = self.used_parameters.get(self.parameter_name or "")
         return [(name, breakable(shortened(name))) for name in sorted(names | ({str(chosen)} if chosen else set()))]
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin, messages
+from django.db import router
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.models import Job
 from django_pgqueue.states import FINISHED, State
 
+from . import shown
 from .acts import CANCEL, OPERATIONS, RETRY, RUN_NOW, Operation, act_on_many, act_on_one
 from .columns import JobColumns, with_latest_execution
 from .filters import DiedFilter, EnqueuedFilter, QueueFilter, StateFilter, TaskFilter, newest
@@ -80,19 +84,23 @@ class JobAdmin(JobColumns):
         return RUN_NOW.is_allowed(request)
 
     @admin.action(description=_("Retry selected"), permissions=["retry"])
-    def retry_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+    def retry_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         """Make the finished jobs among the selected ready again."""
-        act_on_many(request, RETRY, queryset)
+        return act_on_many(request, RETRY, queryset, self.admin_site)
 
     @admin.action(description=_("Cancel selected"), permissions=["cancel"])
-    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         """Cancel the selected jobs, or ask the running ones to stop."""
-        act_on_many(request, CANCEL, queryset)
+        return act_on_many(request, CANCEL, queryset, self.admin_site)
 
     @admin.action(description=_("Run selected now"), permissions=["run"])
-    def run_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+    def run_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         """Make the selected jobs that are due later due at once."""
-        act_on_many(request, RUN_NOW, queryset)
+        return act_on_many(request, RUN_NOW, queryset, self.admin_site)
+
+    def action_checkbox(self, obj: Any) -> SafeString:
+        """Return Django's checkbox, and beside it what this row shows: an act applies to that alone."""
+        return format_html("{}{}", super().action_checkbox(obj), shown.fields(obj))
 
     def get_urls(self) -> list[URLPattern]:
         """Add one URL for each operation on one job."""
@@ -111,10 +119,12 @@ class JobAdmin(JobColumns):
         """Do it to one job, then show its page; POST only."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        job = Job.objects.defer("arguments", "headers", "result").filter(pk=job_id).first()
+        jobs = Job.objects.using(router.db_for_write(Job))
+        job = jobs.defer("arguments", "headers", "result").filter(pk=job_id).first()
         if job is None:
             return self.not_found(request, str(job_id))
-        act_on_one(request, operation, job)
+        if question := act_on_one(request, operation, job, self.admin_site):
+            return question
         return HttpResponseRedirect(
             reverse("admin:pgqueue_job_change", args=[job_id], current_app=self.admin_site.name)
         )

@@ -21,6 +21,7 @@ from django_pgqueue import registry
 from django_pgqueue.models import Execution, Hold, Job, ScheduleRun, Worker
 from django_pgqueue.states import Outcome, State
 
+from . import shown
 from .acts import offered
 from .bars import told
 from .columns import FAILURES
@@ -85,6 +86,7 @@ def job_page(admin: JobAdmin, request: HttpRequest, object_id: str, extra_contex
         "attempts": attempts[:EXECUTIONS_SHOWN],
         "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
         "operations": offered(request, job),
+        "shown": shown.fields(job),
         **extra_context,
     }
     return TemplateResponse(request, "pgqueue/admin/job.html", context)

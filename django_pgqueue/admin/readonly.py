@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.db import router
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.text import capfirst
 
@@ -26,6 +28,11 @@ class ReadOnlyAdmin(ModelAdmin):
 
     class Media:
         css = {"all": ["pgqueue/admin.css"]}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the rows of the database that acts write to: what a replica shows may be over."""
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.using(router.db_for_write(self.model))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the list, under a title that asks for no selection where no row leads to a page."""

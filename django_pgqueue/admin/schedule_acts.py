@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, cast
 
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import connections, router
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
@@ -19,6 +20,7 @@ from django_pgqueue.db import wake_workers_after_commit
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import Schedule
 
+from . import shown
 from .words import visible
 
 
@@ -31,7 +33,8 @@ class Operation:
     label: Promise | str
     done: Any
     fits: Callable[[Schedule], bool]
-    do: Callable[[Any, lifecycle.Scheduled], bool]
+    do: Callable[[Any, lifecycle.Scheduled, datetime | str | None], bool]
+    """With the connection, the schedule, and the last run that the page showed."""
 
     def is_allowed(self, request: HttpRequest) -> bool:
         """Say whether the user may do it, and see schedules at all."""
@@ -42,13 +45,13 @@ class NotDone(Exception):
     """Why an act was not done, in words for the operator."""
 
 
-def _run(connection: Any, one: lifecycle.Scheduled) -> bool:
+def _run(connection: Any, one: lifecycle.Scheduled, seen_last_run: datetime | str | None) -> bool:
     try:
         options = firing.options_of(connection, one)
     except firing.CannotFire as error:
         told = {"name": visible(one.name), "why": visible(str(error))}
         raise NotDone(_("No job is enqueued for %(name)s: %(why)s") % told) from None
-    fired = lifecycle.run_schedule(connection, one, options)
+    fired = lifecycle.run_schedule(connection, one, options, seen_last_run=seen_last_run)
     if fired is None:
         return False
     if fired.job_id is None:
@@ -59,11 +62,11 @@ def _run(connection: Any, one: lifecycle.Scheduled) -> bool:
     return True
 
 
-def _pause(connection: Any, one: lifecycle.Scheduled) -> bool:
+def _pause(connection: Any, one: lifecycle.Scheduled, _seen_last_run: object) -> bool:
     return lifecycle.pause_schedule(connection, one.schedule_id)
 
 
-def _resume(connection: Any, one: lifecycle.Scheduled) -> bool:
+def _resume(connection: Any, one: lifecycle.Scheduled, _seen_last_run: object) -> bool:
     try:
         next_run_at = expressions.next_after(one.expression, one.time_zone, one.seen_at)
     except ValueError:  # the list says what is wrong with it
@@ -107,10 +110,16 @@ def act_on_one(request: HttpRequest, operation: Operation, one: Schedule) -> boo
     """Do it, and write it down; say whether anything changed. Raises `PermissionDenied`, `NotDone` with a reason."""
     if not operation.is_allowed(request):
         raise PermissionDenied
-    connection = connections[one._state.db or DEFAULT_DB_ALIAS]
+    connection = connections[router.db_for_write(Schedule, instance=one)]
     found = {each.schedule_id: each for each in lifecycle.schedules(connection)[1]}
+    seen = shown.read_schedule(request, one.pk)
+    if operation is RUN and seen is None:
+        raise NotDone(_("The page did not say what it showed. Nothing was changed; try again."))
+    revision, last_run_at = seen or (None, None)
     try:
-        changed = one.pk in found and operation.do(connection, found[one.pk])
+        changed = one.pk in found and operation.do(
+            connection, found[one.pk] if revision is None else found[one.pk]._replace(revision=revision), last_run_at
+        )
     except JobLocked:
         return False
     if changed:

@@ -13,6 +13,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import expressions, lifecycle
@@ -22,6 +23,7 @@ from django_pgqueue.models import Schedule
 from .schedule_acts import OPERATIONS, PAUSE, RESUME, RUN, NotDone, Operation, act_on_one, offered
 from .schedule_columns import ScheduleColumns, wrong
 from .schedule_form import ScheduleForm
+from .shown import schedule_field
 from .words import dated, seen_at, visible
 
 if TYPE_CHECKING:
@@ -111,7 +113,8 @@ class ScheduleAdmin(ScheduleColumns):
         for reason in reasons[:REASONS_SHOWN]:
             messages.warning(request, reason)
         if left := len(asked) - done - len(reasons[:REASONS_SHOWN]):
-            messages.warning(request, _("%(count)d left as they are: not possible, or locked.") % {"count": left})
+            text = _("%(count)d left as they are: not as the page showed them, or locked.")
+            messages.warning(request, text % {"count": left})
 
     def get_urls(self) -> list[URLPattern]:
         """Add one URL for each operation on one schedule."""
@@ -141,7 +144,8 @@ class ScheduleAdmin(ScheduleColumns):
             if act_on_one(request, operation, one):
                 messages.success(request, operation.done % {"count": 1})
             else:
-                messages.warning(request, _("Nothing was changed: not possible, or another session holds it locked."))
+                text = _("Nothing was changed: not as the page showed it, or another session holds it.")
+                messages.warning(request, text)
         except NotDone as error:
             messages.warning(request, str(error))
         return HttpResponseRedirect(reverse("admin:pgqueue_schedule_change", args=[schedule_id], current_app=name))
@@ -151,12 +155,20 @@ class ScheduleAdmin(ScheduleColumns):
     ) -> HttpResponse:
         """Show the form, or what there is to see of one of the code, with its buttons."""
         one = self.get_object(request, object_id) if object_id is not None else None
-        shown = {"schedule": one, "operations": offered(request, one), "facts": self._facts(one)} if one else {}
+        shown_here = self._shown_here(request, one) if one else {}
         try:
-            return super().changeform_view(request, object_id, form_url, {**shown, **(extra_context or {})})
+            return super().changeform_view(request, object_id, form_url, {**shown_here, **(extra_context or {})})
         except JobLocked:
             messages.error(request, _("Another session holds this schedule locked. Nothing was changed; try again."))
             return HttpResponseRedirect(request.get_full_path())
+
+    def _shown_here(self, request: HttpRequest, one: Schedule) -> dict[str, Any]:
+        operations = offered(request, one)
+        return {"schedule": one, "operations": operations, "facts": self._facts(one), "shown": schedule_field(one)}
+
+    def action_checkbox(self, obj: Any) -> SafeString:
+        """Return Django's checkbox, and beside it what this row shows: *Run now* applies to that alone."""
+        return format_html("{}{}", super().action_checkbox(obj), schedule_field(obj))
 
     def _facts(self, one: Schedule) -> list[tuple[Any, Any]]:
         """Return what there is to say about one, by label."""
@@ -192,7 +204,7 @@ class ScheduleAdmin(ScheduleColumns):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
         """Write what the form says, by `lifecycle`."""
-        connection = connections[obj._state.db or router.db_for_write(Schedule)]
+        connection = connections[router.db_for_write(Schedule, instance=obj)]
         definition = form.definition()
         seen, _rows = lifecycle.schedules(connection)
         next_run_at = expressions.next_after(definition.expression, definition.time_zone, seen)

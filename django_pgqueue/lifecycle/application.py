@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Final, Unpack
 
 import psycopg
@@ -12,8 +13,9 @@ from django.db import IntegrityError
 from django_pgqueue import sql
 from django_pgqueue.db import Connection, execute
 from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.states import State
+from django_pgqueue.states import Seen, State
 
+from .arrays import exact, texts
 from .persistence import persistently, savepoint
 from .values import DEFAULTS, Enqueued, Row
 
@@ -35,39 +37,62 @@ def enqueue_many(connection: Connection, *, arguments: str, **row: Unpack[Row]) 
 
 
 def cancel(
-    connection: Connection, job_ids: Sequence[int], *, alone: bool = False, running: bool = True
+    connection: Connection,
+    job_ids: Sequence[int],
+    *,
+    alone: bool = False,
+    running: bool = True,
+    seen: Mapping[int, Seen] | None = None,
 ) -> dict[int, State]:
     """Cancel ready jobs, and ask `running` ones to stop; return the state of each job that changed.
 
     A running job stays `running` until its worker obeys, or its attempt ends without success.
-    For rows that others hold locked, see `_insist`.
+    Jobs that are not as `seen` stay as they are. For rows that others hold locked, see `_insist`.
     """
-    return _insist(connection, sql.CANCEL, job_ids, alone=alone, running=running)
+    instants = {job_id: each.finished_at for job_id, each in (seen or {}).items()}
+    return _insist(connection, sql.CANCEL, job_ids, seen, instants, alone=alone, running=running)
 
 
-def retry(connection: Connection, job_ids: Sequence[int], *, alone: bool = False) -> dict[int, State]:
+def retry(
+    connection: Connection, job_ids: Sequence[int], *, alone: bool = False, seen: Mapping[int, Seen] | None = None
+) -> dict[int, State]:
     """Make finished jobs ready, now, with all their attempts; return the state of each job that changed.
 
+    Jobs that are not as `seen` stay as they are: somebody else has retried them since.
     Those whose unique key another job has are left as they are, and of several with one key all but the latest. Where
     another session takes a key at that moment, the others are not kept from going: they go one by one then.
     """
+    instants = {job_id: each.finished_at for job_id, each in (seen or {}).items()}
     try:
         with savepoint(connection):
-            return _insist(connection, sql.RETRY, job_ids, alone=alone)
+            return _insist(connection, sql.RETRY, job_ids, seen, instants, alone=alone)
     except UNIQUE_VIOLATIONS:
         if len(job_ids) == 1:
             return {}
-    ones = (retry(connection, [job_id], alone=alone) for job_id in sorted(set(job_ids), reverse=True))
+    ones = (retry(connection, [job_id], alone=alone, seen=seen) for job_id in sorted(set(job_ids), reverse=True))
     return {job_id: state for changed in ones for job_id, state in changed.items()}
 
 
-def run_now(connection: Connection, job_ids: Sequence[int], *, alone: bool = False) -> dict[int, State]:
-    """Make ready jobs that are due later due at once; return the state of each job that changed."""
-    return _insist(connection, sql.RUN_NOW, job_ids, alone=alone)
+def run_now(
+    connection: Connection, job_ids: Sequence[int], *, alone: bool = False, seen: Mapping[int, Seen] | None = None
+) -> dict[int, State]:
+    """Make ready jobs that are due later due at once; return the state of each job that changed.
+
+    Jobs that are not as `seen` stay as they are.
+    """
+    instants = {job_id: each.run_after for job_id, each in (seen or {}).items()}
+    return _insist(connection, sql.RUN_NOW, job_ids, seen, instants, alone=alone)
 
 
 def _insist(
-    connection: Connection, statement: str, job_ids: Sequence[int], *, alone: bool, **params: bool
+    connection: Connection,
+    statement: str,
+    job_ids: Sequence[int],
+    seen: Mapping[int, Seen] | None,
+    instants: Mapping[int, datetime | None],
+    *,
+    alone: bool,
+    **params: bool,
 ) -> dict[int, State]:
     """Run an operator's act, again for what others held locked, until nothing is or the wait is over.
 
@@ -78,9 +103,15 @@ def _insist(
     waiting = sorted(set(job_ids))
     deadline, pause = time.monotonic() + LOCK_WAIT_SECONDS, 0.005
     while waiting:
-        seen = persistently(connection, statement, {"job_ids": waiting, **params})
-        changed |= {job_id: State(state) for job_id, state in seen if state}
-        waiting = existing(connection, sorted(set(waiting) - {row[0] for row in seen}))
+        states = [seen[job_id].state if seen and job_id in seen else "" for job_id in waiting]
+        compared = {
+            "job_ids": waiting,
+            "seen_states": texts(states),
+            "seen_instants": texts(exact(instants.get(job_id)) for job_id in waiting),
+        }
+        answered = persistently(connection, statement, {**compared, **params})
+        changed |= {job_id: State(state) for job_id, state in answered if state}
+        waiting = existing(connection, sorted(set(waiting) - {row[0] for row in answered}))
         if waiting and time.monotonic() > deadline:
             if alone:
                 raise JobLocked(f"job {waiting[0]} is locked by another session; nothing was changed")

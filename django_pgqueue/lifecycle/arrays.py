@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 
 
 def numbers(values: Iterable[float]) -> str:
@@ -13,6 +14,11 @@ def numbers(values: Iterable[float]) -> str:
 def texts(values: Iterable[str]) -> str:
     """Return an array of any texts, for a parameter that is cast to its type."""
     return "{" + ",".join(map(_quoted, values)) + "}"
+
+
+def exact(instant: datetime | None) -> str:
+    """Return an instant as text with its microseconds, for an exact comparison; "" for none."""
+    return "" if instant is None else instant.isoformat()
 
 
 def _quoted(text: str) -> str:

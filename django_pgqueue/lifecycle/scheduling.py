@@ -16,6 +16,7 @@ from django_pgqueue.db import Connection, EngineConnection, Row, execute
 from django_pgqueue.exceptions import JobLocked
 
 from .application import LOCK_WAIT_SECONDS
+from .arrays import exact
 from .persistence import NOT_FOR_A_LOCK, persistently
 
 VOUCHED_SECONDS: Final = 180.0
@@ -25,6 +26,8 @@ KEY_WAIT: Final = "500ms"
 FIRST_FIELDS: Final = 11
 """Of a definition, in every digest. One that comes later is in it where it is set, or a new release would find all
 definitions changed."""
+ANY: Final = "any"
+"""In place of a schedule's last run: whenever it was."""
 PRUNE_LIMIT: Final = 10_000
 """Ticks of each schedule that one statement forgets."""
 
@@ -158,12 +161,16 @@ def fire(
     return Fired._make(rows[0]) if rows else None
 
 
-def run_schedule(connection: Connection, scheduled: Scheduled, options: JobOptions) -> Fired | None:
-    """Make a job of a schedule now, paused or not; None if it is not there any more as it was read.
+def run_schedule(
+    connection: Connection, scheduled: Scheduled, options: JobOptions, *, seen_last_run: datetime | str | None = ANY
+) -> Fired | None:
+    """Make a job of a schedule now, paused or not; None if it is not as it was read, or has run since `seen_last_run`.
 
     It is "fired" with its job, or a "duplicate" of another job with the unique key, and then nothing is written.
     """
-    params = {"schedule_id": scheduled.schedule_id, "revision": scheduled.revision, **options._asdict()}
+    last = seen_last_run if isinstance(seen_last_run, str) else exact(seen_last_run)
+    known = {"schedule_id": scheduled.schedule_id, "revision": scheduled.revision, "seen_last_run": last}
+    params = {**known, **options._asdict()}
 
     def act() -> list[Row]:
         [[is_there, what, job_id]] = persistently(connection, sql.RUN_SCHEDULE, params)
@@ -182,23 +189,15 @@ def arguments_of(connection: Connection, scheduled: Scheduled) -> str | None:
 
 def note_problem(connection: Connection, scheduled: Scheduled, problem: str) -> None:
     """Write down why a schedule does not run, for the admin; nothing if its row is locked, or not as it was read."""
-    params = {
-        "schedule_id": scheduled.schedule_id,
-        "revision": scheduled.revision,
-        "expected_at": scheduled.next_run_at,
-        "problem": problem,
-    }
+    read = {"schedule_id": scheduled.schedule_id, "revision": scheduled.revision}
+    params = {**read, "expected_at": scheduled.next_run_at, "problem": problem}
     execute(connection, sql.NOTE_PROBLEM, params)
 
 
 def plan_schedule(connection: Connection, scheduled: Scheduled, following_at: datetime) -> bool:
     """Set the next tick without firing; say whether the schedule was still as it was read."""
-    params = {
-        "schedule_id": scheduled.schedule_id,
-        "revision": scheduled.revision,
-        "expected_at": scheduled.next_run_at,
-        "following_at": following_at,
-    }
+    read = {"schedule_id": scheduled.schedule_id, "revision": scheduled.revision}
+    params = {**read, "expected_at": scheduled.next_run_at, "following_at": following_at}
     return bool(persistently(connection, sql.PLAN_SCHEDULE, params))
 
 

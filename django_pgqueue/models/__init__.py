@@ -5,7 +5,8 @@ There are no foreign keys in the database: one on executions cost 15 % of the th
 
 from .executions import Execution
 from .holds import Hold
-from .jobs import BATCH_SIZE, DeadJob, Job, JobQuerySet
+from .jobs import DeadJob, Job, JobQuerySet
+from .operator import BATCH_SIZE
 from .pauses import Pause
 from .schedules import Schedule, ScheduleRun
 from .workers import Worker

@@ -17,30 +17,16 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import signals
-from django_pgqueue.db import CANCEL_ASKED, wake_workers_after_commit
 from django_pgqueue.fields import InstantField, PlainJSONField
 from django_pgqueue.progress import Progress
-from django_pgqueue.states import FINISHED, State
+from django_pgqueue.states import FINISHED, Seen, State
+
+from . import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Protocol
-
-    from django.db.backends.base.base import BaseDatabaseWrapper
-
     from django_pgqueue.exceptions import Duration
 
-    class Act(Protocol):
-        """An operator's act of `lifecycle`."""
-
-        def __call__(
-            self, connection: BaseDatabaseWrapper, job_ids: Sequence[int], *, alone: bool = False
-        ) -> dict[int, State]: ...
-
-
-BATCH_SIZE = 1000
-"""Jobs that one statement of a queryset's `retry()` or `cancel()` takes."""
+    from .operator import Act
 
 RUN_AFTER_FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 RUN_AFTER_LAST = datetime(9000, 1, 1, tzinfo=UTC)
@@ -54,11 +40,12 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Make the finished jobs of this queryset ready again, now, with all their attempts; say how many.
 
         In batches, each a transaction of its own unless the caller has one open. Jobs that are not
-        finished, or that another session holds locked, are left alone and not counted.
+        finished, or that another session holds locked, are left alone and not counted. So are jobs that have finished
+        since the call began, because another operator may have retried them meanwhile.
         """
         from django_pgqueue.lifecycle import retry  # lifecycle stands above models
 
-        return self._in_batches(retry, makes_due=True)
+        return self._in_batches(retry, makes_due=True, finished_before=True)
 
     retry.alters_data = True  # type: ignore[attr-defined]  # Django's mark: never called by a template
     retry.queryset_only = True  # type: ignore[attr-defined]  # not offered as Job.objects.retry()
@@ -87,17 +74,13 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     _db: str | None
 
-    def _in_batches(self, act: Act, *, makes_due: bool = False) -> int:
+    def _in_batches(self, act: Act, *, makes_due: bool = False, finished_before: bool = False) -> int:
         connection = connections[self._db or router.db_for_write(Job)]
-        names = self.using(connection.alias).order_by("pk").values_list("pk", "task_name")
-        changed, last_id = 0, 0
-        while batch := dict(names.filter(pk__gt=last_id)[:BATCH_SIZE]):
-            changes = act(connection, list(batch))
-            _tell_cancelled(changes, batch, connection)
-            changed += len(changes)
-            last_id = max(batch)
-        if changed and makes_due:
-            wake_workers_after_commit(connection)
+        jobs = self.using(connection.alias)
+        changed = 0
+        for task_names, seen in operator.batches(jobs, finished_before=finished_before):
+            compared = seen if finished_before else None
+            changed += len(operator.act_on(connection, act, task_names, compared, makes_due=makes_due))
         return changed
 
 
@@ -186,6 +169,9 @@ class Job(models.Model):
     is_duplicate = False
     """Whether `enqueue()` has added none, for this one has its unique key already."""
 
+    enqueued_on: str | None = None
+    """The alias that `enqueue()` wrote this job to; None if this instance comes from a query."""
+
     def __str__(self) -> str:
         return f"{self.task_name} #{self.pk}"
 
@@ -208,53 +194,55 @@ class Job(models.Model):
 
         return await await_result(self, timeout)
 
-    def retry(self) -> bool:
+    def retry(self, *, using: str | None = None) -> bool:
         """Make this finished job ready again, now, with all its attempts; say whether it changed.
 
-        One statement on the connection this job came from, in whatever transaction is open there. Where another session
-        holds the row locked it waits, up to `lifecycle.LOCK_WAIT_SECONDS`, and raises `JobLocked` after that. Refreshes
-        nothing: see `refresh_from_db()`.
+        Returns False if the job's state or `finished_at` is not what this instance has: somebody else has retried the
+        job since it was read, or it had not finished then. Call `refresh_from_db()` first to act on the present state.
+
+        One statement in whatever transaction is open on the connection. Where another session holds the row locked it
+        waits, up to `lifecycle.LOCK_WAIT_SECONDS`, and raises `JobLocked` after that. Refreshes nothing.
+
+        Args:
+            using: Alias of the database. By default the one that `enqueue()` wrote to, or that the routers name for
+                writes (`db_for_write`).
         """
         from django_pgqueue.lifecycle import retry  # lifecycle stands above models
 
-        return self._act(retry, makes_due=True)
+        return self._act(retry, Seen(self.state, self.finished_at), using, makes_due=True)
 
-    def cancel(self) -> bool:
-        """Cancel this job, or ask it to stop if it is running; say whether anything changed. See `retry()`."""
+    def cancel(self, *, using: str | None = None) -> bool:
+        """Cancel this job, or ask it to stop if it is running; say whether anything changed.
+
+        A job that was read as waiting is also cancelled if it runs by now. One that was read as finished is left
+        alone, even if somebody else has retried it since. For `using` and locked rows, see `retry()`.
+        """
         from django_pgqueue.lifecycle import cancel  # as above
 
-        return self._act(cancel)
+        return self._act(cancel, Seen(self.state, self.finished_at) if self.state in FINISHED else None, using)
 
-    def run_now(self) -> bool:
-        """Make this ready job due at once; say whether it changed. See `retry()`."""
+    def run_now(self, *, using: str | None = None) -> bool:
+        """Make this ready job due at once; say whether it changed.
+
+        Returns False if the job's state or `run_after` is not what this instance has: it has run since, or somebody
+        else has changed it. For `using` and locked rows, see `retry()`.
+        """
         from django_pgqueue.lifecycle import run_now  # as above
 
-        return self._act(run_now, makes_due=True)
+        return self._act(run_now, Seen(self.state, run_after=self.run_after), using, makes_due=True)
 
-    def _act(self, act: Act, *, makes_due: bool = False) -> bool:
+    def _act(self, act: Act, seen: Seen | None, using: str | None, *, makes_due: bool = False) -> bool:
         if self.pk is None:
             raise ValueError("A job that was never enqueued cannot be changed: call enqueue() on its task.")
-        connection = connections[self._state.db or router.db_for_write(Job)]
-        changes = act(connection, [self.pk], alone=True)
-        changed = bool(changes)
-        _tell_cancelled(changes, {self.pk: self.task_name}, connection)
-        if changed and makes_due:
-            wake_workers_after_commit(connection)
-        return changed
+        connection = connections[using or self.write_alias]
+        compared = None if seen is None or self._state.adding else {self.pk: seen}
+        names = {self.pk: self.task_name}
+        return bool(operator.act_on(connection, act, names, compared, alone=True, makes_due=makes_due))
 
-
-def _tell_cancelled(
-    changes: Mapping[int, State], task_names: Mapping[int, str], connection: BaseDatabaseWrapper
-) -> None:
-    """Send the signal for jobs that an act has ended cancelled, and word to the workers of those that it has asked."""
-    if State.RUNNING in changes.values():
-        wake_workers_after_commit(connection, CANCEL_ASKED)
-    if signals.job_cancelled.receivers:
-        for job_id, state in changes.items():
-            if state is State.CANCELLED:
-                signals.job_cancelled.send_robust(
-                    sender=task_names[job_id], job_id=job_id, database=connection.alias, error=""
-                )
+    @property
+    def write_alias(self) -> str:
+        """The alias of the database that acts on this job write to."""
+        return self.enqueued_on or router.db_for_write(type(self), instance=self)
 
 
 class DeadJob(Job):

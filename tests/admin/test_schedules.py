@@ -354,7 +354,7 @@ def test_one_that_somebody_holds_is_said_to_be_locked(planner: Client, monkeypat
     one = make()
     with closing(helpers.connect()) as other, helpers.transaction(other):
         other.execute("SELECT FROM pgqueue_schedule FOR UPDATE")
-        assert "another session holds" in planner.post(f"{SCHEDULES}{one.pk}/run/", follow=True).content.decode()
+        assert "another session holds it" in planner.post(f"{SCHEDULES}{one.pk}/run/", follow=True).content.decode()
         answer = planner.post(f"{SCHEDULES}{one.pk}/change/", GIVEN, follow=True)
         assert "Another session holds" in answer.content.decode()
     assert not Job.objects.exists()

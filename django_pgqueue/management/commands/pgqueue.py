@@ -62,7 +62,7 @@ class Command(BaseCommand):
         if job is None:
             raise CommandError(f"There is no job {job_id} in the database {alias!r}.")
         if retry and job.finished_at is not None:
-            job.retry()
+            job.retry(using=alias)
         report = run_one(alias, job_id)
         if report is None:
             hint = "--retry makes it ready first" if job.finished_at is not None else "a worker has it"

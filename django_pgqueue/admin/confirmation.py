@@ -1,0 +1,57 @@
+"""The page that asks before jobs that have succeeded run again.
+
+`acts` calls it. The page carries each job that it counted, with its state and `finished_at`: what is confirmed applies
+to these jobs alone, and works without JavaScript.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib.admin import AdminSite
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
+
+from django_pgqueue.models import Job
+from django_pgqueue.states import Act, Seen, State
+
+from . import shown
+
+if TYPE_CHECKING:
+    from .acts import Operation
+
+FIELD: Final = "confirmed"
+
+
+def is_given(request: HttpRequest) -> bool:
+    """Say whether the form comes from the page that asks."""
+    return FIELD in request.POST
+
+
+def ask(request: HttpRequest, operation: Operation, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
+    """Return a page that asks, with the numbers, if jobs that have succeeded would run again; None otherwise."""
+    counts = Counter(each.state for each in seen.values())
+    if operation.act is not Act.RETRY or not counts[State.SUCCEEDED] or is_given(request):
+        return None
+    context: dict[str, Any] = {
+        **site.each_context(request),
+        "title": _("Run jobs again that have succeeded?"),
+        "original": _("Run jobs again that have succeeded?"),
+        "opts": Job._meta,
+        "has_view_permission": True,
+        "succeeded": counts[State.SUCCEEDED],
+        "others": sum(counts.values()) - counts[State.SUCCEEDED],
+        "action": request.POST.get("action", ""),
+        "selected": next(iter(seen)),
+        "checkbox": ACTION_CHECKBOX_NAME,
+        "field": shown.FIELD,
+        "shown": " ".join(shown.token(job_id, each) for job_id, each in seen.items()),
+        "back": reverse("admin:pgqueue_job_changelist", current_app=site.name),
+    }
+    request.current_app = site.name
+    return TemplateResponse(request, "pgqueue/admin/retry_succeeded.html", context)

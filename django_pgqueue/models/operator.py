@@ -1,0 +1,81 @@
+"""Run an operator's act on jobs that were read before, and tell those who wait for it.
+
+The model, its queryset and the admin call this module with an act of `lifecycle`. It protects one invariant: each act
+applies only to what its caller has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from django.db.models import DateTimeField, DurationField, ExpressionWrapper, QuerySet, Value
+from django.db.models.functions import Now
+
+from django_pgqueue import signals
+from django_pgqueue.db import CANCEL_ASKED, clock, wake_workers_after_commit
+from django_pgqueue.states import Seen, State
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+BATCH_SIZE: Final = 1000
+"""Jobs that one statement of a queryset's `retry()` or `cancel()` takes."""
+
+
+class Act(Protocol):
+    """An operator's act of `lifecycle`."""
+
+    def __call__(
+        self,
+        connection: BaseDatabaseWrapper,
+        job_ids: Sequence[int],
+        *,
+        alone: bool = False,
+        seen: Mapping[int, Seen] | None = None,
+    ) -> dict[int, State]: ...
+
+
+def act_on(
+    connection: BaseDatabaseWrapper,
+    act: Act,
+    task_names: Mapping[int, str],
+    seen: Mapping[int, Seen] | None,
+    *,
+    alone: bool = False,
+    makes_due: bool = False,
+) -> dict[int, State]:
+    """Do it to the jobs of `task_names` that are still as `seen`; return the state of each job that changed."""
+    changed = act(connection, list(task_names), alone=alone, seen=seen)
+    if State.RUNNING in changed.values():
+        wake_workers_after_commit(connection, CANCEL_ASKED)
+    if changed and makes_due:
+        wake_workers_after_commit(connection)
+    if signals.job_cancelled.receivers:
+        for job_id, state in changed.items():
+            if state is State.CANCELLED:
+                told: dict[str, Any] = {"job_id": job_id, "database": connection.alias, "error": ""}
+                signals.job_cancelled.send_robust(sender=task_names[job_id], **told)
+    return changed
+
+
+def batches(jobs: QuerySet[Any], *, finished_before: bool = False) -> Iterator[tuple[dict[int, str], dict[int, Seen]]]:
+    """Yield the tasks' names and what was seen of the jobs of a queryset, `BATCH_SIZE` at a time, by id.
+
+    `finished_before`: leave out what has finished since the first batch was read. Another operator may retry jobs that
+    are not reached yet; one that fails again meanwhile would otherwise be retried twice.
+    """
+    now = ExpressionWrapper(Now() + Value(_shift(), DurationField()), DateTimeField())
+    left = jobs.order_by("pk").values_list("pk", "task_name", "state", "finished_at", "run_after", now)
+    last_id, began = 0, None
+    while batch := list(left.filter(pk__gt=last_id)[:BATCH_SIZE]):
+        if began is None and finished_before:
+            began = cast(datetime, batch[0][-1])
+            left = left.filter(finished_at__lte=began)
+        yield {row[0]: row[1] for row in batch}, {row[0]: Seen(*row[2:5]) for row in batch}
+        last_id = batch[-1][0]
+
+
+def _shift() -> timedelta:
+    return timedelta(seconds=clock.shift_seconds)
