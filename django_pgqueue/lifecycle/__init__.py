@@ -50,7 +50,7 @@ from .maintenance import (
     rescue,
 )
 from .pauses import pause, prune_pauses, resume
-from .persistence import savepoint
+from .persistence import FAILURES, Divided, Refused, divided, may_divide, savepoint
 from .scheduling import (
     VOUCHED_SECONDS,
     Definition,
@@ -110,6 +110,7 @@ from .workers import (
 __all__ = [
     "AHEAD_BYTES",
     "EPOCH",
+    "FAILURES",
     "HOLDS_PRUNED",
     "LOCK_WAIT_SECONDS",
     "PRUNE_LIMIT",
@@ -119,6 +120,7 @@ __all__ = [
     "Claimed",
     "Cursor",
     "Definition",
+    "Divided",
     "Enqueued",
     "Failed",
     "Fate",
@@ -130,6 +132,7 @@ __all__ = [
     "Moved",
     "Noted",
     "Pruned",
+    "Refused",
     "Released",
     "Scheduled",
     "Succeeded",
@@ -141,6 +144,7 @@ __all__ = [
     "change_schedule",
     "claim",
     "claim_one",
+    "divided",
     "end_cancelled",
     "enqueue",
     "enqueue_for_period",
@@ -155,6 +159,7 @@ __all__ = [
     "holders",
     "holds",
     "look",
+    "may_divide",
     "next_in_line",
     "note_problem",
     "note_progress",
