@@ -57,9 +57,7 @@ class Divided(NamedTuple, Generic[T, R]):
     refused: list[Refused[T]]
 
 
-def divided(
-    connection: Connection, rows: Sequence[T], act: Callable[[Sequence[T]], Mapping[int, R]]
-) -> Divided[T, R]:
+def divided(connection: Connection, rows: Sequence[T], act: Callable[[Sequence[T]], Mapping[int, R]]) -> Divided[T, R]:
     """Run an act on many rows; if a row makes it fail, run it on halves of them until only the bad rows are left out.
 
     Raises the errors that concern all rows: a lost connection, a deadlock, a server that is shutting down.

@@ -92,7 +92,7 @@ class UnwrittenReports:
 
     def ids(self) -> set[int]:
         """Return the executions whose ends are kept here; from any thread."""
-        return set(list(self._waiting))
+        return set(self._waiting)
 
     @property
     def due_in_seconds(self) -> float:

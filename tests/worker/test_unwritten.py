@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 
 import pytest
 
@@ -22,21 +21,6 @@ def completer(committing):
     link = Link("default", "completer")
     yield Completer(link)
     link.close()
-
-
-@contextmanager
-def trigger(engine, condition: str, sqlstate: str = "P0001", table: str = "pgqueue_job", event: str = "UPDATE"):
-    """A user's trigger that refuses some rows."""
-    engine.execute(
-        "CREATE FUNCTION users_rule() RETURNS trigger LANGUAGE plpgsql AS "
-        f"$$BEGIN IF {condition} THEN RAISE EXCEPTION 'not this one' USING ERRCODE = '{sqlstate}'; END IF; "
-        "RETURN coalesce(NEW, OLD); END$$"
-    )
-    engine.execute(f"CREATE TRIGGER users_rule BEFORE {event} ON {table} FOR EACH ROW EXECUTE FUNCTION users_rule()")
-    try:
-        yield
-    finally:
-        engine.execute("DROP FUNCTION users_rule CASCADE")
 
 
 def report(claimed, ending=Ending.SUCCEEDED, **changes):
@@ -58,7 +42,7 @@ def test_completer_trigger_refuses_one_others_succeed(engine, completer, sqlstat
     helpers.make_jobs(engine, 201)
     claimed = helpers.claim_all(engine)
     bad = claimed[100]
-    with trigger(engine, f"NEW.id = {bad.job_id} AND NEW.state = 'succeeded'", sqlstate):
+    with helpers.users_trigger(engine, f"NEW.id = {bad.job_id} AND NEW.state = 'succeeded'", sqlstate):
         for one in claimed:
             completer.hand_over(report(one))
         write_all(completer)
@@ -72,7 +56,7 @@ def test_completer_trigger_refuses_one_others_succeed(engine, completer, sqlstat
 def test_completer_every_form_refused_others_are_written(engine, completer, ending):
     helpers.make_jobs(engine, 3)
     claimed = helpers.claim_all(engine)
-    with trigger(engine, f"OLD.id = {claimed[1].job_id}", event="DELETE OR UPDATE"):
+    with helpers.users_trigger(engine, f"OLD.id = {claimed[1].job_id}", event="DELETE OR UPDATE"):
         for one in claimed:
             completer.hand_over(report(one, ending))
         write_all(completer)
@@ -87,7 +71,7 @@ def test_completer_unwritable_end_is_written_when_it_can_be(engine, completer, m
     claimed = helpers.claim_one(engine)
     changes = []
     completer.unwritten.on_change = lambda ids: changes.append(list(ids))
-    with trigger(engine, "true"):
+    with helpers.users_trigger(engine, "true"):
         completer.hand_over(report(claimed))
         write_all(completer)
         assert helpers.state_of(engine, claimed.job_id) == "running"
@@ -100,7 +84,7 @@ def test_completer_unwritable_end_is_written_when_it_can_be(engine, completer, m
 def test_completer_refused_end_is_tried_with_growing_pauses(engine, completer, caplog):
     helpers.make_job(engine)
     claimed = helpers.claim_one(engine)
-    with trigger(engine, "true"):
+    with helpers.users_trigger(engine, "true"):
         completer.hand_over(report(claimed))
         pauses = []
         for _ in range(8):
@@ -116,7 +100,7 @@ def test_completer_refused_retry_still_counts_the_attempt(engine, completer):
     """A trigger that reads the error must not turn a failure with attempts left into a dead job."""
     helpers.make_job(engine)
     claimed = helpers.claim_one(engine)
-    with trigger(engine, "NEW.error LIKE '%%secret%%'", table="pgqueue_execution"):
+    with helpers.users_trigger(engine, "NEW.error LIKE '%%secret%%'", table="pgqueue_execution"):
         completer.hand_over(report(claimed, Ending.FAILED, delay_seconds=5.0, error="a secret"))
         write_all(completer)
     row = helpers.job_row(engine, claimed.job_id)
@@ -128,7 +112,7 @@ def test_completer_arrow_in_latin1_keeps_the_attempts(engine, completer, monkeyp
     """A LATIN1 database refuses an arrow with this error; see also the test with such a database."""
     helpers.make_job(engine)
     claimed = helpers.claim_one(engine)
-    with trigger(engine, "NEW.error ~ '[^[:ascii:]]'", "22P05", table="pgqueue_execution"):
+    with helpers.users_trigger(engine, "NEW.error ~ '[^[:ascii:]]'", "22P05", table="pgqueue_execution"):
         completer.hand_over(report(claimed, Ending.FAILED, delay_seconds=5.0, error="a → b", traceback="→"))
         write_all(completer)
     assert helpers.job_row(engine, claimed.job_id)["state"] == "ready"
