@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psycopg
+from django.db import Error as DjangoDatabaseError
 from django.db import connections, transaction
 from psycopg import errors
 
@@ -58,13 +59,18 @@ options goes without."""
 
 SESSION: Final = (
     "-c default_transaction_isolation=read\\ committed -c lock_timeout=2s "
-    "-c idle_in_transaction_session_timeout=0 -c idle_session_timeout=0"
+    "-c idle_in_transaction_session_timeout=0 -c idle_session_timeout=0 "
+    "-c array_nulls=on -c transform_null_equals=off -c DateStyle=ISO"
 )
 """What an engine connection needs, whatever the role's own settings are. Nothing here waits for a row: a lock that is
 waited for is one on a table, and whoever waits is better off with an error that says so. Whether a role may write at
-all (`default_transaction_read_only`) stays the administrator's to say."""
+all (`default_transaction_read_only`) stays the administrator's to say. The last three change what statements and their
+answers mean: NULL in an array, a comparison with NULL, and timestamps, which psycopg reads in ISO style alone."""
 
 TRANSIENT: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
+STATES_OF_THE_SERVER: Final = frozenset({"08", "25", "40", "53", "57", "58"})
+"""Classes of SQLSTATE that concern every row alike: no connection, a transaction that may not write, a rollback, no
+resources, a shutdown or a cancelled statement, an error of the system."""
 
 Row = tuple[Any, ...]
 
@@ -107,6 +113,23 @@ def _has_rows(cursor: Any) -> bool:
     return cursor.description is not None
 
 
+def is_of_rows(error: BaseException) -> bool:
+    """Return whether one row may be the cause of a failed statement; Django's errors count as psycopg's inside them.
+
+    Any error may come from a row, because a user's trigger may raise any. The exceptions are the states that concern
+    all rows: a lost connection, a server that is shutting down or read-only, missing resources, a deadlock. A caller
+    whose connection is lost has to check that itself, because an internal error (class XX) can be either.
+    """
+    cause = error.__cause__ if isinstance(error, DjangoDatabaseError) else error
+    if isinstance(cause, UnicodeError):
+        return True
+    if not isinstance(cause, psycopg.Error) or isinstance(cause, TRANSIENT):
+        return False
+    if cause.sqlstate is None:  # psycopg's own: the server was not asked, or did not answer
+        return isinstance(cause, psycopg.DataError)
+    return cause.sqlstate[:2] not in STATES_OF_THE_SERVER
+
+
 class EngineConnection(psycopg.Connection[Row]):
     """A psycopg connection that gives up waiting for an answer after `statement_timeout_seconds`.
 
@@ -116,6 +139,21 @@ class EngineConnection(psycopg.Connection[Row]):
     statement_timeout_seconds = STATEMENT_TIMEOUT_SECONDS
     alias = "default"
     """Of the database in DATABASES, as Django's own connections have it."""
+    is_worn = False
+    """Whether a statement failed here without losing the connection: its prepared statements may be the cause."""
+
+    @contextmanager
+    def unprepared(self) -> Iterator[None]:
+        """Run statements as they are, without prepared ones, and mark the connection to be replaced afterwards.
+
+        After a migration a prepared statement can fail for every row ("cached plan must not change result type").
+        Without this, that failure would look like the fault of a row.
+        """
+        threshold, self.prepare_threshold, self.is_worn = self.prepare_threshold, None, True
+        try:
+            yield
+        finally:
+            self.prepare_threshold = threshold
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         """Wait for a statement as psycopg does; raises `StatementTimeout`, and closes, if it takes too long."""

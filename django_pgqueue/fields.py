@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db import models
+from django.db.models import Q
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
+
+FIRST_INSTANT: Final = datetime(1, 1, 3, tzinfo=UTC)
+LAST_INSTANT: Final = datetime(9999, 12, 29, tzinfo=UTC)
+"""What any driver can read in any time zone. Infinity is not between them: PostgreSQL 15 and 16 cannot subtract it."""
+
+
+def are_instants(*names: str) -> Q:
+    """Return the condition that these columns hold instants that can be read and subtracted, or NULL."""
+    condition = Q()
+    for name in names:
+        condition &= Q((f"{name}__gte", FIRST_INSTANT), (f"{name}__lt", LAST_INSTANT))
+    return condition
 
 
 class PlainJSONField(models.JSONField):

@@ -37,6 +37,7 @@ LOCKS: Final = {
     "execution": "LOCK TABLE pgqueue_execution IN ACCESS EXCLUSIVE MODE",
     "worker": "LOCK TABLE pgqueue_worker IN ACCESS EXCLUSIVE MODE",
     "schedule": "LOCK TABLE pgqueue_schedule IN ACCESS EXCLUSIVE MODE",
+    "pause": "LOCK TABLE pgqueue_pause IN ACCESS EXCLUSIVE MODE",
 }
 UNIQUE_INDEXES: Final = {
     "pgqueue_job_unique": """
@@ -96,7 +97,7 @@ class LockTable(Operation):
         elif not connection.in_atomic_block:
             raise NotSupportedError("LockTable needs the transaction of an atomic migration, which ends the lock.")
         else:
-            _take(connection, self.model_name)
+            take_table(connection, self.model_name)
 
     def database_backwards(self, *args: Any) -> None:
         """Nothing: backwards this comes last, when the locks are held already."""
@@ -163,7 +164,8 @@ class BuildUniqueIndex(AddConstraint):
         return f"Build the unique index {self.constraint.name} of {self.model_name} beside the others' work"
 
 
-def _take(connection: BaseDatabaseWrapper, model_name: str) -> None:
+def take_table(connection: BaseDatabaseWrapper, model_name: str) -> None:
+    """Lock the table of one model for the transaction that is open; see `LockTable`."""
     table = f"pgqueue_{model_name}"
     deadline = time.monotonic() + PATIENCE_SECONDS
     said = ""

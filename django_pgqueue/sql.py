@@ -431,14 +431,16 @@ opened AS (
 )
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,
-       date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-                          - unknown_since),
+       CASE WHEN isfinite(unknown_since)
+            THEN date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+                                    - unknown_since) END,
        floor(1000 * date_part(
            'epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
        )),
        headers::text,
-       date_part('epoch', expires_at - statement_timestamp()
-                          - make_interval(secs => %(time_shift_seconds)s::float8))
+       CASE WHEN isfinite(expires_at)
+            THEN date_part('epoch', expires_at - statement_timestamp()
+                                    - make_interval(secs => %(time_shift_seconds)s::float8)) END
 FROM due
 """
 
@@ -479,14 +481,16 @@ opened AS (
 )
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,
-       date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-                          - unknown_since),
+       CASE WHEN isfinite(unknown_since)
+            THEN date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+                                    - unknown_since) END,
        floor(1000 * date_part(
            'epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
        )),
        headers::text,
-       date_part('epoch', expires_at - statement_timestamp()
-                          - make_interval(secs => %(time_shift_seconds)s::float8))
+       CASE WHEN isfinite(expires_at)
+            THEN date_part('epoch', expires_at - statement_timestamp()
+                                    - make_interval(secs => %(time_shift_seconds)s::float8)) END
 FROM due
 """
 
@@ -628,9 +632,11 @@ paused AS MATERIALIZED (
 SELECT lane.queue_name, lane.priority,
        date_part('epoch', lane.run_after - statement_timestamp()) - %(time_shift_seconds)s::float8,
        (
-           SELECT coalesce(
-               date_part('epoch', paused_until - statement_timestamp()) - %(time_shift_seconds)s::float8, 'infinity'
-           )
+           SELECT CASE
+               WHEN isfinite(paused_until)
+               THEN date_part('epoch', paused_until - statement_timestamp()) - %(time_shift_seconds)s::float8
+               ELSE 'infinity'
+           END
            FROM paused
            WHERE kind = 'queue' AND name = lane.queue_name
        ),
@@ -877,9 +883,9 @@ closed AS (
 moved AS (
     UPDATE pgqueue_job AS job
     SET state = CASE WHEN mine.cancelled THEN 'cancelled' WHEN mine.delay_seconds IS NULL THEN 'dead' ELSE 'ready' END,
-        crashes = job.crashes + (mine.outcome = 'crashed')::int,
+        crashes = least(job.crashes + (mine.outcome = 'crashed')::int, 32767),
         isolated = job.isolated OR mine.outcome = 'crashed',
-        unique_key = CASE WHEN job.unique_ready_only THEN NULL ELSE job.unique_key END,
+        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
         unknown_since = NULL,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
@@ -930,7 +936,7 @@ moved AS (
     UPDATE pgqueue_job AS job
     SET state = CASE WHEN mine.cancelled THEN 'cancelled' ELSE 'ready' END,
         attempt = greatest(job.attempt - 1, 0),
-        unique_key = CASE WHEN job.unique_ready_only THEN NULL ELSE job.unique_key END,
+        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
         unknown_since = CASE
             WHEN %(unknown)s THEN
                 coalesce(
@@ -1095,6 +1101,7 @@ WITH open AS MATERIALIZED (
            lease_expires_at < statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS is_over
     FROM pgqueue_execution
     WHERE finished_at IS NULL
+      AND id <> ALL (%(skipped_ids)s::bigint[])
 ),
 stale AS MATERIALIZED (
     SELECT id FROM open WHERE is_over ORDER BY id
@@ -1152,9 +1159,9 @@ closed AS (
 moved AS (
     UPDATE pgqueue_job AS job
     SET state = CASE WHEN mine.cancelled THEN 'cancelled' WHEN mine.delay_seconds IS NULL THEN 'dead' ELSE 'ready' END,
-        crashes = job.crashes + mine.started::int,
+        crashes = least(job.crashes + mine.started::int, 32767),
         isolated = job.isolated OR mine.started,
-        unique_key = CASE WHEN job.unique_ready_only THEN NULL ELSE job.unique_key END,
+        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
             ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)

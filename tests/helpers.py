@@ -226,6 +226,50 @@ def everything(connection) -> dict[str, Rows]:
     return {table: rows_of(connection, table) for table in TABLES}
 
 
+@contextmanager
+def users_trigger(
+    connection, condition: str, sqlstate: str = "P0001", table: str = "pgqueue_job", event: str = "UPDATE"
+) -> Iterator[None]:
+    """A user's trigger, which refuses the rows of which a condition on OLD and NEW is true."""
+    connection.execute(
+        "CREATE FUNCTION users_rule() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$BEGIN IF {condition} THEN RAISE EXCEPTION 'not this one' USING ERRCODE = '{sqlstate}'; END IF; "
+        "RETURN coalesce(NEW, OLD); END$$"
+    )
+    connection.execute(
+        f"CREATE TRIGGER users_rule BEFORE {event} ON {table} FOR EACH ROW EXECUTE FUNCTION users_rule()"
+    )
+    try:
+        yield
+    finally:
+        connection.execute("DROP FUNCTION users_rule CASCADE")
+
+
+CHECKS = (
+    "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint "
+    "WHERE contype = 'c' AND connamespace = current_schema()::regnamespace AND conname ~ "
+    "'^pgqueue_.*_(state|counters|unique_ready_only|instants|outcome)$'"
+)
+
+
+@contextmanager
+def without_row_checks(connection) -> Iterator[None]:
+    """Drop the checks of the tables, for rows that they refuse: statements survive such rows anyway.
+
+    At the end the tables are emptied, and the checks are there again.
+    """
+    checks = connection.execute(CHECKS).fetchall()
+    assert len(checks) == 8, checks
+    for table, name, _ in checks:
+        connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
+    try:
+        yield
+    finally:
+        empty_tables(connection)
+        for table, name, definition in checks:
+            connection.execute(f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}")
+
+
 def job_row(connection, job_id: int) -> Any:
     return rows_of(connection, "pgqueue_job").get(job_id)
 

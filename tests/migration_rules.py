@@ -16,16 +16,21 @@ from django.db.models.fields import NOT_PROVIDED
 from django.db.models.functions import Now
 
 from django_pgqueue.operations import BuildIndex, BuildUniqueIndex, LockTable
+from django_pgqueue.row_checks import AddRowChecks
 
 
 def broken_rules(migration: Migration, before: ProjectState) -> Iterator[str]:
     """Say which rules a migration breaks that is applied to the models of `before`."""
-    if any(isinstance(operation, BuildIndex | BuildUniqueIndex) for operation in migration.operations):
+    alone = BuildIndex | BuildUniqueIndex | AddRowChecks
+    if any(isinstance(operation, alone) for operation in migration.operations):
         if len(migration.operations) > 1 or migration.atomic:
-            yield "BuildIndex has a migration of its own, with atomic = False: one that broke off is run again"
+            yield (
+                "BuildIndex or AddRowChecks has a migration of its own, with atomic = False: "
+                "one that broke off is run again"
+            )
         return
     if not migration.atomic:
-        yield "only BuildIndex may do without a transaction"
+        yield "only BuildIndex and AddRowChecks may do without a transaction"
     yield from _broken_by_locks(migration)
     state = before
     for operation in migration.operations:

@@ -42,7 +42,7 @@ WAITING = "django_pgqueue/waiting.py"
 MIDDLEWARE = "django_pgqueue/middleware.py"
 BELL = "django_pgqueue/worker/bell.py"
 NOT_SKIPPED = ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
-KEY_GIVEN_UP = "        unique_key = CASE WHEN job.unique_ready_only THEN NULL ELSE job.unique_key END,\n"
+KEY_GIVEN_UP = "        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,\n"
 HELD = "WHERE pgqueue_hold.held_until\n        <= statement_timestamp()"
 PAUSED_NAMES = " task_name <> ALL (%(paused_task_names)s::varchar[])\n"
 
@@ -160,7 +160,7 @@ UNIQUE = _all(
     Mutant("a failed job keeps its key", KEY_GIVEN_UP, "", "FAIL"),
     Mutant("a released job keeps its key", KEY_GIVEN_UP, "", "RELEASE"),
     Mutant("a rescued job keeps its key", KEY_GIVEN_UP, "", "RESCUE"),
-    Mutant("every failed job gives up its key", "WHEN job.unique_ready_only THEN NULL", "WHEN true THEN NULL", "FAIL"),
+    Mutant("every failed job gives up its key", "WHEN job.unique_ready_only IS NULL THEN", "WHEN false THEN", "FAIL"),
     Mutant("all of several with one key are retried", "OR rank = 1 AND NOT EXISTS", "OR NOT EXISTS", "RETRY"),
     Mutant(
         "of several with one key the first is retried", "ORDER BY id DESC) AS rank", "ORDER BY id) AS rank", "RETRY"

@@ -316,7 +316,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         BATCH,
         {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
     ),
-    "RESCUABLE": (lambda connection: {}, OPEN, set()),
+    "RESCUABLE": (lambda connection: {"skipped_ids": []}, OPEN, set()),
     "PRUNE": (
         lambda connection: {
             "state": "succeeded",

@@ -50,7 +50,7 @@ from .maintenance import (
     rescue,
 )
 from .pauses import pause, prune_pauses, resume
-from .persistence import savepoint
+from .persistence import FAILURES, Divided, Refused, divided, may_divide, savepoint
 from .scheduling import (
     VOUCHED_SECONDS,
     Definition,
@@ -111,6 +111,7 @@ from .workers import (
 __all__ = [
     "AHEAD_BYTES",
     "EPOCH",
+    "FAILURES",
     "HOLDS_PRUNED",
     "LOCK_WAIT_SECONDS",
     "PRUNE_LIMIT",
@@ -120,6 +121,7 @@ __all__ = [
     "Claimed",
     "Cursor",
     "Definition",
+    "Divided",
     "Enqueued",
     "ExecutionKey",
     "Failed",
@@ -132,6 +134,7 @@ __all__ = [
     "Moved",
     "Noted",
     "Pruned",
+    "Refused",
     "Released",
     "Scheduled",
     "Succeeded",
@@ -143,6 +146,7 @@ __all__ = [
     "change_schedule",
     "claim",
     "claim_one",
+    "divided",
     "end_cancelled",
     "enqueue",
     "enqueue_for_period",
@@ -157,6 +161,7 @@ __all__ = [
     "holders",
     "holds",
     "look",
+    "may_divide",
     "next_in_line",
     "note_problem",
     "note_progress",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def numbers(values: Iterable[float]) -> str:
@@ -24,3 +27,12 @@ def exact(instant: datetime | None) -> str:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def sparse(values: Sequence[T | None]) -> list[T | None]:
+    """Return the values, or no value at all if each of them is None, because `unnest()` fills up with NULL.
+
+    A session with `array_nulls=off` reads NULL in an array as a text. On a Django connection, which has the settings
+    of its role, an array of one value therefore never holds NULL.
+    """
+    return [] if all(value is None for value in values) else list(values)

@@ -8,7 +8,7 @@ from django_pgqueue import sql
 from django_pgqueue.db import Connection, Row, execute
 from django_pgqueue.states import Outcome, State
 
-from .arrays import numbers
+from .arrays import numbers, sparse
 from .persistence import persistently
 from .values import Cancelled, ExecutionKey, Failed, Fate, Moved, Noted, Released, Succeeded
 
@@ -23,7 +23,7 @@ def succeed(connection: Connection, finished: Sequence[Succeeded]) -> dict[int, 
         sql.SUCCEED,
         {
             **key_params(keys),
-            "results": results if any(results) else [],  # unnest() fills up with NULLs
+            "results": sparse(results),
             "started_seconds_ago": numbers(row.started_seconds_ago for row in rows),
             "finished_seconds_ago": numbers(row.finished_seconds_ago for row in rows),
         },
@@ -50,8 +50,8 @@ def fail(connection: Connection, failed: Sequence[Failed]) -> dict[int, Moved]:
         {
             **key_params(row.key for row in rows),
             "outcomes": [row.outcome.value for row in rows],
-            "delays_seconds": [row.delay_seconds for row in rows],
-            "started_seconds_ago": [row.started_seconds_ago for row in rows],
+            "delays_seconds": sparse([row.delay_seconds for row in rows]),
+            "started_seconds_ago": sparse([row.started_seconds_ago for row in rows]),
             "finished_seconds_ago": [row.finished_seconds_ago for row in rows],
             "exception_classes": [row.exception_class for row in rows],
             "errors": [row.error for row in rows],
@@ -81,7 +81,7 @@ def _give_back(
         sql.RELEASE,
         {
             **key_params(row.key for row in rows),
-            "delays_seconds": [row.delay_seconds for row in rows],
+            "delays_seconds": sparse([row.delay_seconds for row in rows]),
             "errors": [row.error for row in rows],
             "outcome": outcome.value,
             "unknown": unknown,
@@ -98,7 +98,7 @@ def end_cancelled(connection: Connection, cancelled: Sequence[Cancelled]) -> dic
         sql.END_CANCELLED,
         {
             **key_params(row.key for row in rows),
-            "started_seconds_ago": [row.started_seconds_ago for row in rows],
+            "started_seconds_ago": sparse([row.started_seconds_ago for row in rows]),
             "finished_seconds_ago": [row.finished_seconds_ago for row in rows],
             "errors": [row.error for row in rows],
         },
@@ -115,7 +115,7 @@ def note_progress(connection: Connection, noted: Sequence[Noted]) -> dict[int, F
         {
             **key_params(row.key for row in rows),
             "done": [row.progress.done for row in rows],
-            "totals": [row.progress.total for row in rows],
+            "totals": sparse([row.progress.total for row in rows]),
             "messages": [row.progress.message for row in rows],
             "noted_seconds_ago": [row.noted_seconds_ago for row in rows],
         },

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db import Connection, execute
 from django_pgqueue.states import State
 
+from .arrays import numbers, sparse
 from .finishes import key_params, remove_orphans
-from .persistence import persistently
-from .values import EPOCH, Fate, Held, Moved, Pruned
+from .persistence import divided, persistently
+from .values import EPOCH, ExecutionKey, Fate, Held, Moved, Pruned
 
 PRUNE_LIMIT: Final = 1000
 """Jobs that one prune statement removes."""
@@ -24,28 +25,50 @@ def open_executions(connection: Connection, worker_id: int) -> list[Held]:
 
 
 def rescue(
-    connection: Connection, delay_for: Callable[[Held], float | None], *, error: str
+    connection: Connection,
+    delay_for: Callable[[Held], float | None],
+    *,
+    error: str,
+    skipped_ids: Sequence[int] = (),
+    on_refused: Callable[[Held, Exception], None] = lambda held, error: None,
 ) -> list[tuple[Held, Moved]]:
     """Take back what lost workers held: executions whose lease is over, 100 or a fifth of the open ones at most.
 
     `delay_for` decides for each: seconds until the next attempt, or None for no more. Two statements, the second
-    fenced by the lease as well, so that a beat in between saves its execution.
+    fenced by the lease as well, so that a beat in between saves its execution. Executions of `skipped_ids` are left
+    out. If the database refuses a next attempt, the job is dead; what it refuses altogether goes to `on_refused`.
     """
-    found = list(map(Held._make, persistently(connection, sql.RESCUABLE, {})))
+    found = list(map(Held._make, persistently(connection, sql.RESCUABLE, {"skipped_ids": numbers(skipped_ids)})))
     remove_orphans(connection, [held.key for held in found if held.task_name is None])
     stale = {held.execution_id: held for held in found if held.task_name is not None}
     if not stale:
         return []
-    done = persistently(
-        connection,
-        sql.RESCUE,
-        {
-            **key_params(held.key for held in stale.values()),
-            "delays_seconds": [delay_for(held) for held in stale.values()],
-            "error": error,
-        },
-    )
-    return [(stale[execution_id], Moved(Fate.DONE, State(state))) for execution_id, state in done]
+    rows = [Lost(held.key, delay_for(held)) for held in stale.values()]
+    done, refused = divided(connection, rows, lambda part: _close_lost(connection, part, error))
+    if refused:
+        dead = [one.row._replace(delay_seconds=None) for one in refused]
+        reason = f"{error}; its next attempt could not be stored"
+        more, refused = divided(connection, dead, lambda part: _close_lost(connection, part, reason))
+        done |= more
+    for row, why in refused:
+        on_refused(stale[row.key.execution_id], why)
+    return [(stale[execution_id], moved) for execution_id, moved in done.items()]
+
+
+class Lost(NamedTuple):
+    """An execution whose lease is over: `delay_seconds` until the next attempt, or None for no more."""
+
+    key: ExecutionKey
+    delay_seconds: float | None
+
+
+def _close_lost(connection: Connection, rows: Sequence[Lost], error: str) -> dict[int, Moved]:
+    params = {
+        **key_params(row.key for row in rows),
+        "delays_seconds": sparse([row.delay_seconds for row in rows]),
+        "error": error,
+    }
+    return {key: Moved(Fate.DONE, State(state)) for key, state in persistently(connection, sql.RESCUE, params)}
 
 
 def prune(

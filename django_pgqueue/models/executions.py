@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.fields import InstantField
+from django_pgqueue.fields import InstantField, are_instants
 from django_pgqueue.states import Outcome
 
 from .jobs import Job
@@ -61,6 +61,13 @@ class Execution(models.Model):
                 name="pgqueue_execution_closed",
                 condition=Q(outcome__isnull=True, finished_at__isnull=True)
                 | Q(outcome__isnull=False, finished_at__isnull=False),
+            ),
+            models.CheckConstraint(
+                name="pgqueue_execution_outcome", condition=Q(outcome__in=[outcome.value for outcome in Outcome])
+            ),
+            models.CheckConstraint(
+                name="pgqueue_execution_instants",
+                condition=are_instants("claimed_at", "started_at", "finished_at", "lease_expires_at"),
             ),
         ]
 

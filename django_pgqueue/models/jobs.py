@@ -17,7 +17,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.fields import InstantField, PlainJSONField
+from django_pgqueue.fields import InstantField, PlainJSONField, are_instants
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Seen, State
 
@@ -163,6 +163,16 @@ class Job(models.Model):
             models.CheckConstraint(
                 name="pgqueue_job_run_after",
                 condition=Q(run_after__gte=RUN_AFTER_FIRST, run_after__lt=RUN_AFTER_LAST),
+            ),
+            # What statements on many rows rely on: one row that breaks it could stop all the others.
+            models.CheckConstraint(name="pgqueue_job_state", condition=Q(state__in=[state.value for state in State])),
+            models.CheckConstraint(
+                name="pgqueue_job_counters", condition=Q(attempt__gte=0, crashes__gte=0, max_attempts__gte=1)
+            ),
+            models.CheckConstraint(name="pgqueue_job_unique_ready_only", condition=Q(unique_ready_only=True)),
+            models.CheckConstraint(
+                name="pgqueue_job_instants",
+                condition=are_instants("enqueued_at", "finished_at", "unknown_since", "expires_at"),
             ),
         ]
 

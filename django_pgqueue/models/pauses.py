@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.fields import InstantField
+from django_pgqueue.fields import InstantField, are_instants
 from django_pgqueue.states import Pausable
 
 
@@ -27,7 +27,11 @@ class Pause(models.Model):
         verbose_name_plural = _("pauses")
         default_permissions = ("view",)
         permissions = [("pause_queue", _("Can pause and resume queues and tasks"))]
-        constraints = [models.UniqueConstraint(fields=["kind", "name"], name="pgqueue_pause_of")]
+        constraints = [
+            models.UniqueConstraint(fields=["kind", "name"], name="pgqueue_pause_of"),
+            # NULL is "until somebody resumes it".
+            models.CheckConstraint(name="pgqueue_pause_instants", condition=are_instants("paused_at", "paused_until")),
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"

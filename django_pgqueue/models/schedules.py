@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.fields import InstantField, PlainJSONField
+from django_pgqueue.fields import InstantField, PlainJSONField, are_instants
 
 
 class Origin(models.TextChoices):
@@ -76,7 +76,12 @@ class Schedule(models.Model):
             ("run_schedule", _("Can run schedules now")),
             ("pause_schedule", _("Can pause and resume schedules")),
         ]
-        constraints = [models.UniqueConstraint(fields=["origin", "name"], name="pgqueue_schedule_name")]
+        constraints = [
+            models.UniqueConstraint(fields=["origin", "name"], name="pgqueue_schedule_name"),
+            models.CheckConstraint(
+                name="pgqueue_schedule_instants", condition=are_instants("next_run_at", "last_run_at", "vouched_at")
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.name

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import struct
 import time
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
@@ -17,6 +18,8 @@ HEADER: Final = struct.Struct("=dQQQQQ")
 many executions the last beat found open; whether it retires; whether the supervisor has seen its end."""
 SLOT: Final = struct.Struct("=qd")
 """The id of the execution that runs in a slot, or 0; until when it may run, by the monotonic clock, or 0 for ever."""
+UNWRITTEN: Final = struct.Struct("=512q")
+"""The ids of executions that have ended here, and whose ends the database refuses to write; 0 for none."""
 
 ELSEWHERE: Final = -1.0
 """In place of that time: it runs in a process of its own, and is not to blame for the end of this one."""
@@ -38,7 +41,8 @@ class Board:
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self._memory = mmap.mmap(-1, HEADER.size + slots * SLOT.size)
+        self._unwritten_at = HEADER.size + slots * SLOT.size
+        self._memory = mmap.mmap(-1, self._unwritten_at + UNWRITTEN.size)
         self._signs_of_life = 0
 
     # ---------------------------------------------------------------- the supervisor's words
@@ -97,6 +101,15 @@ class Board:
         """Return the ids of those that should have ended so many seconds ago, or earlier."""
         latest = time.monotonic() - seconds
         return [execution_id for execution_id, stop_at in self._taken() if 0 < stop_at < latest]
+
+    def set_unwritten(self, execution_ids: Iterable[int]) -> None:
+        """Say which executions have ended here without a word of it in the database, 512 at the most."""
+        ids = list(execution_ids)[:512]
+        UNWRITTEN.pack_into(self._memory, self._unwritten_at, *ids, *[0] * (512 - len(ids)))
+
+    def unwritten(self) -> set[int]:
+        """Return these executions: each has used up its attempt."""
+        return set(UNWRITTEN.unpack_from(self._memory, self._unwritten_at)) - {0}
 
     def _taken(self) -> list[tuple[int, float]]:
         end = HEADER.size + self._slots * SLOT.size

@@ -75,6 +75,7 @@ class Child:
         self.link = Link(alias, "child")
         self.hand = Hand(options.concurrency, allowance.places)
         self.completer = Completer(Link(alias, "completer"))
+        self.completer.unwritten.on_change = board.set_unwritten
         server.end_at_promotion()
         self.pool = Pool(options, self.hand, board, Nursery(alias), self.completer.hand_over)
         self.pool.notes = self.completer.notes

@@ -7,24 +7,19 @@ that cannot write would else be taken for lost and run again.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-import psycopg
-
-from django_pgqueue.db import EngineConnection, told
+from django_pgqueue.db import EngineConnection
 
 from .awaited import Awaited
-from .finisher import finish
 from .link import Link
 from .notes import Notes
 from .report import Ending, Report
 from .service import Service
-
-logger = logging.getLogger("django_pgqueue.worker")
+from .unwritten import UnwrittenReports
 
 BATCH: Final = 1000
 BUFFER_LIMIT: Final = 5000
@@ -38,7 +33,6 @@ WRITE_INTERVAL_SECONDS: Final = 0.005
 """From the beginning of one write to that of the next, unless hundreds wait."""
 LOCKED_PAUSE_SECONDS: Final = 0.05
 DUE_AGAIN: Final = frozenset({Ending.FAILED, Ending.CRASHED, Ending.RELEASED, Ending.UNKNOWN, Ending.SNOOZED})
-UNWRITABLE: Final = (psycopg.DataError, psycopg.IntegrityError, UnicodeError)
 
 
 class Completer(Service):
@@ -54,6 +48,8 @@ class Completer(Service):
         """The jobs whose ends somebody waits to be told of."""
         self.on_ready: Callable[[], None] = lambda: None
         """Called when jobs were written that will be due again: the fetcher may be asleep for longer than they wait."""
+        self.unwritten = UnwrittenReports()
+        """Reports that the database refuses in each form: tried again, with a pause that grows."""
         self.finished = 0
         """How many reports were written since the process began."""
         self._writing: list[Report] = []
@@ -69,7 +65,7 @@ class Completer(Service):
 
         What waits is added up by who asks, once a claim: a total that all who report keep would need a lock.
         """
-        count = len(self.pending)
+        count = len(self.pending) + len(self.unwritten)
         return count > BUFFER_LIMIT or (count > FEW and _held(list(self.pending)) > BUFFER_SIZE)
 
     def __len__(self) -> int:
@@ -77,24 +73,23 @@ class Completer(Service):
 
     def ids(self) -> set[int]:
         """Return the executions whose end waits here, or is being written."""
-        return {report.claimed.execution_id for report in (*list(self.pending), *self._writing)}
+        waiting = {report.claimed.execution_id for report in (*list(self.pending), *self._writing)}
+        return waiting | self.unwritten.ids()
 
     def tick(self) -> float:
         """Write a batch of what waits."""
+        self._writing += self.unwritten.take_due()
         is_whole = self._fill_batch()
         if self.notes and not self.notes.due_in_seconds:
             with self.link.use() as connection:
                 self.notes.write(connection)
         if not self._writing:
-            return self.notes.due_in_seconds
+            return max(0.0, min(self.notes.due_in_seconds, self.unwritten.due_in_seconds))
         began = time.monotonic()
         reports = self._writing
         with self.link.use() as connection:
             ready, locked = self._with_their_progress(connection, reports) if self.notes else (reports, [])
-            try:
-                locked += finish(connection, ready, self.awaited)
-            except UNWRITABLE as error:
-                locked += self._one_by_one(connection, ready, error)
+            locked += self.unwritten.write(connection, ready, self.awaited)
         self._writing = []
         self.finished += len(reports) - len(locked)
         self.pending.extend(locked)
@@ -125,34 +120,6 @@ class Completer(Service):
             self.pending.popleft()
             size += len(report.result or report.traceback)
         return True
-
-    def _one_by_one(self, connection: EngineConnection, reports: list[Report], error: Exception) -> list[Report]:
-        """Write a batch that cannot be written as one: the culprit's end is that it could not be stored."""
-        logger.warning("a batch of %d reports cannot be written (%s): one by one", len(reports), told(error))
-        locked = []
-        for report in reports:
-            try:
-                locked += finish(connection, [report], self.awaited)
-            except UNWRITABLE as why:
-                locked += self._as_unstorable(connection, report, why)
-        return locked
-
-    def _as_unstorable(self, connection: EngineConnection, report: Report, why: Exception) -> list[Report]:
-        plain = Report(
-            report.claimed,
-            Ending.FAILED,
-            report.started_at,
-            report.finished_at,
-            exception_class=f"{type(why).__module__}.{type(why).__qualname__}",
-            error=f"the attempt's end ({report.ending.value}) could not be stored: {type(why).__name__}",
-        )
-        try:
-            return finish(connection, [plain], self.awaited)
-        except UNWRITABLE as final:
-            # Left open: its lease runs out, and rescue, which writes nothing of the task's, decides.
-            job_id = report.claimed.job_id
-            logger.error("job %s: neither its end nor that failure can be written: %s", job_id, told(final))
-            return []
 
 
 def _carried(reports: list[Report]) -> int:

@@ -9,7 +9,8 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from django_pgqueue import lifecycle, signals
 from django_pgqueue.db import Connection
@@ -25,30 +26,40 @@ WARN_AGAIN_SECONDS: Final = 60.0
 SUCCEEDED: Final = Moved(Fate.DONE, State.SUCCEEDED)
 
 
-def finish(connection: Connection, reports: Sequence[Report], awaited: Awaited | None = None) -> list[Report]:
-    """Write these reports and send their signals; return those whose rows were locked, to be written again.
+class Finished(NamedTuple):
+    """The reports that were not written: `locked` by another session, or `refused` by the database for their rows."""
+
+    locked: list[Report]
+    refused: list[lifecycle.Refused[Report]]
+
+
+def finish(connection: Connection, reports: Sequence[Report], awaited: Awaited | None = None) -> Finished:
+    """Write these reports and send their signals; return those that were not written.
 
     Those who wait for a job are told of its end too, if it is `awaited`; the connection commits each statement then.
 
-    Raises what the database raises; then none, or only some kinds, are written, and writing them again is harmless.
+    Raises the errors that concern all rows; then none, or only some, are written, and writing them again is harmless.
     """
     by_ending = defaultdict(list)
     for report in reports:
         by_ending[report.ending].append(report)
-    locked = []
+    locked, refused = [], []
     for ending, group in by_ending.items():
-        moves = WRITERS[ending](connection, group)
+        parts = lifecycle.divided(connection, group, partial(WRITERS[ending], connection))
+        moves = parts.answers
+        refused += parts.refused
+        written = [report for report in group if report.claimed.execution_id in moves] if parts.refused else group
         if awaited:
-            over = [report.claimed for report in group if may_be_over(moves[report.claimed.execution_id])]
+            over = [report.claimed for report in written if may_be_over(moves[report.claimed.execution_id])]
             awaited.tell(connection, [claimed.job_id for claimed in over])
-        for report in group:
+        for report in written:
             moved = moves[report.claimed.execution_id]
             if moved is not SUCCEEDED or signals.job_succeeded.receivers:  # else there is nothing to tell
                 if moved.fate is Fate.LOCKED:
                     locked.append(report)
                 else:
                     tell(report, moved, connection.alias)
-    return locked
+    return Finished(locked, refused)
 
 
 def tell(report: Report, moved: Moved, database: str) -> None:

@@ -54,12 +54,20 @@ def write(connection: Connection, report: Report, notes: Notes) -> None:
     Raises `JobLocked` as `run_here`, and `KeyboardInterrupt` if that has ended it.
     """
     deadline = time.monotonic() + LOCKED_SECONDS
-    while notes.write(connection, [report.claimed.key]) or finish(connection, [report]):
+    while notes.write(connection, [report.claimed.key]) or _is_locked(connection, report):
         if time.monotonic() > deadline:
             raise JobLocked(f"job {report.claimed.job_id} stayed locked by another session at its finish")
         time.sleep(0.005)
     if isinstance(report.exception, KeyboardInterrupt):  # meant for the caller, whose thread this is
         raise report.exception
+
+
+def _is_locked(connection: Connection, report: Report) -> bool:
+    """Write how an attempt ended; return whether its rows were locked. Raises what the database raises for the row."""
+    done = finish(connection, [report])
+    if done.refused:
+        raise done.refused[0].error
+    return bool(done.locked)
 
 
 def attempt(alias: str, claimed: Claimed, notes: Notes, asked_to_cancel: Callable[[], bool] | None = None) -> Report:

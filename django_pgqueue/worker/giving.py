@@ -1,14 +1,21 @@
-"""Giving back what this process holds, uncounted; a job that somebody asked to cancel ends there instead."""
+"""Giving back what this process holds, uncounted; a job that somebody asked to cancel ends there instead.
+
+A release that the database refuses stays open: it is tried again, or its lease runs out and rescue takes it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from django_pgqueue import lifecycle, signals
 from django_pgqueue.db import Connection, wake_workers
 from django_pgqueue.lifecycle import ExecutionKey, Moved, Released
 from django_pgqueue.states import State
+
+from .refusals import Refusals
+
+refusals: Final = Refusals("the release of execution")
 
 
 class Execution(Protocol):
@@ -25,12 +32,18 @@ class Execution(Protocol):
 
 
 def give_back(connection: Connection, held: Sequence[Execution]) -> dict[int, Moved]:
-    """Release these executions in one statement; wake others for them, and tell of the jobs that ended cancelled."""
+    """Release these executions in one statement; wake others for them, and tell of the jobs that ended cancelled.
+
+    The answer leaves out the executions whose release the database refuses.
+    """
     if not held:
         return {}
-    moves = lifecycle.release(connection, [Released(one.key) for one in held])
+    rows = [Released(one.key) for one in held]
+    moves, refused = lifecycle.divided(connection, rows, lambda part: lifecycle.release(connection, part))
+    for row, error in refused:
+        refusals.note(row.key.execution_id, error)
     for one in held:
-        if moves[one.execution_id].state is State.CANCELLED:
+        if one.execution_id in moves and moves[one.execution_id].state is State.CANCELLED:
             signals.job_cancelled.send_robust(
                 sender=one.task_name, job_id=one.job_id, database=connection.alias, error=""
             )

@@ -11,8 +11,8 @@ from typing import Final
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import EngineConnection, wake_workers
-from django_pgqueue.lifecycle import Failed, Fate, Held
+from django_pgqueue.db import Connection, EngineConnection, wake_workers
+from django_pgqueue.lifecycle import Failed, Fate, Held, Moved
 from django_pgqueue.states import Outcome
 
 from . import policy
@@ -22,9 +22,11 @@ from .link import Link
 from .maintenance import tell_crash
 from .options import Options
 from .pulse import Pulse
+from .refusals import Refusals
 from .registration import register
 
 DIED: Final = "the worker process died while it ran"
+UNWRITTEN: Final = "the attempt's end could not be stored before its worker process ended"
 OVERDUE: Final = "it ran past its timeout, and kept the whole worker process from running: killed with it"
 MARK_BEATS: Final = 4
 """A beat begins at the oldest id that was open this many beats ago, so as not to walk over all that closed since.
@@ -63,6 +65,7 @@ class Leases:
         """Children that have ended, and may have left open executions."""
         self.beat_at = 0.0
         """When the next beat is due, by the monotonic clock."""
+        self.refusals = Refusals("the end of execution")
         self._record_at = 0.0
         self._connected_at = 0.0
         self._oldest_open: deque[int] = deque([0] * MARK_BEATS, maxlen=MARK_BEATS)
@@ -128,15 +131,26 @@ class Leases:
         with self.link.use() as connection:
             held = lifecycle.open_executions(connection, process.worker_id)
             crashed = {one.execution_id: one for one in held if one.execution_id in started and one.task_name}
-            moves = give_back(connection, [one for one in held if one.execution_id not in crashed])
-            if crashed:
-                charged = lifecycle.fail(connection, [_crash(one, error) for one in crashed.values()])
+            ended = process.board.unwritten() - set(crashed)
+            counted = {one.execution_id: one for one in held if one.execution_id in ended and one.task_name}
+            moves = give_back(connection, [one for one in held if one.execution_id not in crashed | counted])
+            if crashed or counted:
+                rows = [_crash(one, error) for one in crashed.values()] + [_unwritten(one) for one in counted.values()]
+                charged = self._fail(connection, rows)
                 for execution_id, moved in charged.items():
-                    tell_crash(crashed[execution_id], moved, connection.alias, error=error, rescued=False)
+                    if execution_id in crashed:
+                        tell_crash(crashed[execution_id], moved, connection.alias, error=error, rescued=False)
                 moves |= charged
                 wake_workers(connection)
             lifecycle.unregister_worker(connection, process.worker_id)
         return not any(moved.fate is Fate.LOCKED for moved in moves.values())
+
+    def _fail(self, connection: Connection, rows: list[Failed]) -> dict[int, Moved]:
+        """Close executions as failed; one that the database refuses stays open, and its lease runs out."""
+        charged, refused = lifecycle.divided(connection, rows, lambda part: lifecycle.fail(connection, part))
+        for row, error in refused:
+            self.refusals.note(row.key.execution_id, error)
+        return charged
 
 
 def _guilty(process: Process) -> set[int]:
@@ -149,6 +163,12 @@ def _guilty(process: Process) -> set[int]:
 def _crash(held: Held, error: str) -> Failed:
     delay_seconds = policy.delay_after_crash(held._replace(started=True))
     return Failed(held.key, Outcome.CRASHED, delay_seconds, None, 0.0, error=error)
+
+
+def _unwritten(held: Held) -> Failed:
+    """Return the end of an execution whose own end could not be written: it counts, so that repeats are bounded."""
+    delay_seconds = policy.delay_after_crash(held._replace(started=False))
+    return Failed(held.key, Outcome.FAILED, delay_seconds, None, 0.0, error=UNWRITTEN)
 
 
 def how_it_died(exit_code: int) -> str:

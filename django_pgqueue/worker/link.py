@@ -46,6 +46,8 @@ class Link:
             self.close()
             raise
         trouble.succeeded()
+        if connection.is_worn:
+            self.close()
 
     def give_up(self) -> None:
         """Close the connection, which somebody who had it lent has found lost."""

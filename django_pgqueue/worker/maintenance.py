@@ -28,6 +28,7 @@ from . import policy
 from .awaited import Awaited, may_be_over
 from .link import Link
 from .pulse import pulse
+from .refusals import Refusals
 from .report import EXPIRED
 from .service import Service
 
@@ -65,6 +66,7 @@ class Maintenance(Service):
         self.awaited = Awaited()
         """The jobs whose ends somebody waits to be told of."""
         self.pruner = Pruner()
+        self.unrescued = Refusals("the rescue of execution")
         settings = get_settings()
         self.duties = [
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
@@ -101,7 +103,13 @@ class Maintenance(Service):
             # After an outage of the database all leases look over: their workers get two beats to say otherwise.
             if time.monotonic() - self.link.connected_at < 2 * get_settings().beat_seconds:
                 return False
-            rescued = lifecycle.rescue(connection, policy.delay_after_crash, error=RESCUED)
+            rescued = lifecycle.rescue(
+                connection,
+                policy.delay_after_crash,
+                error=RESCUED,
+                skipped_ids=self.unrescued.skipped_ids(),
+                on_refused=lambda held, error: self.unrescued.note(held.execution_id, error),
+            )
             pulse.answered("rescue")
             if rescued:
                 wake_workers(connection)

@@ -42,7 +42,7 @@ def post_at_once(*posts: Callable[[], Any]) -> list[Any]:
 def fail_all(engine: Any) -> int:
     """Be a worker whose jobs all fail at once; return how many it ran."""
     claimed = helpers.claim_all(engine)
-    lifecycle.fail(engine, [helpers.failed(one.execution_id, delay_seconds=None)[0] for one in claimed])
+    lifecycle.fail(engine, [helpers.failed(one.key, delay_seconds=None)[0] for one in claimed])
     return len(claimed)
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("committing")
 def die(engine) -> int:
     """Claim the job that is due, and let its last attempt fail; return its id."""
     claimed = helpers.claim_one(engine)
-    lifecycle.fail(engine, helpers.failed(claimed.execution_id, delay_seconds=None))
+    lifecycle.fail(engine, helpers.failed(claimed.key, delay_seconds=None))
     return claimed.job_id
 
 
@@ -125,7 +125,7 @@ def test_run_now_leaves_the_backoff_of_a_later_attempt(engine):
     twice = Job.objects.get(pk=job.pk)
     assert job.run_now()
     claimed = helpers.claim_one(engine)
-    lifecycle.fail(engine, helpers.failed(claimed.execution_id, delay_seconds=3600.0))
+    lifecycle.fail(engine, helpers.failed(claimed.key, delay_seconds=3600.0))
     assert not twice.run_now()
     assert not job.run_now()
     twice.refresh_from_db()

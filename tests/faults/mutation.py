@@ -44,8 +44,8 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "nothing is rescued",
-            "            rescued = lifecycle.rescue(connection, policy.delay_after_crash, error=RESCUED)\n",
-            "            rescued = []\n",
+            "            rescued = lifecycle.rescue(\n",
+            "            rescued = []\n            _ = (lambda *args, **options: [])(\n",
             path=WORKER + "maintenance.py",
         ),
         "F03",
@@ -206,7 +206,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a rescued job gives up its key",
-            "        unique_key = CASE WHEN job.unique_ready_only THEN NULL ELSE job.unique_key END,\n",
+            "        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,\n",
             "        unique_key = NULL,\n",
             "RESCUE",
         ),
@@ -215,7 +215,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a rescued job takes back a key that another has",
-            "        unique_key = CASE WHEN job.unique_ready_only THEN NULL ELSE job.unique_key END,\n",
+            "        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,\n",
             "",
             "RESCUE",
         ),

@@ -1,0 +1,162 @@
+"""One row that a statement cannot write does not keep the statement from the other rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_pgqueue import db, lifecycle
+from django_pgqueue.states import State
+from django_pgqueue.worker import giving
+from django_pgqueue.worker.giving import give_back
+from django_pgqueue.worker.link import Link
+from django_pgqueue.worker.maintenance import Maintenance
+from tests import helpers
+
+REFUSALS = ("P0001", "54000", "42501")
+
+
+@pytest.fixture
+def maintenance(committing):
+    link = Link("default", "maintenance")
+    yield Maintenance(link)
+    link.close()
+
+
+def states(engine, claimed):
+    return [helpers.state_of(engine, one.job_id) for one in claimed]
+
+
+def claim_many(engine, count=20, **changes):
+    helpers.make_jobs(engine, count, **changes)
+    return helpers.claim_all(engine)
+
+
+@pytest.mark.parametrize("sqlstate", REFUSALS)
+def test_release_trigger_refuses_one_others_are_ready(engine, sqlstate, caplog):
+    giving.refusals._logged_at = float("-inf")
+    claimed = claim_many(engine)
+    bad, *others = claimed
+    with helpers.users_trigger(engine, f"NEW.id = {bad.job_id}", sqlstate):
+        moves = give_back(engine, claimed)
+    assert set(moves) == {one.execution_id for one in others}
+    assert set(states(engine, others)) == {"ready"}
+    assert states(engine, [bad]) == ["running"]
+    assert "not this one" in caplog.text
+    assert give_back(engine, [bad])[bad.execution_id].state is State.READY
+
+
+@pytest.mark.parametrize("sqlstate", REFUSALS)
+def test_rescue_trigger_refuses_one_others_are_ready(engine, sqlstate):
+    claimed = claim_many(engine)
+    helpers.end_lease(engine)
+    bad, *others = claimed
+    refused = []
+    with helpers.users_trigger(engine, f"NEW.id = {bad.job_id}", sqlstate):
+        done = lifecycle.rescue(
+            engine, lambda held: 0.0, error="lost", on_refused=lambda held, error: refused.append(held.execution_id)
+        )
+        again = lifecycle.rescue(engine, lambda held: 0.0, error="lost", skipped_ids=refused)
+    assert len(done) == 19 and again == []
+    assert set(states(engine, others)) == {"ready"}
+    assert refused == [bad.execution_id]
+    assert len(lifecycle.rescue(engine, lambda held: 0.0, error="lost")) == 1
+
+
+def test_rescue_next_attempt_refused_job_is_dead(engine):
+    [claimed] = claim_many(engine, 1)
+    helpers.end_lease(engine)
+    with helpers.users_trigger(engine, "NEW.state = 'ready'"):
+        [(_, moved)] = lifecycle.rescue(engine, lambda held: 0.0, error="lost")
+    assert moved.state is State.DEAD
+    assert "could not be stored" in helpers.execution_row(engine, claimed.execution_id)["error"]
+
+
+def test_maintenance_many_refused_rows_rescues_the_newer(engine, maintenance):
+    """Rescue picks the oldest hundred, which must not be the same refused ones for ever."""
+    claimed = claim_many(engine, 120)
+    helpers.end_lease(engine)
+    with helpers.users_trigger(engine, f"NEW.id <> {claimed[-1].job_id}"):
+        for _ in range(2):
+            with maintenance.link.use():
+                maintenance.link.connected_at = float("-inf")  # it rescues nothing while the connection is new
+            maintenance._rescue()
+    assert states(engine, claimed[-1:]) == ["ready"]
+
+
+@pytest.mark.parametrize("act", ["release", "fail", "rescue"])
+def test_act_key_taken_meanwhile_gives_up_the_key(engine, act):
+    """`unique_ready_only = false` is what no release writes; the act treats it as true."""
+    with helpers.without_row_checks(engine):
+        helpers.enqueue_unique(engine, "k", ready_only=True)
+        helpers.make_jobs(engine, 3)
+        engine.execute("UPDATE pgqueue_job SET unique_ready_only = false WHERE unique_key IS NOT NULL")
+        claimed = helpers.claim_all(engine)
+        helpers.enqueue_unique(engine, "k", ready_only=True)
+        if act == "release":
+            give_back(engine, claimed)
+        elif act == "fail":
+            lifecycle.fail(engine, [row for one in claimed for row in helpers.failed(one.execution_id)])
+        else:
+            helpers.end_lease(engine)
+            helpers.rescue(engine)
+        assert states(engine, claimed) == ["ready"] * 4
+        assert helpers.job_row(engine, claimed[0].job_id)["unique_key"] is None
+
+
+@pytest.mark.parametrize("act", ["fail", "rescue"])
+def test_act_crashes_at_the_limit_stay_there(engine, act):
+    claimed = claim_many(engine, 3)
+    engine.execute("UPDATE pgqueue_job SET crashes = 32767 WHERE id = %s", [claimed[0].job_id])
+    engine.execute("UPDATE pgqueue_execution SET started_at = claimed_at")
+    if act == "fail":
+        lifecycle.fail(engine, [row for one in claimed for row in helpers.failed(one.execution_id, outcome="crashed")])
+    else:
+        helpers.end_lease(engine)
+        helpers.rescue(engine)
+    assert states(engine, claimed) == ["ready"] * 3
+    assert [helpers.job_row(engine, one.job_id)["crashes"] for one in claimed] == [32767, 1, 1]
+
+
+@pytest.mark.parametrize("until", ["infinity", "-infinity", "294276-01-01", "4713-01-01 BC"])
+def test_look_infinite_pause_other_queues_are_seen(engine, until):
+    with helpers.without_row_checks(engine):
+        helpers.make_job(engine, queue_name="paused")
+        helpers.make_job(engine)
+        engine.execute("INSERT INTO pgqueue_pause (kind, name, paused_until) VALUES ('queue', 'paused', %s)", [until])
+        due_in = lifecycle.look(engine).due_in
+        assert due_in[lifecycle.Lane("default", 0)] <= 0
+        ended = until in ("-infinity", "4713-01-01 BC")
+        assert (due_in[lifecycle.Lane("paused", 0)] <= 0) is ended
+
+
+@pytest.mark.parametrize("column", ["expires_at", "unknown_since"])
+def test_claim_infinite_instant_means_never(engine, column):
+    with helpers.without_row_checks(engine):
+        helpers.make_jobs(engine, 2)
+        engine.execute(f"UPDATE pgqueue_job SET {column} = 'infinity' WHERE id = 1")
+        claimed = helpers.claim_all(engine)
+        assert [one.job_id for one in claimed] == [1, 2]
+        assert claimed[0].start_by is None and claimed[0].unknown_seconds is None
+
+
+def test_divided_lost_connection_is_raised(engine, second):
+    pid = engine.info.backend_pid
+    with pytest.raises(db.psycopg.OperationalError):
+        lifecycle.divided(
+            engine,
+            [1, 2],
+            lambda rows: second.execute("SELECT pg_terminate_backend(%s)", [pid]) and engine.execute("SELECT 1"),
+        )
+
+
+@pytest.mark.parametrize("sqlstate", ["57014", "53100", "40001", "25006", "08006", "58030"])
+def test_divided_error_of_all_rows_is_raised_at_once(engine, sqlstate):
+    seen = []
+
+    def act(rows):
+        seen.append(rows)
+        engine.execute(f"DO $$BEGIN RAISE EXCEPTION 'all of them' USING ERRCODE = '{sqlstate}'; END$$")
+
+    with pytest.raises(db.psycopg.Error):
+        lifecycle.divided(engine, [1, 2, 3], act)
+    assert seen == [[1, 2, 3]]

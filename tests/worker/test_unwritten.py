@@ -1,0 +1,136 @@
+"""What the completer does with ends that the database refuses to write."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from django_pgqueue.worker import unwritten as module
+from django_pgqueue.worker.completer import Completer
+from django_pgqueue.worker.link import Link
+from django_pgqueue.worker.report import Ending, Report
+from tests import helpers
+
+REFUSALS = ("P0001", "54000", "42501", "XX000", "42P01", "0A000", "55000")
+"""Classes of errors that a user's trigger may raise, each outside of data and integrity errors."""
+
+
+@pytest.fixture
+def completer(committing):
+    link = Link("default", "completer")
+    yield Completer(link)
+    link.close()
+
+
+def report(claimed, ending=Ending.SUCCEEDED, **changes):
+    now = time.monotonic()
+    return Report(claimed, ending, now - 0.02, now - 0.01, **changes)
+
+
+def write_all(completer):
+    while len(completer):
+        completer.tick()
+
+
+def states(engine, claimed):
+    return [helpers.state_of(engine, one.job_id) for one in claimed]
+
+
+@pytest.mark.parametrize("sqlstate", REFUSALS)
+def test_completer_trigger_refuses_one_others_succeed(engine, completer, sqlstate):
+    helpers.make_jobs(engine, 201)
+    claimed = helpers.claim_all(engine)
+    bad = claimed[100]
+    with helpers.users_trigger(engine, f"NEW.id = {bad.job_id} AND NEW.state = 'succeeded'", sqlstate):
+        for one in claimed:
+            completer.hand_over(report(one))
+        write_all(completer)
+    assert states(engine, [one for one in claimed if one is not bad]) == ["succeeded"] * 200
+    assert helpers.state_of(engine, bad.job_id) == "dead"
+    error = helpers.execution_row(engine, bad.execution_id)["error"]
+    assert "could not be stored" in error and "not this one" in error
+
+
+@pytest.mark.parametrize("ending", [one for one in Ending if one is not Ending.WRITTEN])
+def test_completer_every_form_refused_others_are_written(engine, completer, ending):
+    helpers.make_jobs(engine, 3)
+    claimed = helpers.claim_all(engine)
+    with helpers.users_trigger(engine, f"OLD.id = {claimed[1].job_id}", event="DELETE OR UPDATE"):
+        for one in claimed:
+            completer.hand_over(report(one, ending))
+        write_all(completer)
+        assert states(engine, [claimed[1]]) == ["running"]
+        assert completer.ids() == {claimed[1].execution_id}
+    assert "running" not in states(engine, [claimed[0], claimed[2]])
+
+
+def test_completer_unwritable_end_is_written_when_it_can_be(engine, completer, monkeypatch):
+    monkeypatch.setattr(module, "LONGEST_PAUSE_SECONDS", 0.01)
+    helpers.make_job(engine)
+    claimed = helpers.claim_one(engine)
+    changes = []
+    completer.unwritten.on_change = lambda ids: changes.append(list(ids))
+    with helpers.users_trigger(engine, "true"):
+        completer.hand_over(report(claimed))
+        write_all(completer)
+        assert helpers.state_of(engine, claimed.job_id) == "running"
+        assert 0 < completer.tick() <= 0.01 or completer.unwritten
+    helpers.wait_until(lambda: completer.tick() and not completer.ids())
+    assert helpers.state_of(engine, claimed.job_id) == "succeeded"
+    assert changes == [[claimed.execution_id], []]
+
+
+def test_completer_refused_end_is_tried_with_growing_pauses(engine, completer, caplog):
+    helpers.make_job(engine)
+    claimed = helpers.claim_one(engine)
+    with helpers.users_trigger(engine, "true"):
+        completer.hand_over(report(claimed))
+        pauses = []
+        for _ in range(8):
+            completer.tick()
+            [one] = completer.unwritten._waiting.values()
+            pauses.append(round(one.due_at - time.monotonic()))
+            one.due_at = time.monotonic()
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert len([record for record in caplog.records if "in no form" in record.message]) == 1
+
+
+def test_completer_refused_retry_still_counts_the_attempt(engine, completer):
+    """A trigger that reads the error must not turn a failure with attempts left into a dead job."""
+    helpers.make_job(engine)
+    claimed = helpers.claim_one(engine)
+    with helpers.users_trigger(engine, "NEW.error LIKE '%%secret%%'", table="pgqueue_execution"):
+        completer.hand_over(report(claimed, Ending.FAILED, delay_seconds=5.0, error="a secret"))
+        write_all(completer)
+    row = helpers.job_row(engine, claimed.job_id)
+    assert (row["state"], row["attempt"]) == ("ready", 1)
+    assert "could not be stored" in helpers.execution_row(engine, claimed.execution_id)["error"]
+
+
+def test_completer_arrow_in_latin1_keeps_the_attempts(engine, completer, monkeypatch):
+    """A LATIN1 database refuses an arrow with this error; see also the test with such a database."""
+    helpers.make_job(engine)
+    claimed = helpers.claim_one(engine)
+    with helpers.users_trigger(engine, "NEW.error ~ '[^[:ascii:]]'", "22P05", table="pgqueue_execution"):
+        completer.hand_over(report(claimed, Ending.FAILED, delay_seconds=5.0, error="a → b", traceback="→"))
+        write_all(completer)
+    assert helpers.job_row(engine, claimed.job_id)["state"] == "ready"
+    execution = helpers.execution_row(engine, claimed.execution_id)
+    assert (execution["error"], execution["traceback"]) == ("a \\u2192 b", "\\u2192")
+
+
+def test_completer_stale_prepared_statement_blames_no_row(engine, completer):
+    """A prepared statement can fail for every row, as after a migration; the end must be written as it is."""
+    helpers.make_jobs(engine, 4)
+    claimed = helpers.claim_all(engine)
+    for one in claimed[:3]:
+        completer.hand_over(report(one))
+        write_all(completer)
+    with completer.link.use() as connection:
+        connection.pgconn.exec_(b"DEALLOCATE ALL")  # unnoticed by psycopg
+    completer.hand_over(report(claimed[3]))
+    write_all(completer)
+    assert states(engine, claimed) == ["succeeded"] * 4
+    with completer.link.use() as renewed:
+        assert renewed is not connection, "its statements are prepared again"
