@@ -29,8 +29,10 @@ from django_pgqueue.db import told
 
 from . import cancelling, hygiene
 from .board import Board, Farewell
+from .callbacks import CallbackRunner
 from .completer import Completer
 from .drift import Drift
+from .events import Events
 from .fetcher import Fetcher
 from .giving import give_back
 from .hand import Hand
@@ -38,6 +40,7 @@ from .heartbeat import LeaseGuard, Watch
 from .lanes import Lanes
 from .link import Link
 from .listener import Listener
+from .liveness import Liveness
 from .maintenance import Maintenance
 from .memory import resident_mib
 from .nursery import Nursery
@@ -51,6 +54,10 @@ STOP: Final = b"S"
 RELEASE: Final = b"R"
 TURN_SECONDS: Final = 0.05
 CHECK_SECONDS: Final = 1.0
+CALLBACKS_SECONDS: Final = 5.0
+"""How long a stop waits for receivers of signals that are still to be called."""
+STOP_SECONDS: Final = 11.0
+"""How long it may take in all after the grace; a second later the supervisor kills the process."""
 EMPTY_LOOKS: Final = 2
 """Claims from the start that find nothing before a drain believes it."""
 
@@ -72,7 +79,9 @@ class Child:
         alias = options.database
         self.link = Link(alias, "child")
         self.hand = Hand(options.concurrency)
-        self.completer = Completer(Link(alias, "completer"))
+        self.callbacks = CallbackRunner()
+        self.events = Events(self.callbacks.submit)
+        self.completer = Completer(Link(alias, "completer"), self.events)
         server.end_at_promotion()
         self.pool = Pool(options, self.hand, board, Nursery(alias), self.completer.hand_over)
         self.pool.notes = self.completer.notes
@@ -80,13 +89,16 @@ class Child:
         self.fetcher.worker_id = worker_id
         self.pool.on_hunger = self.fetcher.wake
         self.completer.on_ready = self.fetcher.look_soon
-        self.watch = Watch(Link(alias, "heartbeat"), self.hand, self.completer, self.pool, board, worker_id)
+        self.fetcher.events_wait = lambda: self.callbacks.is_behind
+        self.watch = Watch(
+            Link(alias, "heartbeat"), self.hand, self.completer, self.pool, board, worker_id, self.events
+        )
         self.fetcher.on_cancel_asked = self.watch.look_for_requests
         self.fetcher.bell.on_awaited = self.completer.awaited.hear
         self.drift = Drift(self.hand, self.pool.loop.loop)
         self.guard = LeaseGuard(board, self.hand, self.pool.interrupt)
         self.fetcher.may_claim = self.guard.leases_hold
-        self.maintenance = Maintenance(Link(alias, "maintenance"), worker_id)
+        self.maintenance = Maintenance(Link(alias, "maintenance"), worker_id, self.events)
         self.maintenance.awaited = self.completer.awaited
         self.services = [
             self.completer,
@@ -101,6 +113,7 @@ class Child:
         if options.listen and get_settings().NOTIFY:
             link = Link(get_settings().LISTEN_DATABASE or alias, "listener")
             self.services.append(Listener(link, self.fetcher.bell, self._hears))
+        self.liveness = Liveness(self.services, self.completer, self.callbacks, self.pool, board)
 
     def _hears(self, *, hears: bool) -> None:
         settings = get_settings()
@@ -124,7 +137,6 @@ class Child:
     # ---------------------------------------------------------------- working
 
     def _until_ordered(self) -> tuple[bytes, Farewell]:
-        checked_at = time.monotonic()
         while True:
             if server.was_promoted():
                 self._end_at_once()
@@ -135,10 +147,10 @@ class Child:
                 return STOP, Farewell.DRAINED
             if self._has_done_enough():
                 return STOP, Farewell.RECYCLED
-            if time.monotonic() - checked_at > CHECK_SECONDS:
-                checked_at = time.monotonic()
-                if self._has_grown() or self.pool.is_worn or self.drift.calls_for_another_process():
-                    return STOP, Farewell.RECYCLED
+            if self.liveness.check() and (
+                self._has_grown() or self.pool.is_worn or self.drift.calls_for_another_process()
+            ):
+                return STOP, Farewell.RECYCLED
 
     def _end_at_once(self) -> NoReturn:
         """End without writing anything: the server that took over may have other executions of the same ids."""
@@ -179,17 +191,21 @@ class Child:
         self._give_back(self.hand.take_waiting())
         self.fetcher.join(5.0)
         while self._works() and time.monotonic() < deadline:
+            self.liveness.check()
             meanwhile = self._order(TURN_SECONDS)
             if meanwhile == RELEASE:
+                order = RELEASE
                 break
             if meanwhile is not None:
                 deadline = min(deadline, time.monotonic() + self._grace_seconds(meanwhile))
             if meanwhile == b"":  # a closed pipe is always ready
                 time.sleep(TURN_SECONDS)
+        end_by = time.monotonic() + STOP_SECONDS
         self.pool.stop()
         self._give_back_running()
         self.pool.end_isolated()
         self._empty_completer()
+        self._drain_callbacks(end_by, order)
         for service in self.services:
             service.stop()
         self._sign_off()
@@ -218,7 +234,7 @@ class Child:
     def _give_back(self, jobs: list[lifecycle.Claimed]) -> None:
         try:
             with self.link.use() as connection:
-                give_back(connection, jobs)
+                give_back(connection, jobs, self.events)
         except (psycopg.Error, OSError) as error:
             logger.warning("%d jobs could not be given back (%s): the supervisor will", len(jobs), told(error))
 
@@ -227,6 +243,11 @@ class Child:
         while len(self.completer) and time.monotonic() < deadline:
             self.completer.wake()
             time.sleep(0.002)
+
+    def _drain_callbacks(self, end_by: float, order: bytes) -> None:
+        """Let the receivers of signals hear what has happened; an order to release at once does not wait for them."""
+        seconds = min(CALLBACKS_SECONDS, end_by - time.monotonic())
+        self.callbacks.drain(0.0 if order == RELEASE else seconds, lambda: self._order(0.0) == RELEASE)
 
     def _sign_off(self) -> None:
         try:

@@ -18,9 +18,11 @@ import psycopg
 from django_pgqueue.db import EngineConnection, told
 
 from .awaited import Awaited
+from .events import IN_THIS_THREAD, Events
 from .finisher import finish
 from .link import Link
 from .notes import Notes
+from .pulse import pulse
 from .report import Ending, Report
 from .service import Service
 
@@ -34,6 +36,8 @@ BUFFER_SIZE: Final = 16 * 1024 * 1024
 """The same two in characters: of results and tracebacks, and in the buffer of arguments, which reports hold too."""
 FEW: Final = 64
 """So many reports are never too large."""
+BEHIND_SECONDS: Final = 1.0
+"""For how long nothing may be written, while a report waits, before no more jobs are claimed."""
 WRITE_INTERVAL_SECONDS: Final = 0.005
 """From the beginning of one write to that of the next, unless hundreds wait."""
 LOCKED_PAUSE_SECONDS: Final = 0.05
@@ -44,9 +48,10 @@ UNWRITABLE: Final = (psycopg.DataError, psycopg.IntegrityError, UnicodeError)
 class Completer(Service):
     """Takes reports from any thread, writes them in its own."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, events: Events = IN_THIS_THREAD) -> None:
         super().__init__("completer")
         self.link = link
+        self.events = events
         self.pending: deque[Report] = deque()
         self.notes = Notes(self.wake)
         """How far the running jobs are: written here too, for that has to come before the end of an attempt."""
@@ -57,6 +62,10 @@ class Completer(Service):
         self.finished = 0
         """How many reports were written since the process began."""
         self._writing: list[Report] = []
+        self._failing_since: float | None = time.monotonic()
+        """Since when it cannot write: since its birth, until it has connected, or since its first error in a row."""
+        self._answered_at = time.monotonic()
+        """When the database last answered a write."""
 
     def hand_over(self, report: Report) -> None:
         """Take responsibility for writing a report."""
@@ -72,6 +81,26 @@ class Completer(Service):
         count = len(self.pending)
         return count > BUFFER_LIMIT or (count > FEW and _held(list(self.pending)) > BUFFER_SIZE)
 
+    @property
+    def behind_since(self) -> float | None:
+        """Since when nothing could be written, by the monotonic clock; None while completions are written in time.
+
+        In a flood a report may wait for its turn for long. As long as batches are written, that is no trouble.
+        """
+        if self._failing_since is not None:
+            return self._failing_since
+        try:
+            oldest = self._writing[0] if self._writing else self.pending[0]
+        except IndexError:  # nothing waits
+            return None
+        since = max(oldest.finished_at, self._answered_at)
+        return since if time.monotonic() - since > BEHIND_SECONDS else None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether nothing more should be claimed, because the ends of jobs cannot be written."""
+        return self.behind_since is not None
+
     def __len__(self) -> int:
         return len(self.pending) + len(self._writing)
 
@@ -80,8 +109,11 @@ class Completer(Service):
         return {report.claimed.execution_id for report in (*list(self.pending), *self._writing)}
 
     def tick(self) -> float:
-        """Write a batch of what waits."""
+        """Write a batch of what waits; the first round only connects, before any job is claimed."""
         is_whole = self._fill_batch()
+        if self._failing_since is not None and not self._writing:
+            with self.link.use():
+                self._answered()
         if self.notes and not self.notes.due_in_seconds:
             with self.link.use() as connection:
                 self.notes.write(connection)
@@ -92,10 +124,11 @@ class Completer(Service):
         with self.link.use() as connection:
             ready, locked = self._with_their_progress(connection, reports) if self.notes else (reports, [])
             try:
-                locked += finish(connection, ready, self.awaited)
+                locked += self._finish(connection, ready)
             except UNWRITABLE as error:
                 locked += self._one_by_one(connection, ready, error)
         self._writing = []
+        self._answered()
         self.finished += len(reports) - len(locked)
         self.pending.extend(locked)
         if any(report.ending in DUE_AGAIN for report in reports):
@@ -103,6 +136,25 @@ class Completer(Service):
         if not is_whole:
             self._stopping.wait(began + WRITE_INTERVAL_SECONDS - time.monotonic())
         return LOCKED_PAUSE_SECONDS if locked and len(locked) == len(self.pending) else 0.0
+
+    def _finish(self, connection: EngineConnection, reports: list[Report]) -> list[Report]:
+        """Write these reports; return those whose rows were locked."""
+        locked = finish(connection, reports, self.awaited, self.events)
+        self._answered()
+        return locked
+
+    def _answered(self) -> None:
+        if self._failing_since is not None:
+            self._failing_since = None
+            self.on_ready()  # the fetcher has claimed nothing meanwhile
+        self._answered_at = time.monotonic()
+        self.progressed()
+        pulse.answered("completion")
+
+    def _pause_after(self, error: BaseException) -> float:
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
+        return super()._pause_after(error)
 
     def _with_their_progress(
         self, connection: EngineConnection, reports: list[Report]
@@ -132,7 +184,7 @@ class Completer(Service):
         locked = []
         for report in reports:
             try:
-                locked += finish(connection, [report], self.awaited)
+                locked += self._finish(connection, [report])
             except UNWRITABLE as why:
                 locked += self._as_unstorable(connection, report, why)
         return locked
@@ -147,7 +199,7 @@ class Completer(Service):
             error=f"the attempt's end ({report.ending.value}) could not be stored: {type(why).__name__}",
         )
         try:
-            return finish(connection, [plain], self.awaited)
+            return self._finish(connection, [plain])
         except UNWRITABLE as final:
             # Left open: its lease runs out, and rescue, which writes nothing of the task's, decides.
             job_id = report.claimed.job_id

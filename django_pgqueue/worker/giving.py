@@ -10,6 +10,8 @@ from django_pgqueue.db import Connection, wake_workers
 from django_pgqueue.lifecycle import Moved, Released
 from django_pgqueue.states import State
 
+from .events import IN_THIS_THREAD, Events
+
 
 class Execution(Protocol):
     """A claimed job, or what the database says is held."""
@@ -22,15 +24,14 @@ class Execution(Protocol):
     def task_name(self) -> str | None: ...
 
 
-def give_back(connection: Connection, held: Sequence[Execution]) -> dict[int, Moved]:
-    """Release these executions in one statement; wake others for them, and tell of the jobs that ended cancelled."""
+def give_back(connection: Connection, held: Sequence[Execution], events: Events = IN_THIS_THREAD) -> dict[int, Moved]:
+    """Release these executions in one statement; wake others for them, and publish which jobs ended cancelled."""
     if not held:
         return {}
     moves = lifecycle.release(connection, [Released(one.execution_id) for one in held])
     for one in held:
         if moves[one.execution_id].state is State.CANCELLED:
-            signals.job_cancelled.send_robust(
-                sender=one.task_name, job_id=one.job_id, database=connection.alias, error=""
-            )
+            about = {"job_id": one.job_id, "database": connection.alias, "error": ""}
+            events.publish(signals.job_cancelled, one.task_name, about)
     wake_workers(connection)
     return moves

@@ -19,7 +19,7 @@ from . import policy
 from .board import Board
 from .giving import give_back
 from .link import Link
-from .maintenance import tell_crash
+from .maintenance import publish_crash
 from .pulse import Pulse
 
 DIED: Final = "the worker process died while it ran"
@@ -113,7 +113,7 @@ class Leases:
             if crashed:
                 charged = lifecycle.fail(connection, [_crash(one, error) for one in crashed.values()])
                 for execution_id, moved in charged.items():
-                    tell_crash(crashed[execution_id], moved, connection.alias, error=error, rescued=False)
+                    publish_crash(crashed[execution_id], moved, connection.alias, error=error, rescued=False)
                 moves |= charged
                 wake_workers(connection)
             lifecycle.unregister_worker(connection, process.worker_id)
