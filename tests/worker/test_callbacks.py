@@ -8,6 +8,7 @@ import time
 
 import pytest
 from django.db import connection
+from django.db.backends.signals import connection_created
 
 from django_pgqueue.signals import TaskSignal
 from django_pgqueue.worker import callbacks as module
@@ -26,7 +27,13 @@ def signal():
 
 @pytest.fixture
 def runner():
-    return CallbackRunner()
+    runner = CallbackRunner()
+    yield runner
+    if (thread := runner._thread) is not None:
+        thread.is_abandoned = True  # so that it ends, and closes its connection
+        runner.wake()
+        if not thread.busy_seconds:
+            thread.join(10.0)
 
 
 @pytest.fixture
@@ -202,8 +209,15 @@ def test_quick_receivers_that_lag_ask_for_time(runner, signal, hanging, monkeypa
     assert len(runner) == 8, "the receiver hangs: nobody waits for it"
 
 
-def test_terminated_session_fails_one_receiver_at_most(committing, engine, runner, signal):
-    hygiene.watch()
+@pytest.fixture
+def watched():
+    """Note what happens on connections, as a worker process does from its start."""
+    connection_created.connect(hygiene._watch_connection)
+    yield
+    connection_created.disconnect(hygiene._watch_connection)
+
+
+def test_terminated_session_fails_one_receiver_at_most(committing, engine, watched, runner, signal):
     pids, failures = [], []
 
     def ask(number, **about):
