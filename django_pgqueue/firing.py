@@ -6,6 +6,7 @@ middleware, which only a process with the task has.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -83,14 +84,14 @@ def _asked(connection: Connection, what: str, ask: Callable[[], T]) -> T:
     try:
         with lifecycle.savepoint(connection):
             return ask()
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, GeneratorExit, CancelledError) as error:
         raise CannotFire(f"{what} raised {type(error).__name__}{_said(error)}") from error
 
 
 def _said(error: BaseException) -> str:
     try:
         return f": {error}" if str(error) else ""
-    except Exception:  # noqa: BLE001 -- __str__ is the project's own code too
+    except BaseException:  # noqa: BLE001 -- __str__ is the project's own code too
         return ""
 
 

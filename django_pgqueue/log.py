@@ -1,80 +1,109 @@
-"""Log lines of a worker, from the signals; the logger is `django_pgqueue.worker`.
+"""Write the log lines of jobs; the logger is `django_pgqueue.worker`.
 
-Every record carries job_id, task, queue, attempt and, once the job ran, duration_ms; never an argument or a result.
-Connected only for the levels that are enabled when the worker starts: a line costs more than a small job.
+The engine calls `write()` at each transition, through `worker.events`. The lines do not depend on the application's
+receivers. Every record carries job_id, task, queue, attempt and, once the job ran, duration_ms; it never carries an
+argument or a result. `enable()` chooses once, at the worker's start, which transitions get a line, because a line costs
+more than a small job.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from . import signals
 from .registry import in_words
+from .signals import TaskSignal
 
 logger = logging.getLogger("django_pgqueue.worker")
 
 
-def connect() -> None:
-    """Log what the signals tell, from now on, in this process and those it forks."""
-    if logger.isEnabledFor(logging.DEBUG):
-        signals.job_started.connect(_started, dispatch_uid="pgqueue-log")
-    if logger.isEnabledFor(logging.INFO):
-        signals.job_succeeded.connect(_succeeded, dispatch_uid="pgqueue-log")
-        signals.job_cancelled.connect(_cancelled, dispatch_uid="pgqueue-log")
-    if logger.isEnabledFor(logging.WARNING):
-        signals.job_failed.connect(_failed, dispatch_uid="pgqueue-log")
-    if logger.isEnabledFor(logging.ERROR):
-        signals.job_dead.connect(_dead, dispatch_uid="pgqueue-log")
+Line = Callable[[str | None, dict[str, Any]], None]
 
 
-def _about(task: str, told: dict[str, Any]) -> dict[str, Any]:
-    about = {
-        "task": task,
-        "job_id": told.get("job_id"),
-        "queue": told.get("queue_name"),
-        "attempt": told.get("attempt"),
+def enable() -> None:
+    """Write lines from now on, in this process and those it forks, for the levels that are enabled now."""
+    _enabled.clear()
+    _enabled.update({signal: line for signal, (level, line) in LINES.items() if logger.isEnabledFor(level)})
+
+
+def disable() -> None:
+    """Write no more lines."""
+    _enabled.clear()
+
+
+def is_enabled_for(signal: TaskSignal) -> bool:
+    """Return whether this transition gets a line."""
+    return signal in _enabled
+
+
+def write(signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
+    """Write the line of a transition, if it gets one; `about` are the arguments of its signal."""
+    line = _enabled.get(signal)
+    if line is not None:
+        line(task_name, about)
+
+
+def _extra(task_name: str | None, about: dict[str, Any]) -> dict[str, Any]:
+    extra = {
+        "task": task_name,
+        "job_id": about.get("job_id"),
+        "queue": about.get("queue_name"),
+        "attempt": about.get("attempt"),
     }
-    if "duration_seconds" in told:
-        about["duration_ms"] = round(1000 * told["duration_seconds"], 3)
-    return about
+    if "duration_seconds" in about:
+        extra["duration_ms"] = round(1000 * about["duration_seconds"], 3)
+    return extra
 
 
-def _started(sender: str, **told: Any) -> None:
-    logger.debug("job %s (%s) started", told["job_id"], in_words(sender), extra=_about(sender, told))
+def _started(task_name: str | None, about: dict[str, Any]) -> None:
+    logger.debug("job %s (%s) started", about["job_id"], in_words(task_name), extra=_extra(task_name, about))
 
 
-def _succeeded(sender: str, **told: Any) -> None:
-    about = _about(sender, told)
-    logger.info("job %s (%s) succeeded in %s ms", told["job_id"], in_words(sender), about["duration_ms"], extra=about)
+def _succeeded(task_name: str | None, about: dict[str, Any]) -> None:
+    extra = _extra(task_name, about)
+    logger.info(
+        "job %s (%s) succeeded in %s ms", about["job_id"], in_words(task_name), extra["duration_ms"], extra=extra
+    )
 
 
-def _cancelled(sender: str, **told: Any) -> None:
-    logger.info("job %s (%s) cancelled", told["job_id"], in_words(sender), extra=_about(sender, told))
+def _cancelled(task_name: str | None, about: dict[str, Any]) -> None:
+    logger.info("job %s (%s) cancelled", about["job_id"], in_words(task_name), extra=_extra(task_name, about))
 
 
-def _failed(sender: str, **told: Any) -> None:
-    retry_seconds, exception = told.get("retry_seconds"), told.get("exception")
+def _failed(task_name: str | None, about: dict[str, Any]) -> None:
+    retry_seconds, exception = about.get("retry_seconds"), about.get("exception")
     if exception is None:  # a crash: whoever saw it has logged it
         return
     logger.warning(
         "job %s (%s) failed at attempt %s; again in %.0f s",
-        told["job_id"],
-        in_words(sender),
-        told["attempt"],
+        about["job_id"],
+        in_words(task_name),
+        about["attempt"],
         retry_seconds or 0.0,
         exc_info=exception,
-        extra=_about(sender, told),
+        extra=_extra(task_name, about),
     )
 
 
-def _dead(sender: str, **told: Any) -> None:
+def _dead(task_name: str | None, about: dict[str, Any]) -> None:
     logger.error(
         "job %s (%s) is dead after attempt %s: %s",
-        told["job_id"],
-        in_words(sender),
-        told["attempt"],
-        told.get("error", ""),
-        exc_info=told.get("exception"),
-        extra=_about(sender, told),
+        about["job_id"],
+        in_words(task_name),
+        about["attempt"],
+        about.get("error", ""),
+        exc_info=about.get("exception"),
+        extra=_extra(task_name, about),
     )
+
+
+LINES: Final[dict[TaskSignal, tuple[int, Line]]] = {
+    signals.job_started: (logging.DEBUG, _started),
+    signals.job_succeeded: (logging.INFO, _succeeded),
+    signals.job_cancelled: (logging.INFO, _cancelled),
+    signals.job_failed: (logging.WARNING, _failed),
+    signals.job_dead: (logging.ERROR, _dead),
+}
+_enabled: dict[TaskSignal, Line] = {}

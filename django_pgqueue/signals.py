@@ -1,6 +1,7 @@
 """What happened, for logging, metrics and applications; nothing here can change what happened.
 
-Every signal is sent with `send_robust`: a receiver that raises is logged by Django and changes no outcome.
+A receiver that raises is logged and changes no outcome. In a worker process the receivers of job_succeeded,
+job_failed, job_dead, job_cancelled and job_rescued run in a thread of their own (`worker.callbacks`), in order.
 The sender is the task's name; `job_id` and `database`, the alias that the job is in, are always given.
 
 | signal | when | process |
@@ -16,8 +17,11 @@ The sender is the task's name; `job_id` and `database`, the alias that the job i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from asgiref.sync import async_to_sync
 from django.dispatch import Signal
 
 _senders: dict[str, str] = {}
@@ -43,6 +47,19 @@ class TaskSignal(Signal):
     def send_robust(self, sender: Any, **named: Any) -> list[tuple[Any, Any]]:
         """Call the receivers for this sender and those for all; what one raises is logged and returned."""
         return super().send_robust(_senders.get(sender, sender), **named)
+
+    def calls_for(self, sender: Any, **named: Any) -> list[tuple[Any, Callable[[], Any]]]:
+        """Return each receiver for this sender and for all, with a function that calls it; none is called yet.
+
+        `send_robust()` stops at a receiver that raises `SystemExit`, so the worker calls them one by one.
+        """
+        known = _senders.get(sender, sender)
+        receivers, coroutines = self._live_receivers(known)  # Django's own, undocumented
+        blocking = [(one, async_to_sync(one)) for one in coroutines]
+        about = {"signal": self, "sender": known, **named}
+        return [
+            (receiver, partial(call, **about)) for receiver, call in [*((one, one) for one in receivers), *blocking]
+        ]
 
 
 job_enqueued = TaskSignal()

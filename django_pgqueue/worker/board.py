@@ -34,6 +34,8 @@ class Farewell(IntEnum):
     DRAINED = 2
     RECYCLED = 3
     LEASE_LOST = 4
+    STUCK = 5
+    """A service of it had died or hung. That is no job's fault."""
 
 
 class Board:

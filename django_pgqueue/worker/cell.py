@@ -23,7 +23,7 @@ from typing import Any, Final, NoReturn
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.progress import Progress
 
-from . import hygiene, letters, memory
+from . import describe, hygiene, letters, memory
 from .drift import surroundings
 from .executor import Attempt
 from .notes import NoteSink, Teller
@@ -238,12 +238,12 @@ def _run(claimed: Claimed, alias: str, notes: NoteSink, asked_to_cancel: Callabl
     try:
         hygiene.before_job()
         report = attempt.run()
-    except Exception as error:  # noqa: BLE001 -- a connection that cannot even be closed
+    except BaseException as error:  # noqa: BLE001 -- a connection that cannot even be closed
         report = attempt.ended_by(error)
     try:
         hygiene.after_job()
-    except Exception:
-        logger.exception("cleaning up after job %s", claimed.job_id)
+    except BaseException as error:  # noqa: BLE001 -- as above
+        describe.log_exception(f"cleaning up after job {claimed.job_id} failed", error)
     return report
 
 
@@ -262,5 +262,5 @@ def _traces() -> tuple[Any, ...]:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # whatever the task made of it
+        with suppress(BaseException):  # whatever the task made of it
             stream.flush()

@@ -30,8 +30,10 @@ from django_pgqueue.db import told
 from . import cancelling, hygiene
 from .allowance import Allowance
 from .board import Board, Farewell
+from .callbacks import CallbackRunner
 from .completer import Completer
 from .drift import Drift
+from .events import Events
 from .fetcher import Fetcher
 from .giving import give_back
 from .hand import Hand
@@ -39,6 +41,7 @@ from .heartbeat import LeaseGuard, Watch
 from .lanes import Lanes
 from .link import Link
 from .listener import Listener
+from .liveness import Liveness
 from .maintenance import Maintenance
 from .memory import resident_mib
 from .nursery import Nursery
@@ -52,6 +55,10 @@ STOP: Final = b"S"
 RELEASE: Final = b"R"
 TURN_SECONDS: Final = 0.05
 CHECK_SECONDS: Final = 1.0
+CALLBACKS_SECONDS: Final = 5.0
+"""How long a stop waits for receivers of signals that are still to be called."""
+STOP_SECONDS: Final = 11.0
+"""How long it may take in all after the grace; a second later the supervisor kills the process."""
 EMPTY_LOOKS: Final = 2
 """Claims from the start that find nothing before a drain believes it."""
 
@@ -74,7 +81,9 @@ class Child:
         alias = options.database
         self.link = Link(alias, "child")
         self.hand = Hand(options.concurrency, allowance.places)
-        self.completer = Completer(Link(alias, "completer"))
+        self.callbacks = CallbackRunner()
+        self.events = Events(self.callbacks.submit)
+        self.completer = Completer(Link(alias, "completer"), self.events)
         self.completer.unwritten.on_change = board.set_unwritten
         server.end_at_promotion()
         self.pool = Pool(options, self.hand, board, Nursery(alias), self.completer.hand_over)
@@ -83,13 +92,16 @@ class Child:
         self.fetcher.worker_id = worker_id
         self.pool.on_hunger = self.fetcher.wake
         self.completer.on_ready = self.fetcher.look_soon
-        self.watch = Watch(Link(alias, "heartbeat"), self.hand, self.completer, self.pool, board, worker_id)
+        self.fetcher.events_wait = lambda: self.callbacks.is_behind
+        self.watch = Watch(
+            Link(alias, "heartbeat"), self.hand, self.completer, self.pool, board, worker_id, self.events
+        )
         self.fetcher.on_cancel_asked = self.watch.look_for_requests
         self.fetcher.bell.on_awaited = self.completer.awaited.hear
         self.drift = Drift(self.hand, self.pool.loop.loop)
         self.guard = LeaseGuard(board, self.hand, self.pool.interrupt)
         self.fetcher.may_claim = self.guard.leases_hold
-        self.maintenance = Maintenance(Link(alias, "maintenance"), worker_id)
+        self.maintenance = Maintenance(Link(alias, "maintenance"), worker_id, self.events)
         self.maintenance.awaited = self.completer.awaited
         self.services = [
             self.completer,
@@ -104,6 +116,7 @@ class Child:
         if options.listen and get_settings().NOTIFY:
             link = Link(get_settings().LISTEN_DATABASE or alias, "listener")
             self.services.append(Listener(link, self.fetcher.bell, self._hears))
+        self.liveness = Liveness(self.services, self.completer, self.callbacks, self.pool, board)
 
     def _hears(self, *, hears: bool) -> None:
         settings = get_settings()
@@ -127,7 +140,6 @@ class Child:
     # ---------------------------------------------------------------- working
 
     def _until_ordered(self) -> tuple[bytes, Farewell]:
-        checked_at = time.monotonic()
         while True:
             if server.was_promoted():
                 self._end_at_once()
@@ -139,10 +151,8 @@ class Child:
             self._open_places()
             if self._has_done_enough() and self._may_retire():
                 return STOP, Farewell.RECYCLED
-            if time.monotonic() - checked_at > CHECK_SECONDS:
-                checked_at = time.monotonic()
-                if (self._is_unfit() or self.drift.calls_for_another_process()) and self._may_retire():
-                    return STOP, Farewell.RECYCLED
+            if self.liveness.check() and self._is_unfit() and self._may_retire():
+                return STOP, Farewell.RECYCLED
 
     def _turn_seconds(self) -> float:
         often = self.options.drain or self.options.max_jobs or self.hand.opened < self.hand.capacity
@@ -185,7 +195,8 @@ class Child:
         return self.options.max_jobs is not None and self.hand.started >= self.options.max_jobs
 
     def _is_unfit(self) -> bool:
-        return self.pool.is_worn or (self.options.max_rss_mb is not None and resident_mib() > self.options.max_rss_mb)
+        has_grown = self.options.max_rss_mb is not None and resident_mib() > self.options.max_rss_mb
+        return has_grown or self.pool.is_worn or self.drift.calls_for_another_process()
 
     # ---------------------------------------------------------------- stopping
 
@@ -201,17 +212,21 @@ class Child:
         while self._works() and time.monotonic() < deadline:
             if farewell is Farewell.RECYCLED and self._starts_nothing():
                 self.board.retire()
+            self.liveness.check()
             meanwhile = self._order(TURN_SECONDS)
             if meanwhile == RELEASE:
+                order = RELEASE
                 break
             if meanwhile is not None:
                 deadline = min(deadline, time.monotonic() + self._grace_seconds(meanwhile))
             if meanwhile == b"":  # a closed pipe is always ready
                 time.sleep(TURN_SECONDS)
+        end_by = time.monotonic() + STOP_SECONDS
         self.pool.stop()
         self._give_back_running()
         self.pool.end_isolated()
         self._empty_completer()
+        self._drain_callbacks(end_by, order)
         for service in self.services:
             service.stop()
         self._sign_off()
@@ -245,7 +260,7 @@ class Child:
     def _give_back(self, jobs: list[lifecycle.Claimed]) -> None:
         try:
             with self.link.use() as connection:
-                give_back(connection, jobs)
+                give_back(connection, jobs, self.events)
         except (psycopg.Error, OSError) as error:
             logger.warning("%d jobs could not be given back (%s): the supervisor will", len(jobs), told(error))
 
@@ -254,6 +269,11 @@ class Child:
         while len(self.completer) and time.monotonic() < deadline:
             self.completer.wake()
             time.sleep(0.002)
+
+    def _drain_callbacks(self, end_by: float, order: bytes) -> None:
+        """Let the receivers of signals hear what has happened; an order to release at once does not wait for them."""
+        seconds = min(CALLBACKS_SECONDS, end_by - time.monotonic())
+        self.callbacks.drain(0.0 if order == RELEASE else seconds, lambda: self._order(0.0) == RELEASE)
 
     def _sign_off(self) -> None:
         try:

@@ -15,8 +15,10 @@ from typing import Final
 from django_pgqueue.db import EngineConnection
 
 from .awaited import Awaited
+from .events import IN_THIS_THREAD, Events
 from .link import Link
 from .notes import Notes
+from .pulse import pulse
 from .report import Ending, Report
 from .service import Service
 from .unwritten import UnwrittenReports
@@ -29,6 +31,8 @@ BUFFER_SIZE: Final = 16 * 1024 * 1024
 """The same two in characters: of results and tracebacks, and in the buffer of arguments, which reports hold too."""
 FEW: Final = 64
 """So many reports are never too large."""
+BEHIND_SECONDS: Final = 1.0
+"""For how long nothing may be written, while a report waits, before no more jobs are claimed."""
 WRITE_INTERVAL_SECONDS: Final = 0.005
 """From the beginning of one write to that of the next, unless hundreds wait."""
 LOCKED_PAUSE_SECONDS: Final = 0.05
@@ -38,9 +42,10 @@ DUE_AGAIN: Final = frozenset({Ending.FAILED, Ending.CRASHED, Ending.RELEASED, En
 class Completer(Service):
     """Takes reports from any thread, writes them in its own."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, events: Events = IN_THIS_THREAD) -> None:
         super().__init__("completer")
         self.link = link
+        self.events = events
         self.pending: deque[Report] = deque()
         self.notes = Notes(self.wake)
         """How far the running jobs are: written here too, for that has to come before the end of an attempt."""
@@ -48,11 +53,15 @@ class Completer(Service):
         """The jobs whose ends somebody waits to be told of."""
         self.on_ready: Callable[[], None] = lambda: None
         """Called when jobs were written that will be due again: the fetcher may be asleep for longer than they wait."""
-        self.unwritten = UnwrittenReports()
+        self.unwritten = UnwrittenReports(events)
         """Reports that the database refuses in each form: tried again, with a pause that grows."""
         self.finished = 0
         """How many reports were written since the process began."""
         self._writing: list[Report] = []
+        self._failing_since: float | None = time.monotonic()
+        """Since when it cannot write: since its birth, until it has connected, or since its first error in a row."""
+        self._answered_at = time.monotonic()
+        """When the database last answered a write."""
 
     def hand_over(self, report: Report) -> None:
         """Take responsibility for writing a report."""
@@ -68,6 +77,26 @@ class Completer(Service):
         count = len(self.pending) + len(self.unwritten)
         return count > BUFFER_LIMIT or (count > FEW and _held(list(self.pending)) > BUFFER_SIZE)
 
+    @property
+    def behind_since(self) -> float | None:
+        """Since when nothing could be written, by the monotonic clock; None while completions are written in time.
+
+        In a flood a report may wait for its turn for long. As long as batches are written, that is no trouble.
+        """
+        if self._failing_since is not None:
+            return self._failing_since
+        try:
+            oldest = self._writing[0] if self._writing else self.pending[0]
+        except IndexError:  # nothing waits
+            return None
+        since = max(oldest.finished_at, self._answered_at)
+        return since if time.monotonic() - since > BEHIND_SECONDS else None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether nothing more should be claimed, because the ends of jobs cannot be written."""
+        return self.behind_since is not None
+
     def __len__(self) -> int:
         return len(self.pending) + len(self._writing)
 
@@ -77,9 +106,12 @@ class Completer(Service):
         return waiting | self.unwritten.ids()
 
     def tick(self) -> float:
-        """Write a batch of what waits."""
+        """Write a batch of what waits; the first round only connects, before any job is claimed."""
         self._writing += self.unwritten.take_due()
         is_whole = self._fill_batch()
+        if self._failing_since is not None and not self._writing:
+            with self.link.use():
+                self._answered()
         if self.notes and not self.notes.due_in_seconds:
             with self.link.use() as connection:
                 self.notes.write(connection)
@@ -91,6 +123,7 @@ class Completer(Service):
             ready, locked = self._with_their_progress(connection, reports) if self.notes else (reports, [])
             locked += self.unwritten.write(connection, ready, self.awaited)
         self._writing = []
+        self._answered()
         self.finished += len(reports) - len(locked)
         self.pending.extend(locked)
         if any(report.ending in DUE_AGAIN for report in reports):
@@ -98,6 +131,19 @@ class Completer(Service):
         if not is_whole:
             self._stopping.wait(began + WRITE_INTERVAL_SECONDS - time.monotonic())
         return LOCKED_PAUSE_SECONDS if locked and len(locked) == len(self.pending) else 0.0
+
+    def _answered(self) -> None:
+        if self._failing_since is not None:
+            self._failing_since = None
+            self.on_ready()  # the fetcher has claimed nothing meanwhile
+        self._answered_at = time.monotonic()
+        self.progressed()
+        pulse.answered("completion")
+
+    def _pause_after(self, error: BaseException) -> float:
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
+        return super()._pause_after(error)
 
     def _with_their_progress(
         self, connection: EngineConnection, reports: list[Report]

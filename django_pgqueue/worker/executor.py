@@ -21,8 +21,10 @@ from django_pgqueue.db import expect_commit, read_committed
 from django_pgqueue.exceptions import Cancel, Dead, LeaseLost, Retry, Snooze, TaskCancelled, TaskTimeout
 
 from . import atomic, describe, forks, policy
+from .describe import is_a
+from .events import IN_JOB_THREAD, arguments_of
 from .giving_up import CANCELLED, timeout_of
-from .report import EXPIRED, Ending, Report
+from .report import EXPIRED, STOPS, Ending, Report, last_resort
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
@@ -88,7 +90,7 @@ class Attempt:
         try:
             self._prepare()
             self._adapt_context()
-            self._tell_started()
+            self._publish_started()
             if self.task.atomic:
                 return self._run_atomic()
             call = async_to_sync(self._acall) if self.task.is_async else self._call
@@ -102,8 +104,8 @@ class Attempt:
             self._prepare()
             if self.task.adapter is not None and self.task.takes_context:
                 await sync_to_async(self._adapt_context)()
-            if signals.job_started.has_listeners(self.claimed.task_name):
-                await sync_to_async(self._tell_started)()  # in a thread, for receivers may ask the database
+            if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
+                await sync_to_async(self._publish_started)()  # in a thread, for receivers may ask the database
             return self._succeeded(await self._acall())
         except BaseException as exception:  # noqa: BLE001 -- as in run()
             return self.ended_by(exception)
@@ -171,17 +173,10 @@ class Attempt:
         if self.task.adapter is not None and self.task.takes_context and self.context is not None:
             self.args[0] = self.task.adapter.context(self.context)
 
-    def _tell_started(self) -> None:
-        claimed = self.claimed
-        if signals.job_started.has_listeners(claimed.task_name):
-            signals.job_started.send_robust(
-                sender=claimed.task_name,
-                job_id=claimed.job_id,
-                database=self.alias,
-                execution_id=claimed.execution_id,
-                queue_name=claimed.queue_name,
-                attempt=claimed.attempt,
-            )
+    def _publish_started(self) -> None:
+        if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
+            about = arguments_of(self.claimed, self.alias)
+            IN_JOB_THREAD.publish(signals.job_started, self.claimed.task_name, about)
 
     def _call(self) -> Any:
         if self.context is not None and middleware.chain().run:
@@ -240,10 +235,18 @@ class Attempt:
         return Report(self.claimed, ending, self.started_at, finished_at, self.task, result)
 
     def ended_by(self, exception: BaseException) -> Report:
-        """Return the report of an attempt that ended with an exception."""
-        if self.timed_out and isinstance(exception, TaskTimeout | asyncio.CancelledError):
+        """Return the report of an attempt that ended with an exception; raises nothing but what is thrown in."""
+        try:
+            return self._ended_by(exception)
+        except STOPS:
+            raise
+        except BaseException:  # noqa: BLE001 -- the exception's own code may raise anything
+            return last_resort(self.claimed, self.started_at, may_be_committed=self.committing)
+
+    def _ended_by(self, exception: BaseException) -> Report:
+        if self.timed_out and is_a(exception, TaskTimeout, asyncio.CancelledError):
             exception = timeout_of(self.claimed).with_traceback(exception.__traceback__)
-        elif self.cancelled and isinstance(exception, asyncio.CancelledError) and not self.interrupted:
+        elif self.cancelled and is_a(exception, asyncio.CancelledError) and not self.interrupted:
             exception = TaskCancelled()
         report = Report(
             self.claimed,
@@ -255,14 +258,14 @@ class Attempt:
             error=describe.message(exception),
             may_be_committed=self.committing,
         )
-        if isinstance(exception, Snooze):
+        if is_a(exception, Snooze):
             report.ending, report.delay_seconds = Ending.SNOOZED, exception.after_seconds
-        elif isinstance(exception, Cancel | TaskCancelled):
+        elif is_a(exception, Cancel, TaskCancelled):
             report.ending = Ending.CANCELLED
             report.error = report.error or CANCELLED
-        elif self.interrupted and isinstance(exception, LeaseLost | asyncio.CancelledError):
+        elif self.interrupted and is_a(exception, LeaseLost, asyncio.CancelledError):
             report.ending = Ending.RELEASED
-        elif isinstance(exception, DoesNotFit):
+        elif is_a(exception, DoesNotFit):
             self._does_not_fit(report)
         else:
             self._failed(report, exception)
@@ -274,9 +277,9 @@ class Attempt:
 
     def _failed(self, report: Report, exception: BaseException) -> None:
         report.traceback = describe.traceback_text(exception)
-        if isinstance(exception, Dead):
+        if is_a(exception, Dead):
             return
-        if isinstance(exception, Retry) and exception.after_seconds is not None:
+        if is_a(exception, Retry) and exception.after_seconds is not None:
             last = self.claimed.attempt >= self.claimed.max_attempts
             report.delay_seconds = None if last else exception.after_seconds
         else:

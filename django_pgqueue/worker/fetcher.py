@@ -66,6 +66,8 @@ class Fetcher(Service):
         """How many claims from the start have found nothing since one last found something."""
         self.may_claim: Callable[[], bool] = lambda: True
         """Whether the leases hold for long enough."""
+        self.events_wait: Callable[[], bool] = lambda: False
+        """Whether quick receivers of signals need time to catch up."""
         self.on_cancel_asked: Callable[[], None] = lambda: None
         """Called when a notification has said that somebody wants a running job cancelled."""
         self._rate = Rate(hand)
@@ -134,7 +136,7 @@ class Fetcher(Service):
     # ---------------------------------------------------------------- how much
 
     def _room(self) -> int:
-        if not self.may_claim():
+        if not self.may_claim() or self.completer.is_behind or self.events_wait():
             return 0
         ahead = min(int(self._rate.per_second() * AHEAD_SECONDS), int(AHEAD_BYTES / self._job_bytes))
         waiting = len(self.hand.waiting)
@@ -144,15 +146,15 @@ class Fetcher(Service):
 
     def _until_slots_free(self) -> float:
         """Sleep until a slot asks for more; look often while jobs wait here or in the completer."""
-        if self.hand.waiting or self.completer.is_full:
+        if self.hand.waiting or self.completer.is_full or self.events_wait():
             return 0.004
-        return 1.0 if self.may_claim() else 0.1
+        return 1.0 if self.may_claim() and not self.completer.is_behind else 0.1
 
     def _give_back(self, claimed_before: float) -> None:
         taken = self.hand.take_waiting(claimed_before)
         if taken:
             with self.link.use() as connection:
-                give_back(connection, taken)
+                give_back(connection, taken, self.completer.events)
 
     # ---------------------------------------------------------------- where
 

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from django_pgqueue import lifecycle, signals
+from django_pgqueue import lifecycle, log, signals
 from django_pgqueue.db import Connection
 from django_pgqueue.lifecycle import Fate, Moved
 from django_pgqueue.states import Outcome, State
 
 from .awaited import Awaited, may_be_over
+from .events import IN_THIS_THREAD, Events, arguments_of
 from .report import Ending, Report
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -33,8 +34,13 @@ class Finished(NamedTuple):
     refused: list[lifecycle.Refused[Report]]
 
 
-def finish(connection: Connection, reports: Sequence[Report], awaited: Awaited | None = None) -> Finished:
-    """Write these reports and send their signals; return those that were not written.
+def finish(
+    connection: Connection,
+    reports: Sequence[Report],
+    awaited: Awaited | None = None,
+    events: Events = IN_THIS_THREAD,
+) -> Finished:
+    """Write these reports and publish their events; return those that were not written.
 
     Those who wait for a job are told of its end too, if it is `awaited`; the connection commits each statement then.
 
@@ -44,6 +50,7 @@ def finish(connection: Connection, reports: Sequence[Report], awaited: Awaited |
     for report in reports:
         by_ending[report.ending].append(report)
     locked, refused = [], []
+    successes_are_heard = log.is_enabled_for(signals.job_succeeded) or bool(signals.job_succeeded.receivers)
     for ending, group in by_ending.items():
         parts = lifecycle.divided(connection, group, partial(WRITERS[ending], connection))
         moves = parts.answers
@@ -54,16 +61,16 @@ def finish(connection: Connection, reports: Sequence[Report], awaited: Awaited |
             awaited.tell(connection, [claimed.job_id for claimed in over])
         for report in written:
             moved = moves[report.claimed.execution_id]
-            if moved is not SUCCEEDED or signals.job_succeeded.receivers:  # else there is nothing to tell
+            if moved is not SUCCEEDED or successes_are_heard:  # otherwise there is nothing to publish
                 if moved.fate is Fate.LOCKED:
                     locked.append(report)
                 else:
-                    tell(report, moved, connection.alias)
+                    publish(report, moved, connection.alias, events)
     return Finished(locked, refused)
 
 
-def tell(report: Report, moved: Moved, database: str) -> None:
-    """Send the signal for what was written in that database, or log that it did not count."""
+def publish(report: Report, moved: Moved, database: str, events: Events) -> None:
+    """Publish what was written in that database, or log that it did not count."""
     if moved.fate is Fate.LOST and report.may_be_committed:
         logger.warning("job %s: the reply to its commit was lost; the database has it settled", report.claimed.job_id)
     elif moved.fate is Fate.LOST:
@@ -78,7 +85,7 @@ def tell(report: Report, moved: Moved, database: str) -> None:
             _warn_unknown(report)
         elif report.ending is Ending.CRASHED:
             _warn_crashed(report, moved)
-        _send(report, moved.state, database)
+        _publish_event(report, moved.state, database, events)
 
 
 _warned_at: dict[str, float] = {}
@@ -108,21 +115,13 @@ def _warn_crashed(report: Report, moved: Moved) -> None:
     )
 
 
-def _send(report: Report, state: State | None, database: str) -> None:
+def _publish_event(report: Report, state: State | None, database: str, events: Events) -> None:
     signal, extra = _signal_for(report, state)
-    if signal is None or not signal.has_listeners(report.claimed.task_name):
-        return
     claimed = report.claimed
-    signal.send_robust(
-        sender=claimed.task_name,
-        job_id=claimed.job_id,
-        database=database,
-        execution_id=claimed.execution_id,
-        queue_name=claimed.queue_name,
-        attempt=claimed.attempt,
-        duration_seconds=report.duration_seconds,
-        **extra,
-    )
+    if signal is None or not events.are_heard(signal, claimed.task_name):
+        return
+    extra |= {"duration_seconds": report.duration_seconds}
+    events.publish(signal, claimed.task_name, arguments_of(claimed, database) | extra)
 
 
 def _signal_for(report: Report, state: State | None) -> tuple[Any, dict[str, Any]]:

@@ -15,6 +15,7 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.context import running_job
 from django_pgqueue.exceptions import JobLocked
 
+from .describe import is_a, log_exception
 from .executor import Attempt
 from .finisher import finish
 from .notes import Notes
@@ -58,8 +59,9 @@ def write(connection: Connection, report: Report, notes: Notes) -> None:
         if time.monotonic() > deadline:
             raise JobLocked(f"job {report.claimed.job_id} stayed locked by another session at its finish")
         time.sleep(0.005)
-    if isinstance(report.exception, KeyboardInterrupt):  # meant for the caller, whose thread this is
-        raise report.exception
+    exception = report.exception
+    if exception is not None and is_a(exception, KeyboardInterrupt):  # meant for the caller, whose thread this is
+        raise exception
 
 
 def _is_locked(connection: Connection, report: Report) -> bool:
@@ -102,4 +104,8 @@ def run_at_enqueue(sender: str, job_id: int, database: str, **_: Any) -> None:
         return
     report = run_here(database, claimed)
     if report.is_failure:
-        logger.error("job %s (%s) failed", job_id, registry.in_words(sender), exc_info=report.exception)
+        words = f"job {job_id} ({registry.in_words(sender)}) failed"
+        if report.exception is None:
+            logger.error("%s", words)
+        else:
+            log_exception(words, report.exception)

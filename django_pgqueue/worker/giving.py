@@ -13,6 +13,7 @@ from django_pgqueue.db import Connection, wake_workers
 from django_pgqueue.lifecycle import ExecutionKey, Moved, Released
 from django_pgqueue.states import State
 
+from .events import IN_THIS_THREAD, Events
 from .refusals import Refusals
 
 refusals: Final = Refusals("the release of execution")
@@ -31,8 +32,8 @@ class Execution(Protocol):
     def key(self) -> ExecutionKey: ...
 
 
-def give_back(connection: Connection, held: Sequence[Execution]) -> dict[int, Moved]:
-    """Release these executions in one statement; wake others for them, and tell of the jobs that ended cancelled.
+def give_back(connection: Connection, held: Sequence[Execution], events: Events = IN_THIS_THREAD) -> dict[int, Moved]:
+    """Release these executions in one statement; wake others for them, and publish which jobs ended cancelled.
 
     The answer leaves out the executions whose release the database refuses.
     """
@@ -44,8 +45,7 @@ def give_back(connection: Connection, held: Sequence[Execution]) -> dict[int, Mo
         refusals.note(row.key.execution_id, error)
     for one in held:
         if one.execution_id in moves and moves[one.execution_id].state is State.CANCELLED:
-            signals.job_cancelled.send_robust(
-                sender=one.task_name, job_id=one.job_id, database=connection.alias, error=""
-            )
+            about = {"job_id": one.job_id, "database": connection.alias, "error": ""}
+            events.publish(signals.job_cancelled, one.task_name, about)
     wake_workers(connection)
     return moves

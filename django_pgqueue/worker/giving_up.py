@@ -29,7 +29,7 @@ def given_up(claimed: Claimed, started_at: float, *, stack: str, cancelled: bool
         Ending.FAILED,
         started_at,
         time.monotonic(),
-        delay_seconds=policy.delay_after_failure(claimed, timeout),
+        delay_seconds=policy.delay_after_failure(claimed, timeout, in_time=True),
         exception=timeout,
         exception_class=describe.class_path(timeout),
         error=describe.message(timeout),

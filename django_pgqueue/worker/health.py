@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from django_pgqueue.conf import get_settings
+
 from .leases import Process
 from .pulse import pulse
 from .trouble import trouble
@@ -26,6 +28,8 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 INTERVAL_SECONDS: Final = 1.0
 STUCK_SECONDS: Final = 300.0
+COMPLETIONS_STUCK_SECONDS: Final = 2.0
+"""For how long a process may be unable to write the ends of its jobs before the status says so."""
 
 
 class HealthFile:
@@ -94,6 +98,8 @@ class HealthFile:
     def _status_of(self, processes: list[Process]) -> str:
         if self.is_stopping():
             return "stopping"
+        if any(_completions_are_stuck(process) for process in processes):
+            return "completions stuck"
         if trouble.since:
             return "database away"
         if not any(process.pulse.ages_seconds["claim"] is not None for process in processes):
@@ -125,13 +131,22 @@ class HealthFile:
                     logger.warning("the health file cannot be written: %s", error)
 
 
+def _completions_are_stuck(process: Process) -> bool:
+    """Whether a process cannot write the ends of jobs, although the database answers others."""
+    behind_seconds = process.pulse.completions_behind_seconds or 0.0
+    has_lease = process.board.lease_left_seconds > get_settings().LEASE / 2
+    return behind_seconds > COMPLETIONS_STUCK_SECONDS and has_lease
+
+
 def _about(process: Process) -> dict[str, Any]:
     ages = process.pulse.ages_seconds.items()
+    behind_seconds = process.pulse.completions_behind_seconds
     return {
         "pid": process.pid,
         "worker_id": process.worker_id,
         "lease_left_seconds": round(process.board.lease_left_seconds, 1),
         "running": len(process.board.running()),
         **{f"{turn}_age_seconds": None if seconds is None else round(seconds, 1) for turn, seconds in ages},
+        "completions_behind_seconds": None if behind_seconds is None else round(behind_seconds, 1),
         "errors": process.pulse.errors,
     }

@@ -23,6 +23,7 @@ from django_pgqueue.lifecycle import Held
 
 from .board import Board, Farewell
 from .completer import Completer
+from .events import IN_THIS_THREAD, Events
 from .giving import give_back
 from .hand import Hand
 from .link import Link
@@ -49,8 +50,10 @@ class Watch(Service):
         pool: Pool,
         board: Board,
         worker_id: int,
+        events: Events = IN_THIS_THREAD,
     ) -> None:
         super().__init__("heartbeat")
+        self.events = events
         self.link = link
         self.hand = hand
         self.completer = completer
@@ -115,7 +118,7 @@ class Watch(Service):
             asked = {execution_id for _, execution_id in requests}
             popped = [self.hand.waiting.pop(execution_id, None) for execution_id in asked]
             # Which ends them as cancelled.
-            give_back(connection, [waiting.claimed for waiting in popped if waiting is not None])
+            give_back(connection, [waiting.claimed for waiting in popped if waiting is not None], self.events)
         told = self.pool.ask_to_cancel(asked)
         return bool(asked - told - self.completer.ids())
 
@@ -126,7 +129,7 @@ class Watch(Service):
         if twice:
             logger.warning("executions %s are open, and not held here: given back", sorted(twice))
             with self.link.use() as connection:
-                give_back(connection, [is_open[execution_id] for execution_id in twice])
+                give_back(connection, [is_open[execution_id] for execution_id in twice], self.events)
 
 
 class LeaseGuard(Service):

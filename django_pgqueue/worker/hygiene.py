@@ -75,7 +75,7 @@ class Watched:
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self._connection: ReferenceType[BaseDatabaseWrapper] = ref(connection)
-        self.is_slot_s = threading.current_thread().name.startswith("pgqueue-job")
+        self.is_slot_s = threading.current_thread().name.startswith(("pgqueue-job", "pgqueue-call"))
         connection.execute_wrappers.insert(0, self._note)  # whoever is opened inside one of its own pops the last
         self.wrappers = list(connection.execute_wrappers)  # what `connection_created` has added is the project's
         self.opened()

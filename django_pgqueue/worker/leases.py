@@ -19,7 +19,7 @@ from . import policy
 from .board import Board
 from .giving import give_back
 from .link import Link
-from .maintenance import tell_crash
+from .maintenance import publish_crash
 from .options import Options
 from .pulse import Pulse
 from .refusals import Refusals
@@ -139,7 +139,7 @@ class Leases:
                 charged = self._fail(connection, rows)
                 for execution_id, moved in charged.items():
                     if execution_id in crashed:
-                        tell_crash(crashed[execution_id], moved, connection.alias, error=error, rescued=False)
+                        publish_crash(crashed[execution_id], moved, connection.alias, error=error, rescued=False)
                 moves |= charged
                 wake_workers(connection)
             lifecycle.unregister_worker(connection, process.worker_id)

@@ -71,8 +71,7 @@ class Listener(Service):
                 get_settings().POLL_INTERVAL_WITHOUT_LISTEN,
             )
         self.link.close()
-        self._stopping.wait(SELF_TEST_AGAIN_SECONDS)
-        return 0.0
+        return SELF_TEST_AGAIN_SECONDS
 
     def _hears_itself(self, connection: db.EngineConnection) -> bool:
         """Say whether what others tell arrives. Told from here it would, also through a pooler: with the answer."""
@@ -85,6 +84,6 @@ class Listener(Service):
                 return True
         return False
 
-    def _pause_after(self, error: Exception) -> float:
+    def _pause_after(self, error: BaseException) -> float:
         self.on_change(hears=False)
         return super()._pause_after(error)

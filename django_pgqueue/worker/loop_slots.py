@@ -189,7 +189,7 @@ class LoopSlots(threading.Thread):
             report = await attempt.run_async()
             if hygiene.statements_off_slots() != statements:
                 await sync_to_async(hygiene.after_job)()
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 -- a connection that cannot even be closed
+        except BaseException as error:  # noqa: BLE001 -- a connection that cannot even be closed
             return report or attempt.ended_by(error)
         return report
 

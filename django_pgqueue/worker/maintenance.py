@@ -26,6 +26,7 @@ from django_pgqueue.states import FINISHED, State
 
 from . import policy
 from .awaited import Awaited, may_be_over
+from .events import IN_THIS_THREAD, Events
 from .link import Link
 from .pulse import pulse
 from .refusals import Refusals
@@ -59,13 +60,14 @@ class Duty:
 class Maintenance(Service):
     """Does each duty when it is due."""
 
-    def __init__(self, link: Link, worker_id: int = 0) -> None:
+    def __init__(self, link: Link, worker_id: int = 0, events: Events = IN_THIS_THREAD) -> None:
         super().__init__("maintenance")
         self.link = link
+        self.events = events
         self.worker_id = worker_id
         self.awaited = Awaited()
         """The jobs whose ends somebody waits to be told of."""
-        self.pruner = Pruner()
+        self.pruner = Pruner(self.progressed)
         self.unrescued = Refusals("the rescue of execution")
         settings = get_settings()
         self.duties = [
@@ -85,6 +87,7 @@ class Maintenance(Service):
         return max(0.0, min(duty.due_at for duty in self.duties) - time.monotonic())
 
     def _do(self, duty: Duty) -> None:
+        self.progressed()
         began = time.monotonic()
         self._put_off(duty, took_seconds=0.0)  # a failure is no measure: it may have waited for a server that is away
         more = duty.function()
@@ -115,7 +118,7 @@ class Maintenance(Service):
                 wake_workers(connection)
                 self.awaited.tell(connection, [held.job_id for held, moved in rescued if may_be_over(moved)])
         for held, moved in rescued:
-            tell_crash(held, moved, self.link.alias, error=RESCUED, rescued=True)
+            publish_crash(held, moved, self.link.alias, error=RESCUED, rescued=True, events=self.events)
         return False
 
     def _prune(self) -> bool:
@@ -138,8 +141,8 @@ class Maintenance(Service):
             if expired:
                 self.awaited.tell(connection, [job_id for job_id, _ in expired])
         for job_id, task_name in expired:
-            told = {"job_id": job_id, "database": self.link.alias, "error": EXPIRED}
-            signals.job_cancelled.send_robust(sender=task_name, **told)
+            about = {"job_id": job_id, "database": self.link.alias, "error": EXPIRED}
+            self.events.publish(signals.job_cancelled, task_name, about)
         return len(expired) == lifecycle.PRUNE_LIMIT
 
     def _prune_records(self) -> bool:
@@ -164,7 +167,9 @@ class Pruner:
     In rounds: each kind is looked at once, and again for as long as its batches are full.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_batch: Callable[[], None] = lambda: None) -> None:
+        self._on_batch = on_batch
+        """Called after each statement."""
         self.removed = 0
         """Jobs, in the present round or the last."""
         self._began_at = 0.0
@@ -229,6 +234,7 @@ class Pruner:
             other_task_names=kind.other_task_names,
             mark=mark,
         )
+        self._on_batch()
         self.removed += pruned.removed
         if pruned.removed < pruned.found:
             self._left_behind.setdefault(its, mark)
@@ -265,8 +271,10 @@ def kinds() -> Iterator[Kind]:
                 yield Kind(name, state, seconds, [])
 
 
-def tell_crash(held: Held, moved: Moved, database: str, *, error: str, rescued: bool) -> None:
-    """Log and signal what was done with an execution whose worker was lost, and how that showed."""
+def publish_crash(
+    held: Held, moved: Moved, database: str, *, error: str, rescued: bool, events: Events = IN_THIS_THREAD
+) -> None:
+    """Log and publish what was done with an execution whose worker was lost, and how that showed."""
     if moved.fate is not Fate.DONE:
         return
     logger.warning(
@@ -281,11 +289,11 @@ def tell_crash(held: Held, moved: Moved, database: str, *, error: str, rescued: 
     job: dict[str, Any] = {"job_id": held.job_id, "database": database}
     about: dict[str, Any] = {**job, "execution_id": held.execution_id, "attempt": held.attempt}
     if rescued:
-        signals.job_rescued.send_robust(sender=held.task_name, **about)
-    about |= {"queue_name": held.queue_name}
+        events.publish(signals.job_rescued, held.task_name, dict(about))
+    about |= {"queue_name": held.queue_name, "exception": None, "error": error}
     if moved.state is State.DEAD:
-        signals.job_dead.send_robust(sender=held.task_name, exception=None, error=error, **about)
+        events.publish(signals.job_dead, held.task_name, about)
     elif moved.state is State.READY:
-        signals.job_failed.send_robust(sender=held.task_name, exception=None, error=error, retry_seconds=None, **about)
+        events.publish(signals.job_failed, held.task_name, about | {"retry_seconds": None})
     else:
-        signals.job_cancelled.send_robust(sender=held.task_name, error=error, **job)
+        events.publish(signals.job_cancelled, held.task_name, job | {"error": error})

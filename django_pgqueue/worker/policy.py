@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
@@ -10,18 +9,24 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.lifecycle import Held
 from django_pgqueue.retry import DEFAULT_BACKOFF
 
+from . import describe
+from .bounded import call_in_time
+
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
 
-logger = logging.getLogger("django_pgqueue.worker")
-
+BACKOFF_SECONDS: Final = 2.0
+"""How long an engine thread waits for a backoff of the application."""
 UNKNOWN_FIRST_SECONDS: Final = 15.0
 UNKNOWN_LONGEST_SECONDS: Final = 600.0
 
 
-def delay_after_failure(claimed: Claimed, exception: BaseException | None) -> float | None:
-    """Return the seconds until the next attempt, or None for no more."""
-    return _delay(claimed.task_name, claimed.attempt, claimed.max_attempts, exception)
+def delay_after_failure(claimed: Claimed, exception: BaseException | None, *, in_time: bool = False) -> float | None:
+    """Return the seconds until the next attempt, or None for no more.
+
+    `in_time`: the calling thread is the engine's, so a backoff that hangs is given up after a few seconds.
+    """
+    return _delay(claimed.task_name, claimed.attempt, claimed.max_attempts, exception, in_time=in_time)
 
 
 def delay_after_crash(held: Held) -> float | None:
@@ -32,7 +37,7 @@ def delay_after_crash(held: Held) -> float | None:
     """
     if held.started and held.crashes + 1 >= get_settings().CRASH_BUDGET:
         return None
-    delay_seconds = _delay(held.task_name or "", held.attempt, held.max_attempts, None)
+    delay_seconds = _delay(held.task_name or "", held.attempt, held.max_attempts, None, in_time=True)
     return delay_seconds if delay_seconds is None or held.crashes else 0.0
 
 
@@ -62,14 +67,25 @@ def delay_while_unknown(unknown_seconds: float | None) -> float | None:
     return min(max(waited, UNKNOWN_FIRST_SECONDS), UNKNOWN_LONGEST_SECONDS)
 
 
-def _delay(task_name: str, attempt: int, max_attempts: int, exception: BaseException | None) -> float | None:
+def _delay(
+    task_name: str, attempt: int, max_attempts: int, exception: BaseException | None, *, in_time: bool
+) -> float | None:
     if attempt >= max_attempts:
         return None
     task = registry.get(task_name)
     if task is None:
-        return DEFAULT_BACKOFF(attempt, exception)  # type: ignore[return-value]  # ours returns a float
+        return _default_delay(attempt, exception)
     try:
-        return task.delay_after(attempt, exception)
-    except Exception:
-        logger.exception("the backoff of %s failed; the default is used", task_name)
-        return DEFAULT_BACKOFF(attempt, exception)  # type: ignore[return-value]  # as above
+        if in_time and callable(task.backoff):
+            delay_seconds = call_in_time(lambda: task.delay_after(attempt, exception), BACKOFF_SECONDS)
+        else:
+            delay_seconds = task.delay_after(attempt, exception)
+        # A subclass of float may still do anything; what is written is a plain, finite number.
+        return None if delay_seconds is None else float.__float__(delay_seconds)
+    except BaseException as error:  # noqa: BLE001 -- the backoff is the application's function, and may raise anything
+        describe.log_exception(f"the backoff of {registry.in_words(task_name)} failed; the default is used:", error)
+        return _default_delay(attempt, exception)
+
+
+def _default_delay(attempt: int, exception: BaseException | None) -> float:
+    return DEFAULT_BACKOFF(attempt, exception)  # type: ignore[return-value]  # ours returns a float

@@ -22,7 +22,7 @@ from .hand import Hand
 from .isolated import IsolatedAttempt
 from .loop_slots import LoopSlots
 from .notes import Notes
-from .report import Ending, Report
+from .report import Ending, Report, last_resort
 from .thread_slot import ThreadSlot
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Pool:
         self.threads = [ThreadSlot(self, slot) for slot in range(self.concurrency)]
         self.loop = LoopSlots(self, first_slot=self.concurrency)
         self._given_up = 0
+        self._is_stopping = False
 
     @property
     def is_worn(self) -> bool:
@@ -111,6 +112,7 @@ class Pool:
 
     def stop(self) -> None:
         """Let each slot end after the job it has; jobs that still wait are the fetcher's to release."""
+        self._is_stopping = True
         for _ in self.threads:
             self.jobs.put(None)
         self.loop.stop()
@@ -190,6 +192,23 @@ class Pool:
         if running is None:
             return None
         return self.threads[running.slot] if running.slot < self.concurrency else self.loop
+
+    def replace_dead_threads(self) -> None:
+        """Start a thread in place of each that has died, and report the job that it ran as failed.
+
+        Called by the main thread. Whatever a job raises is caught, so this is a second line of defence.
+        """
+        if self._is_stopping:
+            return
+        for slot, thread in enumerate(self.threads):
+            if thread.is_alive():
+                continue
+            logger.error("the thread of slot %d has died: replaced", slot)
+            for execution_id, running in list(self.hand.running.items()):
+                if running.slot == slot:
+                    self.hand_over(last_resort(running.claimed, time.monotonic()))
+                    self.ended(execution_id, slot)
+            self._replace_thread(slot)
 
     def _replace_thread(self, slot: int) -> None:
         self.threads[slot] = ThreadSlot(self, slot)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
+
+from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
+from django_pgqueue.retry import DEFAULT_BACKOFF
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.task import Task
 
 
+STOPS: Final = (LeaseLost, TaskTimeout, TaskCancelled)
+"""What the worker may throw into a job's thread at whatever moment."""
+UNTELLABLE: Final = "how the attempt ended could not be told: its exception raised another where it was looked at"
 EXPIRED: Final = "it had not started by the time that it was to (expires)"
 
 
@@ -56,3 +63,21 @@ class Report:
     def duration_seconds(self) -> float:
         """How long the task's function ran."""
         return self.finished_at - self.started_at
+
+
+def last_resort(claimed: Claimed, started_at: float, *, may_be_committed: bool = False) -> Report:
+    """Return the report of a failed attempt whose own report could not be made; it runs no code of the application.
+
+    A job whose attempt has ended must get a report. Without one its lease is extended for ever.
+    """
+    is_last = claimed.attempt >= claimed.max_attempts
+    delay_seconds = None if is_last else DEFAULT_BACKOFF(claimed.attempt, None)
+    return Report(
+        claimed,
+        Ending.FAILED,
+        started_at,
+        time.monotonic(),
+        delay_seconds=delay_seconds,  # type: ignore[arg-type]  # ours returns a float
+        error=UNTELLABLE,
+        may_be_committed=may_be_committed,
+    )

@@ -263,7 +263,9 @@ class Supervisor:
             logger.info("worker process %d is replaced", process.pid)
         elif not process.expected_to_end:
             logger.error("worker process %d died (%s)", process.pid, how_it_died(exit_code))
-        if farewell in (Farewell.NONE, Farewell.LEASE_LOST):
+        elif farewell is Farewell.STUCK:
+            logger.error("worker process %d could not go on: its jobs are given back", process.pid)
+        if farewell in (Farewell.NONE, Farewell.LEASE_LOST, Farewell.STUCK):
             self._pause_before_restart(process)
         if self.options.drain and farewell is not Farewell.DRAINED:
             self._spawned -= 1

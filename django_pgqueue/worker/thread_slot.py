@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final
 from django_pgqueue import registry
 from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
 
-from . import cancelling, hygiene
+from . import cancelling, describe, hygiene
 from .deadlines import AGAIN_SECONDS
 from .executor import Attempt
 from .giving_up import given_up
 from .isolated import IsolatedAttempt
+from .report import STOPS, last_resort
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
@@ -36,8 +37,6 @@ FRAGILE: Final = {
 }
 """Functions, by module, that take a lock and protect it only a moment later: an exception in between leaves it locked
 for ever, and with the lock of a log handler the whole process stands still."""
-STOPS: Final = (LeaseLost, TaskTimeout, TaskCancelled)
-"""What may be thrown into a thread at whatever moment."""
 INTERRUPT_TRIES: Final = 20
 CELL_IDLE_SECONDS: Final = 60.0
 """How long a process for isolated jobs is kept for the next one."""
@@ -160,7 +159,11 @@ class ThreadSlot(threading.Thread):
 
     def _run_one(self, claimed: Claimed) -> None:
         attempt = self._attempt(claimed)
-        report = self._guarded(attempt)
+        try:
+            report = self._guarded(attempt)
+        except BaseException:  # noqa: BLE001 -- the job is to end all the same
+            self._leave()
+            report = last_resort(claimed, attempt.started_at)
         self._clean_up(attempt)
         if self._given_up:
             logger.warning("job %s, left to itself, has ended after all; it does not count", claimed.job_id)
@@ -194,7 +197,7 @@ class ThreadSlot(threading.Thread):
         except STOPS as thrown:  # and the last
             self._leave()
             ends.append(attempt.ended_by(thrown))
-        except Exception as error:  # noqa: BLE001 -- a connection that cannot even be closed
+        except BaseException as error:  # noqa: BLE001 -- a connection that cannot even be closed
             self._leave()
             ends.append(attempt.ended_by(error))
         return ends[0]
@@ -212,5 +215,5 @@ class ThreadSlot(threading.Thread):
                 hygiene.close_all()
             else:
                 hygiene.after_job()
-        except Exception:
-            logger.exception("cleaning up after job %s", attempt.claimed.job_id)
+        except BaseException as error:  # noqa: BLE001 -- closing runs the code of a database backend
+            describe.log_exception(f"cleaning up after job {attempt.claimed.job_id} failed", error)

@@ -18,6 +18,7 @@ from django_pgqueue.retry import DEFAULT_BACKOFF
 
 from .awaited import Awaited
 from .describe import MAX_ERROR_CHARACTERS, class_path, storable
+from .events import Events
 from .finisher import finish
 from .report import Ending, Report
 
@@ -81,7 +82,8 @@ class Waiting:
 class UnwrittenReports:
     """Those of one completer."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: Events) -> None:
+        self.events = events
         self.on_change: Callable[[Iterable[int]], None] = lambda execution_ids: None
         """Called with the executions whose ends are kept here, when these change."""
         self._waiting: dict[int, Waiting] = {}
@@ -112,10 +114,10 @@ class UnwrittenReports:
 
         Raises the errors that concern all rows; then nothing is lost, and the same reports are to be written again.
         """
-        done = finish(connection, reports, awaited)
+        done = finish(connection, reports, awaited, self.events)
         locked, refused = done.locked, done.refused
         for form in FORMS if refused else ():
-            more_locked, refused = _in_form(form, connection, refused, awaited)
+            more_locked, refused = self._in_form(form, connection, refused, awaited)
             locked += more_locked
         if refused or self._waiting:
             self._keep(reports, refused)
@@ -137,6 +139,22 @@ class UnwrittenReports:
         if set(self._waiting) != before:
             self.on_change(list(self._waiting))
 
+    def _in_form(
+        self, form: Form, connection: EngineConnection, refused: Sequence[Refused], awaited: Awaited
+    ) -> tuple[list[Report], list[Refused]]:
+        """Write refused reports in one form; return the reports whose rows are locked, and those still refused."""
+        originals = {one.row.claimed.execution_id: one for one in refused}
+        changed = {key: form(one.row, one.error) for key, one in originals.items()}
+        done = finish(connection, [report for report in changed.values() if report is not None], awaited, self.events)
+        locked = [originals[report.claimed.execution_id].row for report in done.locked]
+        errors = {one.row.claimed.execution_id: one.error for one in done.refused}
+        still = [
+            one._replace(error=errors.get(key, one.error))
+            for key, one in originals.items()
+            if changed[key] is None or key in errors
+        ]
+        return locked, still
+
     def _tries(self, report: Report) -> int:
         known = self._waiting.get(report.claimed.execution_id)
         return min(known.tries, 10) if known else 0
@@ -152,23 +170,6 @@ class UnwrittenReports:
             job_ids,
             told(refused[0].error),
         )
-
-
-def _in_form(
-    form: Form, connection: EngineConnection, refused: Sequence[Refused], awaited: Awaited
-) -> tuple[list[Report], list[Refused]]:
-    """Write refused reports in one form; return the reports whose rows are locked, and those still refused."""
-    originals = {one.row.claimed.execution_id: one for one in refused}
-    changed = {key: form(one.row, one.error) for key, one in originals.items()}
-    done = finish(connection, [report for report in changed.values() if report is not None], awaited)
-    locked = [originals[report.claimed.execution_id].row for report in done.locked]
-    errors = {one.row.claimed.execution_id: one.error for one in done.refused}
-    still = [
-        one._replace(error=errors.get(key, one.error))
-        for key, one in originals.items()
-        if changed[key] is None or key in errors
-    ]
-    return locked, still
 
 
 def _ascii(text: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from django_pgqueue import db, lifecycle
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker import fetcher as module
+from django_pgqueue.worker.events import IN_THIS_THREAD
 from django_pgqueue.worker.fetcher import Fetcher
 from django_pgqueue.worker.hand import Full, Hand
 from django_pgqueue.worker.lanes import Lanes
@@ -33,7 +34,8 @@ class NoPool:
 
 
 class NoCompleter:
-    is_full = False
+    is_full = is_behind = False
+    events = IN_THIS_THREAD
 
 
 @pytest.fixture

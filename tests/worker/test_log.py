@@ -13,22 +13,14 @@ from tests.app import tasks
 pytestmark = pytest.mark.django_db
 
 SECRET = "hunter2"
-CONNECTED = {
-    "job_started": log._started,
-    "job_succeeded": log._succeeded,
-    "job_cancelled": log._cancelled,
-    "job_failed": log._failed,
-    "job_dead": log._dead,
-}
 
 
 @pytest.fixture
 def records(caplog):
     caplog.set_level(logging.DEBUG, logger="django_pgqueue.worker")
-    log.connect()
+    log.enable()
     yield caplog
-    for name in CONNECTED:
-        getattr(signals, name).disconnect(dispatch_uid="pgqueue-log")
+    log.disable()
 
 
 def test_each_end_is_a_line_with_the_jobs_fields(records):
@@ -51,12 +43,38 @@ def test_no_argument_is_in_any_line(records):
     assert not [record for record in records.records if SECRET in record.getMessage() or SECRET in str(vars(record))]
 
 
-def test_nothing_is_connected_for_levels_that_are_off():
+def test_log_lines_need_no_receivers(records):
+    """A receiver of the application's that disconnects others, or blocks, must not cost a line."""
+    assert not [receiver for receiver in signals.job_succeeded.receivers if "log" in str(receiver)]
+    job = tasks.noop.enqueue()
+    run_jobs()
+    assert f"job {job.pk} (tests.app.tasks.noop) succeeded" in records.text
+
+
+def test_levels_that_are_off_get_no_lines():
     logger = logging.getLogger("django_pgqueue.worker")
-    before, connected = logger.level, list(signals.job_succeeded.receivers)
-    logger.setLevel(logging.CRITICAL)
+    before = logger.level
+    logger.setLevel(logging.WARNING)
     try:
-        log.connect()
+        log.enable()
+        assert not log.is_enabled_for(signals.job_succeeded)
+        assert log.is_enabled_for(signals.job_failed)
     finally:
         logger.setLevel(before)
-    assert signals.job_succeeded.receivers == connected
+        log.disable()
+
+
+def test_log_handler_that_raises_changes_no_outcome(records):
+    class Refusing(logging.Handler):
+        def emit(self, record):
+            raise SystemExit("the log is full")
+
+    logger, handler = logging.getLogger("django_pgqueue.worker"), Refusing()
+    logger.addHandler(handler)
+    try:
+        job = tasks.noop.enqueue()
+        run_jobs()
+    finally:
+        logger.removeHandler(handler)
+    job.refresh_from_db()
+    assert job.state == "succeeded"

@@ -276,7 +276,7 @@ def test_a_look_for_lost_workers_that_was_answered_has_an_age(maintenance, monke
     monkeypatch.setattr(module, "pulse", Pulse())
     rescue = duty_of(maintenance, "rescue").function
     rescue()
-    assert module.pulse.ages_seconds == {"claim": None, "rescue": None, "schedules": None}, "too soon after a connect"
+    assert set(module.pulse.ages_seconds.values()) == {None}, "too soon after a connect"
     maintenance.link.connected_at -= 3600.0
     rescue()
     assert 0 <= module.pulse.ages_seconds["rescue"] < 60

@@ -47,7 +47,7 @@ def run(told: dict[str, Any], stdout: OutputWrapper) -> int:
         middleware.chain()  # before the forks, which inherit it
     except ImproperlyConfigured as error:
         raise CommandError(str(error)) from None
-    log.connect()
+    log.enable()
     if told["verbosity"]:
         stdout.write(banner(options))
         stdout.flush()

@@ -1,0 +1,272 @@
+"""Tasks, exceptions, backoffs and receivers that do what an application's code should not do.
+
+A worker finds the tasks by PGQUEUE["TASK_MODULES"]. The receiver that `PGQUEUE_TEST_RECEIVER` names is connected in
+the worker alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from django.db import connection
+
+from django_pgqueue import Dead, Retry, Snooze, signals, task
+
+MODULES = ["tests.app.hostile"]
+
+
+class HostileText(str):
+    """Text whose methods fail."""
+
+    def replace(self, *args: object) -> str:  # type: ignore[override]
+        raise SystemExit("replace")
+
+    def encode(self, *args: object) -> bytes:  # type: ignore[override]
+        raise SystemExit("encode")
+
+
+class HostileMeta(type):
+    """A class that cannot be asked for anything."""
+
+    def __getattribute__(cls, name: str) -> object:
+        if name in {"__module__", "__qualname__", "__name__"}:
+            raise SystemExit(name)
+        return super().__getattribute__(name)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        raise SystemExit("__instancecheck__")
+
+    def __repr__(cls) -> str:
+        raise SystemExit("__repr__")
+
+
+class StrExits(Exception):
+    """Ends the process that asks what it says."""
+
+    def __str__(self) -> str:
+        raise SystemExit("__str__")
+
+    __repr__ = __str__
+
+
+class StrIsHostile(Exception):
+    """Says it in a text whose methods fail."""
+
+    def __str__(self) -> str:
+        return HostileText("hostile")
+
+
+class ClassExits(Exception):
+    """Fails when it is asked for its class."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        raise SystemExit("__class__")
+
+
+class MetaExits(Exception, metaclass=HostileMeta):
+    """Its class cannot be asked for its name."""
+
+
+class ModuleIsHostile(Exception):
+    """Its module is no name."""
+
+    __module__ = StrExits()  # type: ignore[assignment]
+
+
+class AttributesExit(Exception):
+    """Fails at each attribute."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise asyncio.CancelledError(name)
+
+
+class SnoozeExits(Snooze):
+    """Cannot say for how long."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self)
+
+    @property
+    def after_seconds(self) -> float:  # type: ignore[override]
+        raise GeneratorExit
+
+
+class RetryOfText(Retry):
+    """Says it in words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after_seconds = "soon"  # type: ignore[assignment]
+
+
+class DeadExits(StrExits, Dead):
+    """Is dead, and cannot say why."""
+
+
+EXCEPTIONS: dict[str, type[BaseException]] = {
+    "str": StrExits,
+    "text": StrIsHostile,
+    "class": ClassExits,
+    "meta": MetaExits,
+    "module": ModuleIsHostile,
+    "attributes": AttributesExit,
+    "snooze": SnoozeExits,
+    "retry": RetryOfText,
+    "dead": DeadExits,
+    "exit": SystemExit,
+    "cancelled": asyncio.CancelledError,
+    "generator": GeneratorExit,
+}
+
+
+@task(max_attempts=1)
+def raise_hostile(name: str) -> None:
+    """Raise it."""
+    raise EXCEPTIONS[name]
+
+
+@task(max_attempts=1)
+async def raise_hostile_async(name: str) -> None:
+    """Raise it on the event loop."""
+    raise EXCEPTIONS[name]
+
+
+@task(max_attempts=1, isolation="process")
+def raise_hostile_isolated(name: str) -> None:
+    """Raise it in a process of its own."""
+    raise EXCEPTIONS[name]
+
+
+class HostileFloat(float):
+    """A number that cannot be used."""
+
+    def __float__(self) -> float:
+        raise SystemExit("__float__")
+
+
+def exits(attempt: int, exception: BaseException | None) -> float:
+    """End the process that asks."""
+    raise SystemExit("a backoff")
+
+
+def hangs(attempt: int, exception: BaseException | None) -> float:
+    """Never answer."""
+    time.sleep(3600)
+    return 0.0
+
+
+BACKOFFS = {
+    "exits": exits,
+    "cancelled": lambda attempt, exception: (_ for _ in ()).throw(asyncio.CancelledError()),
+    "text": lambda attempt, exception: "soon",
+    "nan": lambda attempt, exception: float("nan"),
+    "negative": lambda attempt, exception: -1.0,
+    "infinite": lambda attempt, exception: float("inf"),
+    "huge": lambda attempt, exception: 10**400,
+    "hostile": lambda attempt, exception: HostileFloat(1.0),
+}
+
+
+@task(max_attempts=2, backoff=exits)
+def fail_with_exiting_backoff() -> None:
+    """Fail."""
+    raise RuntimeError("as asked")
+
+
+@task(max_attempts=3, backoff=exits)
+def crash_with_exiting_backoff(started: str) -> None:
+    """Run until it is killed."""
+    Path(started).touch()
+    time.sleep(60)
+
+
+@task(max_attempts=3, backoff=hangs)
+def crash_with_hanging_backoff(started: str) -> None:
+    """Run until it is killed."""
+    Path(started).touch()
+    time.sleep(60)
+
+
+@task
+def work(number: int = 0) -> int:
+    """Do a little."""
+    return number
+
+
+def service(name: str) -> threading.Thread:
+    """Return the thread of a service of this worker process."""
+    [found] = [thread for thread in threading.enumerate() if thread.name == f"pgqueue-{name}"]
+    return found
+
+
+@task
+def end_service(name: str, done: str) -> int:
+    """End a service's thread once, which no error that it meets could; return the process's id."""
+    if Path(done).exists():
+        return 0
+    Path(done).touch()
+
+    def end() -> float:
+        raise SystemExit
+
+    thread = service(name)
+    thread._survive = end  # type: ignore[attr-defined]
+    thread.wake()  # type: ignore[attr-defined]
+    return os.getpid()
+
+
+@task
+def throw_into_service(name: str) -> int:
+    """Raise `SystemExit` in a service, wherever it is; return the process's id."""
+    thread = service(name)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+    thread.wake()  # type: ignore[attr-defined]
+    return os.getpid()
+
+
+@task
+def end_slot() -> None:
+    """End the thread of the slot that runs this."""
+    sys.exit()
+
+
+def _hang(**about: object) -> None:
+    time.sleep(3600)
+
+
+def _exit(**about: object) -> None:
+    raise SystemExit("a receiver")
+
+
+def _cancel(**about: object) -> None:
+    raise asyncio.CancelledError
+
+
+def _take_long(**about: object) -> None:
+    time.sleep(10)
+
+
+def _ask(**about: object) -> None:
+    """Use the database in each event; the first session is terminated."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        pid = cursor.fetchone()[0]
+    with open(os.environ["PGQUEUE_TEST_RECEIVER_FILE"], "a", encoding="utf-8") as file:
+        file.write(f"{pid}\n")
+
+
+RECEIVERS = {"hang": _hang, "exit": _exit, "cancel": _cancel, "long": _take_long, "ask": _ask}
+
+if receiver := RECEIVERS.get(os.environ.get("PGQUEUE_TEST_RECEIVER", "")):
+    for _signal in (signals.job_succeeded, signals.job_failed, signals.job_dead, signals.job_cancelled):
+        _signal.connect(receiver)
+    if receiver is not _hang and receiver is not _take_long:
+        signals.job_started.connect(receiver)
+    signals.job_rescued.connect(receiver)

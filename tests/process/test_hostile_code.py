@@ -1,0 +1,122 @@
+"""Code of the application that hangs or raises anything, at each boundary: the worker goes on, and every job ends."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from django_pgqueue.models import Execution, Job
+from tests.app import hostile
+from tests.app.hostile import MODULES
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def start(start, settings):
+    """Start a worker that knows the hostile tasks."""
+    settings.PGQUEUE = {"TASK_MODULES": MODULES}
+    return lambda *arguments, **options: start(*arguments, **{"TASK_MODULES": MODULES} | options)
+
+
+def receiver(name: str, file: Path | None = None) -> dict[str, str]:
+    return {"PGQUEUE_TEST_RECEIVER": name, "PGQUEUE_TEST_RECEIVER_FILE": str(file)}
+
+
+@pytest.mark.parametrize("name", ["hang", "exit", "cancel"])
+def test_receiver_that_misbehaves_stops_no_completion(start, name):
+    hostile.work.enqueue_many([((number,), {}) for number in range(50)])
+    worker = start("--concurrency", "4", variables=receiver(name))
+    worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 50)
+    later = hostile.work.enqueue(1)
+    worker.wait_until(lambda: Job.objects.get(pk=later.pk).state == "succeeded")
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code(15) == 0, "a receiver that hangs is waited for 5 s at most"
+    assert set(Execution.objects.values_list("outcome", flat=True)) == {"succeeded"}
+
+
+def test_ten_second_receiver_costs_no_lease(start):
+    hostile.work.enqueue()
+    worker = start("--concurrency", "2", variables=receiver("long"), LEASE=2.0)
+    worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 1)
+    jobs = [hostile.work.enqueue(number) for number in range(5)]
+    worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 6, 4)
+    assert {Execution.objects.get(job=job).outcome for job in jobs} == {"succeeded"}
+    assert "interrupted" not in worker.said
+
+
+def test_terminated_session_fails_one_receiver(start, tmp_path, watcher):
+    file = tmp_path / "pids"
+    worker = start("--concurrency", "1", variables=receiver("ask", file))
+    hostile.work.enqueue()
+    worker.wait_until(lambda: file.exists() and len(file.read_text().split()) == 2)
+    for pid in set(file.read_text().split()):
+        watcher.execute("SELECT pg_terminate_backend(%s)", [int(pid)])
+    hostile.work.enqueue_many([((number,), {}) for number in range(15)])
+    worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 16)
+    worker.wait_until(lambda: len(file.read_text().split()) >= 2 + 30 - 2)
+
+
+def test_backoff_that_exits_costs_neither_slot_nor_job(start):
+    jobs = [hostile.fail_with_exiting_backoff.enqueue() for _ in range(4)]
+    worker = start("--concurrency", "2")
+    worker.wait_until(lambda: Job.objects.filter(state="ready", attempt=1).count() == 4)
+    after = [hostile.work.enqueue(number) for number in range(4)]
+    worker.wait_until(lambda: Job.objects.filter(pk__in=[job.pk for job in after], state="succeeded").count() == 4)
+    assert set(Execution.objects.filter(job__in=jobs).values_list("error", flat=True)) == {"as asked"}
+
+
+@pytest.mark.parametrize("task", [hostile.crash_with_exiting_backoff, hostile.crash_with_hanging_backoff])
+def test_backoff_that_fails_does_not_stop_rescue(start, tmp_path, task):
+    started = tmp_path / "started"
+    job = task.enqueue(str(started))
+    lost = start("--concurrency", "1")
+    lost.wait_until(started.exists)
+    lost.send_all(signal.SIGKILL)
+    Job.objects.filter(pk=job.pk).update(crashes=1)  # so that the backoff is asked: the first crash is due at once
+    rescuer = start("--concurrency", "1", LEASE=2.0)
+    rescuer.wait_until(lambda: Execution.objects.get(job=job).outcome == "crashed")
+    after = hostile.work.enqueue()
+    rescuer.wait_until(lambda: Job.objects.get(pk=after.pk).state == "succeeded")
+    assert "the default is used" in rescuer.said
+
+
+@pytest.mark.parametrize(
+    "task", [hostile.raise_hostile, hostile.raise_hostile_async, hostile.raise_hostile_isolated], ids=str
+)
+def test_hostile_exception_always_ends_its_job(start, task):
+    jobs = {name: task.enqueue(name) for name in hostile.EXCEPTIONS}
+    worker = start("--concurrency", "2", variables={"PGQUEUE_TEST_LOG": "DEBUG"})
+    worker.wait_until(lambda: not Job.objects.filter(state__in=["ready", "running"]).exists(), 30)
+    states = {name: Job.objects.get(pk=job.pk).state for name, job in jobs.items()}
+    assert states == dict.fromkeys(jobs, "dead")
+    after = [hostile.work.enqueue(number) for number in range(4)]
+    worker.wait_until(lambda: Job.objects.filter(pk__in=[job.pk for job in after], state="succeeded").count() == 4)
+
+
+@pytest.mark.parametrize(
+    "name", ["completer", "fetcher", "heartbeat", "lease-guard", "maintenance", "deadlines", "schedules", "listener"]
+)
+def test_dead_service_replaces_its_process(start, tmp_path, name):
+    job = hostile.end_service.enqueue(name, str(tmp_path / "done"))
+    worker = start("--concurrency", "2")
+    first = worker.wait_until_ready()
+    worker.wait_until(lambda: worker.children and worker.children[0] != first)
+    assert f"its service pgqueue-{name} has ended" in worker.said
+    after = hostile.work.enqueue()
+    worker.wait_until(lambda: Job.objects.get(pk=after.pk).state == "succeeded")
+    worker.wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded")
+    assert Job.objects.get(pk=job.pk).crashes == 0, "no job is charged"
+
+
+@pytest.mark.parametrize("name", ["completer", "fetcher", "maintenance"])
+def test_service_survives_system_exit(start, name):
+    hostile.throw_into_service.enqueue(name)
+    worker = start("--concurrency", "2")
+    child = worker.wait_until_ready()
+    worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 1)
+    after = [hostile.work.enqueue(number) for number in range(4)]
+    worker.wait_until(lambda: Job.objects.filter(pk__in=[job.pk for job in after], state="succeeded").count() == 4)
+    assert worker.children == [child]

@@ -1,0 +1,240 @@
+"""Signal receivers of a worker process: in a thread of their own, in order, and harmless whatever they do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from django.db import connection
+from django.db.backends.signals import connection_created
+
+from django_pgqueue.signals import TaskSignal
+from django_pgqueue.worker import callbacks as module
+from django_pgqueue.worker import hygiene
+from django_pgqueue.worker.callbacks import CallbackRunner
+from django_pgqueue.worker.events import IN_JOB_THREAD, IN_THIS_THREAD, Events
+from tests.helpers import wait_until
+
+EVIL = [SystemExit, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, RuntimeError]
+
+
+@pytest.fixture
+def signal():
+    return TaskSignal()
+
+
+@pytest.fixture
+def runner():
+    runner = CallbackRunner()
+    yield runner
+    if (thread := runner._thread) is not None:
+        thread.is_abandoned = True  # so that it ends, and closes its connection
+        runner.wake()
+        if not thread.busy_seconds:
+            thread.join(10.0)
+
+
+@pytest.fixture
+def heard(signal):
+    heard = []
+
+    def hear(sender, number, **about):
+        heard.append(number)
+
+    signal.connect(hear, weak=False)
+    return heard
+
+
+def send(runner, signal, *numbers):
+    for number in numbers:
+        runner.submit(signal, "a.task", {"job_id": number, "number": number})
+
+
+def test_callbacks_keep_order_and_leave_the_callers_thread(runner, signal, heard):
+    threads = set()
+    signal.connect(lambda **about: threads.add(threading.current_thread().name), weak=False)
+    send(runner, signal, *range(500))
+    runner.drain(10.0)
+    assert heard == list(range(500))
+    assert threads == {"pgqueue-callbacks"}
+
+
+def test_event_without_listeners_starts_no_thread(runner, signal):
+    Events(runner.submit).publish(signal, "a.task", {"job_id": 1})
+    assert len(runner) == 0
+    assert runner._thread is None
+
+
+@pytest.mark.parametrize("kind", EVIL)
+def test_receiver_that_raises_stops_no_other(runner, signal, kind, caplog):
+    first, last = [], []
+
+    def bad(**about):
+        raise kind("from a receiver")
+
+    signal.connect(lambda **about: first.append(about["number"]), weak=False)
+    signal.connect(bad)
+    signal.connect(lambda **about: last.append(about["number"]), weak=False)
+    send(runner, signal, 1, 2, 3)
+    runner.drain(10.0)
+    assert first == last == [1, 2, 3]
+    assert sum("bad raised" in record.getMessage() for record in caplog.records) == 3
+
+
+@pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError, GeneratorExit, RuntimeError])
+def test_foreground_receiver_that_raises_changes_nothing(signal, heard, kind):
+    def bad(**about):
+        raise kind("from a receiver")
+
+    signal.connect(bad)
+    for events in (IN_THIS_THREAD, IN_JOB_THREAD):
+        events.publish(signal, "a.task", {"number": 1})
+    assert heard == [1, 1]
+
+
+def test_foreground_ctrl_c_in_a_receiver_reaches_the_caller(signal):
+    def interrupted(**about):
+        raise KeyboardInterrupt
+
+    signal.connect(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        IN_THIS_THREAD.publish(signal, "a.task", {})
+
+
+def test_coroutine_receivers_are_called(runner, signal):
+    heard = []
+
+    async def hear(number, **about):
+        heard.append(number)
+
+    signal.connect(hear)
+    send(runner, signal, 1)
+    runner.drain(10.0)
+    assert heard == [1]
+
+
+@pytest.fixture
+def hanging(signal):
+    """Receivers that hang until the test ends, as often as they are asked to."""
+    release = threading.Event()
+    entered = []
+
+    def hang(number, **about):
+        if number < 0:
+            entered.append(number)
+            release.wait(60)
+
+    signal.connect(hang)
+    yield entered
+    release.set()
+
+
+def test_hanging_receiver_is_abandoned_and_others_go_on(runner, signal, hanging, heard, monkeypatch, caplog):
+    monkeypatch.setattr(module, "CALLBACK_SECONDS", 0.05)
+    send(runner, signal, 1, -1, 2, 3)
+    wait_until(lambda: hanging)
+    wait_until(lambda: runner.watch() or heard == [1, -1, 2, 3])
+    [line] = [record for record in caplog.records if "has not returned" in record.getMessage()]
+    assert "release.wait(60)" in line.getMessage(), "the stack says where it hangs"
+
+
+def test_hanging_receivers_are_bounded(runner, signal, hanging, monkeypatch):
+    monkeypatch.setattr(module, "CALLBACK_SECONDS", 0.02)
+    before = threading.active_count()
+    send(runner, signal, *[-1] * 20)
+    wait_until(lambda: runner.watch() or len(hanging) == module.ABANDONED_LIMIT + 1)
+    for _ in range(20):
+        runner.watch()
+        time.sleep(0.005)
+    assert len(hanging) == module.ABANDONED_LIMIT + 1
+    assert threading.active_count() <= before + module.ABANDONED_LIMIT + 1
+
+
+def test_hanging_receivers_that_return_make_room(runner, signal, heard, monkeypatch):
+    monkeypatch.setattr(module, "CALLBACK_SECONDS", 0.02)
+    release = threading.Event()
+    signal.connect(lambda **about: release.wait(60), weak=False)
+    send(runner, signal, *range(6))
+    wait_until(lambda: runner.watch() or len(runner._abandoned) == module.ABANDONED_LIMIT)
+    release.set()
+    wait_until(lambda: runner.watch() or heard == list(range(6)))
+    wait_until(lambda: runner.watch() or not runner._abandoned)
+    send(runner, signal, 6)
+    runner.drain(10.0)
+    assert heard == list(range(7))
+
+
+def test_event_without_room_is_dropped_and_counted(runner, signal, hanging, monkeypatch, caplog):
+    monkeypatch.setattr(module, "QUEUE_LIMIT", 10)
+    began = time.monotonic()
+    send(runner, signal, *[-1] * 30)
+    assert time.monotonic() - began < 5, "an engine thread waits for nobody"
+    assert (len(runner), runner.dropped) == (10, 20)
+    runner.watch()
+    runner.watch()
+    assert [record.getMessage() for record in caplog.records if "not sent" in record.getMessage()] == [
+        "20 signals were not sent: the receivers are too slow, 10 wait"
+    ]
+
+
+def test_drain_of_a_hanging_receiver_is_bounded(runner, signal, hanging):
+    send(runner, signal, -1)
+    wait_until(lambda: hanging)
+    began = time.monotonic()
+    runner.drain(0.1)
+    assert time.monotonic() - began < 2
+    runner.drain(60.0, lambda: True)
+    assert time.monotonic() - began < 4
+
+
+def test_dead_callback_thread_is_replaced(runner, signal, heard):
+    send(runner, signal, 1)
+    runner.drain(10.0)
+    thread = runner._thread
+    thread.is_abandoned = True  # so that it ends, which nobody was told
+    runner.wake()
+    wait_until(lambda: not thread.is_alive())
+    send(runner, signal, 2)
+    runner.drain(10.0)
+    assert heard == [1, 2]
+
+
+def test_quick_receivers_that_lag_ask_for_time(runner, signal, hanging, monkeypatch):
+    monkeypatch.setattr(module, "QUEUE_LIMIT", 10)
+    send(runner, signal, *[-1] * 8)
+    assert runner.is_behind
+    wait_until(lambda: not runner.is_behind)
+    assert len(runner) == 8, "the receiver hangs: nobody waits for it"
+
+
+@pytest.fixture
+def watched():
+    """Note what happens on connections, as a worker process does from its start."""
+    connection_created.connect(hygiene._watch_connection)
+    yield
+    connection_created.disconnect(hygiene._watch_connection)
+
+
+def test_terminated_session_fails_one_receiver_at_most(committing, engine, watched, runner, signal):
+    pids, failures = [], []
+
+    def ask(number, **about):
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_backend_pid()")
+                pids.append(cursor.fetchone()[0])
+        except BaseException:
+            failures.append(number)
+            raise
+
+    signal.connect(ask)
+    send(runner, signal, 0)
+    runner.drain(10.0)
+    engine.execute("SELECT pg_terminate_backend(%(pid)s)", {"pid": pids[0]})
+    send(runner, signal, *range(1, 16))
+    runner.drain(10.0)
+    assert len(failures) <= 1
+    assert len(pids) >= 15
+    assert len(set(pids)) == 2, "one new session for all that follow"
