@@ -1,7 +1,7 @@
 """What happened, for logging, metrics and applications; nothing here can change what happened.
 
 Every signal is sent with `send_robust`: a receiver that raises is logged by Django and changes no outcome.
-The sender is the task's name; `job_id` and `database`, the alias that the job is in, are always given.
+Except for `worker_stopping`, the sender is the task's name, and `job_id` and `database`, the job's alias, are given.
 
 | signal | when | process |
 |---|---|---|
@@ -9,9 +9,10 @@ The sender is the task's name; `job_id` and `database`, the alias that the job i
 | job_started | before the task's function is called | the worker's child, in the job's thread |
 | job_succeeded | after the finish was written (an atomic task's: committed) | the worker's child |
 | job_failed | a failed attempt was written, another will follow | the worker's child |
-| job_dead | the job ended dead | the worker's child, or the supervisor for a crash it saw |
+| job_dead | the job ended dead | the worker's child, or for a crash a process that the supervisor forks |
 | job_cancelled | the job ended cancelled | where that was written: by an act, in its transaction, or a worker |
 | job_rescued | a lost worker's execution was closed (failed, dead or cancelled follows) | the rescuing worker |
+| worker_stopping | a process that runs jobs is about to end | that process |
 """
 
 from __future__ import annotations
@@ -61,3 +62,8 @@ job_cancelled = TaskSignal()
 exception."""
 job_rescued = TaskSignal()
 """Arguments: job_id, database, execution_id, attempt."""
+worker_stopping = Signal()
+"""Sent once in a process that runs jobs, before its `atexit` functions and after its last job, so that receivers can
+flush what they buffer. Receivers and functions together have 5 seconds. The sender is None.
+
+Arguments: kind ("worker": a worker process; "isolated": a process for isolated jobs), database."""

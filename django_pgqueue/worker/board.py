@@ -1,7 +1,8 @@
 """A few words of shared memory between a supervisor and one child: what runs there, and how long its leases hold.
 
 The child writes which executions have started, so that the supervisor can charge a crash to those alone; the
-supervisor writes until when the last beat holds. Both clocks are the machine's monotonic one.
+supervisor writes until when the last beat holds, by a clock that goes on while the machine is suspended. All other times are of the
+machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from enum import IntEnum
 from typing import Final
 
 HEADER: Final = struct.Struct("=dQQQQ")
-"""Until when the leases hold, by the monotonic clock; how often the child has shown that it lives; its farewell; how
+"""Until when the leases hold, by `lease_clock()`; how often the child has shown that it lives; its farewell; how
 many executions the last beat found open; whether it retires."""
 SLOT: Final = struct.Struct("=qd")
 """The id of the execution that runs in a slot, or 0; until when it may run, by the monotonic clock, or 0 for ever."""
@@ -31,6 +32,17 @@ class Farewell(IntEnum):
     DRAINED = 2
     RECYCLED = 3
     LEASE_LOST = 4
+    PROMOTED = 6
+    """The database became another server, which may use the ids of this process's executions for others."""
+
+
+def lease_clock() -> float:
+    """Return the time by which leases end, in seconds.
+
+    The monotonic clock stands still while a virtual machine is suspended. The database's does not, so after the machine
+    resumes, leases that look valid may be over. Linux has a clock that includes that time.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Board:
@@ -44,7 +56,7 @@ class Board:
     # ---------------------------------------------------------------- the supervisor's words
 
     def hold_until(self, lease_until: float) -> None:
-        """Say until when the child's leases hold."""
+        """Say until when the child's leases hold, by `lease_clock()`."""
         struct.pack_into("=d", self._memory, 0, lease_until)
 
     def found_open(self, count: int) -> None:
@@ -64,7 +76,7 @@ class Board:
     @property
     def lease_left_seconds(self) -> float:
         """How long they hold still; negative when over."""
-        return self.lease_until - time.monotonic()
+        return self.lease_until - lease_clock()
 
     # ---------------------------------------------------------------- the child's words
 

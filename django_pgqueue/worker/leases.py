@@ -16,7 +16,7 @@ from django_pgqueue.lifecycle import Failed, Fate, Held
 from django_pgqueue.states import Outcome
 
 from . import policy
-from .board import Board
+from .board import Board, lease_clock
 from .giving import give_back
 from .link import Link
 from .maintenance import tell_crash
@@ -71,7 +71,7 @@ class Leases:
         beating_for = [process for process in children if process.worker_id and not process.silent]
         if time.monotonic() < self.beat_at or not beating_for:
             return
-        sent_at = time.monotonic()
+        sent_at, lease_from = time.monotonic(), lease_clock()
         lease_seconds = get_settings().LEASE
         worker_ids = [process.worker_id for process in beating_for]
         started_ids = [execution_id for process in beating_for for execution_id in process.board.running()]
@@ -93,7 +93,7 @@ class Leases:
         found = Counter(beat.worker_id for beat in beats)
         for process in beating_for:
             process.board.found_open(found[process.worker_id])
-            process.board.hold_until(sent_at + lease_seconds)
+            process.board.hold_until(lease_from + lease_seconds)
         self.beat_at = sent_at + get_settings().beat_seconds
 
     def settle(self) -> None:

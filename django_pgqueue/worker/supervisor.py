@@ -46,6 +46,11 @@ HEALTHY_SECONDS: Final = 30.0
 """A child that lived for this long before it died begins the pauses anew."""
 KILL_AFTER_GRACE_SECONDS: Final = 12.0
 MIGRATION_PAUSE_SECONDS: Final = 2.0
+EXITED_AT_ONCE: Final = {
+    Farewell.LEASE_LOST: "the leases have ended, so it was ended",
+    Farewell.PROMOTED: "the database was promoted, so it exited",
+}
+"""Why a process ended before it could log that itself."""
 SAID: Final = ("stopping; running jobs have their grace", "giving back at once")
 
 
@@ -259,9 +264,11 @@ class Supervisor:
         self.leases.to_settle.append(process)
         if farewell is Farewell.RECYCLED:
             logger.info("worker process %d is replaced", process.pid)
+        elif farewell in EXITED_AT_ONCE:
+            logger.critical("worker process %d: %s; its jobs are given back", process.pid, EXITED_AT_ONCE[farewell])
         elif not process.expected_to_end:
             logger.error("worker process %d died (%s)", process.pid, how_it_died(exit_code))
-        if farewell in (Farewell.NONE, Farewell.LEASE_LOST):
+        if farewell is Farewell.NONE or farewell in EXITED_AT_ONCE:
             self._pause_before_restart(process)
         if self.options.drain and farewell is not Farewell.DRAINED:
             self._spawned -= 1
