@@ -1,8 +1,7 @@
 """A few words of shared memory between a supervisor and one child: what runs there, and how long its leases hold.
 
 The child writes which executions have started, so that the supervisor can charge a crash to those alone; the
-supervisor writes until when the last beat holds, by a clock that goes on while the machine is suspended. All other times are of the
-machine's monotonic clock.
+supervisor writes until when the last beat holds, by `lease_clock()`. All other times are of the monotonic clock.
 """
 
 from __future__ import annotations

@@ -28,9 +28,12 @@ def give_back(connection: Connection, held: Sequence[Execution]) -> dict[int, Mo
         return {}
     moves = lifecycle.release(connection, [Released(one.execution_id) for one in held])
     for one in held:
-        if moves[one.execution_id].state is State.CANCELLED:
-            signals.job_cancelled.send_robust(
-                sender=one.task_name, job_id=one.job_id, database=connection.alias, error=""
-            )
+        tell_cancelled(one, moves[one.execution_id], connection.alias)
     wake_workers(connection)
     return moves
+
+
+def tell_cancelled(one: Execution, moved: Moved, database: str) -> None:
+    """Send `job_cancelled` if a job ended so instead of being released."""
+    if moved.state is State.CANCELLED:
+        signals.job_cancelled.send_robust(sender=one.task_name, job_id=one.job_id, database=database, error="")

@@ -1,4 +1,4 @@
-"""What a supervisor does in the database: beat for its living children, and settle what the dead ones held."""
+"""The heartbeats of a supervisor: they extend the leases of its living children. See `settlement` for the dead ones."""
 
 from __future__ import annotations
 
@@ -11,19 +11,16 @@ from typing import Final
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import wake_workers
-from django_pgqueue.lifecycle import Failed, Fate, Held
-from django_pgqueue.states import Outcome
 
-from . import policy
-from .board import Board, lease_clock
-from .giving import give_back
+from .board import Board, Farewell, lease_clock
 from .link import Link
-from .maintenance import tell_crash
 from .pulse import Pulse
 
-DIED: Final = "the worker process died while it ran"
-OVERDUE: Final = "it ran past its timeout, and kept the whole worker process from running: killed with it"
+EXITED_AT_ONCE: Final = {
+    Farewell.LEASE_LOST: "the leases have ended, so it was ended",
+    Farewell.PROMOTED: "the database was promoted, so it exited",
+}
+"""Why a process ended before it could log that itself."""
 MARK_BEATS: Final = 4
 """A beat begins at the oldest id that was open this many beats ago, so as not to walk over all that closed since.
 Not at the last beat's: ids are drawn before the claim commits, and a claim may take two beats before it is given up."""
@@ -54,8 +51,6 @@ class Leases:
 
     def __init__(self, link: Link) -> None:
         self.link = link
-        self.to_settle: list[Process] = []
-        """Children that have ended, and may have left open executions."""
         self.beat_at = 0.0
         """When the next beat is due, by the monotonic clock."""
         self._record_at = 0.0
@@ -95,41 +90,6 @@ class Leases:
             process.board.found_open(found[process.worker_id])
             process.board.hold_until(lease_from + lease_seconds)
         self.beat_at = sent_at + get_settings().beat_seconds
-
-    def settle(self) -> None:
-        """Close what ended children held: charged with the crash if it had started, given back if not."""
-        for process in list(self.to_settle):
-            if not process.worker_id or self._settle_one(process):
-                self.to_settle.remove(process)
-
-    def _settle_one(self, process: Process) -> bool:
-        """Settle one child; say whether all of it could be, for another session may hold a row locked."""
-        started = _guilty(process)
-        error = OVERDUE if process.overdue else DIED
-        with self.link.use() as connection:
-            held = lifecycle.open_executions(connection, process.worker_id)
-            crashed = {one.execution_id: one for one in held if one.execution_id in started and one.task_name}
-            moves = give_back(connection, [one for one in held if one.execution_id not in crashed])
-            if crashed:
-                charged = lifecycle.fail(connection, [_crash(one, error) for one in crashed.values()])
-                for execution_id, moved in charged.items():
-                    tell_crash(crashed[execution_id], moved, connection.alias, error=error, rescued=False)
-                moves |= charged
-                wake_workers(connection)
-            lifecycle.unregister_worker(connection, process.worker_id)
-        return not any(moved.fate is Fate.LOCKED for moved in moves.values())
-
-
-def _guilty(process: Process) -> set[int]:
-    """Return the executions to charge with a child's end: those it was killed for, or all that had started in it."""
-    if process.overdue:
-        return set(process.overdue)
-    return set() if process.expected_to_end else set(process.board.suspects())
-
-
-def _crash(held: Held, error: str) -> Failed:
-    delay_seconds = policy.delay_after_crash(held._replace(started=True))
-    return Failed(held.execution_id, Outcome.CRASHED, delay_seconds, None, 0.0, error=error)
 
 
 def how_it_died(exit_code: int) -> str:
