@@ -2,7 +2,7 @@
 
 A receiver that raises is logged and changes no outcome. In a worker process the receivers of job_succeeded,
 job_failed, job_dead, job_cancelled and job_rescued run in a thread of their own (`worker.callbacks`), in order.
-The sender is the task's name; `job_id` and `database`, the alias that the job is in, are always given.
+Except for `worker_stopping`, the sender is the task's name, and `job_id` and `database`, the job's alias, are given.
 
 | signal | when | process |
 |---|---|---|
@@ -10,9 +10,10 @@ The sender is the task's name; `job_id` and `database`, the alias that the job i
 | job_started | before the task's function is called | the worker's child, in the job's thread |
 | job_succeeded | after the finish was written (an atomic task's: committed) | the worker's child |
 | job_failed | a failed attempt was written, another will follow | the worker's child |
-| job_dead | the job ended dead | the worker's child, or the supervisor for a crash it saw |
+| job_dead | the job ended dead | the worker's child, or for a crash a process that the supervisor forks |
 | job_cancelled | the job ended cancelled | where that was written: by an act, in its transaction, or a worker |
 | job_rescued | a lost worker's execution was closed (failed, dead or cancelled follows) | the rescuing worker |
+| worker_stopping | a process that runs jobs is about to end | that process |
 """
 
 from __future__ import annotations
@@ -78,3 +79,8 @@ job_cancelled = TaskSignal()
 exception."""
 job_rescued = TaskSignal()
 """Arguments: job_id, database, execution_id, attempt."""
+worker_stopping = Signal()
+"""Sent once in a process that runs jobs, before its `atexit` functions and after its last job, so that receivers can
+flush what they buffer. Receivers and functions together have 5 seconds. The sender is None.
+
+Arguments: kind ("worker": a worker process; "isolated": a process for isolated jobs), database."""

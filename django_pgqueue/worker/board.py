@@ -1,7 +1,7 @@
 """A few words of shared memory between a supervisor and one child: what runs there, and how long its leases hold.
 
 The child writes which executions have started, so that the supervisor can charge a crash to those alone; the
-supervisor writes until when the last beat holds. Both clocks are the machine's monotonic one.
+supervisor writes until when the last beat holds, by `lease_clock()`. All other times are of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Final
 
 HEADER: Final = struct.Struct("=dQQQQQ")
-"""Until when the leases hold, by the monotonic clock; how often the child has shown that it lives; its farewell; how
+"""Until when the leases hold, by `lease_clock()`; how often the child has shown that it lives; its farewell; how
 many executions the last beat found open; whether it retires; whether the supervisor has seen its end."""
 SLOT: Final = struct.Struct("=qd")
 """The id of the execution that runs in a slot, or 0; until when it may run, by the monotonic clock, or 0 for ever."""
@@ -36,6 +36,17 @@ class Farewell(IntEnum):
     LEASE_LOST = 4
     STUCK = 5
     """A service of it had died or hung. That is no job's fault."""
+    PROMOTED = 6
+    """The database became another server, which may use the ids of this process's executions for others."""
+
+
+def lease_clock() -> float:
+    """Return the time by which leases end, in seconds.
+
+    The monotonic clock stands still while a virtual machine is suspended. The database's does not, so after the machine
+    resumes, leases that look valid may be over. Linux has a clock that includes that time.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Board:
@@ -50,7 +61,7 @@ class Board:
     # ---------------------------------------------------------------- the supervisor's words
 
     def hold_until(self, lease_until: float) -> None:
-        """Say until when the child's leases hold."""
+        """Say until when the child's leases hold, by `lease_clock()`."""
         struct.pack_into("=d", self._memory, 0, lease_until)
 
     def found_open(self, count: int) -> None:
@@ -79,7 +90,7 @@ class Board:
     @property
     def lease_left_seconds(self) -> float:
         """How long they hold still; negative when over."""
-        return self.lease_until - time.monotonic()
+        return self.lease_until - lease_clock()
 
     # ---------------------------------------------------------------- the child's words
 

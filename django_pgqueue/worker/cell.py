@@ -24,8 +24,10 @@ from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.progress import Progress
 
 from . import describe, hygiene, letters, memory
+from .background_log import background_log
 from .drift import surroundings
 from .executor import Attempt
+from .exit_functions import run_exit_functions
 from .notes import NoteSink, Teller
 from .report import Report
 
@@ -197,12 +199,20 @@ class Cell:
         return WORD.unpack(word)[0] if len(word) == WORD.size else None
 
     def close(self) -> None:
-        """Let go of the process: one that waits for a job ends by itself, one that runs one is killed."""
+        """Let go of the process: one that waits for a job ends by itself, one that runs one is killed.
+
+        Whoever closes it calls `forget()` when it has ended.
+        """
         if self._is_busy:
             self.kill()
+        with suppress(OSError):
+            self._jobs.shutdown(socket.SHUT_RDWR)  # closing is not enough: what a task has forked may hold a copy
         self._jobs.close()
-        os.close(self._status)
         os.close(self._stack)
+
+    def forget(self) -> None:
+        """Close the last descriptor, by which its end was seen."""
+        os.close(self._status)
 
 
 def _is_readable(descriptor: int, timeout_seconds: float) -> bool:
@@ -216,6 +226,7 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
     faulthandler.register(STACK_SIGNAL, file=stack, all_threads=False, chain=False)
     os.setpgid(0, 0)  # so that the programs which its jobs start can be killed with it
     _be_first_to_go()
+    background_log.install()
     hygiene.watch()
     hygiene.keep_output_open()
     context, before = hygiene.clean_context(), _traces()
@@ -229,6 +240,7 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
         answer |= {"is_worn": _traces() != before, "resident_mib": memory.resident_mib()}
         _flush()
         jobs.sendall(letters.packed(answer | notes.message(report.claimed.execution_id)))
+    run_exit_functions("isolated", alias)
     os._exit(0)
 
 
@@ -257,7 +269,7 @@ def _traces() -> tuple[Any, ...]:
     """Return what jobs may change in a process, and the next would find so: to be compared."""
     alarm_is_set = signal.getitimer(signal.ITIMER_REAL)[0] > 0
     handlers = [signal.getsignal(number) for number in HANDLED]
-    return threading.active_count(), alarm_is_set, handlers, surroundings()
+    return threading.active_count() - background_log.is_running, alarm_is_set, handlers, surroundings()
 
 
 def _flush() -> None:

@@ -15,8 +15,6 @@ from __future__ import annotations
 import logging
 import os
 import select
-import signal
-import sys
 import time
 from contextlib import suppress
 from typing import Final, NoReturn
@@ -29,11 +27,13 @@ from django_pgqueue.db import told
 
 from . import cancelling, hygiene
 from .allowance import Allowance
+from .background_log import background_log
 from .board import Board, Farewell
 from .callbacks import CallbackRunner
 from .completer import Completer
 from .drift import Drift
 from .events import Events
+from .exit_functions import forget_inherited_processes, run_exit_functions
 from .fetcher import Fetcher
 from .giving import give_back
 from .hand import Hand
@@ -47,6 +47,7 @@ from .memory import resident_mib
 from .nursery import Nursery
 from .options import Options
 from .pool import Pool
+from .process_signals import survive_signals
 from .schedules import Schedules
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -86,7 +87,7 @@ class Child:
         self.completer = Completer(Link(alias, "completer"), self.events)
         self.completer.unwritten.on_change = board.set_unwritten
         server.end_at_promotion()
-        self.pool = Pool(options, self.hand, board, Nursery(alias), self.completer.hand_over)
+        self.pool = Pool(options, self.hand, board, Nursery(alias, board), self.completer.hand_over)
         self.pool.notes = self.completer.notes
         self.fetcher = Fetcher(Link(alias, "fetcher"), self.hand, self.pool, self.completer, Lanes(options.queue_names))
         self.fetcher.worker_id = worker_id
@@ -126,6 +127,7 @@ class Child:
 
     def run(self) -> None:
         """Work until told to stop, drained, or due for replacement."""
+        background_log.start()
         hygiene.watch()
         cancelling.watch()
         hygiene.keep_output_open()
@@ -136,6 +138,7 @@ class Child:
         order, farewell = self._until_ordered()
         self._stop(order, farewell)
         self.board.say_farewell(farewell)
+        self.pool.close_cells()
 
     # ---------------------------------------------------------------- working
 
@@ -173,8 +176,7 @@ class Child:
 
     def _end_at_once(self) -> NoReturn:
         """End without writing anything: the server that took over may have other executions of the same ids."""
-        logger.critical("the database was promoted: this process exits, what it ran is given back")
-        self.board.say_farewell(Farewell.LEASE_LOST)
+        self.board.say_farewell(Farewell.PROMOTED)  # the supervisor logs it: a handler could delay the end
         os._exit(1)
 
     def _order(self, timeout_seconds: float) -> bytes | None:
@@ -286,11 +288,8 @@ class Child:
 def main(options: Options, board: Board, orders: int, allowance: Allowance) -> NoReturn:
     """Be a child: called in a process just forked; never returns."""
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # A handler that does nothing, not SIG_IGN, which programs that a task starts would inherit.
-            signal.signal(number, lambda *_: None)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.set_wakeup_fd(-1)
+        survive_signals()
+        forget_inherited_processes()
         worker_id = _worker_id(orders)
         if worker_id is not None:  # else the supervisor is gone already, and nothing was begun
             Child(options, board, worker_id, orders, allowance).run()
@@ -298,10 +297,9 @@ def main(options: Options, board: Board, orders: int, allowance: Allowance) -> N
         logger.exception("the worker process failed")
     finally:
         try:
-            sys.stdout.flush()  # may fail: whoever read it may be gone
-            logging.shutdown()
+            run_exit_functions("worker", options.database)
         finally:
-            os._exit(0 if board.farewell else 1)  # not through atexit: what still runs is somebody else's already
+            os._exit(0 if board.farewell else 1)  # not by a return: what still runs is somebody else's already
 
 
 def _worker_id(orders: int) -> int | None:

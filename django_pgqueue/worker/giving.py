@@ -44,8 +44,14 @@ def give_back(connection: Connection, held: Sequence[Execution], events: Events 
     for row, error in refused:
         refusals.note(row.key.execution_id, error)
     for one in held:
-        if one.execution_id in moves and moves[one.execution_id].state is State.CANCELLED:
-            about = {"job_id": one.job_id, "database": connection.alias, "error": ""}
-            events.publish(signals.job_cancelled, one.task_name, about)
+        if one.execution_id in moves:
+            publish_cancelled(one, moves[one.execution_id], connection.alias, events)
     wake_workers(connection)
     return moves
+
+
+def publish_cancelled(one: Execution, moved: Moved, database: str, events: Events = IN_THIS_THREAD) -> None:
+    """Publish that a job ended cancelled, if it did so instead of being released."""
+    if moved.state is State.CANCELLED:
+        about = {"job_id": one.job_id, "database": database, "error": ""}
+        events.publish(signals.job_cancelled, one.task_name, about)

@@ -168,8 +168,6 @@ class LeaseGuard(Service):
             self.hand.take_waiting()  # open, and held by nobody now: given back when the database answers again
             self.interrupt(self.hand.known_before(float("inf")))
         if left_seconds <= 0:
-            if trouble.may_speak():
-                logger.critical("the leases have ended: this process exits, its jobs are given back")
-            self.board.say_farewell(Farewell.LEASE_LOST)
+            self.board.say_farewell(Farewell.LEASE_LOST)  # the supervisor logs it: a handler could delay the end
             os._exit(1)
         return 0.05

@@ -1,4 +1,4 @@
-"""What a supervisor does in the database: beat for its living children, and settle what the dead ones held."""
+"""The heartbeats of a supervisor: they extend the leases of its living children. See `settlement` for the dead ones."""
 
 from __future__ import annotations
 
@@ -11,23 +11,19 @@ from typing import Final
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import Connection, EngineConnection, wake_workers
-from django_pgqueue.lifecycle import Failed, Fate, Held, Moved
-from django_pgqueue.states import Outcome
+from django_pgqueue.db import EngineConnection
 
-from . import policy
-from .board import Board
-from .giving import give_back
+from .board import Board, Farewell, lease_clock
 from .link import Link
-from .maintenance import publish_crash
 from .options import Options
 from .pulse import Pulse
-from .refusals import Refusals
 from .registration import register
 
-DIED: Final = "the worker process died while it ran"
-UNWRITTEN: Final = "the attempt's end could not be stored before its worker process ended"
-OVERDUE: Final = "it ran past its timeout, and kept the whole worker process from running: killed with it"
+EXITED_AT_ONCE: Final = {
+    Farewell.LEASE_LOST: "the leases have ended, so it was ended",
+    Farewell.PROMOTED: "the database was promoted, so it exited",
+}
+"""Why a process ended before it could log that itself."""
 MARK_BEATS: Final = 4
 """A beat begins at the oldest id that was open this many beats ago, so as not to walk over all that closed since.
 Not at the last beat's: ids are drawn before the claim commits, and a claim may take two beats before it is given up."""
@@ -61,11 +57,8 @@ class Leases:
     def __init__(self, link: Link, options: Options) -> None:
         self.link = link
         self.options = options
-        self.to_settle: list[Process] = []
-        """Children that have ended, and may have left open executions."""
         self.beat_at = 0.0
         """When the next beat is due, by the monotonic clock."""
-        self.refusals = Refusals("the end of execution")
         self._record_at = 0.0
         self._connected_at = 0.0
         self._oldest_open: deque[int] = deque([0] * MARK_BEATS, maxlen=MARK_BEATS)
@@ -79,7 +72,7 @@ class Leases:
         beating_for = [process for process in children if process.worker_id and not process.silent]
         if time.monotonic() < self.beat_at or not beating_for:
             return
-        sent_at = time.monotonic()
+        sent_at, lease_from = time.monotonic(), lease_clock()
         lease_seconds = get_settings().LEASE
         worker_ids = [process.worker_id for process in beating_for]
         started_ids = [execution_id for process in beating_for for execution_id in process.board.running()]
@@ -101,7 +94,7 @@ class Leases:
         found = Counter(beat.worker_id for beat in beats)
         for process in beating_for:
             process.board.found_open(found[process.worker_id])
-            process.board.hold_until(sent_at + lease_seconds)
+            process.board.hold_until(lease_from + lease_seconds)
         self.beat_at = sent_at + get_settings().beat_seconds
 
     def _first_id(self, started_ids: Iterable[int]) -> int:
@@ -117,58 +110,6 @@ class Leases:
         for worker_id, process in living.items():
             if worker_id not in registered:
                 register(connection, self.options, process.pid, worker_id)
-
-    def settle(self) -> None:
-        """Close what ended children held: charged with the crash if it had started, given back if not."""
-        for process in list(self.to_settle):
-            if not process.worker_id or self._settle_one(process):
-                self.to_settle.remove(process)
-
-    def _settle_one(self, process: Process) -> bool:
-        """Settle one child; say whether all of it could be, for another session may hold a row locked."""
-        started = _guilty(process)
-        error = OVERDUE if process.overdue else DIED
-        with self.link.use() as connection:
-            held = lifecycle.open_executions(connection, process.worker_id)
-            crashed = {one.execution_id: one for one in held if one.execution_id in started and one.task_name}
-            ended = process.board.unwritten() - set(crashed)
-            counted = {one.execution_id: one for one in held if one.execution_id in ended and one.task_name}
-            moves = give_back(connection, [one for one in held if one.execution_id not in crashed | counted])
-            if crashed or counted:
-                rows = [_crash(one, error) for one in crashed.values()] + [_unwritten(one) for one in counted.values()]
-                charged = self._fail(connection, rows)
-                for execution_id, moved in charged.items():
-                    if execution_id in crashed:
-                        publish_crash(crashed[execution_id], moved, connection.alias, error=error, rescued=False)
-                moves |= charged
-                wake_workers(connection)
-            lifecycle.unregister_worker(connection, process.worker_id)
-        return not any(moved.fate is Fate.LOCKED for moved in moves.values())
-
-    def _fail(self, connection: Connection, rows: list[Failed]) -> dict[int, Moved]:
-        """Close executions as failed; one that the database refuses stays open, and its lease runs out."""
-        charged, refused = lifecycle.divided(connection, rows, lambda part: lifecycle.fail(connection, part))
-        for row, error in refused:
-            self.refusals.note(row.key.execution_id, error)
-        return charged
-
-
-def _guilty(process: Process) -> set[int]:
-    """Return the executions to charge with a child's end: those it was killed for, or all that had started in it."""
-    if process.overdue:
-        return set(process.overdue)
-    return set() if process.expected_to_end else set(process.board.suspects())
-
-
-def _crash(held: Held, error: str) -> Failed:
-    delay_seconds = policy.delay_after_crash(held._replace(started=True))
-    return Failed(held.key, Outcome.CRASHED, delay_seconds, None, 0.0, error=error)
-
-
-def _unwritten(held: Held) -> Failed:
-    """Return the end of an execution whose own end could not be written: it counts, so that repeats are bounded."""
-    delay_seconds = policy.delay_after_crash(held._replace(started=False))
-    return Failed(held.key, Outcome.FAILED, delay_seconds, None, 0.0, error=UNWRITTEN)
 
 
 def how_it_died(exit_code: int) -> str:

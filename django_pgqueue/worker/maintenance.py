@@ -271,21 +271,27 @@ def kinds() -> Iterator[Kind]:
                 yield Kind(name, state, seconds, [])
 
 
+def log_crash(held: Held, moved: Moved, error: str) -> None:
+    """Log what was done with an execution whose worker was lost, and how that showed."""
+    if moved.fate is Fate.DONE:
+        logger.warning(
+            "job %s (%s), attempt %d: %s; now %s",
+            held.job_id,
+            registry.in_words(held.task_name),
+            held.attempt,
+            error,
+            moved.state,
+            extra={"job_id": held.job_id, "task": held.task_name, "queue": held.queue_name, "attempt": held.attempt},
+        )
+
+
 def publish_crash(
     held: Held, moved: Moved, database: str, *, error: str, rescued: bool, events: Events = IN_THIS_THREAD
 ) -> None:
     """Log and publish what was done with an execution whose worker was lost, and how that showed."""
     if moved.fate is not Fate.DONE:
         return
-    logger.warning(
-        "job %s (%s), attempt %d: %s; now %s",
-        held.job_id,
-        registry.in_words(held.task_name),
-        held.attempt,
-        error,
-        moved.state,
-        extra={"job_id": held.job_id, "task": held.task_name, "queue": held.queue_name, "attempt": held.attempt},
-    )
+    log_crash(held, moved, error)
     job: dict[str, Any] = {"job_id": held.job_id, "database": database}
     about: dict[str, Any] = {**job, "execution_id": held.execution_id, "attempt": held.attempt}
     if rescued:

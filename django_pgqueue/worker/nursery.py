@@ -5,6 +5,8 @@ tasks loaded, no thread and no connection, and forks in milliseconds. For each p
 file descriptors: the cell's end of a socket pair, that jobs go through; a pipe, to which the nursery writes the cell's
 pid and, when it ends, its wait status; and a pipe for the cell's stack (see `cell`).
 
+It also kills its worker process if that goes on after the end of its leases (see `dead_mans_switch`).
+
 It ends with its worker process, and so do the cells with it: on Linux by the kernel's doing, whatever state they are
 in; elsewhere the nursery sees the socket's end, and kills them.
 """
@@ -14,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import logging
 import os
 import select
 import signal
@@ -25,8 +26,8 @@ import threading
 from typing import Final, NoReturn
 
 from . import cell, hygiene
-
-logger = logging.getLogger("django_pgqueue.worker")
+from .board import Board
+from .dead_mans_switch import is_due, kill_all, seconds_until_look
 
 WORD: Final = struct.Struct("=i")
 NO_CELL: Final = -1
@@ -39,7 +40,7 @@ PR_SET_PDEATHSIG: Final = 1
 class Nursery:
     """The worker process's side of it."""
 
-    def __init__(self, alias: str) -> None:
+    def __init__(self, alias: str, board: Board) -> None:
         self.is_gone = False
         """Whether the process has ended, or does not answer, so that no more cells can be made."""
         self._lock = threading.Lock()
@@ -51,7 +52,7 @@ class Nursery:
             try:
                 self._socket.close()
                 _die_with(parent)
-                _main(theirs, alias)
+                _main(theirs, alias, board, parent)
             finally:
                 os._exit(1)
         theirs.close()
@@ -98,8 +99,8 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
     return ends
 
 
-def _main(orders: socket.socket, alias: str) -> NoReturn:
-    """Be the nursery: fork at each order, tell of each death, until the worker process is gone."""
+def _main(orders: socket.socket, alias: str, board: Board, worker: int) -> NoReturn:
+    """Be the nursery: fork at each order, tell of each death, until the worker process is gone or must not go on."""
     hygiene.close_for_good()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -107,7 +108,10 @@ def _main(orders: socket.socket, alias: str) -> NoReturn:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     statuses: dict[int, int] = {}
     while True:
-        ready, _, _ = select.select([orders.fileno(), reader], [], [])
+        ready, _, _ = select.select([orders.fileno(), reader], [], [], seconds_until_look(board))
+        if is_due(board):
+            kill_all(board, worker, list(statuses))
+            break
         if reader in ready:
             os.read(reader, 4096)
             _tell_of_deaths(statuses)
@@ -117,7 +121,8 @@ def _main(orders: socket.socket, alias: str) -> NoReturn:
                 break
             _fork(orders, alias, descriptors, statuses, [reader, writer])
     for pid in statuses:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     os._exit(0)
 
 
@@ -126,16 +131,13 @@ def _fork(orders: socket.socket, alias: str, descriptors: list[int], statuses: d
     parent = os.getpid()
     try:
         pid = os.fork()
-    except OSError:
-        logger.exception("no process can be started for an isolated job")
+    except OSError:  # the worker process logs it, because a log handler may block
         pid = NO_CELL
     if pid == 0:
         try:
             _leave_behind(orders, [*statuses.values(), status, *own])
             _die_with(parent)
             cell.main(socket.socket(fileno=jobs), stack, alias)
-        except BaseException:
-            logger.exception("a process for isolated jobs failed")
         finally:
             os._exit(1)
     os.close(jobs)

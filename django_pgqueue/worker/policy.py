@@ -29,15 +29,17 @@ def delay_after_failure(claimed: Claimed, exception: BaseException | None, *, in
     return _delay(claimed.task_name, claimed.attempt, claimed.max_attempts, exception, in_time=in_time)
 
 
-def delay_after_crash(held: Held) -> float | None:
+def delay_after_crash(held: Held, *, by_default: bool = False) -> float | None:
     """Return the seconds until the next attempt of a job whose worker was lost, or None for no more.
 
     Only a job that had started is charged with the loss, and has `CRASH_BUDGET` of them. After the first it is due at
     once: a machine was lost, more likely than not, and where the job is to blame it runs isolated from now on.
+    `by_default` calls no function of the application.
     """
     if held.started and held.crashes + 1 >= get_settings().CRASH_BUDGET:
         return None
-    delay_seconds = _delay(held.task_name or "", held.attempt, held.max_attempts, None, in_time=True)
+    task_name = "" if by_default else held.task_name or ""
+    delay_seconds = _delay(task_name, held.attempt, held.max_attempts, None, in_time=True)
     return delay_seconds if delay_seconds is None or held.crashes else 0.0
 
 

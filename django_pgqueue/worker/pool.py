@@ -18,6 +18,7 @@ from django_pgqueue.conf import get_settings
 
 from .board import ELSEWHERE
 from .deadlines import Deadlines
+from .ending_processes import EndingProcesses
 from .hand import Hand
 from .isolated import IsolatedAttempt
 from .loop_slots import LoopSlots
@@ -59,6 +60,7 @@ class Pool:
         """Where jobs tell how far they are; the completer's, where there is one."""
         self.jobs: SimpleQueue[int | None] = SimpleQueue()
         self.deadlines = Deadlines(self.time_out, self.cancel, self.give_up)
+        self.ending_processes = EndingProcesses()
         self.threads = [ThreadSlot(self, slot) for slot in range(self.concurrency)]
         self.loop = LoopSlots(self, first_slot=self.concurrency)
         self._given_up = 0
@@ -131,6 +133,13 @@ class Pool:
             attempt = thread.attempt
             if isinstance(attempt, IsolatedAttempt):
                 thread.interrupt(attempt.claimed.execution_id)
+
+    def close_cells(self) -> None:
+        """Have the processes end that wait for isolated jobs, and wait, a few seconds at most, until they have."""
+        for thread in self.threads:
+            if not isinstance(thread.attempt, IsolatedAttempt):
+                thread.close_cell()
+        self.ending_processes.wait()
 
     def time_out(self, execution_id: int) -> bool:
         """Make a running job stop for its time is over: `TaskTimeout` raised in a thread, a coroutine cancelled.

@@ -1,11 +1,11 @@
 """The parent of the worker processes: always there, for one too.
 
 It beats for its children, because C code that keeps the interpreter to itself stops a thread's beat, and a process of
-its own is the only one that sees a child die at once. It has no threads, so that forking is safe.
+its own is the only one that sees a child die at once. It has no threads, so that forking is safe. It calls no code of
+the application and no log handler, because these may block: `settlement` and `log_process` do, in other processes.
 
-A child that dies has its executions settled without waiting for leases: those that had started are charged with the
-crash, those that had not are given back uncounted. A child that has shown no life for ten minutes is no longer beaten
-for, and is killed.
+A child that dies has its executions settled without waiting for leases. A child that has shown no life for ten minutes
+is no longer beaten for, and is killed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from django_pgqueue.conf import get_settings
 
 from . import child, hygiene, watchdog
 from .allowance import Allowance
-from .board import Board, Farewell
+from .board import Board, Farewell, lease_clock
 from .health import HealthFile
-from .leases import Leases, Process, how_it_died
+from .helper_processes import HelperProcesses
+from .leases import EXITED_AT_ONCE, Leases, Process, how_it_died
 from .link import Link
 from .options import Options
 from .pulse import Pulse, pulse
@@ -65,10 +66,12 @@ class Supervisor:
         self._spawned = 0
         self.leases = Leases(self.link, options)
         self.health = HealthFile(options.health_file, self.children, lambda: self.stopping_since is not None)
+        self.helpers = HelperProcesses(self.link, self.health, self._leave_behind)
         self._wake_reader, self._wake_writer = socket.socketpair()
 
     def run(self) -> int:
         """Work until told to stop, or drained; return the exit code: 0 if nothing is left in hand."""
+        self.helpers.log.start()
         self.health.start()
         self._listen_to_signals()
         self._wait_for_migrations()
@@ -76,9 +79,9 @@ class Supervisor:
         while not self._is_over():
             self._sleep()
             self._turn()
-        self._survive(self.leases.settle)
+        self.helpers.settle_at_end(self._survive, self._nap_and_reap)
         self._close()
-        return 0 if not self.leases.to_settle else 1
+        return 0 if not self.helpers.settlement.ended else 1
 
     def _close(self) -> None:
         signal.set_wakeup_fd(-1)
@@ -86,6 +89,7 @@ class Supervisor:
         self._wake_writer.close()
         self.health.close()
         self.link.close()
+        self.helpers.log.close()
 
     def _is_over(self) -> bool:
         if self.children:
@@ -100,19 +104,22 @@ class Supervisor:
         self._reap()
         self._spawn_missing()
         self._survive(lambda: self.leases.beat(self.children.values()))
-        self._survive(self.leases.settle)
+        self._survive(self.helpers.settlement.tick)
         watchdog.look_after(self.children.values())
         self._enforce_grace()
         trouble.settle()
+        self.helpers.log.look_after()
 
-    def _survive(self, step: Callable[[], None]) -> None:
-        """Run a step that needs the database; it comes round again if that is away."""
+    def _survive(self, step: Callable[[], None]) -> bool:
+        """Run a step that needs the database; it comes round again if that is away. Return whether it was not."""
         try:
             step()
+            return True
         except (psycopg.Error, OSError) as error:
             self.leases.put_off(1.0)
             pulse.erred()
             trouble.report("supervisor", error)
+            return False
 
     # ---------------------------------------------------------------- signals
 
@@ -155,6 +162,10 @@ class Supervisor:
         """Sleep, but not through a signal or a child's end."""
         if select.select([self._wake_reader], [], [], seconds)[0]:
             self._wake_reader.recv(4096)
+
+    def _nap_and_reap(self, seconds: float) -> None:
+        self._nap(seconds)
+        self._reap()
 
     # ---------------------------------------------------------------- children
 
@@ -212,7 +223,7 @@ class Supervisor:
     def _fork(self, place: int) -> Process:
         allowance = Allowance(self.options.concurrency, self._retiring_at(place))
         board = Board(child.slots(self.options))
-        board.hold_until(time.monotonic() + get_settings().LEASE)
+        board.hold_until(lease_clock() + get_settings().LEASE)
         own_pulse = Pulse()
         reader, writer = os.pipe()
         try:
@@ -224,7 +235,8 @@ class Supervisor:
             raise
         if pid == 0:
             try:
-                self._leave_behind(writer)
+                os.close(writer)
+                self._leave_behind()
                 pulse.become(own_pulse)
                 child.main(self.options, board, reader, allowance)
             finally:
@@ -234,38 +246,42 @@ class Supervisor:
         self.children[pid] = process
         return process
 
-    def _leave_behind(self, writer: int) -> None:
-        """In a child just forked: let go of what is the supervisor's, so that its end is seen as the pipe's."""
-        os.close(writer)
+    def _leave_behind(self) -> None:
+        """In a process just forked: let go of what is the supervisor's, so that its end is seen as the pipes' end."""
         for sibling in self.children.values():
             os.close(sibling.orders)
+        self.helpers.log.close_pipe()
         self.link.forget_in_child()
 
     def _reap(self) -> None:
-        while self.children:
+        while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
-            process = self.children.pop(pid, None)
-            if process is not None:
-                self._ended(process, os.waitstatus_to_exitcode(status))
+            exit_code = os.waitstatus_to_exitcode(status)
+            if pid in self.children:
+                self._ended(self.children.pop(pid), exit_code)
+            else:
+                self.helpers.reaped(pid, exit_code)
 
     def _ended(self, process: Process, exit_code: int) -> None:
         os.close(process.orders)
         process.board.mark_gone()
         farewell = process.board.farewell
         process.expected_to_end |= farewell is not Farewell.NONE
-        self.leases.to_settle.append(process)
+        self.helpers.settlement.ended.append(process)
         if farewell is Farewell.RECYCLED:
             logger.info("worker process %d is replaced", process.pid)
+        elif farewell in EXITED_AT_ONCE:
+            logger.critical("worker process %d: %s; its jobs are given back", process.pid, EXITED_AT_ONCE[farewell])
         elif not process.expected_to_end:
             logger.error("worker process %d died (%s)", process.pid, how_it_died(exit_code))
         elif farewell is Farewell.STUCK:
             logger.error("worker process %d could not go on: its jobs are given back", process.pid)
-        if farewell in (Farewell.NONE, Farewell.LEASE_LOST, Farewell.STUCK):
+        if farewell in (Farewell.NONE, Farewell.STUCK) or farewell in EXITED_AT_ONCE:
             self._pause_before_restart(process)
         if self.options.drain and farewell is not Farewell.DRAINED:
             self._spawned -= 1

@@ -84,6 +84,7 @@ class ThreadSlot(threading.Thread):
             cell, self.cell = self.cell, None
             if cell is not None:
                 cell.close()
+                self.pool.ending_processes.add(cell)
 
     # ---------------------------------------------------------------- from other threads
 

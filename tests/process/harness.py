@@ -50,6 +50,13 @@ def django(*arguments: str, database: dict[str, Any] | None = None, **options: A
     return done.stdout
 
 
+def command_of(pid: int) -> str:
+    """The name of a process, or nothing if it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
 class Worker:
     """`manage.py runworker` under this test's control."""
 
@@ -77,6 +84,11 @@ class Worker:
     @property
     def children(self) -> list[int]:
         """The worker processes under the supervisor, the oldest first."""
+        return [pid for pid in self.forked if not command_of(pid).startswith("pgqueue-")]
+
+    @property
+    def forked(self) -> list[int]:
+        """All processes that the supervisor has forked, its helpers included."""
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 
@@ -132,7 +144,7 @@ class Worker:
 
     def end(self) -> None:
         """End it and its children, whatever state they are in."""
-        children = self.children
+        children = self.forked
         for pid in [self.process.pid, *children]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -219,9 +219,10 @@ MAKE_ONE = """
 import os, signal, time
 import django
 django.setup()
+from django_pgqueue.worker.board import Board
 from django_pgqueue.worker.nursery import Nursery
 os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
-nursery = Nursery("default")  # kept: with it the processes end that it has made
+nursery = Nursery("default", Board(1))  # kept: with it the processes end that it has made
 cell = nursery.new_cell()
 deadline = time.monotonic() + 10
 while os.getpgid(cell.pid) != cell.pid and time.monotonic() < deadline:

@@ -10,6 +10,7 @@ from django_pgqueue.worker.leases import Leases, Process, how_it_died
 from django_pgqueue.worker.link import Link
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.service import Service
+from django_pgqueue.worker.settlement import settle
 from django_pgqueue.worker.trouble import trouble
 from tests import helpers
 
@@ -99,8 +100,7 @@ def test_what_is_charged_with_a_crash_is_recorded_as_started(engine, leases, pro
     helpers.make_jobs(engine, 2)
     ran, waited = helpers.claim_all(engine, worker_id=process.worker_id, free_slots=0)
     process.board.started(0, ran.execution_id)
-    leases.to_settle.append(process)
-    leases.settle()
+    settle(leases.link, process, by_default=False)
     charged, given_back = (helpers.execution_row(engine, one.execution_id) for one in (ran, waited))
     assert (charged["outcome"], given_back["outcome"]) == ("crashed", "released")
     assert helpers.job_row(engine, ran.job_id)["crashes"] == 1
