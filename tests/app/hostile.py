@@ -24,10 +24,10 @@ MODULES = ["tests.app.hostile"]
 class HostileText(str):
     """Text whose methods fail."""
 
-    def replace(self, *args: object) -> str:  # type: ignore[override]
+    def replace(self, *args: object) -> str:
         raise SystemExit("replace")
 
-    def encode(self, *args: object) -> bytes:  # type: ignore[override]
+    def encode(self, *args: object) -> bytes:
         raise SystemExit("encode")
 
 
@@ -94,7 +94,7 @@ class SnoozeExits(Snooze):
         Exception.__init__(self)
 
     @property
-    def after_seconds(self) -> float:  # type: ignore[override]
+    def after_seconds(self) -> float:
         raise GeneratorExit
 
 
