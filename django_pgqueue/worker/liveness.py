@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from django_pgqueue.conf import get_settings
 
+from .background_log import background_log
 from .board import Board, Farewell
 from .callbacks import CallbackRunner
 from .completer import Completer
@@ -25,8 +25,6 @@ from .service import Service
 logger = logging.getLogger("django_pgqueue.worker")
 
 CHECK_SECONDS: Final = 1.0
-LAST_WORD_SECONDS: Final = 1.0
-
 ROUND_SECONDS: Final = 60.0
 """How long one round of a service may take, or a lease if that is longer. Statements have half a lease."""
 COMPLETION_SECONDS: Final = 15.0
@@ -66,10 +64,8 @@ class Liveness:
     def _end(self, problem: str) -> NoReturn:
         """End the process, so that the supervisor gives back what it holds, and replaces it."""
         self.board.say_farewell(Farewell.STUCK)
-        words = ("worker process %d cannot go on, and ends: %s", os.getpid(), problem)
-        last_word = threading.Thread(target=logger.critical, args=words, daemon=True)
-        last_word.start()
-        last_word.join(LAST_WORD_SECONDS)  # a log handler may be what hangs
+        logger.critical("worker process %d cannot go on, and ends: %s", os.getpid(), problem)
+        background_log.flush()
         os._exit(1)
 
     def problem(self) -> str | None:
