@@ -111,9 +111,18 @@ class DeadExits(StrExits, Dead):
 
 
 EXCEPTIONS: dict[str, type[BaseException]] = {
-    **{"str": StrExits, "text": StrIsHostile, "class": ClassExits, "meta": MetaExits, "module": ModuleIsHostile},
-    **{"attributes": AttributesExit, "snooze": SnoozeExits, "retry": RetryOfText, "dead": DeadExits},
-    **{"exit": SystemExit, "cancelled": asyncio.CancelledError, "generator": GeneratorExit},
+    "str": StrExits,
+    "text": StrIsHostile,
+    "class": ClassExits,
+    "meta": MetaExits,
+    "module": ModuleIsHostile,
+    "attributes": AttributesExit,
+    "snooze": SnoozeExits,
+    "retry": RetryOfText,
+    "dead": DeadExits,
+    "exit": SystemExit,
+    "cancelled": asyncio.CancelledError,
+    "generator": GeneratorExit,
 }
 
 
