@@ -132,10 +132,14 @@ class HealthFile:
 
 
 def _completions_are_stuck(process: Process) -> bool:
-    """Whether a process cannot write the ends of jobs, although the database answers others."""
-    behind_seconds = process.pulse.completions_behind_seconds or 0.0
-    has_lease = process.board.lease_left_seconds > get_settings().LEASE / 2
-    return behind_seconds > COMPLETIONS_STUCK_SECONDS and has_lease
+    """Whether a process cannot write the ends of jobs, although the database has answered others since."""
+    behind_seconds = process.pulse.completions_behind_seconds
+    if behind_seconds is None or behind_seconds < COMPLETIONS_STUCK_SECONDS:
+        return False
+    beat_age_seconds = get_settings().LEASE - process.board.lease_left_seconds
+    rescue_age_seconds = process.pulse.ages_seconds["rescue"]
+    answer_age_seconds = min(beat_age_seconds, float("inf") if rescue_age_seconds is None else rescue_age_seconds)
+    return answer_age_seconds < behind_seconds - 1.0
 
 
 def _about(process: Process) -> dict[str, Any]:

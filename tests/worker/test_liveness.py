@@ -1,0 +1,277 @@
+"""How a worker process finds out that it cannot go on: services that die or hang, completions that are stuck."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+
+import pytest
+
+from django_pgqueue.worker import bounded, policy
+from django_pgqueue.worker.board import Board
+from django_pgqueue.worker.bounded import call_in_time
+from django_pgqueue.worker.callbacks import CallbackRunner
+from django_pgqueue.worker.completer import Completer
+from django_pgqueue.worker.describe import message
+from django_pgqueue.worker.executor import Attempt
+from django_pgqueue.worker.health import HealthFile
+from django_pgqueue.worker.leases import Process
+from django_pgqueue.worker.link import Link
+from django_pgqueue.worker.liveness import Liveness
+from django_pgqueue.worker.notes import Notes
+from django_pgqueue.worker.report import Ending, Report
+from django_pgqueue.worker.service import Service
+from tests import helpers
+from tests.app import hostile
+from tests.helpers import wait_until
+
+EVIL = [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException]
+
+
+class Raising(Service):
+    """A loop that raises wherever its code can."""
+
+    def __init__(self, kind: type[BaseException]) -> None:
+        super().__init__("raising")
+        self.kind = kind
+        self.rounds = 0
+        self.naps = 0
+
+    def tick(self):
+        self.rounds += 1
+        raise self.kind
+
+    def _sleep(self, timeout_seconds):
+        self.naps += 1
+        raise self.kind
+
+    def at_end(self):
+        raise self.kind
+
+    def _pause_after(self, error):
+        super()._report(error, 0.0)
+        return 0.0
+
+
+@pytest.mark.parametrize("kind", EVIL)
+def test_service_survives_whatever_its_round_raises(kind):
+    service = Raising(kind)
+    service.start()
+    wait_until(lambda: service.rounds > 3 and service.naps > 3)
+    service.stop()
+    service.join(5.0)
+    assert not service.is_alive()
+
+
+class Hanging(Service):
+    """A loop whose round lasts until the test ends."""
+
+    def __init__(self) -> None:
+        super().__init__("hanging")
+        self.entered, self.release = threading.Event(), threading.Event()
+
+    def tick(self):
+        self.entered.set()
+        self.release.wait(60)
+        return 60.0
+
+
+class NoPool:
+    """Slots without threads."""
+
+    def replace_dead_threads(self):
+        pass
+
+
+@pytest.fixture
+def board():
+    board = Board(1)
+    board.hold_until(time.monotonic() + 60.0)
+    return board
+
+
+@pytest.fixture
+def completer():
+    completer = Completer(Link("default", "completer"))
+    completer._answered()
+    return completer
+
+
+def watch_over(board, completer, *services):
+    return Liveness(services, completer, CallbackRunner(), NoPool(), board)
+
+
+def test_service_stuck_in_one_round_is_found(board, completer):
+    service = Hanging()
+    service.start()
+    try:
+        assert service.entered.wait(10)
+        watcher = watch_over(board, completer, service)
+        assert watcher.problem() is None
+        service._busy_since -= 61.0
+        assert "pgqueue-hanging has been in one round for 61 s" in watcher.problem()
+        service.progressed()
+        assert watcher.problem() is None, "it gets on, if slowly"
+    finally:
+        service.release.set()
+        service.stop()
+
+
+def test_service_that_sleeps_is_not_stuck(board, completer):
+    service = Hanging()
+    service.release.set()
+    service.start()
+    wait_until(lambda: service.entered.is_set() and service.busy_seconds == 0.0)
+    assert watch_over(board, completer, service).problem() is None
+    service.stop()
+    service.join(5.0)
+    assert watch_over(board, completer, service).problem() is None, "it was told to stop"
+
+
+def report(finished_ago: float) -> Report:
+    finished_at = time.monotonic() - finished_ago
+    claimed = type("Claimed", (), {"execution_id": 1, "arguments": ""})
+    return Report(claimed, Ending.SUCCEEDED, finished_at, finished_at)
+
+
+def test_completer_is_behind_until_it_has_connected():
+    assert Completer(Link("default", "completer")).is_behind
+
+
+def test_completer_with_an_old_report_is_behind(completer):
+    assert not completer.is_behind
+    completer.pending.append(report(finished_ago=0.5))
+    completer._answered_at -= 100.0
+    assert not completer.is_behind, "it waits for half a second"
+    completer.pending.append(report(finished_ago=0.0))
+    completer.pending[0].finished_at -= 1.0
+    assert completer.is_behind
+
+
+def test_completer_in_a_flood_is_not_behind(completer):
+    """Thousands wait for their turn, for seconds; as long as batches are written, claims go on."""
+    completer.pending.extend(report(finished_ago=5.0) for _ in range(3000))
+    assert not completer.is_behind
+    completer._answered_at -= 1.1
+    assert completer.is_behind
+    completer._answered()
+    assert not completer.is_behind
+
+
+def test_stuck_completions_end_the_process_after_a_lease(board, completer, monkeypatch):
+    watcher = watch_over(board, completer)
+    completer.pending.append(report(finished_ago=5.0))
+    completer._answered_at -= 100.0
+    assert watcher.problem() is None
+    watcher._stuck_since -= 59.0
+    assert watcher.problem() is None
+    watcher._stuck_since -= 2.0
+    assert "could not write how 1 jobs ended" in watcher.problem()
+    completer._answered()
+    assert watcher.problem() is None
+    assert watcher._stuck_since is None
+
+
+def test_stuck_completions_of_an_outage_wait(board, completer):
+    """The leases are not extended either: what waits is written when the database is back."""
+    watcher = watch_over(board, completer)
+    completer.pending.append(report(finished_ago=5.0))
+    completer._answered_at -= 100.0
+    watcher.problem()
+    board.hold_until(time.monotonic() + 20.0)
+    watcher._stuck_since -= 1000.0
+    assert watcher.problem() is None
+    assert watcher._stuck_since is None
+
+
+def test_check_comes_once_a_second(board, completer, monkeypatch):
+    watcher = watch_over(board, completer)
+    assert not watcher.check()
+    watcher._checked_at -= 1.1
+    assert watcher.check()
+    assert not watcher.check()
+
+
+# ------------------------------------------------------------------------------- the health file
+
+
+@pytest.mark.parametrize(
+    ("behind_seconds", "beat_ago", "status"),
+    [(None, 1.0, "waiting"), (1.0, 0.1, "waiting"), (5.0, 0.5, "completions stuck"), (5.0, 10.0, "waiting")],
+)
+def test_health_status_says_that_completions_are_stuck(behind_seconds, beat_ago, status):
+    """Not while nobody has had an answer since: then the database is away."""
+    process = Process(Board(1), 1, 0)
+    now = time.monotonic()
+    process.board.hold_until(now - beat_ago + 60.0)
+    process.pulse.completions_behind(None if behind_seconds is None else now - behind_seconds)
+    report = HealthFile(None, {1: process}, lambda: False).report()
+    assert report["status"] == status
+    [about] = report["processes"]
+    assert about["completions_behind_seconds"] == behind_seconds
+    assert about["completion_age_seconds"] is None
+
+
+# ------------------------------------------------------------------------------- code of the application
+
+
+@pytest.mark.parametrize("name", hostile.EXCEPTIONS)
+def test_hostile_exception_is_reported(committing, engine, name):
+    helpers.make_job(engine, task_name=hostile.raise_hostile.name, max_attempts=1)
+    attempt = Attempt(helpers.claim_one(engine), "default", Notes())
+    try:
+        hostile.raise_hostile.func(name)
+    except BaseException as exception:  # noqa: BLE001 -- what it raises is what is tested
+        report = attempt.ended_by(exception)
+    assert report.claimed is attempt.claimed
+    assert report.ending in (Ending.FAILED, Ending.SNOOZED)
+    assert type(report.error) is type(report.exception_class) is type(report.traceback) is str
+
+
+def test_hostile_text_is_made_plain():
+    assert message(hostile.StrIsHostile()) == "hostile"
+    assert message(hostile.StrExits()) == "<StrExits whose __str__ raised SystemExit>"
+
+
+@pytest.fixture
+def with_backoff(monkeypatch):
+    """Give the task another backoff."""
+
+    def change(backoff):
+        task = copy.copy(hostile.raise_hostile)
+        object.__setattr__(task, "backoff", backoff)
+        monkeypatch.setattr(policy.registry, "get", lambda name: task)
+
+    return change
+
+
+@pytest.mark.parametrize("name", hostile.BACKOFFS)
+def test_hostile_backoff_is_replaced_by_the_default(committing, engine, with_backoff, name):
+    with_backoff(hostile.BACKOFFS[name])
+    helpers.make_job(engine, task_name=hostile.raise_hostile.name)
+    claimed = helpers.claim_one(engine)
+    for delay_seconds in (
+        policy.delay_after_failure(claimed, RuntimeError()),
+        policy.delay_after_crash(policy.as_held(claimed)._replace(crashes=1)),
+    ):
+        assert type(delay_seconds) is float
+        assert 30.0 <= delay_seconds <= 39.0
+
+
+def test_hanging_backoff_is_given_up_in_time(committing, engine, with_backoff, monkeypatch):
+    with_backoff(hostile.hangs)
+    monkeypatch.setattr(policy, "BACKOFF_SECONDS", 0.05)
+    helpers.make_job(engine, task_name=hostile.raise_hostile.name)
+    held = policy.as_held(helpers.claim_one(engine))._replace(crashes=1)
+    before = threading.active_count()
+    for _ in range(10):
+        assert 30.0 <= policy.delay_after_crash(held) <= 39.0
+    assert threading.active_count() <= before + bounded.HANGING_LIMIT
+    bounded._hanging.clear()
+
+
+def test_call_in_time_returns_and_raises_what_the_function_does():
+    assert call_in_time(lambda: 7, 10.0) == 7
+    with pytest.raises(ZeroDivisionError):
+        call_in_time(lambda: 1 // 0, 10.0)
