@@ -81,6 +81,6 @@ job_rescued = TaskSignal()
 """Arguments: job_id, database, execution_id, attempt."""
 worker_stopping = Signal()
 """Sent once in a process that runs jobs, before its `atexit` functions and after its last job, so that receivers can
-flush what they buffer. Receivers and functions together have 5 seconds. The sender is None.
+flush what they buffer. Receivers and functions together have 3 seconds. The sender is None.
 
 Arguments: kind ("worker": a worker process; "isolated": a process for isolated jobs), database."""

@@ -19,7 +19,7 @@ from django_pgqueue import signals
 from .background_log import background_log
 from .process_signals import TIMERS
 
-EXIT_SECONDS: Final = 5.0
+EXIT_SECONDS: Final = 3.0
 """How long receivers of `worker_stopping` and functions of `atexit` may take together."""
 
 

@@ -871,3 +871,54 @@ def raise_lease_lost() -> None:
     from django_pgqueue import LeaseLost
 
     raise LeaseLost("as if")
+
+
+# ------------------------------------------------------------------------------- what ends or blocks a process
+
+
+def exit_in_backoff(attempt: int, exception: BaseException | None) -> float:
+    """Exit, as no backoff should."""
+    raise SystemExit(0)
+
+
+def hang_in_backoff(attempt: int, exception: BaseException | None) -> float:
+    """Wait for ever."""
+    threading.Event().wait()
+    return 0.0
+
+
+@task(backoff=exit_in_backoff, max_attempts=3)
+def wait_with_exiting_backoff(path: str, started: str) -> str:
+    """Say that it started, then wait."""
+    return wait_for_file(path, 30, started)
+
+
+@task(backoff=hang_in_backoff, max_attempts=3)
+def wait_with_hanging_backoff(path: str, started: str) -> str:
+    """Do the same."""
+    return wait_for_file(path, 30, started)
+
+
+@task(backoff=0)
+def sleep_uninterrupted(seconds: float, started: str) -> None:
+    """Sleep in C code, where no exception arrives."""
+    Path(started).touch()
+    time.sleep(seconds)
+
+
+@task
+def leave_alarm(kind: str) -> None:
+    """Leave a timer, or send this process a signal, whose default action ends it."""
+    if kind == "alarm":
+        signal.alarm(1)
+    elif kind == "timers":
+        signal.setitimer(signal.ITIMER_PROF, 0.01, 0.01)
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    else:
+        os.kill(os.getpid(), getattr(signal, kind))
+
+
+@task(isolation="process")
+def isolated_noop() -> int:
+    """Return the process's id."""
+    return os.getpid()

@@ -67,16 +67,20 @@ class Worker:
         database: dict[str, Any] | None = None,
         prefix: Sequence[str] = (),
         variables: Mapping[str, str] = MappingProxyType({}),
+        stderr: int | None = None,
         **options: Any,
     ) -> None:
-        """Start one: `prefix` is a program that starts it, `variables` go into its environment, options to PGQUEUE."""
+        """Start one: `prefix` is a program that starts it, `variables` go into its environment, options to PGQUEUE.
+
+        What it writes is in the file `log`, except where `stderr` is another descriptor.
+        """
         self.log = log
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 [*prefix, sys.executable, "-m", "django", "runworker", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=output,
+                stderr=output if stderr is None else stderr,
                 env=environment(database, **options) | dict(variables),
                 start_new_session=True,
             )
@@ -99,7 +103,7 @@ class Worker:
 
     def wait_for_child(self) -> int:
         """Wait until a worker process runs, and return its pid."""
-        self.wait_until(lambda: self.children)
+        self.wait_until(lambda: set(self.forked) > set(self.children) != set())  # a helper gets its name after its fork
         return self.children[0]
 
     def wait_until(self, condition: Callable[[], Any], seconds: float = 20) -> Any:
@@ -111,9 +115,9 @@ class Worker:
 
     def wait_until_ready(self) -> int:
         """Wait until its fetcher and listener are connected; return the pid of its first child."""
-        pid = self.wait_for_child()
+        self.wait_for_child()
         self.wait_until(lambda: "is ready" in self.said)
-        return pid
+        return self.wait_for_child()
 
     def send(self, number: int) -> None:
         """Send a signal to the supervisor alone."""

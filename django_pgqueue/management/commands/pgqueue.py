@@ -10,6 +10,7 @@ from django.db import connections
 
 from django_pgqueue import db, health
 from django_pgqueue.management import controlling
+from django_pgqueue.management.standard_streams import open_missing_streams
 from django_pgqueue.worker.maintenance import Pruner
 from django_pgqueue.worker.single import run_one
 
@@ -20,6 +21,11 @@ class Command(BaseCommand):
     """Everything a person does with the queue from a shell."""
 
     help = "Run and tend the job queue."
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Make sure that there are standard streams."""
+        open_missing_streams()
+        super().__init__(*args, **options)
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the subcommands."""
@@ -41,7 +47,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the subcommand."""
         if options["subcommand"] == "worker":
-            sys.exit(runworker.run(options, self.stdout))
+            runworker.end(runworker.run(options, self.stdout))
         if options["subcommand"] == "health":
             self._tell_health(options)
             return

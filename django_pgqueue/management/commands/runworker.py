@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
@@ -13,8 +15,10 @@ from django.db import DEFAULT_DB_ALIAS, connections, router
 from django_pgqueue import log, middleware, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.management import reloading
+from django_pgqueue.management.standard_streams import discard_unwritable_output, open_missing_streams
 from django_pgqueue.validation import NAME
 from django_pgqueue.worker import Options, Supervisor
+from django_pgqueue.worker.exit_functions import run_exit_functions
 
 
 def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
@@ -49,14 +53,24 @@ def run(told: dict[str, Any], stdout: OutputWrapper) -> int:
         raise CommandError(str(error)) from None
     log.enable()
     if told["verbosity"]:
-        stdout.write(banner(options))
-        stdout.flush()
+        with suppress(OSError):  # a full disk keeps no worker from its jobs
+            stdout.write(banner(options))
+            stdout.flush()
     supervisor = Supervisor(options)
     try:
         supervisor.health.write()
     except OSError as error:
         raise CommandError(f"--health-file cannot be written: {error}") from None
-    return supervisor.run()
+    code = supervisor.run()
+    discard_unwritable_output()
+    return code
+
+
+def end(code: int) -> NoReturn:
+    """Exit with this code; an exit function of the application that hangs delays that by a few seconds only."""
+    if not run_exit_functions(None, DEFAULT_DB_ALIAS):
+        os._exit(code)
+    sys.exit(code)
 
 
 def banner(options: Options) -> str:
@@ -132,10 +146,15 @@ class Command(BaseCommand):
     help = "Run jobs until told to stop by SIGTERM or SIGINT."
     requires_migrations_checks = False  # the worker waits for them, and says so
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Make sure that there are standard streams."""
+        open_missing_streams()
+        super().__init__(*args, **options)
+
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the worker's options."""
         add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run, and exit with the worker's code."""
-        sys.exit(run(options, self.stdout))
+        end(run(options, self.stdout))

@@ -1,0 +1,1 @@
+"""An app whose receivers, log handlers and exit functions misbehave as the environment asks: see `apps`."""

@@ -1,0 +1,151 @@
+"""Receivers, backoffs, log handlers and exit functions of the application stop nothing but themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from django_pgqueue.models import Execution, Job
+from tests.app import tasks
+
+from .harness import Worker
+from .test_isolation import succeeded
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Callable[[], list[str]]:
+    """What the hooks have noted so far."""
+    path = tmp_path / "notes"
+    return lambda: path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def start_with(start, tmp_path):
+    """Starts a worker with hooks of `tests.hooks`."""
+
+    def start_it(hooks, *arguments, **options):
+        variables = {"PGQUEUE_TEST_HOOKS": hooks, "PGQUEUE_TEST_HOOKS_FILE": str(tmp_path / "notes")}
+        return start(*arguments, variables=variables, **options)
+
+    return start_it
+
+
+def kill_runner_of(job: Job, worker: Worker, started: Path) -> None:
+    """Kill the worker process that runs a job."""
+    worker.wait_until(started.exists)
+    execution = Execution.objects.get(job=job, finished_at=None)
+    from django_pgqueue.models import Worker as Record
+
+    os.kill(Record.objects.get(pk=execution.worker_id).pid, signal.SIGKILL)
+
+
+def test_crash_with_slow_receiver_keeps_leases_of_others(start_with, notes, tmp_path):
+    """The receiver takes 10 s, which is longer than two leases."""
+    end, started, other_started = tmp_path / "end", tmp_path / "started", tmp_path / "other started"
+    crashing = tasks.wait_again.enqueue(str(tmp_path / "never"), str(started))
+    worker = start_with("slow_receiver", "--concurrency", "1", "--processes", "2", LEASE=4.0)
+    worker.wait_until(started.exists)
+    other = tasks.wait_for_file.enqueue(str(end), started=str(other_started))
+    worker.wait_until(other_started.exists)
+    kill_runner_of(crashing, worker, started)
+    worker.wait_until(lambda: "receiver ended" in notes(), 20)
+    end.touch()
+    worker.wait_until(lambda: succeeded(other))
+    assert Execution.objects.filter(job=other).count() == 1
+
+
+@pytest.mark.parametrize("hook", ["exiting_receiver", "raising_log_handler"])
+def test_crash_with_exiting_callback_keeps_supervisor(start_with, tmp_path, hook):
+    started, end = tmp_path / "started", tmp_path / "end"
+    job = tasks.wait_again.enqueue(str(end), str(started))
+    worker = start_with(hook)
+    kill_runner_of(job, worker, started)
+    end.touch()
+    worker.wait_until(lambda: succeeded(job))
+    assert Execution.objects.filter(job=job, outcome="crashed").count() == 1
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+
+
+@pytest.mark.parametrize("task", ["wait_with_exiting_backoff", "wait_with_hanging_backoff"])
+def test_crash_with_broken_backoff_uses_default(start_with, tmp_path, task):
+    started = tmp_path / "started"
+    job = getattr(tasks, task).enqueue(str(tmp_path / "never"), str(started))
+    worker = start_with("exit_functions", RESCUE_INTERVAL=60.0)
+    kill_runner_of(job, worker, started)
+    worker.wait_until(lambda: Execution.objects.filter(job=job, outcome="crashed").exists())
+    assert Job.objects.get(pk=job.pk).crashes == 1
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+
+
+def test_crash_with_blocked_log_handler_keeps_heartbeats(start_with, notes, tmp_path):
+    started, end, other_started = tmp_path / "started", tmp_path / "end", tmp_path / "other started"
+    job = tasks.wait_again.enqueue(str(tmp_path / "end"), str(started))
+    worker = start_with("blocking_log_handler", "--concurrency", "1", "--processes", "2")
+    worker.wait_until(started.exists)
+    other = tasks.wait_for_file.enqueue(str(end), started=str(other_started))
+    worker.wait_until(other_started.exists)
+    kill_runner_of(job, worker, started)
+    worker.wait_until(lambda: any("blocks" in line for line in notes()))
+    time.sleep(3)  # longer than a lease
+    end.touch()
+    worker.wait_until(lambda: succeeded(job, other))
+    assert Execution.objects.filter(job=other).count() == 1
+    began = time.monotonic()
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+    assert time.monotonic() - began < 8
+
+
+def test_worker_that_drains_runs_exit_functions(start_with, notes):
+    for _ in range(10):
+        tasks.noop.enqueue()
+        before = len(notes())
+        assert start_with("exit_functions", "--drain").has_drained()
+        new = notes()[before:]
+        [stopping] = [line for line in new if line.startswith("stopping worker")]
+        assert new.count(f"atexit {stopping.split()[-1]}") == 1
+
+
+@pytest.mark.parametrize("how", ["stop", "worn"])
+def test_isolated_process_that_ends_runs_exit_functions(start_with, notes, how):
+    jobs = [tasks.isolated_noop.enqueue() for _ in range(8)]
+    worker = start_with("exit_functions", "--concurrency", "4", *(["--max-rss-mb", "1"] if how == "worn" else []))
+    worker.wait_until(lambda: succeeded(*jobs))
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+    pids = {job.result for job in Job.objects.filter(pk__in=[job.pk for job in jobs])}
+    assert pids
+    for pid in pids:
+        assert notes().count(f"stopping isolated {pid}") == notes().count(f"atexit {pid}") == 1
+
+
+def test_exit_function_that_hangs_delays_stop_by_seconds(start_with):
+    job = tasks.isolated_noop.enqueue()
+    worker = start_with("hanging_exit_function")
+    worker.wait_until(lambda: succeeded(job))
+    began = time.monotonic()
+    worker.send(signal.SIGTERM)
+    worker.exit_code(30)
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("kind", ["alarm", "timers", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGHUP"])
+def test_signal_from_job_keeps_worker_process(start, kind):
+    worker = start("--concurrency", "2")
+    child = worker.wait_until_ready()
+    jobs = [tasks.leave_alarm.enqueue(kind) for _ in range(2)]
+    worker.wait_until(lambda: succeeded(*jobs))
+    time.sleep(1.5 if kind == "alarm" else 0.1)
+    after = tasks.pid.enqueue()
+    worker.wait_until(lambda: succeeded(after))
+    after.refresh_from_db()
+    assert after.result == child, worker.said

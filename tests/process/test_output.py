@@ -1,0 +1,96 @@
+"""Output that goes nowhere: closed streams, full disks, and a log pipe that nobody reads."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from django_pgqueue.models import Execution, Job
+from tests.app import tasks
+from tests.helpers import wait_until
+
+from .test_isolation import descendants, is_alive, succeeded
+
+pytestmark = pytest.mark.process
+
+CLOSED = {
+    "stdout closed": ">&-",
+    "stderr closed": "2>&-",
+    "stdout full": ">/dev/full",
+    "both full": ">/dev/full 2>&1",
+    "all closed": "<&- >&- 2>&-",
+}
+
+
+@pytest.mark.parametrize("redirection", CLOSED.values(), ids=CLOSED)
+def test_worker_without_output_works_and_stops_cleanly(start, redirection):
+    jobs = [tasks.isolated_noop.enqueue(), tasks.noop.enqueue()]
+    worker = start(prefix=("sh", "-c", f'exec "$@" {redirection}', "sh"))
+    worker.wait_until(lambda: succeeded(*jobs))
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+
+
+@pytest.fixture
+def full_pipe() -> Iterator[int]:
+    """The writing end of a pipe that is full, and that nobody reads."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 512)
+    os.set_blocking(writer, True)
+    yield writer
+    os.close(writer)
+    os.close(reader)
+
+
+def test_worker_with_full_log_pipe_completes_and_reruns_nothing(start, full_pipe, tmp_path):
+    """Each of these jobs makes the engine log a line, some of them with a traceback; none logs itself."""
+    jobs = [*[tasks.noop.enqueue() for _ in range(300)], *[tasks.isolated_noop.enqueue() for _ in range(3)]]
+    failing = [tasks.fail.using(max_attempts=1).enqueue() for _ in range(20)]
+    worker = start("--grace", "3", stderr=full_pipe)
+    worker.wait_until(lambda: succeeded(*jobs), 30)
+    worker.wait_until(lambda: Job.objects.filter(state="dead").count() == len(failing))
+    running = tasks.wait_for_file.enqueue(str(tmp_path / "end"), started=str(tmp_path / "started"))
+    worker.wait_until((tmp_path / "started").exists)
+    time.sleep(2.5)  # longer than a lease
+    (tmp_path / "end").touch()
+    began = time.monotonic()
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code(15) == 0
+    assert time.monotonic() - began < 12
+    assert succeeded(*jobs, running)
+    assert Execution.objects.count() == len(jobs) + len(failing) + 1
+
+
+@pytest.mark.parametrize("kind", ["sleeps", "holds the interpreter", "isolated"])
+def test_lease_end_with_full_log_pipe_ends_process_in_time(start, full_pipe, tmp_path, kind):
+    started = tmp_path / "started"
+    job = {
+        "sleeps": lambda: tasks.sleep_uninterrupted.enqueue(60, str(started)),
+        "holds the interpreter": lambda: tasks.hold_the_interpreter.enqueue(60),
+        "isolated": lambda: tasks.sleep_uninterrupted.enqueue(60, str(started)),
+    }[kind]()
+    options = ["--isolation", "process"] if kind == "isolated" else []
+    worker = start("--concurrency", "1", *options, stderr=full_pipe)
+    worker.wait_until(lambda: Execution.objects.filter(job=job, started_at__isnull=False).exists())
+    [child] = worker.children
+    family = descendants(child)[1:] if kind == "isolated" else [child, *descendants(child)]
+    assert family
+    worker.send(signal.SIGSTOP)
+    began = time.monotonic()
+    wait_until(lambda: not any(map(is_alive, family)), 10)
+    assert time.monotonic() - began < 2.0 + 1.5
+    worker.send(signal.SIGTERM)  # so that it starts no other process
+    worker.send(signal.SIGCONT)
+    assert worker.exit_code() == 0
+    job.refresh_from_db()
+    assert (job.state, job.crashes) == ("ready", 0)
