@@ -14,11 +14,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psycopg
-from django.db import Error as DjangoDatabaseError
 from django.db import connections, transaction
-from psycopg import errors
 
 from .conf import get_settings
+from .db_errors import TRANSIENT as TRANSIENT
+from .db_errors import is_of_rows as is_of_rows
+from .db_errors import told as told
 from .exceptions import StatementTimeout
 from .server import refuse_an_old_primary
 
@@ -67,11 +68,6 @@ waited for is one on a table, and whoever waits is better off with an error that
 all (`default_transaction_read_only`) stays the administrator's to say. The last three change what statements and their
 answers mean: NULL in an array, a comparison with NULL, and timestamps, which psycopg reads in ISO style alone."""
 
-TRANSIENT: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
-STATES_OF_THE_SERVER: Final = frozenset({"08", "25", "40", "53", "57", "58"})
-"""Classes of SQLSTATE that concern every row alike: no connection, a transaction that may not write, a rollback, no
-resources, a shutdown or a cancelled statement, an error of the system."""
-
 Row = tuple[Any, ...]
 
 
@@ -111,23 +107,6 @@ def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -
 
 def _has_rows(cursor: Any) -> bool:
     return cursor.description is not None
-
-
-def is_of_rows(error: BaseException) -> bool:
-    """Return whether one row may be the cause of a failed statement; Django's errors count as psycopg's inside them.
-
-    Any error may come from a row, because a user's trigger may raise any. The exceptions are the states that concern
-    all rows: a lost connection, a server that is shutting down or read-only, missing resources, a deadlock. A caller
-    whose connection is lost has to check that itself, because an internal error (class XX) can be either.
-    """
-    cause = error.__cause__ if isinstance(error, DjangoDatabaseError) else error
-    if isinstance(cause, UnicodeError):
-        return True
-    if not isinstance(cause, psycopg.Error) or isinstance(cause, TRANSIENT):
-        return False
-    if cause.sqlstate is None:  # psycopg's own: the server was not asked, or did not answer
-        return isinstance(cause, psycopg.DataError)
-    return cause.sqlstate[:2] not in STATES_OF_THE_SERVER
 
 
 class EngineConnection(psycopg.Connection[Row]):
@@ -222,12 +201,6 @@ def _connect(alias: str, role: str, statement_timeout_seconds: float) -> EngineC
     return EngineConnection.connect(**params, autocommit=True, prepare_threshold=None)
 
 
-def told(error: Exception) -> str:
-    """Return what an error says, without the server's detail, which may quote the row: arguments belong in no log."""
-    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
-    return primary or str(error)
-
-
 def _has_its_options(connection: EngineConnection) -> bool:
     """Say whether the options reached the server: a pooler can be told to ignore them, and looks like a server then.
 
@@ -291,11 +264,10 @@ def wake_workers_after_commit(connection: BaseDatabaseWrapper, word: str = "") -
 
 
 def _wake_workers(connection: BaseDatabaseWrapper, word: str) -> None:
-    now = time.monotonic()
+    now, raw = time.monotonic(), connection.connection
     if not word and now - _last_wake_at.get(connection.alias, 0.0) < WAKE_INTERVAL_SECONDS:
         return
     _last_wake_at[connection.alias] = now
-    raw = connection.connection
     if raw is None or raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
         return
     try:
@@ -326,13 +298,3 @@ def read_committed(connection: BaseDatabaseWrapper) -> Iterator[bool]:
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         yield outermost
-
-
-def expect_commit(connection: BaseDatabaseWrapper) -> None:
-    """Have the server roll the open transaction back if it then waits 10 s for the next statement.
-
-    A host lost between a finish and its COMMIT would else keep the job's rows locked for as long as the server
-    believes in it, two hours by its defaults, and nothing could take the job back.
-    """
-    with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '10s'")

@@ -10,6 +10,7 @@
     │   ├── JobFailed            it is dead
     │   ├── JobCancelled         it was cancelled
     │   └── JobGone              its row was removed: by prune, by its own success (retention 0), or by hand
+    ├── ResultNotStored          the task succeeded, but its result cannot be kept: its job is dead, and is not repeated
     ├── LeaseLost                raised in a task whose lease is over: another worker may run its job
     └── WorkerLost               names an attempt whose worker was lost, in results of Django's tasks framework
 
@@ -88,6 +89,14 @@ class JobCancelled(JobNotSucceeded):
 
 class JobGone(JobNotSucceeded):
     """The job's row is not there any more: pruned, deleted, or removed by a success that keeps nothing."""
+
+
+class ResultNotStored(QueueError):
+    """The task itself succeeded, but its result cannot be kept; the message says why.
+
+    Names an attempt's error, and is not raised in a task. Its job is dead at once, because another attempt would repeat
+    what has succeeded already.
+    """
 
 
 class LeaseLost(QueueError):

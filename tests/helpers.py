@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing as closing
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any

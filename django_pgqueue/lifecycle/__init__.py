@@ -47,6 +47,7 @@ from .maintenance import (
     open_executions,
     prunable,
     prune,
+    repair_rows,
     rescue,
 )
 from .pauses import pause, prune_pauses, resume
@@ -179,6 +180,7 @@ __all__ = [
     "release",
     "remove_orphans",
     "remove_schedules",
+    "repair_rows",
     "replace",
     "replace_for_period",
     "rescue",

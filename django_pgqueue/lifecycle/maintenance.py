@@ -114,3 +114,14 @@ def expire(connection: Connection, *, worker_id: int, error: str, limit: int = P
     """Cancel up to `limit` ready jobs that were to start by now; return their ids and tasks."""
     params = {"worker_id": worker_id, "error": error, "limit": limit}
     return [(row[0], row[1]) for row in persistently(connection, sql.EXPIRE, params)]
+
+
+def repair_rows(connection: Connection, model_name: str) -> None:
+    """Make the rows of a table fit its checks; for the migration that adds these."""
+    statements = {
+        "job": sql.REPAIR_JOBS,
+        "execution": sql.REPAIR_EXECUTIONS,
+        "schedule": sql.REPAIR_SCHEDULES,
+        "pause": sql.REPAIR_PAUSES,
+    }
+    execute(connection, statements[model_name], {})

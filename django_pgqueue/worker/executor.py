@@ -15,12 +15,20 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections
 
 from django_pgqueue import middleware, registry, signals
-from django_pgqueue.arguments import decode_arguments, decode_headers, encode_result
+from django_pgqueue.arguments import decode_arguments, decode_headers
 from django_pgqueue.context import TaskContext, running_job
-from django_pgqueue.db import expect_commit, read_committed
-from django_pgqueue.exceptions import Cancel, Dead, LeaseLost, Retry, Snooze, TaskCancelled, TaskTimeout
+from django_pgqueue.exceptions import (
+    Cancel,
+    Dead,
+    LeaseLost,
+    ResultNotStored,
+    Retry,
+    Snooze,
+    TaskCancelled,
+    TaskTimeout,
+)
 
-from . import atomic, describe, forks, policy
+from . import atomic, describe, forks, policy, returned
 from .describe import is_a
 from .events import IN_JOB_THREAD, arguments_of
 from .giving_up import CANCELLED, timeout_of
@@ -194,10 +202,13 @@ class Attempt:
     def _enter(self) -> Any:
         """Call the function itself."""
         try:
-            return self.task.func(*self.args, **self.kwargs)
+            value = self.task.func(*self.args, **self.kwargs)
+            if not self.task.is_async and type(value) not in returned.PLAIN:
+                returned.refuse_what_has_not_run(value)
+            return value
         except TypeError as error:
             # Binding first would cost 3 us a job; a call that fails to bind has no frame of the function in it.
-            if not _binds(self.task, self.args, self.kwargs):
+            if not returned.binds(self.task, self.args, self.kwargs):
                 raise DoesNotFit(f"the job's arguments do not fit {self.task.name}(): {error}") from error
             raise
         finally:
@@ -210,10 +221,10 @@ class Attempt:
 
     def _run_atomic(self) -> Report:
         connection = connections[self.alias]
-        with read_committed(connection) as commits:
+        with atomic.transaction_of(connection, self.claimed) as commits:
             report = self._succeeded(self._call())
             if commits:
-                expect_commit(connection)
+                atomic.expect_commit(connection)
             try:
                 atomic.finish(connection, report, self.told)
             except LeaseLost:
@@ -227,9 +238,7 @@ class Attempt:
 
     def _succeeded(self, value: Any) -> Report:
         finished_at = time.monotonic()
-        if self.task.adapter is not None:
-            value = self.task.adapter.result(value)
-        result = encode_result(value) if self.task.store_result and value is not None else None
+        result = returned.encoded(self.task, value)
         keeps_nothing = self.task.retention_for("succeeded") == (True, 0.0)
         ending = Ending.DISCARDED if keeps_nothing else Ending.SUCCEEDED
         return Report(self.claimed, ending, self.started_at, finished_at, self.task, result)
@@ -277,18 +286,10 @@ class Attempt:
 
     def _failed(self, report: Report, exception: BaseException) -> None:
         report.traceback = describe.traceback_text(exception)
-        if is_a(exception, Dead):
+        if is_a(exception, Dead) or is_a(exception, ResultNotStored):
             return
         if is_a(exception, Retry) and exception.after_seconds is not None:
             last = self.claimed.attempt >= self.claimed.max_attempts
             report.delay_seconds = None if last else exception.after_seconds
         else:
             report.delay_seconds = policy.delay_after_failure(self.claimed, exception)
-
-
-def _binds(task: Task[Any, Any], args: list[Any], kwargs: dict[str, Any]) -> bool:
-    try:
-        task.signature.bind(*args, **kwargs)
-    except TypeError:
-        return False
-    return True

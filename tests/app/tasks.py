@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -135,6 +136,75 @@ def create_group_and_fail(name: str) -> None:
     """Write a row, then fail."""
     Group.objects.create(name=name)
     raise RuntimeError("after the write")
+
+
+ran: list[str] = []
+
+
+def _value(kind: str) -> object:
+    ran.append(kind)
+    return {"set": {1}, "nan": float("nan"), "nul": "\x00", "large": "x" * 70_000}[kind]
+
+
+@task(max_attempts=10, backoff=0)
+def return_often(kind: str) -> object:
+    """Return what is no JSON, with attempts left."""
+    return _value(kind)
+
+
+@task(max_attempts=10, backoff=0)
+async def async_return_often(kind: str) -> object:
+    """The same from the event loop."""
+    return _value(kind)
+
+
+@task(max_attempts=10, backoff=0, atomic=True)
+def return_often_atomic(kind: str) -> object:
+    """The same after a write in the job's transaction."""
+    Group.objects.create(name=kind)
+    return _value(kind)
+
+
+@task(max_attempts=10, backoff=0, store_result=False)
+def return_unrun(kind: str) -> object:
+    """Return something that would still have to run."""
+
+    async def work() -> None: ...
+
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+
+    if kind == "future":
+        return concurrent_future()
+    return {"coroutine": work, "async generator": numbers, "generator": lambda: (n for n in [1])}[kind]()
+
+
+def concurrent_future() -> object:
+    """Return what can be awaited, and is no coroutine."""
+
+    class Awaitable:
+        def __await__(self) -> object:
+            return iter(())
+
+    return Awaitable()
+
+
+@task(atomic=True, max_attempts=5)
+def create_group_and_fail_on_commit(name: str) -> None:
+    """Write a row, and fail once it is committed."""
+
+    def fail() -> None:
+        raise RuntimeError("after the commit")
+
+    Group.objects.create(name=name)
+    transaction.on_commit(fail)
+
+
+@task(atomic=True, takes_context=True)
+def create_group_and_progress(context: TaskContext, name: str) -> None:
+    """Write a row, and tell progress without a total."""
+    Group.objects.create(name=name)
+    context.progress(1)
 
 
 @task(max_attempts=3, backoff=0, takes_context=True)

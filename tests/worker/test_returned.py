@@ -1,0 +1,98 @@
+"""What fails after the task's function has succeeded does not repeat it; what has not run is not a success."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection
+
+from django_pgqueue import signals
+from django_pgqueue.models import Execution, Job
+from django_pgqueue.testing import run_jobs
+from django_pgqueue.worker.executor import Attempt
+from django_pgqueue.worker.notes import Notes
+from django_pgqueue.worker.report import Ending
+from tests import helpers
+from tests.app import tasks
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("kind", ["set", "nan", "nul", "large"])
+@pytest.mark.parametrize("task", [tasks.return_often, tasks.async_return_often, tasks.return_often_atomic], ids=str)
+def test_result_not_json_job_is_dead_after_one_run(kind, task):
+    tasks.ran.clear()
+    job = task.enqueue(kind)
+    run_jobs()
+    job.refresh_from_db()
+    assert (job.state, job.attempt, len(tasks.ran)) == ("dead", 1, 1)
+    execution = Execution.objects.get(job=job)
+    assert execution.exception_class == "django_pgqueue.exceptions.ResultNotStored"
+    assert execution.error.startswith("the task succeeded, but its result cannot be kept: the return value")
+    assert not Group.objects.exists(), "an atomic task is rolled back"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("kind", ["coroutine", "generator", "async generator", "future"])
+def test_task_returns_unrun_work_job_is_dead(kind):
+    job = tasks.return_unrun.enqueue(kind)
+    run_jobs()
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("dead", 1)
+    error = Execution.objects.get(job=job).error
+    assert "which nothing runs" in error
+    assert ("async def" in error) is (kind in ("coroutine", "future"))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_on_commit_raises_job_has_succeeded(caplog):
+    told = []
+    signals.job_succeeded.connect(lambda **data: told.append(data["job_id"]), weak=False, dispatch_uid="told")
+    job = tasks.create_group_and_fail_on_commit.enqueue("committed")
+    with helpers.closing(helpers.connect()) as engine:
+        claimed = helpers.claim_one(engine)
+    report = Attempt(claimed, "default", Notes()).run()
+    signals.job_succeeded.disconnect(dispatch_uid="told")
+    assert report.ending is Ending.WRITTEN
+    job.refresh_from_db()
+    assert job.state == "succeeded"
+    assert Group.objects.filter(name="committed").exists()
+    [record] = [record for record in caplog.records if "on_commit" in record.message]
+    assert record.exc_info and "after the commit" in str(record.exc_info[1])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_commit_refused_job_has_failed():
+    """An error of the COMMIT itself is no error of an on_commit function."""
+    tasks.create_group_and_fail_on_commit.enqueue("refused")
+    with helpers.closing(helpers.connect()) as engine:
+        engine.execute(
+            "CREATE FUNCTION users_rule() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$BEGIN RAISE EXCEPTION 'not at the commit'; END$$"
+        )
+        engine.execute(
+            "CREATE CONSTRAINT TRIGGER users_rule AFTER INSERT ON auth_group "
+            "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION users_rule()"
+        )
+        claimed = helpers.claim_one(engine)
+        try:
+            report = Attempt(claimed, "default", Notes()).run()
+        finally:
+            engine.execute("DROP FUNCTION users_rule CASCADE")
+    assert report.ending is Ending.FAILED
+    assert not Group.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_atomic_finish_null_arrays_off_succeeds():
+    """The finish of an atomic task runs with the settings of the application's role."""
+    job = tasks.create_group_and_progress.enqueue("group")
+    with helpers.closing(helpers.connect()) as engine:
+        claimed = helpers.claim_one(engine)
+    with connection.cursor() as cursor:
+        cursor.execute("SET array_nulls = off")
+    try:
+        report = Attempt(claimed, "default", Notes()).run()
+    finally:
+        connection.close()
+    assert report.ending is Ending.WRITTEN, report.error
+    assert Job.objects.get(pk=job.pk).state == "succeeded"
