@@ -80,7 +80,8 @@ class Child:
         self.fetcher.worker_id = worker_id
         self.pool.on_hunger = self.fetcher.wake
         self.completer.on_ready = self.fetcher.look_soon
-        self.watch = Watch(Link(alias, "heartbeat"), self.hand, self.completer, self.pool, board, worker_id)
+        link, claims = Link(alias, "heartbeat"), self.fetcher.claims
+        self.watch = Watch(link, self.hand, self.completer, self.pool, board, worker_id, claims)
         self.fetcher.on_cancel_asked = self.watch.look_for_requests
         self.fetcher.bell.on_awaited = self.completer.awaited.hear
         self.drift = Drift(self.hand, self.pool.loop.loop)

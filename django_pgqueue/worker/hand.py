@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle import Claimed, ExecutionKey
 
 
 class Waiting(NamedTuple):
@@ -132,6 +132,11 @@ class Hand:
         """Return the ids that were held before then, and still are."""
         waiting = {key for key, entry in list(self.waiting.items()) if entry.claimed_at < instant}
         return waiting | {key for key, entry in list(self.running.items()) if entry.claimed_at < instant}
+
+    def keys_before(self, instant: float) -> set[ExecutionKey]:
+        """Return the keys of the executions that were held before then, and still are."""
+        waiting = {entry.claimed.key for entry in list(self.waiting.values()) if entry.claimed_at < instant}
+        return waiting | {entry.claimed.key for entry in list(self.running.values()) if entry.claimed_at < instant}
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running)
