@@ -2,8 +2,9 @@
 
     fetcher → hand → slots → completer          and beside them: heartbeat, maintenance, listener
 
-Stop order: the fetcher claims no more and gives back what waits; the slots drain; the completer empties; what still
-runs after the grace is given back, uncounted; the process exits.
+Stop order: the fetcher claims no more and gives back what waits; the slots drain within the grace; the completer
+empties; what still runs is interrupted, and reports that it was released; the completer empties again; what has not
+ended even so is released, uncounted; the process exits at once. See `last_jobs`.
 
 It obeys its supervisor alone, by letters through a pipe: S stop, R release at once. The pipe's end means that the
 supervisor is gone, and nobody beats any more: stop. Signals are not listened to, for a terminal's Ctrl-C and systemd's
@@ -25,7 +26,7 @@ import psycopg
 
 from django_pgqueue import lifecycle, server
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import told
+from django_pgqueue.db import told, wake_workers
 
 from . import cancelling, hygiene
 from .board import Board, Farewell
@@ -36,6 +37,7 @@ from .giving import give_back
 from .hand import Hand
 from .heartbeat import LeaseGuard, Watch
 from .lanes import Lanes
+from .last_jobs import end_running_jobs
 from .link import Link
 from .listener import Listener
 from .maintenance import Maintenance
@@ -179,6 +181,7 @@ class Child:
         self._hears(hears=False)  # what still runs may take long, and may be cancelled
         self._give_back(self.hand.take_waiting())
         self.fetcher.join(5.0)
+        meanwhile: bytes | None = None
         while self._works() and time.monotonic() < deadline:
             meanwhile = self._order(TURN_SECONDS)
             if meanwhile == RELEASE:
@@ -187,13 +190,17 @@ class Child:
                 deadline = min(deadline, time.monotonic() + self._grace_seconds(meanwhile))
             if meanwhile == b"":  # a closed pipe is always ready
                 time.sleep(TURN_SECONDS)
-        self.pool.stop()
-        self._give_back_running()
-        self.pool.end_isolated()
-        self._empty_completer()
+        self._end_what_runs(hurried=RELEASE in (order, meanwhile))
+
+    def _end_what_runs(self, *, hurried: bool) -> None:
+        self.hand.close()
+        interrupted = end_running_jobs(
+            self.hand, self.pool, self.completer, hurried=hurried, lease_left_seconds=self.board.lease_left_seconds
+        )
         for service in self.services:
             service.stop()
         self._sign_off()
+        self._give_back_running(interrupted)  # last: from here on other workers may start them
 
     def _grace_seconds(self, order: bytes) -> float:
         if order == b"":  # the supervisor is gone, and the leases run out
@@ -203,13 +210,19 @@ class Child:
     def _works(self) -> bool:
         return bool(self.hand.running)
 
-    def _give_back_running(self) -> None:
-        """Close what still runs, so that it is free for others before this process has ended."""
+    def _give_back_running(self, interrupted: int) -> None:
+        """Release what still runs, so that it is free for others before this process has ended; wake the others.
+
+        Also what waits: a claim whose answer came late.
+        """
         running = [one.claimed for one in list(self.hand.running.values())]
+        left = [*running, *self.hand.take_waiting()]
         if running:
-            logger.warning("%d jobs still run after the grace: they are given back", len(running))
             self._write_progress()
-            self._give_back(running)
+        if left:
+            self._give_back(left)
+        elif interrupted:
+            self._wake_others()
 
     def _write_progress(self) -> None:
         """Write how far they are, before they are closed."""
@@ -223,11 +236,9 @@ class Child:
         except (psycopg.Error, OSError) as error:
             logger.warning("%d jobs could not be given back (%s): the supervisor will", len(jobs), told(error))
 
-    def _empty_completer(self) -> None:
-        deadline = time.monotonic() + max(1.0, min(10.0, self.board.lease_left_seconds))
-        while len(self.completer) and time.monotonic() < deadline:
-            self.completer.wake()
-            time.sleep(0.002)
+    def _wake_others(self) -> None:
+        with suppress(psycopg.Error, OSError), self.link.use() as connection:
+            wake_workers(connection)
 
     def _sign_off(self) -> None:
         try:

@@ -260,8 +260,8 @@ class Attempt:
         elif isinstance(exception, Cancel | TaskCancelled):
             report.ending = Ending.CANCELLED
             report.error = report.error or CANCELLED
-        elif self.interrupted and isinstance(exception, LeaseLost | asyncio.CancelledError):
-            report.ending = Ending.RELEASED
+        elif self.interrupted and not self.timed_out and not isinstance(exception, Dead):
+            report.ending = Ending.RELEASED  # whatever it raised then, it may have raised because it was interrupted
         elif isinstance(exception, DoesNotFit):
             self._does_not_fit(report)
         else:

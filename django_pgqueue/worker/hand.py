@@ -49,6 +49,7 @@ class Hand:
         self._started = [0] * (2 * capacity)
         self._room_made = threading.Condition()
         self._threads_waiting = 0
+        self._is_closed = False
 
     def add(self, jobs: list[Claimed]) -> None:
         """Put newly claimed jobs behind those that wait."""
@@ -61,7 +62,7 @@ class Hand:
 
         Where as many run as may, waits for one to end, or raises `Full`.
         """
-        if not self._takes_place(execution_id, wait=wait):
+        if self._is_closed or not self._takes_place(execution_id, wait=wait):
             return None
         waiting = self.waiting.pop(execution_id, None)
         if waiting is None:
@@ -70,6 +71,10 @@ class Hand:
         self.running[execution_id] = Running(waiting.claimed, waiting.claimed_at, slot)
         self._started[slot] += 1  # by this slot's thread alone
         return waiting.claimed
+
+    def close(self) -> None:
+        """Let no further job start: the process ends. What waits stays, to be released."""
+        self._is_closed = True
 
     def end(self, execution_id: int) -> None:
         """Forget a job that has ended."""

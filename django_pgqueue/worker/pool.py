@@ -19,7 +19,6 @@ from django_pgqueue.conf import get_settings
 from .board import ELSEWHERE
 from .deadlines import Deadlines
 from .hand import Hand
-from .isolated import IsolatedAttempt
 from .loop_slots import LoopSlots
 from .notes import Notes
 from .report import Ending, Report
@@ -122,13 +121,6 @@ class Pool:
         for execution_id in execution_ids:
             if slot := self._slot_of(execution_id):
                 slot.interrupt(execution_id)
-
-    def end_isolated(self) -> None:
-        """End the processes that isolated jobs run in, with what these have started: the jobs were given back."""
-        for thread in self.threads:
-            attempt = thread.attempt
-            if isinstance(attempt, IsolatedAttempt):
-                thread.interrupt(attempt.claimed.execution_id)
 
     def time_out(self, execution_id: int) -> bool:
         """Make a running job stop for its time is over: `TaskTimeout` raised in a thread, a coroutine cancelled.

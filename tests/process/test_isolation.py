@@ -257,6 +257,44 @@ def test_processes_end_with_their_worker(start, tmp_path, number):
         assert (job.state, job.attempt, job.crashes) == ("ready", 0, 0)
 
 
+@pytest.mark.parametrize("dies", ["worker", "worker and supervisor", "isolated process"])
+def test_program_of_isolated_job_ends_when_its_process_dies(start, tmp_path, dies):
+    path = tmp_path / "pid"
+    tasks.wait_for_a_program.enqueue(str(path))
+    worker = start(LEASE=60.0)
+    worker.wait_until(path.exists)
+    program = int(path.read_text())
+    [child] = worker.children
+    _, cell, _ = descendants(child)
+    assert is_alive(program)
+    if dies == "worker and supervisor":
+        worker.send(signal.SIGKILL)
+    os.kill(cell if dies == "isolated process" else child, signal.SIGKILL)
+    wait_until(lambda: not is_alive(program), 3)
+    wait_until(lambda: not is_alive(cell), 3)
+
+
+def test_isolated_processes_end_when_their_fork_server_is_killed(start, tmp_path):
+    may_end, started = tmp_path / "may end", tmp_path / "started"
+    tasks.isolated_pid.enqueue(str(may_end), started=str(started))
+    worker = start()
+    worker.wait_until(started.exists)
+    nursery, cell = descendants(worker.children[0])
+    os.kill(nursery, signal.SIGKILL)
+    wait_until(lambda: not is_alive(cell), 3)
+
+
+def test_fork_server_outlives_a_signal_that_is_not_its_parents_death(start):
+    worker = start("--concurrency", "1")
+    child = worker.wait_until_ready()
+    [nursery] = descendants(child)
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+        os.kill(nursery, number)
+    job = tasks.isolated_pid.enqueue()
+    worker.wait_until(lambda: succeeded(job))
+    assert worker.children == [child]
+
+
 def descendants(pid: int) -> list[int]:
     found: list[int] = []
     path = Path(f"/proc/{pid}/task/{pid}/children")
