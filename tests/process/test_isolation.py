@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import Group
+from django.db import connection
 
 from django_pgqueue.models import Execution, Job
+from tests import helpers
 from tests.app import tasks
 from tests.helpers import wait_until
 
@@ -255,6 +257,31 @@ def test_processes_end_with_their_worker(start, tmp_path, number):
         assert worker.exit_code() == 0
         job.refresh_from_db()
         assert (job.state, job.attempt, job.crashes) == ("ready", 0, 0)
+
+
+@pytest.mark.parametrize("whose", ["of all", "of the isolated process"])
+def test_isolated_job_after_connection_loss_succeeds_first_try(start, whose):
+    """Its process has asked the database nothing since, and cannot have noticed."""
+    worker = start("--concurrency", "1", LEASE=60.0)
+    first = tasks.isolated_create_group.using(max_attempts=1).enqueue("first")
+    worker.wait_until(lambda: succeeded(first))
+    with helpers.connect() as session:
+        which = "application_name LIKE 'pgqueue%%' OR" if whose == "of all" else ""
+        query = (
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> ALL (%s) AND ({which} "
+            "application_name = '') AND datname = current_database()"
+        )
+        assert session.execute(query, [[session.info.backend_pid, own_backend()]]).fetchall()
+    second = tasks.isolated_create_group.using(max_attempts=1).enqueue("second")
+    worker.wait_until(lambda: Job.objects.filter(pk=second.pk).exclude(finished_at=None).exists())
+    second.refresh_from_db()
+    Group.objects.all().delete()
+    assert (second.state, second.attempt) == ("succeeded", 1), Execution.objects.get(job=second).error
+    assert result_of(second)[1] == result_of(first)[1], "it was another process"
+
+
+def own_backend() -> int:
+    return int(connection.connection.info.backend_pid)
 
 
 @pytest.mark.parametrize("dies", ["worker", "worker and supervisor", "isolated process"])
