@@ -907,15 +907,17 @@ SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 
 # Moves:  running → ready (at its old time, or a delay from now), cancelled (asked for meanwhile)
 # Caller: lifecycle.release() and snooze()
 # Fence, Locks, Index: as SUCCEED
-# `unknown`: the worker does not know the task; since when is kept until an attempt really runs.
+# `unknown`: the worker does not know the task; since when is kept until an attempt has started. The claim records that
+# for jobs that it puts into free slots.
 RELEASE: Final = """/* pgqueue:release */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.job_id, held.cancelled, given.delay_seconds, given.error
+    SELECT held.id, held.job_id, held.started, held.cancelled, given.delay_seconds, given.error
     FROM unnest(
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(delays_seconds)s::float8[], %(errors)s::text[]
     ) AS given (id, claimed_ms, delay_seconds, error)
     CROSS JOIN LATERAL (
-        SELECT execution.id, execution.job_id, job.cancel_requested_at IS NOT NULL AS cancelled
+        SELECT execution.id, execution.job_id, execution.started_at IS NOT NULL AS started,
+               job.cancel_requested_at IS NOT NULL AS cancelled
         FROM pgqueue_execution AS execution
         JOIN pgqueue_job AS job ON job.id = execution.job_id
         WHERE execution.id = given.id
@@ -942,7 +944,7 @@ moved AS (
                 coalesce(
                     job.unknown_since, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
                 )
-            WHEN %(outcome)s = 'released' THEN job.unknown_since
+            WHEN %(outcome)s = 'released' AND NOT mine.started THEN job.unknown_since
         END,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
@@ -1162,6 +1164,7 @@ moved AS (
         crashes = least(job.crashes + mine.started::int, 32767),
         isolated = job.isolated OR mine.started,
         unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
+        unknown_since = CASE WHEN NOT mine.started THEN job.unknown_since END,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
             ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)

@@ -486,7 +486,8 @@ class Queue(RuleBasedStateMachine):
             job = held[1]
             job.key = None if job.ready_only else job.key
             since = job.unknown_since if job.unknown_since is not None or not unknown else self.now
-            since = None if snoozed else since  # only its task can wish that, so somebody knows it
+            ran = not unknown and held[0].started
+            since = None if snoozed or ran else since  # its task has run, so somebody knows it
             target = State.CANCELLED if job.asked else State.READY
             job.counted.remove(execution_id)
             wanted = Moved(
@@ -606,7 +607,9 @@ class Queue(RuleBasedStateMachine):
             job = self.jobs[one.job_id]
             own = None if one.attempt >= job.max_attempts else delay
             self.close(one.id, Outcome.CRASHED, "its worker was lost")
-            wanted[one.id] = Moved(Fate.DONE, self.end(job, own, crashes=job.crashes + one.started))
+            since = None if one.started else job.unknown_since
+            moved = self.end(job, own, crashes=job.crashes + one.started, unknown_since=since)
+            wanted[one.id] = Moved(Fate.DONE, moved)
         done = lifecycle.rescue(
             self.engine,
             lambda held: None if delay is None or held.attempt >= held.max_attempts else delay * TICK,

@@ -337,20 +337,26 @@ def test_set_aside_says_why_and_counts_no_attempt(engine, job_in):
 
 
 def test_since_when_a_task_is_unknown_is_kept_until_an_attempt_has_run(engine):
-    """A worker that stops does not tell; a snooze and a failure do: the task has run."""
+    """The release of a job that waited for a slot says nothing. If a job has started, somebody knows its task."""
     job_id = helpers.make_job(engine)
 
-    def since(act, **options):
-        act(engine, [Released(helpers.claim_one(engine).key, 0.0)], **options)
+    def since(act, *, started=True, **options):
+        claimed = helpers.claim_one(engine, free_slots=int(started))
+        act(engine, [Released(claimed.key, 0.0)], **options)
         return helpers.job_row(engine, job_id)["unknown_since"]
 
     def fail(engine, released):
         lifecycle.fail(engine, helpers.failed(released[0].key))
 
+    def rescue(engine, released):
+        helpers.end_lease(engine)
+        helpers.rescue(engine)
+
     assert since(lifecycle.release) is None
     first = since(lifecycle.release, unknown=True)
     assert first is not None
-    assert since(lifecycle.release, unknown=True) == since(lifecycle.release) == first
-    assert since(lifecycle.snooze) is None
-    assert since(lifecycle.release, unknown=True) > first
-    assert since(fail) is None
+    assert since(lifecycle.release, unknown=True) == since(lifecycle.release, started=False) == first
+    assert since(rescue, started=False) == first
+    for has_run in (lifecycle.snooze, lifecycle.release, rescue, fail):
+        assert since(has_run) is None
+        assert since(lifecycle.release, unknown=True) > first

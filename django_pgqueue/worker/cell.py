@@ -109,7 +109,8 @@ class Cell:
         stop_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         self._is_busy = True
         told: dict[str, Any] = {}
-        is_sent = self._is_sent = self._send(letters.packed(letters.as_json(claimed)), stop_at)
+        message = letters.as_json(claimed) | {"server_losses": hygiene.generation()}
+        is_sent = self._is_sent = self._send(letters.packed(message), stop_at)
         if is_asked():
             self.ask_to_cancel()
         while "ending" not in told:
@@ -234,6 +235,7 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
         if "cancel" in told:  # the job that it was for did not ask, and has ended
             continue
         notes = Teller(lambda message: jobs.sendall(letters.packed(message)))
+        hygiene.distrust_since(told.pop("server_losses"))
         claimed = letters.as_claimed(told)
         report = context.copy().run(_run, claimed, alias, notes, lambda: _is_readable(jobs.fileno(), 0.0))
         answer = {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value}
@@ -249,6 +251,7 @@ def _run(claimed: Claimed, alias: str, notes: NoteSink, asked_to_cancel: Callabl
     attempt = Attempt(claimed, alias, notes, asked_to_cancel)
     try:
         hygiene.before_job()
+        hygiene.close_ended()
         report = attempt.run()
     except BaseException as error:  # noqa: BLE001 -- a connection that cannot even be closed
         report = attempt.ended_by(error)

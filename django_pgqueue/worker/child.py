@@ -2,8 +2,9 @@
 
     fetcher → hand → slots → completer          and beside them: heartbeat, maintenance, listener
 
-Stop order: the fetcher claims no more and gives back what waits; the slots drain; the completer empties; what still
-runs after the grace is given back, uncounted; the process exits.
+Stop order: the fetcher claims no more and gives back what waits; the slots drain within the grace; the completer
+empties; what still runs is interrupted, and reports that it was released; the completer empties again; what has not
+ended even so is released, uncounted; the process exits at once. See `last_jobs`.
 
 It obeys its supervisor alone, by letters through a pipe: S stop, R release at once. The pipe's end means that the
 supervisor is gone, and nobody beats any more: stop. Signals are not listened to, for a terminal's Ctrl-C and systemd's
@@ -16,14 +17,10 @@ import logging
 import os
 import select
 import time
-from contextlib import suppress
 from typing import Final, NoReturn
 
-import psycopg
-
-from django_pgqueue import lifecycle, server
+from django_pgqueue import server
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import told
 
 from . import cancelling, hygiene
 from .allowance import Allowance
@@ -33,12 +30,13 @@ from .callbacks import CallbackRunner
 from .completer import Completer
 from .drift import Drift
 from .events import Events
-from .exit_functions import forget_inherited_processes, run_exit_functions
+from .exit_functions import EXIT_SECONDS, forget_inherited_processes, run_exit_functions
 from .fetcher import Fetcher
-from .giving import give_back
 from .hand import Hand
 from .heartbeat import LeaseGuard, Watch
 from .lanes import Lanes
+from .last_jobs import end_running_jobs
+from .last_writes import LastWrites
 from .link import Link
 from .listener import Listener
 from .liveness import Liveness
@@ -58,6 +56,9 @@ TURN_SECONDS: Final = 0.05
 CHECK_SECONDS: Final = 1.0
 CALLBACKS_SECONDS: Final = 5.0
 """How long a stop waits for receivers of signals that are still to be called."""
+HURRIED_EXIT_SECONDS: Final = 1.0
+"""How long exit functions may take after an order to release at once."""
+LAST_LINES_SECONDS: Final = 0.2
 STOP_SECONDS: Final = 11.0
 """How long it may take in all after the grace; a second later the supervisor kills the process."""
 EMPTY_LOOKS: Final = 2
@@ -80,12 +81,12 @@ class Child:
         self.orders = orders
         self._idle = self._waits_to_retire = False
         alias = options.database
-        self.link = Link(alias, "child")
         self.hand = Hand(options.concurrency, allowance.places)
         self.callbacks = CallbackRunner()
         self.events = Events(self.callbacks.submit)
         self.completer = Completer(Link(alias, "completer"), self.events)
         self.completer.unwritten.on_change = board.set_unwritten
+        self.last_writes = LastWrites(Link(alias, "child"), self.hand, self.completer.notes, self.events, worker_id)
         server.end_at_promotion()
         self.pool = Pool(options, self.hand, board, Nursery(alias, board), self.completer.hand_over)
         self.pool.notes = self.completer.notes
@@ -94,9 +95,8 @@ class Child:
         self.pool.on_hunger = self.fetcher.wake
         self.completer.on_ready = self.fetcher.look_soon
         self.fetcher.events_wait = lambda: self.callbacks.is_behind
-        self.watch = Watch(
-            Link(alias, "heartbeat"), self.hand, self.completer, self.pool, board, worker_id, self.events
-        )
+        link, claims = Link(alias, "heartbeat"), self.fetcher.claims
+        self.watch = Watch(link, self.hand, self.completer, self.pool, board, worker_id, claims, self.events)
         self.fetcher.on_cancel_asked = self.watch.look_for_requests
         self.fetcher.bell.on_awaited = self.completer.awaited.hear
         self.drift = Drift(self.hand, self.pool.loop.loop)
@@ -137,8 +137,6 @@ class Child:
         logger.info("worker %d is ready (process %d)", self.worker_id, os.getpid())
         order, farewell = self._until_ordered()
         self._stop(order, farewell)
-        self.board.say_farewell(farewell)
-        self.pool.close_cells()
 
     # ---------------------------------------------------------------- working
 
@@ -209,7 +207,7 @@ class Child:
             deadline = float("inf")
         self.fetcher.stop()
         self._hears(hears=False)  # what still runs may take long, and may be cancelled
-        self._give_back(self.hand.take_waiting())
+        self.last_writes.release_waiting()
         self.fetcher.join(5.0)
         while self._works() and time.monotonic() < deadline:
             if farewell is Farewell.RECYCLED and self._starts_nothing():
@@ -223,15 +221,29 @@ class Child:
                 deadline = min(deadline, time.monotonic() + self._grace_seconds(meanwhile))
             if meanwhile == b"":  # a closed pipe is always ready
                 time.sleep(TURN_SECONDS)
-        end_by = time.monotonic() + STOP_SECONDS
-        self.pool.stop()
-        self._give_back_running()
-        self.pool.end_isolated()
-        self._empty_completer()
-        self._drain_callbacks(end_by, order)
+        self._end(farewell, hurried=order == RELEASE)
+
+    def _end(self, farewell: Farewell, *, hurried: bool) -> None:
+        """End what runs, let the application flush what it buffers, and release what is left."""
+        end_by = time.monotonic() + max(1.0, min(STOP_SECONDS, self.board.lease_left_seconds))
+        self.hand.close()
+        interrupted = end_running_jobs(
+            self.hand, self.pool, self.completer, hurried=hurried, lease_left_seconds=self.board.lease_left_seconds
+        )
         for service in self.services:
             service.stop()
-        self._sign_off()
+        self._drain_callbacks(end_by, hurried=hurried)
+        self.board.say_farewell(farewell)  # an exit function may end the process
+        self.pool.close_cells(wait=not hurried)
+        limit_seconds = HURRIED_EXIT_SECONDS if hurried else EXIT_SECONDS
+        run_exit_functions("worker", self.options.database, max(0.1, min(limit_seconds, end_by - time.monotonic())))
+        self.last_writes.unregister()
+        self.last_writes.release_running(interrupted)  # last: from here on other workers may start them
+
+    def _drain_callbacks(self, end_by: float, *, hurried: bool) -> None:
+        """Let the receivers of signals hear what has happened; an order to release at once does not wait for them."""
+        seconds = 0.0 if hurried else min(CALLBACKS_SECONDS, end_by - time.monotonic())
+        self.callbacks.drain(seconds, lambda: self._order(0.0) == RELEASE)
 
     def _grace_seconds(self, order: bytes) -> float:
         if order == b"":  # the supervisor is gone, and the leases run out
@@ -245,44 +257,6 @@ class Child:
 
     def _works(self) -> bool:
         return bool(self.hand.running)
-
-    def _give_back_running(self) -> None:
-        """Close what still runs, so that it is free for others before this process has ended."""
-        running = [one.claimed for one in list(self.hand.running.values())]
-        if running:
-            logger.warning("%d jobs still run after the grace: they are given back", len(running))
-            self._write_progress()
-            self._give_back(running)
-
-    def _write_progress(self) -> None:
-        """Write how far they are, before they are closed."""
-        with suppress(psycopg.Error, OSError), self.link.use() as connection:
-            self.completer.notes.write(connection)
-
-    def _give_back(self, jobs: list[lifecycle.Claimed]) -> None:
-        try:
-            with self.link.use() as connection:
-                give_back(connection, jobs, self.events)
-        except (psycopg.Error, OSError) as error:
-            logger.warning("%d jobs could not be given back (%s): the supervisor will", len(jobs), told(error))
-
-    def _empty_completer(self) -> None:
-        deadline = time.monotonic() + max(1.0, min(10.0, self.board.lease_left_seconds))
-        while len(self.completer) and time.monotonic() < deadline:
-            self.completer.wake()
-            time.sleep(0.002)
-
-    def _drain_callbacks(self, end_by: float, order: bytes) -> None:
-        """Let the receivers of signals hear what has happened; an order to release at once does not wait for them."""
-        seconds = min(CALLBACKS_SECONDS, end_by - time.monotonic())
-        self.callbacks.drain(0.0 if order == RELEASE else seconds, lambda: self._order(0.0) == RELEASE)
-
-    def _sign_off(self) -> None:
-        try:
-            with self.link.use() as connection:
-                lifecycle.unregister_worker(connection, self.worker_id)
-        except (psycopg.Error, OSError):
-            logger.debug("the end of worker %s is not recorded", self.worker_id, exc_info=True)
 
 
 def main(options: Options, board: Board, orders: int, allowance: Allowance) -> NoReturn:
@@ -298,6 +272,7 @@ def main(options: Options, board: Board, orders: int, allowance: Allowance) -> N
     finally:
         try:
             run_exit_functions("worker", options.database)
+            background_log.flush(LAST_LINES_SECONDS)
         finally:
             os._exit(0 if board.farewell else 1)  # not by a return: what still runs is somebody else's already
 

@@ -8,12 +8,9 @@ that the supervisor's heartbeats renew.
 
 from __future__ import annotations
 
-import os
-import signal
-from contextlib import suppress
 from typing import Final
 
-from .board import Board, Farewell
+from .board import Board
 
 MARGIN_SECONDS: Final = 0.3
 """How long after the end of the leases the worker process may take to exit by itself."""
@@ -32,15 +29,3 @@ def seconds_until_look(board: Board) -> float:
 def is_due(board: Board) -> bool:
     """Return whether the leases ended more than the margin ago while jobs run."""
     return board.lease_left_seconds < -MARGIN_SECONDS and bool(board.running())
-
-
-def kill_all(board: Board, worker: int, isolated: list[int]) -> None:
-    """Kill the worker process and its isolated processes with the programs that these have started."""
-    board.say_farewell(Farewell.LEASE_LOST)
-    for pid in isolated:
-        with suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        with suppress(ProcessLookupError):  # just forked, and not yet a group of its own
-            os.kill(pid, signal.SIGKILL)
-    with suppress(ProcessLookupError):
-        os.kill(worker, signal.SIGKILL)  # last: on Linux this ends the caller too

@@ -272,8 +272,8 @@ class Attempt:
         elif is_a(exception, Cancel, TaskCancelled):
             report.ending = Ending.CANCELLED
             report.error = report.error or CANCELLED
-        elif self.interrupted and is_a(exception, LeaseLost, asyncio.CancelledError):
-            report.ending = Ending.RELEASED
+        elif self.interrupted and not self.timed_out and not is_a(exception, Dead):
+            report.ending = Ending.RELEASED  # whatever it raised then, it may have raised because it was interrupted
         elif is_a(exception, DoesNotFit):
             self._does_not_fit(report)
         else:

@@ -7,6 +7,7 @@ send what they have buffered: spans, errors, log lines. So each process calls `r
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 import sys
 import threading
@@ -38,8 +39,12 @@ def forget_inherited_processes() -> None:
 def run_exit_functions(kind: str | None, database: str, seconds: float = EXIT_SECONDS) -> bool:
     """Send `worker_stopping`, unless `kind` is None, then run what is registered with `atexit`, then flush the log.
 
-    Return False if that was not done in `seconds`. A function that hangs is left behind in its thread.
+    Return False if that was not done in `seconds`. A function that hangs is left behind in its thread. A second call in
+    the same process does nothing.
     """
+    if _done_in == [os.getpid()]:
+        return True
+    _done_in[:] = [os.getpid()]
     stop_at = time.monotonic() + seconds
     clear_timers()  # what a job left behind must not end the process now
     runner = threading.Thread(target=_run, args=(kind, database), name="pgqueue-exit", daemon=True)
@@ -47,6 +52,10 @@ def run_exit_functions(kind: str | None, database: str, seconds: float = EXIT_SE
         runner.start()
         runner.join(seconds)
     return not runner.is_alive() and background_log.flush(max(0.1, min(1.0, stop_at - time.monotonic())))
+
+
+_done_in: list[int] = []
+"""The process that has run them; a copy of it after a fork has not."""
 
 
 def clear_timers() -> None:

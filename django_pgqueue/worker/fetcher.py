@@ -24,6 +24,8 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.lifecycle import AHEAD_BYTES, Claimed, Cursor, Lane
 
 from .bell import Bell
+from .claim_counter import ClaimCounter
+from .claimed_ids import ClaimedIds
 from .completer import Completer
 from .giving import give_back
 from .hand import Hand
@@ -80,6 +82,8 @@ class Fetcher(Service):
         self._job_bytes = 1.0
         """What a job's arguments take, about: up at once with a claim of large ones, down slowly."""
         self._skipped_ids: set[int] = set()
+        self.claims = ClaimCounter()
+        self._ids = ClaimedIds(hand, completer)
 
     def may_sleep(self, seconds: float) -> None:
         """Set how long an idle fetcher may sleep; from any thread."""
@@ -204,6 +208,12 @@ class Fetcher(Service):
         return claimed
 
     def _take(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
+        with self.claims.claim_under_way():
+            return self._claim_into_hand(connection, cursors, room)
+
+    def _claim_into_hand(
+        self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int
+    ) -> list[Claimed]:
         taken_whole = min(room, self.hand.free_slots)
         """As many jobs a claim returns, if there are as many; of more it may return a part."""
         try:
@@ -219,8 +229,11 @@ class Fetcher(Service):
         if claimed:
             size = sum(len(job.arguments) for job in claimed) / len(claimed) + 1
             self._job_bytes = max(size, self._job_bytes + (size - self._job_bytes) / 4)
-            self.hand.add(claimed)
-            self.pool.submit(claimed)
+            refused = self._ids.in_use(claimed)
+            taken = [job for job in claimed if job not in refused] if refused else claimed
+            self.hand.add(taken)
+            self.pool.submit(taken)
+            give_back(connection, refused)  # to be claimed anew, under other ids
         return claimed
 
     def _claim_rows(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], limit: int) -> list[Claimed]:

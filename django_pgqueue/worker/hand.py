@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle import Claimed, ExecutionKey
 
 
 class Waiting(NamedTuple):
@@ -52,6 +52,7 @@ class Hand:
         self._started = [0] * (2 * capacity)
         self._room_made = threading.Condition()
         self._threads_waiting = 0
+        self._is_closed = False
 
     def add(self, jobs: list[Claimed]) -> None:
         """Put newly claimed jobs behind those that wait."""
@@ -64,7 +65,7 @@ class Hand:
 
         Where as many run as may, waits for one to end, or raises `Full`.
         """
-        if not self._takes_place(execution_id, wait=wait):
+        if self._is_closed or not self._takes_place(execution_id, wait=wait):
             return None
         waiting = self.waiting.pop(execution_id, None)
         if waiting is None:
@@ -73,6 +74,10 @@ class Hand:
         self.running[execution_id] = Running(waiting.claimed, waiting.claimed_at, slot)
         self._started[slot] += 1  # by this slot's thread alone
         return waiting.claimed
+
+    def close(self) -> None:
+        """Let no further job start: the process ends. What waits stays, to be released."""
+        self._is_closed = True
 
     def end(self, execution_id: int) -> None:
         """Forget a job that has ended."""
@@ -145,6 +150,11 @@ class Hand:
         """Return the ids that were held before then, and still are."""
         waiting = {key for key, entry in list(self.waiting.items()) if entry.claimed_at < instant}
         return waiting | {key for key, entry in list(self.running.items()) if entry.claimed_at < instant}
+
+    def keys_before(self, instant: float) -> set[ExecutionKey]:
+        """Return the keys of the executions that were held before then, and still are."""
+        waiting = {entry.claimed.key for entry in list(self.waiting.values()) if entry.claimed_at < instant}
+        return waiting | {entry.claimed.key for entry in list(self.running.values()) if entry.claimed_at < instant}
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running)

@@ -3,7 +3,8 @@
 The supervisor beats (see `supervisor`); here the answer is drawn, once a beat:
 
 * **lost**: held since before the question was sent, and not open: somebody else closed it. Its job is interrupted.
-* **unknown**: open in two answers running, and not held: the reply of a claim was lost. It is given back.
+* **unknown**: open and not held, in two answers, the second of them to a question that was sent after all claims had
+  ended that were under way at the first: the reply of a claim was lost. It is given back.
 * **asked to cancel**: told to stop, or, if it has not started, given back, which ends it. A notification says when to
   look for those; where none arrive, once a second.
 * The leases have not been extended for four fifths of their time: interrupt everything, in time; at their end, exit.
@@ -19,9 +20,10 @@ from typing import Final
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
-from django_pgqueue.lifecycle import Held
+from django_pgqueue.lifecycle import ExecutionKey, Held
 
 from .board import Board, Farewell
+from .claim_counter import ClaimCounter
 from .completer import Completer
 from .events import IN_THIS_THREAD, Events
 from .giving import give_back
@@ -50,6 +52,7 @@ class Watch(Service):
         pool: Pool,
         board: Board,
         worker_id: int,
+        claims: ClaimCounter,
         events: Events = IN_THIS_THREAD,
     ) -> None:
         super().__init__("heartbeat")
@@ -62,7 +65,9 @@ class Watch(Service):
         """Whether notifications arrive, and so the word that somebody wants a job cancelled."""
         self.board = board
         self.worker_id = worker_id
-        self._unknown: set[int] = set()
+        self.claims = claims
+        self._unknown: dict[ExecutionKey, int] = {}
+        """What is open and not held, and how many claims had begun when that was first seen."""
         self._compare_at = 0.0
         self._asked = False
 
@@ -88,16 +93,17 @@ class Watch(Service):
         return left_seconds if self.hears and not self._asked else min(left_seconds, LOOK_SECONDS)
 
     def _compare(self) -> None:
-        asked_at = time.monotonic()
-        held = self.hand.known_before(asked_at)
+        asked_at, claims_ended = time.monotonic(), self.claims.ended
+        held = self.hand.keys_before(asked_at)
         with self.link.use() as connection:
-            is_open = {one.execution_id: one for one in lifecycle.open_executions(connection, self.worker_id)}
+            is_open = {one.key: one for one in lifecycle.open_executions(connection, self.worker_id)}
         # Still held, that is: what ended meanwhile is closed by its own finish.
-        lost = (held & self.hand.known_before(float("inf"))) - set(is_open) - self.completer.ids()
+        gone = (held & self.hand.keys_before(float("inf"))) - set(is_open)
+        lost = {key.execution_id for key in gone} - self.completer.ids()
         if lost:
             logger.warning("executions %s are no longer this worker's: interrupted", sorted(lost))
             self.pool.interrupt(lost)
-        self._give_back_unknown(is_open)
+        self._give_back_unknown(is_open, claims_ended)
 
     def _look_for_requests_now(self) -> None:
         self._asked, look_again = False, True  # before the look: what is asked while it lasts needs another
@@ -122,14 +128,25 @@ class Watch(Service):
         told = self.pool.ask_to_cancel(asked)
         return bool(asked - told - self.completer.ids())
 
-    def _give_back_unknown(self, is_open: Mapping[int, Held]) -> None:
-        unknown = set(is_open) - self.hand.known_before(float("inf")) - self.completer.ids()
-        twice = unknown & self._unknown
-        self._unknown = unknown  # until it is open no more: a row that is locked just now is tried again
-        if twice:
-            logger.warning("executions %s are open, and not held here: given back", sorted(twice))
+    def _give_back_unknown(self, is_open: Mapping[ExecutionKey, Held], claims_ended: int) -> None:
+        """Release what is open and not held, once no claim can have it any more.
+
+        `claims_ended`: how many claims had ended when it was asked what is open. An answer of a claim may take longer
+        than a beat. To release its jobs meanwhile would let another worker start them, and then this one does too.
+        """
+        written_soon = self.completer.ids()
+        unknown = {
+            key for key in set(is_open) - self.hand.keys_before(float("inf")) if key.execution_id not in written_soon
+        }
+        claims_begun = self.claims.begun  # read after the answer: it counts the claim that has opened them
+        stray = [is_open[key] for key in sorted(unknown) if self._unknown.get(key, float("inf")) <= claims_ended]
+        # Kept until it is open no more: a row that is locked just now is tried again.
+        self._unknown = {key: self._unknown.get(key, claims_begun) for key in unknown}
+        if stray:
+            ids = [one.execution_id for one in stray]
+            logger.warning("executions %s are open, and not held here: given back", ids)
             with self.link.use() as connection:
-                give_back(connection, [is_open[execution_id] for execution_id in twice], self.events)
+                give_back(connection, stray, self.events)
 
 
 class LeaseGuard(Service):

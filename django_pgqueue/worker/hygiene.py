@@ -10,6 +10,7 @@ What a job changes for the whole process is `drift`'s. `tests/benchmarks/hygiene
 from __future__ import annotations
 
 import re
+import select
 import sys
 import threading
 import time
@@ -183,6 +184,15 @@ def distrust_all() -> None:
     _generation[0] += 1
 
 
+def distrust_since(losses: int) -> None:
+    """Close connections before the next job if this number has changed: another process counts the losses.
+
+    A process of isolated jobs asks the database nothing itself. After a restart of the server it would fail the next
+    job on a connection that is gone.
+    """
+    _generation[0] = losses
+
+
 def generation() -> int:
     """Return how often the server was lost."""
     return _generation[0]
@@ -209,6 +219,21 @@ def before_job() -> None:
         connection = watched.connection
         if connection is not None and connection.connection is not None and watched.is_outlived():
             connection.close()
+
+
+def close_ended() -> None:
+    """Close this thread's connections that the server has ended while they were idle: there is something to read."""
+    for watched in _here.watched:
+        connection = watched.connection
+        raw = None if connection is None else connection.connection
+        if connection and isinstance(raw, psycopg.Connection) and (raw.closed or _has_something_to_read(raw)):
+            connection.close()
+
+
+def _has_something_to_read(raw: psycopg.Connection[Any]) -> bool:
+    poll = select.poll()
+    poll.register(raw.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def after_job() -> None:

@@ -7,8 +7,10 @@ pid and, when it ends, its wait status; and a pipe for the cell's stack (see `ce
 
 It also kills its worker process if that goes on after the end of its leases (see `dead_mans_switch`).
 
-It ends with its worker process, and so do the cells with it: on Linux by the kernel's doing, whatever state they are
-in; elsewhere the nursery sees the socket's end, and kills them.
+It outlives its worker process for a moment, to kill the cells together with the programs that their jobs have started:
+each cell leads a process group. On Linux the kernel tells the nursery of the worker's death by a signal, because a
+copy of the worker that a task has forked may hold the socket open; elsewhere the nursery sees the socket's end. If the
+nursery itself dies, the kernel kills the cells.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ import threading
 from typing import Final, NoReturn
 
 from . import cell, hygiene
-from .board import Board
-from .dead_mans_switch import is_due, kill_all, seconds_until_look
+from .board import Board, Farewell
+from .dead_mans_switch import is_due, seconds_until_look
 
 WORD: Final = struct.Struct("=i")
 NO_CELL: Final = -1
@@ -35,6 +37,8 @@ NO_CELL: Final = -1
 ANSWER_SECONDS: Final = 10.0
 """How long a fork may take: by then the nursery is stopped, or the machine as good as that."""
 PR_SET_PDEATHSIG: Final = 1
+WORKER_ENDED: Final = signal.SIGUSR1
+"""What the kernel sends to the nursery. Anybody may send it: the nursery looks then whether its parent has changed."""
 
 
 class Nursery:
@@ -51,7 +55,6 @@ class Nursery:
         if pid == 0:
             try:
                 self._socket.close()
-                _die_with(parent)
                 _main(theirs, alias, board, parent)
             finally:
                 os._exit(1)
@@ -104,13 +107,17 @@ def _main(orders: socket.socket, alias: str, board: Board, worker: int) -> NoRet
     hygiene.close_for_good()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGCHLD, WORKER_ENDED):
+        signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    _signal_at_death_of_parent(WORKER_ENDED)
     statuses: dict[int, int] = {}
-    while True:
+    while os.getppid() == worker:
         ready, _, _ = select.select([orders.fileno(), reader], [], [], seconds_until_look(board))
         if is_due(board):
-            kill_all(board, worker, list(statuses))
+            board.say_farewell(Farewell.LEASE_LOST)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
             break
         if reader in ready:
             os.read(reader, 4096)
@@ -120,10 +127,17 @@ def _main(orders: socket.socket, alias: str, board: Board, worker: int) -> NoRet
             if not message:
                 break
             _fork(orders, alias, descriptors, statuses, [reader, writer])
-    for pid in statuses:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for pid in statuses:  # none of them is reaped, so no other process can have its number
+        _kill_group(pid)
     os._exit(0)
+
+
+def _kill_group(pid: int) -> None:
+    """Kill a cell, and what its job has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)  # in case it leads no group yet
 
 
 def _fork(orders: socket.socket, alias: str, descriptors: list[int], statuses: dict[int, int], own: list[int]) -> None:
@@ -140,6 +154,9 @@ def _fork(orders: socket.socket, alias: str, descriptors: list[int], statuses: d
             cell.main(socket.socket(fileno=jobs), stack, alias)
         finally:
             os._exit(1)
+    if pid != NO_CELL:
+        with contextlib.suppress(OSError):  # it has done so itself, and perhaps ended
+            os.setpgid(pid, pid)
     os.close(jobs)
     os.close(stack)
     _write(status, pid)
@@ -152,7 +169,8 @@ def _fork(orders: socket.socket, alias: str, descriptors: list[int], statuses: d
 def _leave_behind(orders: socket.socket, descriptors: list[int]) -> None:
     """In a cell just forked: let go of what is the nursery's."""
     signal.set_wakeup_fd(-1)  # from Python 3.12 on asyncio has done so already, if it is imported
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in (signal.SIGCHLD, WORKER_ENDED):
+        signal.signal(number, signal.SIG_DFL)
     orders.close()
     for descriptor in descriptors:
         os.close(descriptor)
@@ -160,12 +178,27 @@ def _leave_behind(orders: socket.socket, descriptors: list[int]) -> None:
 
 def _tell_of_deaths(statuses: dict[int, int]) -> None:
     while statuses:
-        pid, status = os.waitpid(-1, os.WNOHANG)
+        pid, status = _next_death()
         if pid == 0:
             return
         descriptor = statuses.pop(pid)
         _write(descriptor, status)
         os.close(descriptor)
+
+
+def _next_death() -> tuple[int, int]:
+    """Return the pid and wait status of a cell that has ended, or pid 0.
+
+    What the job of a cell that died has started is killed before the cell is reaped: its number is nobody else's yet.
+    """
+    if not hasattr(os, "waitid"):  # macOS with a Python before 3.13
+        return os.waitpid(-1, os.WNOHANG)
+    ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return 0, 0
+    if ended.si_status != 0:
+        _kill_group(ended.si_pid)
+    return os.waitpid(ended.si_pid, 0)
 
 
 def _write(descriptor: int, number: int) -> None:
@@ -175,7 +208,11 @@ def _write(descriptor: int, number: int) -> None:
 
 def _die_with(parent: int) -> None:
     """Ask the kernel to end this process with the thread that forked it; only Linux can."""
+    _signal_at_death_of_parent(signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the kernel was asked
+        os._exit(1)
+
+
+def _signal_at_death_of_parent(number: signal.Signals) -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before the kernel was asked
-            os._exit(1)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)

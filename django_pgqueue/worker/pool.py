@@ -127,19 +127,13 @@ class Pool:
             if slot := self._slot_of(execution_id):
                 slot.interrupt(execution_id)
 
-    def end_isolated(self) -> None:
-        """End the processes that isolated jobs run in, with what these have started: the jobs were given back."""
-        for thread in self.threads:
-            attempt = thread.attempt
-            if isinstance(attempt, IsolatedAttempt):
-                thread.interrupt(attempt.claimed.execution_id)
-
-    def close_cells(self) -> None:
-        """Have the processes end that wait for isolated jobs, and wait, a few seconds at most, until they have."""
+    def close_cells(self, *, wait: bool) -> None:
+        """Have the processes end that wait for isolated jobs; `wait`, a few seconds at most, until they have."""
         for thread in self.threads:
             if not isinstance(thread.attempt, IsolatedAttempt):
                 thread.close_cell()
-        self.ending_processes.wait()
+        if wait:
+            self.ending_processes.wait()
 
     def time_out(self, execution_id: int) -> bool:
         """Make a running job stop for its time is over: `TaskTimeout` raised in a thread, a coroutine cancelled.

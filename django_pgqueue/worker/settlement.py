@@ -205,8 +205,8 @@ def settle(link: Link, process: Process, *, by_default: bool) -> Settled:
         charged, uncharged = lifecycle.divided(connection, failures, partial(lifecycle.fail, connection))
         # What the database refuses stays open, and its lease runs out.
         refused = [(one.row.key, one.error) for one in unreleased] + [(one.row.key, one.error) for one in uncharged]
-        for key, why in refused:
-            refusals.note(key.execution_id, why)
+        for execution, why in refused:
+            refusals.note(execution.execution_id, why)
         if held:
             wake_workers(connection)
         lifecycle.unregister_worker(connection, process.worker_id)

@@ -599,6 +599,15 @@ def isolated_length(text: str) -> int:
     return len(text)
 
 
+@task(isolation="process", max_attempts=1)
+def wait_for_a_program(path: str) -> None:
+    """Start a program, note its process id, and wait for it."""
+    program = subprocess.Popen(["sleep", "60"])
+    Path(path).with_suffix(".new").write_text(str(program.pid))
+    Path(path).with_suffix(".new").rename(path)
+    program.wait()
+
+
 @task(isolation="process", timeout=1, max_attempts=1)
 def run_a_program(path: str) -> None:
     """Run a program that takes long, and that writes its pid to a file."""
@@ -756,6 +765,18 @@ def stay_all_the_same(started: str, end: str) -> None:
     """Stay in one call into C until a file exists."""
     Path(started).touch()
     os.system(f"while [ ! -e '{end}' ]; do sleep 0.05; done")  # noqa: S605 -- a path of the test's
+
+
+@task
+def fail_when_interrupted(started: str) -> None:
+    """Raise an error of its own when it is interrupted, as clean-up that meets a closed connection does."""
+    Path(started).touch()
+    deadline = time.monotonic() + 30
+    try:
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        raise RuntimeError("cannot clean up")
 
 
 @task(timeout=0.3)

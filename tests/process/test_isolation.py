@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import Group
+from django.db import connection
 
 from django_pgqueue.models import Execution, Job
+from tests import helpers
 from tests.app import tasks
 from tests.helpers import wait_until
 
@@ -256,6 +258,69 @@ def test_processes_end_with_their_worker(start, tmp_path, number):
         assert worker.exit_code() == 0
         job.refresh_from_db()
         assert (job.state, job.attempt, job.crashes) == ("ready", 0, 0)
+
+
+@pytest.mark.parametrize("whose", ["of all", "of the isolated process"])
+def test_isolated_job_after_connection_loss_succeeds_first_try(start, whose):
+    """Its process has asked the database nothing since, and cannot have noticed."""
+    worker = start("--concurrency", "1", LEASE=60.0)
+    first = tasks.isolated_create_group.using(max_attempts=1).enqueue("first")
+    worker.wait_until(lambda: succeeded(first))
+    with helpers.connect() as session:
+        which = "application_name LIKE 'pgqueue%%' OR" if whose == "of all" else ""
+        query = (
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> ALL (%s) AND ({which} "
+            "application_name = '') AND datname = current_database()"
+        )
+        assert session.execute(query, [[session.info.backend_pid, own_backend()]]).fetchall()
+    second = tasks.isolated_create_group.using(max_attempts=1).enqueue("second")
+    worker.wait_until(lambda: Job.objects.filter(pk=second.pk).exclude(finished_at=None).exists())
+    second.refresh_from_db()
+    Group.objects.all().delete()
+    assert (second.state, second.attempt) == ("succeeded", 1), Execution.objects.get(job=second).error
+    assert result_of(second)[1] == result_of(first)[1], "it was another process"
+
+
+def own_backend() -> int:
+    return int(connection.connection.info.backend_pid)
+
+
+@pytest.mark.parametrize("dies", ["worker", "worker and supervisor", "isolated process"])
+def test_program_of_isolated_job_ends_when_its_process_dies(start, tmp_path, dies):
+    path = tmp_path / "pid"
+    tasks.wait_for_a_program.enqueue(str(path))
+    worker = start(LEASE=60.0)
+    worker.wait_until(path.exists)
+    program = int(path.read_text())
+    [child] = worker.children
+    _, cell, _ = descendants(child)
+    assert is_alive(program)
+    if dies == "worker and supervisor":
+        worker.send(signal.SIGKILL)
+    os.kill(cell if dies == "isolated process" else child, signal.SIGKILL)
+    wait_until(lambda: not is_alive(program), 3)
+    wait_until(lambda: not is_alive(cell), 3)
+
+
+def test_isolated_processes_end_when_their_fork_server_is_killed(start, tmp_path):
+    may_end, started = tmp_path / "may end", tmp_path / "started"
+    tasks.isolated_pid.enqueue(str(may_end), started=str(started))
+    worker = start()
+    worker.wait_until(started.exists)
+    nursery, cell = descendants(worker.children[0])
+    os.kill(nursery, signal.SIGKILL)
+    wait_until(lambda: not is_alive(cell), 3)
+
+
+def test_fork_server_outlives_a_signal_that_is_not_its_parents_death(start):
+    worker = start("--concurrency", "1")
+    child = worker.wait_until_ready()
+    [nursery] = descendants(child)
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+        os.kill(nursery, number)
+    job = tasks.isolated_pid.enqueue()
+    worker.wait_until(lambda: succeeded(job))
+    assert worker.children == [child]
 
 
 def descendants(pid: int) -> list[int]:

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from django_pgqueue.models import Execution, Job
+from tests import helpers
 from tests.app import tasks
 
 pytestmark = pytest.mark.process
@@ -103,6 +104,54 @@ def test_children_end_by_themselves_when_the_supervisor_is_killed(start, tmp_pat
     worker.exit_code()
     worker.wait_until(lambda: not any(os.path.exists(f"/proc/{pid}/cwd") for pid in children))
     assert Job.objects.get(pk=job.pk).state == "ready"
+
+
+def test_running_job_at_a_stop_is_released_just_before_exit(start, tmp_path):
+    """Whatever the completer waits for: a released job starts elsewhere, while it still runs here."""
+    worker, finished, done = run_one(start, tmp_path, GRACE=0.3, LEASE=60.0)
+    stubborn = tasks.stay_all_the_same.enqueue(str(tmp_path / "started-too"), str(tmp_path / "end"))
+    worker.wait_until((tmp_path / "started-too").exists)
+    child = worker.children[0]
+    with helpers.connect() as session, session.transaction():
+        session.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [finished.pk])
+        done.touch()
+        worker.send(signal.SIGTERM)
+        worker.wait_until(lambda: Execution.objects.filter(job=stubborn, outcome="released").exists(), 15)
+        released_at = time.monotonic()
+        worker.wait_until(lambda: not os.path.exists(f"/proc/{child}/cwd"), 15)
+        alone_seconds = time.monotonic() - released_at
+    assert alone_seconds < 1
+    assert worker.exit_code() == 0
+    stubborn.refresh_from_db()
+    assert (stubborn.state, stubborn.attempt, stubborn.crashes) == ("ready", 0, 0)
+
+
+def test_job_that_ends_in_time_is_written_before_any_release(start, tmp_path):
+    worker, finished, done = run_one(start, tmp_path, GRACE=0.3, LEASE=60.0)
+    stubborn = tasks.stay_all_the_same.enqueue(str(tmp_path / "started-too"), str(tmp_path / "end"))
+    worker.wait_until((tmp_path / "started-too").exists)
+    with helpers.connect() as session, session.transaction():
+        session.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [finished.pk])
+        done.touch()
+        worker.send(signal.SIGTERM)
+        worker.wait_until(lambda: "still run after the grace" in worker.said)
+        assert not Execution.objects.filter(job=stubborn, outcome="released").exists()
+    assert worker.exit_code() == 0
+    finished.refresh_from_db()
+    assert (finished.state, finished.attempt) == ("succeeded", 1)
+    assert Execution.objects.get(job=stubborn).finished_at >= Execution.objects.get(job=finished).finished_at
+
+
+def test_job_that_fails_when_interrupted_by_a_stop_is_uncharged(start, tmp_path):
+    started = tmp_path / "started"
+    job = tasks.fail_when_interrupted.enqueue(str(started))
+    worker = start(GRACE=0.3)
+    worker.wait_until(started.exists)
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("ready", 0)
+    assert Execution.objects.get(job=job).outcome == "released"
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.005, 0.01, 0.02, 0.04])

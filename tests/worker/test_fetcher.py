@@ -345,3 +345,28 @@ def test_a_word_that_a_job_is_to_be_cancelled_is_passed_on(make_fetcher, monkeyp
         fetcher.bell.words = {word}
         fetcher._sleep(0.0)
     assert heard == ["cancel"]
+
+
+def test_fetcher_after_ids_restart_holds_no_id_twice(make_fetcher, engine, monkeypatch):
+    """All else in the process knows executions by id alone: who has a used id is released, and claimed anew."""
+    fetcher = make_fetcher()
+    monkeypatch.setattr(NoCompleter, "ids", lambda self: {2}, raising=False)
+    helpers.make_jobs(engine, 3)
+    fetcher.tick()
+    old = dict(fetcher.hand.waiting)
+    assert sorted(old) == [1, 2, 3]
+    for key in old:
+        fetcher.hand.start(key, 0, wait=False)
+    fetcher.hand.end(2)  # its end is being written
+    helpers.empty_tables(engine)
+    helpers.make_jobs(engine, 4)
+    fetcher.tick()
+    assert {key: fetcher.hand.running[key].claimed for key in (1, 3)} == {key: old[key].claimed for key in (1, 3)}
+    assert list(fetcher.hand.waiting) == [4]
+    fetcher.hand.start(4, 0, wait=False)
+    fetcher.look_afresh()  # they are behind the cursor
+    fetcher.tick()
+    new = [fetcher.hand.running[4].claimed, *(waiting.claimed for waiting in fetcher.hand.waiting.values())]
+    assert sorted(one.job_id for one in new) == [1, 2, 3, 4]
+    assert fetcher.claims.begun == fetcher.claims.ended > 0
+    assert [row["attempt"] for row in helpers.rows_of(engine, "pgqueue_job").values()] == [1] * 4

@@ -10,8 +10,11 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.worker import heartbeat
+from django_pgqueue.worker.claim_counter import ClaimCounter
 from django_pgqueue.worker.hand import Hand, Running, Waiting
 from django_pgqueue.worker.heartbeat import Watch
+from django_pgqueue.worker.link import Link
+from tests import helpers
 
 
 @pytest.fixture
@@ -20,7 +23,7 @@ def watch():
     link = SimpleNamespace(use=lambda: contextlib.nullcontext())
     hand = Hand(1)
     hand.running[1] = Running(SimpleNamespace(), 0.0, 0)
-    own = Watch(link, hand, SimpleNamespace(ids=set), SimpleNamespace(ask_to_cancel=set), None, 1)
+    own = Watch(link, hand, SimpleNamespace(ids=set), SimpleNamespace(ask_to_cancel=set), None, 1, ClaimCounter())
     own.hears, own._compare_at = True, float("inf")
     return own
 
@@ -94,3 +97,70 @@ def test_a_job_that_is_just_being_started_is_told_at_the_next_look(watch, monkey
     for _ in range(4):
         watch.tick()
     assert asked == [{1}, {1}]
+
+
+@pytest.fixture
+def real_watch(committing):
+    """One that compares a hand with the executions of worker 1 in the database."""
+    link = Link("default", "heartbeat")
+    interrupted: list[set[int]] = []
+    pool = SimpleNamespace(interrupt=interrupted.append, interrupted=interrupted)
+    yield Watch(link, Hand(9), SimpleNamespace(ids=set), pool, None, 1, ClaimCounter())
+    link.close()
+
+
+def open_ids(engine):
+    return [one.execution_id for one in lifecycle.open_executions(engine, 1)]
+
+
+def test_watch_releases_nothing_of_claim_under_way(engine, real_watch):
+    """However long the answer takes: this process may hold these jobs at any moment, and start them."""
+    helpers.make_job(engine)
+    with real_watch.claims.claim_under_way():
+        claimed = helpers.claim_one(engine)
+        for _ in range(5):
+            real_watch._compare()
+        assert open_ids(engine) == [claimed.execution_id]
+        real_watch.hand.add([claimed])
+    real_watch._compare()
+    real_watch._compare()
+    assert open_ids(engine) == [claimed.execution_id]
+
+
+def test_watch_releases_jobs_of_claim_whose_reply_was_lost(engine, real_watch):
+    helpers.make_job(engine)
+    with contextlib.suppress(psycopg.OperationalError), real_watch.claims.claim_under_way():
+        claimed = helpers.claim_one(engine)
+        real_watch._compare()
+        raise psycopg.OperationalError
+    assert open_ids(engine) == [claimed.execution_id]
+    real_watch._compare()
+    assert open_ids(engine) == []
+    assert helpers.state_of(engine, claimed.job_id) == "ready"
+
+
+def test_watch_releases_stray_execution_although_claims_go_on(engine, real_watch):
+    """A later claim, which is under way at the second look, cannot bring what was open at the first."""
+    helpers.make_job(engine)
+    claimed = helpers.claim_one(engine)
+    with real_watch.claims.claim_under_way():
+        real_watch._compare()
+    with real_watch.claims.claim_under_way():
+        real_watch._compare()
+    assert open_ids(engine) == []
+    assert helpers.job_row(engine, claimed.job_id)["attempt"] == 0
+
+
+def test_watch_after_ids_restart_interrupts_the_old_execution(engine, real_watch):
+    """Another execution of this worker has its id now: the job that runs here is lost all the same."""
+    helpers.make_job(engine)
+    old = helpers.claim_one(engine)
+    real_watch.hand.add([old])
+    real_watch.hand.start(old.execution_id, 0, wait=False)
+    real_watch._compare()
+    assert real_watch.pool.interrupted == []
+    helpers.empty_tables(engine)
+    helpers.make_job(engine)
+    assert helpers.claim_one(engine).execution_id == old.execution_id
+    real_watch._compare()
+    assert real_watch.pool.interrupted == [{old.execution_id}]

@@ -1,0 +1,38 @@
+"""The ids of the executions that this process has claimed: whether one of them names another execution here already.
+
+Ids start anew when the tables are emptied with RESTART IDENTITY, and go back when an older dump is restored. A process
+that outlives that may be given an id under which it still runs a job of before. The database tells the two apart by
+the time of the claim. All of this process knows its executions by id alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from django_pgqueue.lifecycle import Claimed
+
+    from .completer import Completer
+    from .hand import Hand
+
+
+class ClaimedIds:
+    """Used by the fetcher's thread alone."""
+
+    def __init__(self, hand: Hand, completer: Completer) -> None:
+        self.hand = hand
+        self.completer = completer
+        self._highest = 0
+
+    def in_use(self, claimed: Sequence[Claimed]) -> list[Claimed]:
+        """Return those of newly claimed jobs whose execution ids name other executions here: they cannot be held.
+
+        While ids rise, which is as good as always, this costs one comparison for each job.
+        """
+        ids = [job.execution_id for job in claimed]
+        if min(ids) > self._highest:
+            self._highest = max(ids)
+            return []
+        held = self.hand.known_before(float("inf")) | self.completer.ids()
+        return [job for job in claimed if job.execution_id in held]
