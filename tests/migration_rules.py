@@ -15,13 +15,14 @@ from django.db.migrations.state import ProjectState
 from django.db.models.fields import NOT_PROVIDED
 from django.db.models.functions import Now
 
-from django_pgqueue.operations import BuildIndex, BuildUniqueIndex, LockTable
+from django_pgqueue.operations import BuildIndex, BuildUniqueIndex, DropColumnIndex, LockTable
 
 
 def broken_rules(migration: Migration, before: ProjectState) -> Iterator[str]:
     """Say which rules a migration breaks that is applied to the models of `before`."""
     if any(isinstance(operation, BuildIndex | BuildUniqueIndex) for operation in migration.operations):
-        if len(migration.operations) > 1 or migration.atomic:
+        dropped = [operation for operation in migration.operations[1:] if isinstance(operation, DropColumnIndex)]
+        if len(migration.operations) > 1 + len(dropped) or migration.atomic:
             yield "BuildIndex has a migration of its own, with atomic = False: one that broke off is run again"
         return
     if not migration.atomic:
