@@ -58,10 +58,11 @@ def _failed(sender: str, **told: Any) -> None:
     if exception is None:  # a crash: whoever saw it has logged it
         return
     logger.warning(
-        "job %s (%s) failed at attempt %s; again in %.0f s",
+        "job %s (%s) failed at attempt %s with %s; again in %.0f s",
         told["job_id"],
         in_words(sender),
         told["attempt"],
+        type(exception).__name__,
         retry_seconds or 0.0,
         exc_info=exception,
         extra=_about(sender, told),
@@ -70,10 +71,11 @@ def _failed(sender: str, **told: Any) -> None:
 
 def _dead(sender: str, **told: Any) -> None:
     logger.error(
-        "job %s (%s) is dead after attempt %s: %s",
+        "job %s (%s) is dead after attempt %s: %s%s",
         told["job_id"],
         in_words(sender),
         told["attempt"],
+        "" if told.get("exception") is None else f"{type(told['exception']).__name__}: ",
         told.get("error", ""),
         exc_info=told.get("exception"),
         extra=_about(sender, told),

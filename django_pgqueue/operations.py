@@ -182,8 +182,8 @@ class DropColumnIndex(AlterField):
         if connection.vendor != "postgresql" or not self.allow_migrate_model(connection.alias, model):
             super().database_forwards(app_label, schema_editor, from_state, to_state)
             return
-        column = model._meta.get_field(self.name).column  # type: ignore[union-attr]  # a field with a column
-        name = schema_editor._create_index_name(model._meta.db_table, [column])
+        column = model._meta.get_field(self.name).column
+        name = schema_editor._create_index_name(model._meta.db_table, [column])  # type: ignore[attr-defined]  # Django's
         schema_editor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {schema_editor.quote_name(name)}")
 
     def describe(self) -> str:
