@@ -61,10 +61,13 @@ def resume(queue_name: str | None = None, *, task: Any = None, database: str | N
 
     A task's may stand under any of its names: it was renamed since.
     """
-    kind, name = _what(queue_name, task)
-    where = alias(database)
-    resumed = [lifecycle.resume(connections[where], kind, any_name) for any_name in _names(kind, name)]
-    wake_workers_after_commit(connections[where], LOOK_AGAIN)
+    return resume_named(*_what(queue_name, task), alias(database))
+
+
+def resume_named(kind: Pausable, name: str, database: str) -> bool:
+    """Do the same for the name in a row, whatever it is: a pause that no code would make can be ended too."""
+    resumed = [lifecycle.resume(connections[database], kind, any_name) for any_name in _names(kind, name)]
+    wake_workers_after_commit(connections[database], LOOK_AGAIN)
     return any(resumed)
 
 
@@ -106,10 +109,14 @@ def clear(queue_name: str | None = None, *, task: Any = None, database: str | No
 
 def waiting(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> JobQuerySet:
     """Return the queryset of jobs that `clear()` would cancel."""
+    return waiting_behind(*_what(queue_name, task), alias(database))
+
+
+def waiting_behind(kind: Pausable, name: str, database: str) -> JobQuerySet:
+    """Return the queryset of jobs that wait behind a pause of this name, whatever the name is."""
     from .models import Job  # tasks load before the apps are ready
 
-    kind, name = _what(queue_name, task)
-    jobs = Job.objects.using(alias(database)).filter(state=State.READY.value)
+    jobs = Job.objects.using(database).filter(state=State.READY.value)
     return (
         jobs.filter(queue_name=name) if kind is Pausable.QUEUE else jobs.filter(task_name__in=registry.names_of(name))
     )
@@ -117,10 +124,14 @@ def waiting(queue_name: str | None = None, *, task: Any = None, database: str | 
 
 def running(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> QuerySet[Execution]:
     """Return the queryset of executions that `drain()` waits for the end of."""
+    return running_behind(*_what(queue_name, task), alias(database))
+
+
+def running_behind(kind: Pausable, name: str, database: str) -> QuerySet[Execution]:
+    """Return the queryset of executions that began before a pause of this name, whatever the name is."""
     from .models import Execution  # as above
 
-    kind, name = _what(queue_name, task)
-    is_open = Execution.objects.using(alias(database)).filter(finished_at__isnull=True)
+    is_open = Execution.objects.using(database).filter(finished_at__isnull=True)
     if kind is Pausable.QUEUE:
         return is_open.filter(job__queue_name=name)
     return is_open.filter(job__task_name__in=registry.names_of(name))

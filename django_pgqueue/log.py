@@ -77,10 +77,11 @@ def _failed(task_name: str | None, about: dict[str, Any]) -> None:
     if exception is None:  # a crash: whoever saw it has logged it
         return
     logger.warning(
-        "job %s (%s) failed at attempt %s; again in %.0f s",
+        "job %s (%s) failed at attempt %s with %s; again in %.0f s",
         about["job_id"],
         in_words(task_name),
         about["attempt"],
+        type(exception).__name__,
         retry_seconds or 0.0,
         exc_info=exception,
         extra=_extra(task_name, about),
@@ -89,10 +90,11 @@ def _failed(task_name: str | None, about: dict[str, Any]) -> None:
 
 def _dead(task_name: str | None, about: dict[str, Any]) -> None:
     logger.error(
-        "job %s (%s) is dead after attempt %s: %s",
+        "job %s (%s) is dead after attempt %s: %s%s",
         about["job_id"],
         in_words(task_name),
         about["attempt"],
+        "" if about.get("exception") is None else f"{type(about['exception']).__name__}: ",
         about.get("error", ""),
         exc_info=about.get("exception"),
         extra=_extra(task_name, about),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib.postgres.operations import AddIndexConcurrently
 from django.db import NotSupportedError, OperationalError, transaction
-from django.db.migrations.operations import AddConstraint
+from django.db.migrations.operations import AddConstraint, AlterField
 from django.db.migrations.operations.base import Operation
 from psycopg import errors
 
@@ -162,6 +162,34 @@ class BuildUniqueIndex(AddConstraint):
     def describe(self) -> str:
         """Return what `migrate --plan` shows."""
         return f"Build the unique index {self.constraint.name} of {self.model_name} beside the others' work"
+
+
+class DropColumnIndex(AlterField):
+    """Drop the index that Django made for a foreign key, without a lock: the field gets `db_index=False`.
+
+    Belongs after the `BuildIndex` of the index that takes its place. It can be run again.
+    """
+
+    def database_forwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        """Drop the index; readers and writers go on meanwhile."""
+        model = from_state.apps.get_model(app_label, self.model_name)
+        connection = schema_editor.connection
+        if connection.vendor != "postgresql" or not self.allow_migrate_model(connection.alias, model):
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+            return
+        column = model._meta.get_field(self.name).column
+        name = schema_editor._create_index_name(model._meta.db_table, [column])  # type: ignore[attr-defined]  # Django's
+        schema_editor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {schema_editor.quote_name(name)}")
+
+    def describe(self) -> str:
+        """Return what `migrate --plan` shows."""
+        return f"Drop the index of {self.name} of {self.model_name} beside the others' work"
 
 
 def take_table(connection: BaseDatabaseWrapper, model_name: str) -> None:

@@ -110,6 +110,13 @@ LAST_ID: Final = """/* pgqueue:last_id */
 SELECT max(id) FROM pgqueue_job
 """
 
+# The lowest id of all jobs.
+#
+# Index: the primary key
+FIRST_ID: Final = """/* pgqueue:first_id */
+SELECT min(id) FROM pgqueue_job
+"""
+
 
 class Names(NamedTuple):
     """Names that jobs have, sorted; not all of them, if there are very many."""
@@ -140,3 +147,8 @@ def first_id_since(connection: Connection, seconds: float) -> int | None:
 def last_id(connection: Connection) -> int:
     """Return the highest id of all jobs, 0 if there are none."""
     return execute(connection, LAST_ID, {})[0][0] or 0
+
+
+def first_id(connection: Connection) -> int:
+    """Return the lowest id of all jobs, 0 if there are none."""
+    return execute(connection, FIRST_ID, {})[0][0] or 0

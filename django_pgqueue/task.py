@@ -208,8 +208,7 @@ class Task(Generic[P, R]):
         connection = enqueueing.connection_for(self)
         row = enqueueing.row_of(self, connection)
         if self.unique_key is not None:
-            checked = (as_call(call, number) for number, call in enumerate(calls))
-            found = uniqueness.insert_many(self, connection, ((*call, self._normalise(*call)) for call in checked), row)
+            found = uniqueness.insert_many(self, connection, calls, self._prepare, row)
             return found if returning else len(found)
         ids: list[int] = []
         count = 0
@@ -222,6 +221,11 @@ class Task(Generic[P, R]):
                     ids += added
                 enqueueing.tell(self, connection, added)
         return ids if returning else count
+
+    def _prepare(self, call: Any, number: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        args, kwargs = as_call(call, number)
+        self._check(args, kwargs)
+        return args, kwargs
 
     def _normalise(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         self._check(args, kwargs)

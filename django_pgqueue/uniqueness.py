@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import transaction
 
 from . import enqueueing, lifecycle
-from .arguments import chunks, encode_arguments
+from .arguments import chunks, encode_arguments, normalise_call
 from .exceptions import DuplicateJob, seconds
 from .validation import wrong_key
 
@@ -24,8 +24,10 @@ BATCH: Final = 1000
 TRIES: Final = 20
 """Between an insert that met another job and the look for it, that one may have ended: then it is tried again."""
 
-Call = tuple[Sequence[Any], Mapping[str, Any], dict[str, Any]]
-"""Of one job: its arguments as given, positional and by name, and as JSON has them."""
+Prepare = Callable[[Any, int], tuple[Sequence[Any], Mapping[str, Any]]]
+"""Checks a call as it was given, with its place; returns its arguments, positional and by name."""
+Placed = tuple[int, str | None, Sequence[Any], Mapping[str, Any]]
+"""Of one job: the place of its call, its key, and its arguments as given, positional and by name."""
 Keyed = tuple[str | None, dict[str, Any]]
 """Of one job: its key, and its arguments as JSON has them."""
 
@@ -65,31 +67,58 @@ def insert(task: Task[Any, Any], connection: BaseDatabaseWrapper, key: str, argu
 
 
 def insert_many(
-    task: Task[Any, Any], connection: BaseDatabaseWrapper, calls: Iterable[Call], row: dict[str, Any]
+    task: Task[Any, Any], connection: BaseDatabaseWrapper, calls: Iterable[Any], prepare: Prepare, row: dict[str, Any]
 ) -> list[int]:
     """Add many, all or none; return for each call the id of the job that has its key, a new one or another.
 
     Raises `DuplicateJob` if the task says so and one of them is not new. Reads `calls` in pieces.
     """
+    places: list[int] = []
     ids: list[int] = []
-    left = iter(calls)
+    ordered = _in_key_order(task, calls, prepare)
     add = _add_many if _period_seconds(task) is None else _add_many_for_period
     with transaction.atomic(using=connection.alias):
-        while batch := [(key_of(task, args, kwargs), args, kwargs, call) for args, kwargs, call in islice(left, BATCH)]:
-            added = add(task, connection, [(key, call) for key, _, _, call in batch], row)
+        while batch := list(islice(ordered, BATCH)):
+            added = add(task, connection, [(key, normalise_call(args, kwargs)) for _, key, args, kwargs in batch], row)
             if task.on_conflict == "raise" and len(added) < len(batch):
                 raise _duplicate(task, None)
             enqueueing.tell(task, connection, [job_id for job_id, _ in added])
             without = iter([job_id for job_id, key in added if key is None])
             by_key = {key: job_id for job_id, key in added if key is not None}
-            by_key |= _holders(task, connection, {key for key, *_ in batch if key} - by_key.keys())
-            for key, args, kwargs, _ in batch:
+            by_key |= _holders(task, connection, {key for _, key, *_ in batch if key} - by_key.keys())
+            for place, key, args, kwargs in batch:
                 if key is not None and key not in by_key:  # the job that had it has ended since
                     job = insert(task, connection, key, encode_arguments(args, kwargs), row)
                     enqueueing.tell(task, connection, [] if job.is_duplicate else [job.pk])
                     by_key[key] = job.pk
+                places.append(place)
                 ids.append(next(without) if key is None else by_key[key])
-    return ids
+    return [job_id for _, job_id in sorted(zip(places, ids, strict=True))]
+
+
+def _in_key_order(task: Task[Any, Any], calls: Iterable[Any], prepare: Prepare) -> Iterator[Placed]:
+    """Yield each call with its place and its key; those of a sequence that is more than one batch in order of the keys.
+
+    Two transactions that take the same keys in different orders can wait for each other. A statement sorts the keys of
+    its own batch; here the batches are put in order too. An iterator is not sorted, because it may not fit in memory.
+    """
+    if not isinstance(calls, Sequence) or len(calls) <= BATCH:
+        for place, call in enumerate(calls):
+            args, kwargs = prepare(call, place)
+            yield place, key_of(task, args, kwargs), args, kwargs
+        return
+    keys = [key_of(task, *prepare(call, place)) for place, call in enumerate(calls)]
+    for place in sorted(range(len(keys)), key=lambda place: keys[place] or ""):
+        args, kwargs = prepare(calls[place], place)
+        yield place, keys[place], args, kwargs
+
+
+def _chunks(keyed: Sequence[Keyed]) -> list[str]:
+    """Return the calls as JSON for one statement each; in order of their keys if that takes more than one."""
+    texts = list(chunks({"key": key, "call": call} for key, call in keyed))
+    if len(texts) == 1:
+        return texts
+    return list(chunks({"key": key, "call": call} for key, call in sorted(keyed, key=lambda each: each[0] or "")))
 
 
 def _period_seconds(task: Task[Any, Any]) -> float | None:
@@ -127,7 +156,7 @@ def _add_many(
 ) -> list[tuple[int, str | None]]:
     """Add what can be added of a batch; return the new or changed jobs' ids and keys."""
     added: list[tuple[int, str | None]] = []
-    for chunk in chunks({"key": key, "call": call} for key, call in keyed):
+    for chunk in _chunks(keyed):
         added += lifecycle.enqueue_many_unique(
             connection,
             calls=chunk,
@@ -147,14 +176,14 @@ def _add_many_for_period(
     once = [(key, call) for key, call in keyed if key is None or by_key[key] is call]
     period_seconds = _period_seconds(task) or 0.0
     ids: list[int] = []
-    for chunk in chunks({"key": key, "call": call} for key, call in once):
+    for chunk in _chunks(once):
         jobs = lifecycle.enqueue_for_period(connection, calls=chunk, period_seconds=period_seconds, **row)
         ids += [job.job_id for job in jobs]
     keys = {job_id: key for key, job_id in lifecycle.holds(connection, task.name, by_key.keys(), ids).items()}
     added = [(job_id, keys.get(job_id)) for job_id in ids]
     if replaces:
         new = {key for _, key in added}
-        for chunk in chunks({"key": key, "call": call} for key, call in by_key.items() if key not in new):
+        for chunk in _chunks([(key, call) for key, call in by_key.items() if key not in new]):
             added += [(job.job_id, key) for job, key in lifecycle.replace_for_period(connection, calls=chunk, **row)]
     return added
 

@@ -15,7 +15,7 @@ from django.db.migrations.state import ProjectState
 from django.db.models.fields import NOT_PROVIDED
 from django.db.models.functions import Now
 
-from django_pgqueue.operations import BuildIndex, BuildUniqueIndex, LockTable
+from django_pgqueue.operations import BuildIndex, BuildUniqueIndex, DropColumnIndex, LockTable
 from django_pgqueue.row_checks import AddRowChecks
 
 
@@ -23,7 +23,8 @@ def broken_rules(migration: Migration, before: ProjectState) -> Iterator[str]:
     """Say which rules a migration breaks that is applied to the models of `before`."""
     alone = BuildIndex | BuildUniqueIndex | AddRowChecks
     if any(isinstance(operation, alone) for operation in migration.operations):
-        if len(migration.operations) > 1 or migration.atomic:
+        dropped = [operation for operation in migration.operations[1:] if isinstance(operation, DropColumnIndex)]
+        if len(migration.operations) > 1 + len(dropped) or migration.atomic:
             yield (
                 "BuildIndex or AddRowChecks has a migration of its own, with atomic = False: "
                 "one that broke off is run again"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import Prefetch, QuerySet, Value
+from django.db.models import OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Concat, Left, Now
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
@@ -30,22 +33,43 @@ FAILURES: Final = frozenset({Outcome.FAILED, Outcome.CRASHED})
 
 
 def with_latest_execution(queryset: QuerySet[Any]) -> QuerySet[Any]:
-    """Return jobs for a list: with the database's clock, their latest execution, and nothing large.
+    """Return jobs for a list: with the database's clock, the id of their latest execution, and nothing large.
 
-    And with what is paused. One more query for the whole page. Arguments and results are not even read: one that Python
-    cannot decode would take the page with it.
+    And with what is paused. Arguments and results are not even read: one that Python cannot decode would take the page
+    with it. `attach_executions` reads the executions.
     """
-    latest = (
-        Execution.objects.order_by("job_id", "-id")
-        .distinct("job_id")
-        .defer("error", "traceback")
-        .annotate(short_error=Left("error", SHORT_ERROR))
-    )
-    prefetch = Prefetch("executions", queryset=latest, to_attr="latest_executions")
+    latest = Execution.objects.filter(job_id=OuterRef("pk")).order_by("-job_id", "-id").values("id")[:1]
     jobs: QuerySet[Any] = queryset.defer("arguments", "headers", "result").annotate(
-        seen_at=Now(), paused=ArraySubquery(in_force().values(of=Concat("kind", Value(" "), "name")))
+        seen_at=Now(),
+        latest_execution_id=Subquery(latest),
+        paused=ArraySubquery(in_force().values(of=Concat("kind", Value(" "), "name"))),
     )
-    return jobs.prefetch_related(prefetch)
+    return jobs
+
+
+def attach_executions(jobs: Iterable[Job]) -> None:
+    """Read the latest executions of jobs that are on a page, in one query, without what is large.
+
+    The latest of each job by DISTINCT ON took 570 ms for 100 jobs of 10,000 executions: it reads them all.
+    """
+    by_id: dict[int, Job] = {}
+    for job in jobs:
+        vars(job)["latest_executions"] = []
+        if (execution_id := vars(job).get("latest_execution_id")) is not None:
+            by_id[execution_id] = job
+    alias = next((job._state.db for job in by_id.values()), None)
+    executions = Execution.objects.using(alias).filter(pk__in=list(by_id)).defer("error", "traceback")
+    for execution in executions.annotate(short_error=Left("error", SHORT_ERROR)) if by_id else ():
+        vars(by_id[execution.pk])["latest_executions"] = [execution]
+
+
+class JobChangeList(ChangeList):
+    """A page of jobs, with their latest executions."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read the page, and the executions of the jobs on it."""
+        super().get_results(request)
+        attach_executions(self.result_list)
 
 
 def is_held_back(job: Job) -> bool:
@@ -71,6 +95,10 @@ def last_error(job: Job) -> str:
 
 class JobColumns(ReadOnlyAdmin):
     """Columns that the lists of jobs and of dead letters show."""
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """Return the list that reads executions."""
+        return JobChangeList
 
     @admin.display(description=gettext_lazy("job"))
     def number(self, job: Job) -> str:

@@ -8,34 +8,64 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from django.contrib import admin
 from django.contrib.admin import ModelAdmin
 from django.db import connections
-from django.db.models import QuerySet
+from django.db.models import DurationField, QuerySet, Value
 from django.db.models.functions import Now
 from django.http import HttpRequest
+from django.utils.translation import gettext as _text
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import registry, stats
-from django_pgqueue.models import DeadJob, Execution
+from django_pgqueue import lifecycle, registry, stats
+from django_pgqueue.db import clock
+from django_pgqueue.models import DeadJob, Execution, Job
 from django_pgqueue.states import FINISHED, State
 
 from .words import breakable, shortened
 
 NEWEST: Final = 100_000
-"""Jobs, by id, that are looked at where no index leads to a name: the columns of unfinished jobs have none."""
+"""Jobs, by id, that are looked at first where no index leads to a name: the columns of unfinished jobs have none."""
+
+WINDOWS: Final = (NEWEST, 2_000_000)
+"""How far back a name is looked for: the second only if the first has none. A million rows take about 0.2 s."""
+
+IN_LINE: Final = 1_000
+"""Due or scheduled jobs that are listed, of all lanes."""
 
 SECONDS: Final = {"hour": 3600.0, "day": 86400.0, "week": 7 * 86400.0}
 
 _names: WeakKeyDictionary[HttpRequest, stats.Names] = WeakKeyDictionary()
 
 
-def newest(queryset: QuerySet[Any]) -> QuerySet[Any]:
-    """Return the jobs of a queryset among the `NEWEST`."""
-    return queryset.filter(pk__gt=stats.last_id(connections[queryset.db]) - NEWEST)
+class Window(NamedTuple):
+    """The jobs among which a name was looked for, and what a title says of them; "" if that is all jobs."""
+
+    queryset: QuerySet[Any]
+    words: Any
+
+
+def among_newest(queryset: QuerySet[Any], **condition: str) -> Window:
+    """Return the jobs that meet a condition without an index, from as far back as it takes to find one.
+
+    Where the newest jobs have none, older ones are looked at. So a name that some jobs have is not answered by
+    "0 jobs", unless all of them are older than the last window; then the words say what was not looked at.
+    """
+    last_id = stats.last_id(connections[queryset.db])
+    first_id = stats.first_id(connections[queryset.db])
+    high = last_id
+    for size in WINDOWS:
+        low = last_id - size
+        found = queryset.filter(pk__gt=low, pk__lte=high, **condition)
+        if size == WINDOWS[-1] or low < first_id or found.order_by("-pk").values_list("pk", flat=True)[:1]:
+            break
+        high = low
+    if low < first_id:
+        return Window(found, "")
+    return Window(found, _text("among the newest %(count)s jobs") % {"count": f"{size:,}"})
 
 
 def _names_of(request: HttpRequest, queryset: QuerySet[Any]) -> stats.Names:
@@ -43,6 +73,29 @@ def _names_of(request: HttpRequest, queryset: QuerySet[Any]) -> stats.Names:
     if request not in _names:
         _names[request] = stats.names(connections[queryset.db])
     return _names[request]
+
+
+DUE: Final = "due"
+SCHEDULED: Final = "scheduled"
+
+
+def in_line(queryset: QuerySet[Any], *, is_due: bool, queue_name: str | None) -> QuerySet[Any]:
+    """Return the ready jobs that are due, or those that are due later: the first `IN_LINE`, lane by lane.
+
+    A lane is one queue at one priority, and a range of the index. All lanes in one condition would read every scheduled
+    job on the way to those that are due.
+    """
+    ids: list[int] = []
+    now = Now() + Value(timedelta(seconds=clock.shift_seconds), DurationField())
+    waiting = Job.objects.using(queryset.db).filter(state="ready", limit_key__isnull=True)
+    for lane in lifecycle.look(connections[queryset.db]).due_in:
+        if queue_name is None or lane.queue_name == queue_name:
+            jobs = waiting.filter(queue_name=lane.queue_name, priority=lane.priority)
+            jobs = jobs.filter(run_after__lte=now) if is_due else jobs.filter(run_after__gt=now)
+            ids += jobs.order_by("run_after", "pk").values_list("pk", flat=True)[: IN_LINE - len(ids)]
+        if len(ids) >= IN_LINE:
+            break
+    return queryset.filter(pk__in=ids, state="ready")
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -53,7 +106,8 @@ class StateFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Iterable[tuple[str, Any]]:
         """Return the states that an act leads to."""
-        return [(state.value, state.value) for state in State if state is not State.WAITING]
+        states = [(state.value, state.value) for state in State if state is not State.WAITING]
+        return [states[0], (DUE, _("ready: due")), (SCHEDULED, _("ready: scheduled")), *states[1:]]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Add the condition, with what the partial index of that state asks for."""
@@ -62,6 +116,8 @@ class StateFilter(admin.SimpleListFilter):
             return queryset
         if state in FINISHED:
             return queryset.filter(state=state, finished_at__isnull=False)
+        if state in (DUE, SCHEDULED):
+            return in_line(queryset, is_due=state == DUE, queue_name=request.GET.get("queue"))
         if state == State.READY:
             return queryset.filter(state="ready", limit_key__isnull=True)
         if state == State.RUNNING:
@@ -94,10 +150,12 @@ class NameFilter(admin.SimpleListFilter):
             return queryset
         if "\0" in name:
             return queryset.none()  # PostgreSQL has no such text, and psycopg refuses to ask
-        if not self._is_indexed(request, queryset):
-            queryset = newest(queryset)
-            self.title = _("%(title)s, among the newest 100,000 jobs") % {"title": self.title}
-        return queryset.filter(**{self.column: name})
+        if self._is_indexed(request, queryset):
+            return queryset.filter(**{self.column: name})
+        found, words = among_newest(queryset, **{self.column: name})
+        if words:
+            self.title = f"{self.title}, {words}"
+        return found
 
     def _is_indexed(self, request: HttpRequest, queryset: QuerySet[Any]) -> bool:
         return issubclass(queryset.model, DeadJob) or request.GET.get("state") in self.indexed_states
@@ -109,7 +167,7 @@ class QueueFilter(NameFilter):
     title = _("queue")
     parameter_name = "queue"
     column = "queue_name"
-    indexed_states = frozenset({State.READY, State.RUNNING, State.DEAD, State.CANCELLED})
+    indexed_states = frozenset({State.READY, DUE, SCHEDULED, State.RUNNING, State.DEAD})
 
     def names(self, request: HttpRequest, queryset: QuerySet[Any]) -> set[str]:
         """Return the queues of jobs and of registered tasks."""
@@ -122,7 +180,7 @@ class TaskFilter(NameFilter):
     title = _("task")
     parameter_name = "task"
     column = "task_name"
-    indexed_states = FINISHED
+    indexed_states = frozenset({*FINISHED, DUE, SCHEDULED})
 
     def names(self, request: HttpRequest, queryset: QuerySet[Any]) -> set[str]:
         """Return the tasks of jobs and the registered ones."""

@@ -19,7 +19,7 @@ from django_pgqueue.states import FINISHED, State
 from . import shown
 from .acts import CANCEL, OPERATIONS, RETRY, RUN_NOW, Operation, act_on_many, act_on_one
 from .columns import JobColumns, with_latest_execution
-from .filters import DiedFilter, EnqueuedFilter, QueueFilter, StateFilter, TaskFilter, newest
+from .filters import DUE, SCHEDULED, DiedFilter, EnqueuedFilter, QueueFilter, StateFilter, TaskFilter, among_newest
 from .page import job_page
 from .words import shortened
 
@@ -40,15 +40,20 @@ class JobAdmin(JobColumns):
     ]
     list_filter = [StateFilter, EnqueuedFilter, QueueFilter, TaskFilter]
     search_fields = ["id"]  # shows the box; get_search_results decides
-    search_help_text = _("The number of a job, or the exact name of a task, among the newest 100,000 jobs.")
+    search_help_text = _("The number of a job, or the exact name of a task, among the newest 2,000,000 jobs.")
     actions = ["retry_selected", "cancel_selected", "run_selected"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the jobs as the list shows them."""
         return with_latest_execution(super().get_queryset(request))
 
-    def get_ordering(self, request: HttpRequest) -> tuple[str]:
-        """Return the newest first: by id, or by the index over finished jobs where one state is chosen."""
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        """Return the newest first: by id, or by the index over finished jobs where one state is chosen.
+
+        Jobs in line come as they are claimed.
+        """
+        if request.GET.get("state") in (DUE, SCHEDULED):
+            return ("-priority", "run_after", "id")
         return ("-finished_at",) if request.GET.get("state") in FINISHED else ("-id",)
 
     def get_search_results(
@@ -61,11 +66,11 @@ class JobAdmin(JobColumns):
             return queryset, False
         if number.isascii() and number.isdigit():
             return (queryset.filter(pk=number) if len(number) <= 19 else queryset.none()), False
-        return self.search_among(queryset).filter(task_name=term), False
+        return ((queryset.none() if "\0" in term else self.with_task(queryset, term)), False)
 
-    def search_among(self, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Return the jobs among which a task's name is looked for: no index leads to those of unfinished ones."""
-        return newest(queryset)
+    def with_task(self, queryset: QuerySet[Any], task_name: str) -> QuerySet[Any]:
+        """Return the jobs of a task: no index leads to those of unfinished ones."""
+        return among_newest(queryset, task_name=task_name).queryset
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Say whether the user may see jobs; the same permission for dead letters."""
@@ -156,11 +161,11 @@ class DeadJobAdmin(JobAdmin):
         """Return the dead ones, with what their index asks for."""
         return super().get_queryset(request).filter(state=State.DEAD, finished_at__isnull=False)
 
-    def search_among(self, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Return all: an index leads to the dead ones of a task."""
-        return queryset
+    def with_task(self, queryset: QuerySet[Any], task_name: str) -> QuerySet[Any]:
+        """Return the dead jobs of a task: an index leads to them."""
+        return queryset.filter(task_name=task_name)
 
-    def get_ordering(self, request: HttpRequest) -> tuple[str]:
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """Return the order of the index."""
         return ("-finished_at",)
 

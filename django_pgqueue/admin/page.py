@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import OuterRef, QuerySet, Subquery, TextField
-from django.db.models.functions import Cast, Left, Now
+from django.db.models.functions import Cast, Left, Now, Right
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 TEXT_LIMIT: Final = 100_000
 """Characters of arguments or of a result that are shown; the rest does not even leave the database."""
+
+ERROR_LIMIT: Final = 2_000
+TRACEBACK_LIMIT: Final = 20_000
+"""Characters of each attempt's error, from its start, and of its traceback, from its end. Uncut, 50 of 5 MB made a page
+of 244 MB."""
 
 EXECUTIONS_SHOWN: Final = 50
 """A job that snoozes every minute has 10,000 executions a week."""
@@ -158,8 +163,9 @@ def read_attempts(job: Job) -> list[Attempt]:
 
     Workers are looked up apart: the record of one may be gone.
     """
-    executions = Execution.objects.using(job._state.db).filter(job_id=job.pk).annotate(seen_at=Now())
-    found = list(executions.order_by("-id")[: EXECUTIONS_SHOWN + 1])
+    executions = Execution.objects.using(job._state.db).filter(job_id=job.pk).defer("error", "traceback")
+    cut = {"short_error": Left("error", ERROR_LIMIT + 1), "end": Right("traceback", TRACEBACK_LIMIT + 1)}
+    found = list(executions.annotate(seen_at=Now(), **cut).order_by("-job_id", "-id")[: EXECUTIONS_SHOWN + 1])
     workers = Worker.objects.using(job._state.db).in_bulk({execution.worker_id for execution in found})
     return [_attempt(execution, workers.get(execution.worker_id)) for execution in found]
 
@@ -176,9 +182,18 @@ def _attempt(execution: Execution, worker: Worker | None) -> Attempt:
         finished=moment(execution.finished_at),
         is_failure=execution.outcome in FAILURES,
         exception_class=visible(execution.exception_class),
-        error=visible(execution.error),
-        traceback=visible(execution.traceback),
+        error=visible(_cut(vars(execution)["short_error"])),
+        traceback=visible(_cut_start(vars(execution)["end"])),
     )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= ERROR_LIMIT else f"{text[:ERROR_LIMIT]}… {_('(cut)')}"
+
+
+def _cut_start(text: str) -> str:
+    """Return the end of a traceback: its last lines say what went wrong."""
+    return text if len(text) <= TRACEBACK_LIMIT else f"{_('(cut)')} …{text[-TRACEBACK_LIMIT:]}"
 
 
 def _outcome(execution: Execution) -> SafeString:

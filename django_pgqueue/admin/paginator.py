@@ -40,4 +40,4 @@ class BoundedPaginator(Paginator):
     @cached_property
     def _counted(self) -> int:
         rows = cast("QuerySet[Any]", self.object_list)
-        return rows.order_by()[: COUNT_LIMIT + 1].count()
+        return rows.order_by().values("pk")[: COUNT_LIMIT + 1].count()

@@ -23,6 +23,7 @@ from django_pgqueue.models import Pause
 from django_pgqueue.states import Pausable
 from django_pgqueue.validation import NAME
 
+from . import shown
 from .readonly import ReadOnlyAdmin
 from .words import ago, badge, breakable, full_date, moment, seen_at, visible
 
@@ -118,7 +119,7 @@ class PauseAdmin(ReadOnlyAdmin):
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Pause]) -> None:
         """End the selected pauses."""
         for pause in queryset:
-            if control.resume(**_target(pause), database=_alias()):
+            if control.resume_named(*_named(pause), _alias()):
                 _write_down(request, pause, "Resumed.")
                 messages.success(request, _("%(what)s goes on.") % {"what": pause})
 
@@ -128,14 +129,16 @@ class PauseAdmin(ReadOnlyAdmin):
         if "confirmed" not in request.POST:
             return self._ask(request, queryset)
         for pause in queryset:
-            count = control.clear(**_target(pause), database=_alias())
+            waiting = control.waiting_behind(*_named(pause), _alias()).filter(enqueued_at__lte=shown.page_at(request))
+            count = waiting.cancel(running=False)
             _write_down(request, pause, f"Cleared: {count} jobs cancelled.")
             told = ngettext("%(what)s: %(count)s job cancelled.", "%(what)s: %(count)s jobs cancelled.", count)
             messages.success(request, told % {"what": pause, "count": f"{count:,}"})
         return None
 
     def _ask(self, request: HttpRequest, queryset: QuerySet[Pause]) -> HttpResponse:
-        numbers = [(pause, f"{control.waiting(**_target(pause), database=_alias()).count():,}") for pause in queryset]
+        pauses = list(queryset)
+        numbers = [(pause, f"{control.waiting_behind(*_named(pause), _alias()).count():,}") for pause in pauses]
         context = {
             **self.admin_site.each_context(request),
             "title": _("Cancel what waits?"),
@@ -143,6 +146,8 @@ class PauseAdmin(ReadOnlyAdmin):
             "opts": self.opts,
             "has_view_permission": True,
             "numbers": numbers,
+            "field": shown.TIME_FIELD,
+            "shown_at": max((shown.number(seen_at(pause)) for pause in pauses), default=""),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "pgqueue/admin/clear.html", context)
@@ -165,13 +170,13 @@ class PauseAdmin(ReadOnlyAdmin):
         """Return how many jobs wait in a queue, as far as that is cheap to say; no index has a task's."""
         if pause.kind != Pausable.QUEUE:
             return "–"
-        count = control.waiting(pause.name, database=_alias()).order_by()[: COUNTED + 1].count()
+        count = control.waiting_behind(*_named(pause), _alias()).order_by()[: COUNTED + 1].count()
         return f"{COUNTED:,}+" if count > COUNTED else f"{count:,}"
 
     @admin.display(description=_("still running"))
     def running(self, pause: Pause) -> str:
         """Return how many jobs have begun before the pause and go on: at 0 it is drained."""
-        return f"{control.running(**_target(pause), database=_alias()).count():,}"
+        return f"{control.running_behind(*_named(pause), _alias()).count():,}"
 
     @admin.display(description=_("since"))
     def since(self, pause: Pause) -> Any:
@@ -218,6 +223,11 @@ def _told(pause: Pause) -> str:
 
 def _target(pause: Pause) -> dict[str, str]:
     return {"queue_name" if pause.kind == Pausable.QUEUE else "task": pause.name}
+
+
+def _named(pause: Pause) -> tuple[Pausable, str]:
+    """Return what a row pauses; a kind that is none counts as a queue."""
+    return (Pausable.TASK if pause.kind == Pausable.TASK else Pausable.QUEUE), pause.name
 
 
 def _alias() -> str:

@@ -236,4 +236,4 @@ class ScheduleAdmin(ScheduleColumns):
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         """Remove those of the admin among the selected, with the record of their ticks."""
         ids = list(queryset.values_list("pk", flat=True))
-        lifecycle.remove_schedules(connections[queryset.db], ids, lifecycle.VOUCHED_SECONDS)
+        lifecycle.remove_schedules(connections[router.db_for_write(Schedule)], ids, lifecycle.VOUCHED_SECONDS)

@@ -27,8 +27,13 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 def fields(job: Job) -> SafeString:
     """Return the hidden inputs of a form that acts on this job."""
-    inputs = '<input type="hidden" name="{}" value="{}"><input type="hidden" name="{}" value="{}">'
-    return format_html(inputs, FIELD, token(job.pk, as_seen(job)), TIME_FIELD, number(seen_at(job)))
+    return format_html(
+        '<input type="hidden" name="{}" value="{}"><input type="hidden" name="{}" value="{}">',
+        FIELD,
+        token(job.pk, as_seen(job)),
+        TIME_FIELD,
+        number(seen_at(job)),
+    )
 
 
 def as_seen(job: Job) -> Seen:

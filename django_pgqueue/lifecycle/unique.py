@@ -46,12 +46,13 @@ def enqueue_many_unique(
 ) -> list[tuple[int, str | None]]:
     """Do so for each of `calls`, a JSON array of objects of `call` and `key`, in one statement.
 
-    Returns the ids of the jobs that were added or replaced, in the order given, with their keys; a null key takes part
-    in nothing of this.
+    Returns the ids of the jobs that were added or replaced, with their keys, by id: new ones in the order given. A null
+    key takes part in nothing of this.
     """
     statement = sql.ENQUEUE_MANY_OR_REPLACE if replace else sql.ENQUEUE_MANY_UNIQUE
     params = {"arguments": calls, **DEFAULTS, **row, "unique_ready_only": ready_only or None}
-    return [(found[0], found[1]) for found in execute(connection, statement, params)]
+    rows = execute(connection, statement, params)
+    return sorted(((found[0], found[1]) for found in rows), key=lambda each: each[0])
 
 
 def holders(connection: Connection, task_name: str, unique_keys: Collection[str]) -> dict[str, int]:

@@ -19,7 +19,12 @@ class Execution(models.Model):
     Outcome = Outcome
 
     job = models.ForeignKey(
-        Job, verbose_name=_("job"), on_delete=models.CASCADE, related_name="executions", db_constraint=False
+        Job,
+        verbose_name=_("job"),
+        on_delete=models.CASCADE,
+        related_name="executions",
+        db_constraint=False,
+        db_index=False,
     )
     attempt = models.SmallIntegerField(_("attempt"))
     worker = models.ForeignKey(
@@ -49,6 +54,8 @@ class Execution(models.Model):
             # Not on the lease, which every beat writes: with it 2,000 extends took 13.1 ms instead of 2.2.
             # Its predicate is not the fence's column: that planned a bitmap over 30,000 dead entries.
             models.Index("worker", "id", name="pgqueue_execution_open", condition=Q(finished_at__isnull=True)),
+            # The latest attempt of a job: 1.6 ms instead of 570 for 100 jobs of 10,000 attempts.
+            models.Index("job", "id", name="pgqueue_execution_job"),
         ]
         constraints = [
             # One open execution a job, whatever else goes wrong; no measurable cost (24,041 and 23,870 jobs/s without

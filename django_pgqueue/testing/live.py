@@ -30,10 +30,12 @@ globals().update(json.loads(os.environ["PGQUEUE_LIVE_CHANGES"]))
 """
 """The project's, on the test's database, as the test has them."""
 LOOK_SECONDS: Final = 0.01
+OURS: Final = ("pgqueue", "worker")
+"""Not `runworker`: Channels has a command of that name, and an app that comes earlier in INSTALLED_APPS wins."""
 
 
 class LiveWorker:
-    """`manage.py runworker` on the test's database, with the test's `PGQUEUE` and `TASKS`; one at a time."""
+    """`manage.py pgqueue worker` on the test's database, with the test's `PGQUEUE` and `TASKS`; one at a time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -55,7 +57,7 @@ class LiveWorker:
             raise RuntimeError("the worker runs already: stop it first")
         if "DJANGO_SETTINGS_MODULE" not in os.environ:
             raise RuntimeError("live_worker needs settings in a module that DJANGO_SETTINGS_MODULE names")
-        command = [sys.executable, "-m", "django", "runworker", "--health-file", str(self._health), *arguments]
+        command = [sys.executable, "-m", "django", *OURS, "--health-file", str(self._health), *arguments]
         project = os.environ["DJANGO_SETTINGS_MODULE"]  # overridden settings do not know theirs
         (self._directory / "pgqueue_live_settings.py").write_text(SETTINGS.format(module=project))
         self._health.unlink(missing_ok=True)  # an earlier one's, which was ready

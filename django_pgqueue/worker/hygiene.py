@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import Context, copy_context
+from contextvars import Context
 from typing import Any, Final
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -206,11 +206,18 @@ def statements_off_slots() -> int:
 def clean_context() -> Context:
     """Return a context for this thread's jobs to run in copies of, without anything of any job's.
 
+    It begins empty. The thread's own context may have a library's mutable object in it, such as the scope that Sentry
+    sets when a thread starts; jobs in copies of that context would share the object.
     The caches are made in it: Django keeps them in context variables, and each job would connect anew.
     """
+    context = Context()
+    context.run(_make_caches)
+    return context
+
+
+def _make_caches() -> None:
     with suppress(Exception):  # a cache that cannot be made is the business of the job that wants it
         caches.all()
-    return copy_context()
 
 
 def before_job() -> None:

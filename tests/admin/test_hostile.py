@@ -9,10 +9,11 @@ import pytest
 from django.db import connection, models
 from django.test import Client
 
-from django_pgqueue.models import Execution, Job, Worker
+from django_pgqueue.models import Execution, Job, Pause, Schedule, Worker
 from tests.admin.conftest import JobMaker, add_execution
 
 JOBS, DEAD, WORKERS = (f"/admin/pgqueue/{model}/" for model in ("job", "deadjob", "worker"))
+PAUSES, SCHEDULES = "/admin/pgqueue/pause/", "/admin/pgqueue/schedule/"
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -194,3 +195,33 @@ def test_every_text_column_is_tried_and_shown(operator: Client, make_job: JobMak
         wanted |= set(shown.values())
     text = " ".join(Tags(page).text for page in pages(operator, job))
     assert {word for word in wanted if word not in text} == set()
+
+
+@pytest.mark.parametrize("kind", ["queue", "task", "none"])
+@pytest.mark.parametrize("text", [*HOSTILE, "<b>", "{0.pk}", "%s"])
+def test_pause_with_a_hostile_name_is_listed_and_resumed(operator: Client, db: None, text: str, kind: str) -> None:
+    """One row that no code of ours would write must not close the list to everybody."""
+    paused = Pause.objects.create(kind=kind, name=text[:100], paused_by=text, reason=text)
+    page = operator.get(PAUSES)
+    assert page.status_code == 200 and Tags(page.content.decode()).bad == []
+    chosen = {"action": "clear_selected", "_selected_action": [paused.pk]}
+    asked = operator.post(PAUSES, chosen)
+    assert asked.status_code == 200 and Tags(asked.content.decode()).bad == []
+    assert operator.post(PAUSES, {**chosen, "confirmed": "1"}, follow=True).status_code == 200
+    answer = operator.post(PAUSES, {**chosen, "action": "resume_selected"}, follow=True)
+    assert answer.status_code == 200 and Tags(answer.content.decode()).bad == []
+    assert Pause.objects.exists() is (kind == "none")
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "<b>"])
+def test_schedule_with_hostile_columns_is_listed(operator: Client, db: None, text: str) -> None:
+    columns = ("name", "task_name", "expression", "time_zone", "missed", "if_running", "queue_name", "problem")
+    fields = {name: Schedule._meta.get_field(name).max_length for name in columns}  # type: ignore[union-attr]
+    one = Schedule.objects.create(
+        arguments={}, next_run_at="2030-01-01T00:00Z", **{n: text[:m] for n, m in fields.items()}
+    )
+    for url in (SCHEDULES, f"{SCHEDULES}{one.pk}/change/"):
+        page = operator.get(url)
+        assert page.status_code == 200 and Tags(page.content.decode()).bad == [], url
+    for name in ("run", "pause", "resume"):
+        assert operator.post(f"{SCHEDULES}{one.pk}/{name}/", follow=True).status_code == 200

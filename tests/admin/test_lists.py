@@ -15,9 +15,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_pgqueue import stats
-from django_pgqueue.admin import paginator
+from django_pgqueue.admin import filters, paginator
 from django_pgqueue.models import Job, Worker
 from tests.admin.conftest import JobMaker, add_execution
+from tests.test_sql import nodes
 
 JOBS = "/admin/pgqueue/job/"
 DEAD = "/admin/pgqueue/deadjob/"
@@ -209,3 +210,91 @@ def test_an_old_lease_setting_moves_the_mark(operator: Client, db: None, setting
 def test_index_lists_what_the_user_may_see(client_of: Callable[..., Client], rf: RequestFactory) -> None:
     page = client_of("view_job").get(reverse("admin:index")).content.decode()
     assert JOBS in page and DEAD in page and WORKERS not in page
+
+
+# ------------------------------------------------------------------ what a list could not find, or read too much for
+
+
+@pytest.fixture
+def old_mail(db: None) -> int:
+    """120,000 succeeded jobs: the oldest 10 in the queue `mail`, which nothing but the table leads to."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, finished_at)"
+            " SELECT 'app.t', CASE WHEN n <= 10 THEN 'mail' ELSE 'default' END, '{}', 'succeeded',"
+            "  statement_timestamp() - (120000 - n) * interval '1 second'"
+            " FROM generate_series(1, 120000) AS n"
+        )
+        cursor.execute("ANALYZE pgqueue_job")
+    return 10
+
+
+@pytest.mark.parametrize("query", [{"queue": "mail"}, {"queue": "mail", "state": "succeeded"}])
+def test_filter_by_queue_finds_old_jobs(operator: Client, old_mail: int, query: dict[str, str]) -> None:
+    response = operator.get(JOBS, query)
+    assert len(response.context["cl"].result_list) == old_mail
+    assert response.context["cl"].result_count == old_mail
+    for plan in plans(operator, f"{JOBS}?{'&'.join(f'{name}={value}' for name, value in query.items())}"):
+        assert "Seq Scan on pgqueue_job" not in plan, plan
+
+
+def test_filter_by_queue_says_how_far_it_looked(
+    operator: Client, old_mail: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filters, "WINDOWS", (100, 1000))
+    page = operator.get(JOBS, {"queue": "mail"})
+    assert list(page.context["cl"].result_list) == []
+    assert "among the newest 1,000 jobs" in page.content.decode()
+
+
+def test_due_jobs_are_reached_behind_scheduled_ones(operator: Client, make_job: JobMaker) -> None:
+    due = [make_job(queue_name="mail", priority=priority) for priority in (0, 5)]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO pgqueue_job (task_name, queue_name, arguments, run_after)"
+            " SELECT 'app.t', 'mail', '{}', now() + interval '1 day' FROM generate_series(1, 2000)"
+        )
+    assert ids(operator, JOBS, state="due", queue="mail") == [due[1].pk, due[0].pk]
+    assert ids(operator, JOBS, state="due") == [due[1].pk, due[0].pk]
+    assert ids(operator, JOBS, state="due", queue="other") == []
+    scheduled = operator.get(JOBS, {"state": "scheduled"}).context["cl"]
+    assert scheduled.result_count == filters.IN_LINE
+    assert not {job.pk for job in due} & {job.pk for job in scheduled.result_list}
+
+
+@pytest.mark.parametrize("lookup", ["arguments__icontains", "executions__error__contains", "task_name__regex", "state"])
+@pytest.mark.parametrize("url", [DEAD, WORKERS, "/admin/pgqueue/pause/", "/admin/pgqueue/schedule/"])
+def test_condition_without_an_index_is_refused(operator: Client, db: None, url: str, lookup: str) -> None:
+    assert operator.get(url, {lookup: "x"}).status_code == 400
+
+
+def test_list_reads_no_long_text(operator: Client, make_job: JobMaker) -> None:
+    """50 attempts of 5 MB each made a page of 244 MB."""
+    job = make_job("dead")
+    for number in range(20):
+        add_execution(job, attempt=number, error="e" * 1_000_000, traceback="first\n" + "t" * 1_000_000 + "last words")
+    for url, limit in ((JOBS, 50_000), (DEAD, 50_000), (f"{JOBS}{job.pk}/change/", 600_000)):
+        page = operator.get(url).content.decode()
+        assert len(page) < limit, url
+    assert "last words" in page and "(cut)" in page
+
+
+def test_list_of_jobs_with_many_attempts_reads_one_of_each(operator: Client, make_job: JobMaker) -> None:
+    job = make_job("dead")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, outcome, finished_at, lease_expires_at)"
+            " SELECT %s, 1, 1, 'failed', now(), now() FROM generate_series(1, 20000)",
+            [job.pk],
+        )
+        cursor.execute("ANALYZE pgqueue_execution")
+    last = add_execution(job, exception_class="app.Last")
+    with CaptureQueriesContext(connection) as captured:
+        page = operator.get(JOBS)
+    assert "Last" in page.content.decode() and last.pk
+    [statement] = [q["sql"] for q in captured if "latest_execution_id" in q["sql"] and "COUNT(" not in q["sql"]]
+    with connection.cursor() as cursor:
+        cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + statement.replace("%", "%%"), [])
+        [[plan]] = cursor.fetchall()
+    read = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "pgqueue_execution"]
+    assert read and all(node["Actual Rows"] * node["Actual Loops"] <= 1 for node in read), read

@@ -77,8 +77,12 @@ def test_clearing_asks_first_with_the_number(operator: Client, make_job: JobMake
     page = act(operator, "clear_selected", pause)
     assert "<strong>2</strong>" in page
     assert not Job.objects.filter(state="cancelled").exists()
-    assert "Queue mail: 2 jobs cancelled." in act(operator, "clear_selected", pause, confirmed="1")
-    states = dict(Job.objects.values_list("pk", "state"))
+    [shown_at] = re.findall('name="shown_at" value="([0-9]+)"', page)
+    later = make_job(queue_name="mail")
+    answer = act(operator, "clear_selected", pause, confirmed="1", shown_at=shown_at)
+    assert "Queue mail: 2 jobs cancelled." in answer, "those that were counted, and none that came later"
+    assert Job.objects.get(pk=later.pk).state == "ready"
+    states = dict(Job.objects.exclude(pk=later.pk).values_list("pk", "state"))
     assert states == {jobs[0].pk: "cancelled", jobs[1].pk: "cancelled", running.pk: "running", other.pk: "ready"}
     assert Pause.objects.exists()
 

@@ -102,6 +102,28 @@ def test_a_live_worker_runs_what_is_committed(live_worker):
     live_worker.wait_until_idle()
 
 
+def test_live_worker_is_ours_behind_channels(transactional_db, tmp_path, monkeypatch):
+    """Channels has a `runworker` too, and may come first in INSTALLED_APPS."""
+    commands = tmp_path / "fake_channels" / "management" / "commands"
+    commands.mkdir(parents=True)
+    for package in (commands, commands.parent, commands.parent.parent):
+        (package / "__init__.py").touch()
+    (commands / "runworker.py").write_text("raise SystemExit('the worker of Channels')")
+    (tmp_path / "channels_settings.py").write_text(
+        "from tests import settings\n"
+        "globals().update({name: value for name, value in vars(settings).items() if name.isupper()})\n"
+        "INSTALLED_APPS = ['fake_channels', *settings.INSTALLED_APPS]"
+    )
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "channels_settings")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    worker = live.LiveWorker(tmp_path).start()
+    job = tasks.add.enqueue(1, b=2)
+    worker.wait_until_idle()
+    worker.stop()
+    job.refresh_from_db()
+    assert job.result == 3
+
+
 def test_one_that_cannot_start_says_why(transactional_db, tmp_path):
     with pytest.raises(RuntimeError, match="unrecognized arguments: --nonsense"):
         live.LiveWorker(tmp_path).start("--nonsense")

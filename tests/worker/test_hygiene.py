@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from contextvars import ContextVar
 from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import Group
+from django.core.cache import caches
 from django.db import connections
 
 from django_pgqueue import db
@@ -107,3 +109,12 @@ def test_a_server_lost_after_a_jobs_last_statement_is_no_error_of_the_cleaning(n
     wait_until(lambda: not other.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).rowcount)
     hygiene.after_job()
     assert connection.connection is None
+
+
+def test_clean_context_has_nothing_of_its_thread():
+    held: ContextVar[dict[str, str] | None] = ContextVar("held", default=None)
+    held.set({"user": "of another job"})
+    context = hygiene.clean_context()
+    assert context.run(held.get) is None
+    cache = context.run(lambda: caches["default"])
+    assert context.copy().run(lambda: caches["default"]) is cache, "connected once for all jobs of a thread"

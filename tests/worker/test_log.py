@@ -36,6 +36,14 @@ def test_each_end_is_a_line_with_the_jobs_fields(records):
     assert by_job[jobs[1].pk][-1].exc_info[0] is RuntimeError
 
 
+def test_headlines_of_failures_name_the_exception(records):
+    job = tasks.fail.enqueue()
+    run_jobs()
+    said = [record.getMessage() for record in records.records if record.job_id == job.pk and record.levelno > 20]
+    assert said[0].startswith(f"job {job.pk} (tests.app.tasks.fail) failed at attempt 1 with RuntimeError; again in ")
+    assert said[1] == f"job {job.pk} (tests.app.tasks.fail) is dead after attempt 2: RuntimeError: as asked"
+
+
 def test_no_argument_is_in_any_line(records):
     tasks.noop.enqueue(SECRET, password=SECRET)
     run_jobs()

@@ -1,0 +1,24 @@
+"""A library's mutable scope in a context variable belongs to one job: the next one does not see what it holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_pgqueue.models import Job
+from tests.app import scopes
+
+pytestmark = pytest.mark.process
+MODULES = ["tests.app.scopes"]
+
+
+@pytest.fixture(autouse=True)
+def _found_by_workers(settings):
+    settings.PGQUEUE = {"TASK_MODULES": MODULES}
+
+
+def test_jobs_share_no_scope_of_a_library(start, monkeypatch):
+    monkeypatch.setenv("PGQUEUE_TEST_SCOPES", "1")
+    kinds = {scopes.set_user: None, scopes.set_user_from_coroutine: [None, None], scopes.set_user_apart: None}
+    jobs = {job.pk: clean for job, clean in ((t.enqueue(f"u{n}"), c) for n in range(4) for t, c in kinds.items())}
+    assert start("--concurrency", "1", "--drain", TASK_MODULES=MODULES).has_drained()
+    assert dict(Job.objects.values_list("pk", "result")) == jobs
