@@ -45,6 +45,7 @@ from .nursery import Nursery
 from .options import Options
 from .pool import Pool
 from .schedules import Schedules
+from .shared_looks import SharedLooks
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -64,7 +65,9 @@ def slots(options: Options) -> int:
 class Child:
     """The services of one process."""
 
-    def __init__(self, options: Options, board: Board, worker_id: int, orders: int, allowance: Allowance) -> None:
+    def __init__(
+        self, options: Options, board: Board, worker_id: int, orders: int, allowance: Allowance, looks: SharedLooks
+    ) -> None:
         self.allowance = allowance
         self.options = options
         self.board = board
@@ -78,7 +81,8 @@ class Child:
         server.end_at_promotion()
         self.pool = Pool(options, self.hand, board, Nursery(alias), self.completer.hand_over)
         self.pool.notes = self.completer.notes
-        self.fetcher = Fetcher(Link(alias, "fetcher"), self.hand, self.pool, self.completer, Lanes(options.queue_names))
+        lanes = Lanes(options.queue_names, looks if looks.places > 1 and not options.drain else None)
+        self.fetcher = Fetcher(Link(alias, "fetcher"), self.hand, self.pool, self.completer, lanes)
         self.fetcher.worker_id = worker_id
         self.pool.on_hunger = self.fetcher.wake
         self.completer.on_ready = self.fetcher.look_soon
@@ -262,7 +266,7 @@ class Child:
             logger.debug("the end of worker %s is not recorded", self.worker_id, exc_info=True)
 
 
-def main(options: Options, board: Board, orders: int, allowance: Allowance) -> NoReturn:
+def main(options: Options, board: Board, orders: int, allowance: Allowance, looks: SharedLooks) -> NoReturn:
     """Be a child: called in a process just forked; never returns."""
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -272,7 +276,7 @@ def main(options: Options, board: Board, orders: int, allowance: Allowance) -> N
         signal.set_wakeup_fd(-1)
         worker_id = _worker_id(orders)
         if worker_id is not None:  # else the supervisor is gone already, and nothing was begun
-            Child(options, board, worker_id, orders, allowance).run()
+            Child(options, board, worker_id, orders, allowance, looks).run()
     except BaseException:
         logger.exception("the worker process failed")
     finally:
