@@ -47,6 +47,7 @@ from .options import Options
 from .pool import Pool
 from .process_signals import survive_signals
 from .schedules import Schedules
+from .shared_looks import SharedLooks
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -73,7 +74,9 @@ def slots(options: Options) -> int:
 class Child:
     """The services of one process."""
 
-    def __init__(self, options: Options, board: Board, worker_id: int, orders: int, allowance: Allowance) -> None:
+    def __init__(
+        self, options: Options, board: Board, worker_id: int, orders: int, allowance: Allowance, looks: SharedLooks
+    ) -> None:
         self.allowance = allowance
         self.options = options
         self.board = board
@@ -90,7 +93,8 @@ class Child:
         server.end_at_promotion()
         self.pool = Pool(options, self.hand, board, Nursery(alias, board), self.completer.hand_over)
         self.pool.notes = self.completer.notes
-        self.fetcher = Fetcher(Link(alias, "fetcher"), self.hand, self.pool, self.completer, Lanes(options.queue_names))
+        lanes = Lanes(options.queue_names, looks if looks.places > 1 and not options.drain else None)
+        self.fetcher = Fetcher(Link(alias, "fetcher"), self.hand, self.pool, self.completer, lanes)
         self.fetcher.worker_id = worker_id
         self.pool.on_hunger = self.fetcher.wake
         self.completer.on_ready = self.fetcher.look_soon
@@ -259,14 +263,14 @@ class Child:
         return bool(self.hand.running)
 
 
-def main(options: Options, board: Board, orders: int, allowance: Allowance) -> NoReturn:
+def main(options: Options, board: Board, orders: int, allowance: Allowance, looks: SharedLooks) -> NoReturn:
     """Be a child: called in a process just forked; never returns."""
     try:
         survive_signals()
         forget_inherited_processes()
         worker_id = _worker_id(orders)
         if worker_id is not None:  # else the supervisor is gone already, and nothing was begun
-            Child(options, board, worker_id, orders, allowance).run()
+            Child(options, board, worker_id, orders, allowance, looks).run()
     except BaseException:
         logger.exception("the worker process failed")
     finally:

@@ -27,6 +27,7 @@ from .bell import Bell
 from .claim_counter import ClaimCounter
 from .claimed_ids import ClaimedIds
 from .completer import Completer
+from .follow_up import FollowUp
 from .giving import give_back
 from .hand import Hand
 from .lanes import Lanes
@@ -77,6 +78,7 @@ class Fetcher(Service):
         self._saw_all = False
         self._idle_steps = 0
         self._announced = False
+        self._follow_up = FollowUp(lanes)
         self._full_scan_at = 0.0
         self._full_scan_rest = Rest()
         self._job_bytes = 1.0
@@ -108,16 +110,24 @@ class Fetcher(Service):
     def tick(self) -> float:
         """Give back what waits too long, claim what there is room for."""
         if self._afresh:
-            self._afresh, self.vain_looks = False, 0
+            self._afresh, self.vain_looks, self._follow_up.moment = False, 0, None
             self.lanes.forget()
         self._give_back(time.monotonic() - WAIT_LIMIT_SECONDS)
         room = self._room()
+        moment, announced = self._follow_up.take_moment(), self._announced
         if room <= 0:
             return self._until_slots_free()
-        if self._claim_announced() or self._claim(room):
-            self._idle_steps = 0
-            return 0.0
-        return self._idle_pause()
+        if not self._claim_announced():
+            wait_seconds = self._follow_up.hold_back(moment, announced=announced)
+            if wait_seconds is not None:
+                return self._until_due(wait_seconds)
+            if self.lanes.are_empty_for_sibling(moment):
+                self._saw_all = True  # its look saw all ready jobs, whatever cursor they lie behind
+                return self._idle_pause()
+            if not self._claim(room):
+                return self._idle_pause()
+        self._idle_steps = 0
+        return 0.0
 
     def at_end(self) -> None:
         """Give back what no slot has taken."""
@@ -131,6 +141,7 @@ class Fetcher(Service):
         if self.bell.wait(timeout_seconds):
             self._idle_steps = 0
             self._announced = True
+            self._follow_up.moment = time.monotonic()
             words, self.bell.words = self.bell.words, set()
             if db.LOOK_AGAIN in words:
                 self.lanes.look_again()
@@ -285,7 +296,7 @@ class Fetcher(Service):
     def _idle_pause(self) -> float:
         if self._idle_steps < len(IDLE_PAUSES_SECONDS):
             self._idle_steps += 1
-            return self._until_due(IDLE_PAUSES_SECONDS[self._idle_steps - 1])
+            return self._until_due(self._follow_up.after(IDLE_PAUSES_SECONDS[self._idle_steps - 1]))
         if not self._saw_all:  # something may lie behind a cursor: no long sleep before a claim from the start
             return self._until_due(min(self.polling_seconds, max(0.001, self._full_scan_at - time.monotonic())))
         return self._until_due(self.polling_seconds * random.uniform(0.8, 1))  # noqa: S311 -- spreads load

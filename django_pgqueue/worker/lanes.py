@@ -13,6 +13,7 @@ from django_pgqueue.db import EngineConnection
 from django_pgqueue.lifecycle import EPOCH, Claimed, Cursor, Lane
 
 from .rest import Rest
+from .shared_looks import SharedLooks
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -20,6 +21,9 @@ AGE_LIMIT_SECONDS: Final = 1.0
 MARGIN: Final = timedelta(seconds=2)
 """How far behind the last look an exhausted lane's cursor stays. A job that is due now and commits within this time
 after it was enqueued is still ahead of the cursor."""
+SHARED_SECONDS: Final = 5.0
+"""How old this process's own last look may be when a sibling's look stands in for the next one: it also tells which
+queues and tasks are paused."""
 CURSORS: Final = 1000
 """Cursors that are kept at the most while their lanes have no ready jobs."""
 MANY: Final = 200
@@ -30,7 +34,11 @@ LATELY: Final = 8
 class Lanes:
     """Not for two threads at once."""
 
-    def __init__(self, queue_names: Sequence[str]) -> None:
+    def __init__(self, queue_names: Sequence[str], shared: SharedLooks | None = None) -> None:
+        self.shared = shared
+        """Where the processes of one supervisor publish their looks; None if this one shares none."""
+        self._sibling_due_at = float("inf")
+        """When the next job is due by a sibling's look, if that stood in for the last one."""
         self.queue_names = list(queue_names)
         """Strict in this order; empty for all queues, by priority, those of one priority taking turns."""
         self.last_was_empty = True
@@ -82,7 +90,21 @@ class Lanes:
         `otherwise`: in place of that for lanes whose first job was due already, and not to be had.
         """
         tried_at = self._ordered_at
-        return min((at if at > tried_at else otherwise for at in self._due_at.values()), default=float("inf"))
+        own = min((at if at > tried_at else otherwise for at in self._due_at.values()), default=float("inf"))
+        return min(own, self._sibling_due_at)
+
+    def are_empty_for_sibling(self, moment: float | None) -> bool:
+        """Whether a sibling's look that began at `moment` or later has found nothing due, so that none is needed here.
+
+        `next_due_at()` then takes account of what the sibling found.
+        """
+        if self.shared is None or moment is None or time.monotonic() - self._looked_at > SHARED_SECONDS:
+            return False
+        due_at = self.shared.answer(moment)
+        if due_at is None:
+            return False
+        self._sibling_due_at = due_at
+        return True
 
     def move_cursors(self, claimed: Iterable[Claimed]) -> None:
         """Put each lane's cursor where its claim ended, also when that is further back."""
@@ -119,8 +141,10 @@ class Lanes:
 
     def _look(self, connection: EngineConnection) -> None:
         began = time.monotonic()
+        if self.shared is not None:
+            self.shared.begin()
         found, paused_queues, paused_tasks, seen_at = lifecycle.look(connection)
-        self._looked_at = time.monotonic()
+        self._looked_at, self._sibling_due_at = time.monotonic(), float("inf")
         self._rest.after(self._looked_at - began)
         paused_before = set(self.paused_tasks)
         self.paused_tasks = [name for task_name in paused_tasks for name in registry.names_of(task_name)]
@@ -133,6 +157,9 @@ class Lanes:
             for lane, seconds in found.items()
             if not wanted or lane.queue_name in wanted
         }
+        if self.shared is not None:
+            next_due_at = min(self._due_at.values(), default=float("inf"))
+            self.shared.end(next_due_at if next_due_at > self._looked_at else None)
         self._forget_old(self._cursors)
         self._forget_old(self._served)
         self._lately = {lane: None for lane in self._lately if lane.queue_name not in paused_queues}

@@ -35,6 +35,7 @@ from .options import Options
 from .pulse import Pulse, pulse
 from .readiness import what_is_missing
 from .registration import register
+from .shared_looks import SharedLooks
 from .trouble import trouble
 from .watchdog import kill
 
@@ -65,6 +66,7 @@ class Supervisor:
         self._spawn_at = 0.0
         self._spawned = 0
         self.leases = Leases(self.link, options)
+        self.looks = SharedLooks(options.processes)
         self.health = HealthFile(options.health_file, self.children, lambda: self.stopping_since is not None)
         self.helpers = HelperProcesses(self.link, self.health, self._leave_behind)
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -238,7 +240,8 @@ class Supervisor:
                 os.close(writer)
                 self._leave_behind()
                 pulse.become(own_pulse)
-                child.main(self.options, board, reader, allowance)
+                self.looks.place = place
+                child.main(self.options, board, reader, allowance, self.looks)
             finally:
                 os._exit(1)  # whatever happens, never back into the parent's code: it would be a second supervisor
         os.close(reader)

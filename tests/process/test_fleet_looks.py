@@ -1,0 +1,57 @@
+"""What idle worker processes ask of the database when one job is enqueued."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from django.db import connection
+
+from django_pgqueue.models import Job
+from tests import helpers
+from tests.app import tasks
+
+pytestmark = pytest.mark.process
+
+ENQUEUES = 15
+QUIET = {"LEASE": 600.0, "RESCUE_INTERVAL": 600.0, "PRUNE_INTERVAL": 600.0, "POLL_INTERVAL": 600.0}
+"""So that hardly anything but what is measured reaches the database."""
+FLUSH_SECONDS = 11.0
+"""An idle session reports its counters to PostgreSQL after ten seconds at the latest."""
+
+
+def wait(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    helpers.wait_until(lambda: time.monotonic() > until, seconds + 5)
+
+
+def transactions() -> int:
+    wait(FLUSH_SECONDS)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
+        return int(cursor.fetchone()[0])
+
+
+def enqueue_and_wait(times: int) -> None:
+    for _ in range(times):
+        tasks.noop.enqueue()
+        wait(0.9)
+
+
+def transactions_per_enqueue(worker, processes) -> float:
+    worker.wait_until(lambda: worker.said.count("is ready") == processes, 40)
+    enqueue_and_wait(2)
+    before = transactions()
+    enqueue_and_wait(ENQUEUES)
+    during = transactions() - before
+    assert not Job.objects.exclude(state="succeeded").exists()
+    return during / ENQUEUES
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("processes", "limit"), [(1, 12), (8, 24)])
+def test_enqueue_costs_an_idle_fleet_few_transactions(start, processes, limit):
+    worker = start("--processes", str(processes), "--concurrency", "2", **QUIET)
+    measured = transactions_per_enqueue(worker, processes)
+    print(f"{processes} processes: {measured:.1f} transactions for each enqueue")  # noqa: T201 -- a figure for people
+    assert measured <= limit
