@@ -3,8 +3,12 @@
 What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
 """
 
-from tests.mutants import Mutant
+from tests.mutants import EXECUTOR, FETCHER, HEARTBEAT, Mutant
 
+SUPERVISION = "tests/worker/test_supervision.py"
+LEASES_MODULE = "django_pgqueue/worker/leases.py"
+CHILD = "django_pgqueue/worker/child.py"
+NURSERY = "django_pgqueue/worker/nursery.py"
 RESTARTED_IDS = "tests/concurrency/test_restarted_ids.py"
 CLAIM_TIME = "          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms\n"
 FENCED = ("SUCCEED", "SUCCEED_AND_DISCARD", "FAIL", "RELEASE", "END_CANCELLED", "NOTE_PROGRESS", "RESCUE")
@@ -27,5 +31,124 @@ LEASES = [
         "",
         "REMOVE_ORPHANS",
         tests=(RESTARTED_IDS,),
+    ),
+    Mutant(
+        "worker ids come from the sequence",
+        "            %(worker_id)s::bigint,\n",
+        "            %(worker_id)s::bigint, nextval('pgqueue_worker_id_seq'),\n",
+        "REGISTER_WORKER",
+        tests=(SUPERVISION,),
+    ),
+    Mutant(
+        "a removed record of a worker stays away",
+        "            if worker_id not in registered:\n",
+        "            if False:\n",
+        path=LEASES_MODULE,
+        tests=(SUPERVISION,),
+    ),
+    Mutant(
+        "the mark outlives the ids",
+        "            self._oldest_open.extend([0] * MARK_BEATS)\n        return",
+        "            pass\n        return",
+        path=LEASES_MODULE,
+        tests=(SUPERVISION,),
+    ),
+    Mutant(
+        "a mark that finds nothing stays",
+        "for beat in beats), default=0)",
+        "for beat in beats), default=self._oldest_open[-1])",
+        path=LEASES_MODULE,
+        tests=(SUPERVISION,),
+    ),
+    Mutant(
+        "an id in use here is held twice",
+        "if job.execution_id in held]",
+        "if False and held]",
+        path="django_pgqueue/worker/claimed_ids.py",
+        tests=("tests/worker/test_fetcher.py",),
+    ),
+    Mutant(
+        "ids whose ends are being written are not in use",
+        " | self.completer.ids()",
+        "",
+        path="django_pgqueue/worker/claimed_ids.py",
+        tests=("tests/worker/test_fetcher.py",),
+    ),
+    Mutant(
+        "what a claim may still bring is released",
+        "        claims_begun = self.claims.begun  #",
+        "        claims_begun = 0  #",
+        path=HEARTBEAT,
+        tests=("tests/worker/test_heartbeat.py",),
+    ),
+    Mutant(
+        "claims that ended meanwhile count",
+        'self._unknown.get(key, float("inf")) <= claims_ended]',
+        'self._unknown.get(key, float("inf")) <= self.claims.ended]',
+        path=HEARTBEAT,
+        tests=("tests/worker/test_heartbeat.py",),
+    ),
+    Mutant(
+        "a claim under way is not counted",
+        "        with self.claims.claim_under_way():\n            return self._claim_into_hand",
+        "        if True:\n            return self._claim_into_hand",
+        path=FETCHER,
+        tests=("tests/worker/test_fetcher.py",),
+    ),
+    Mutant(
+        "what runs is released before the completer is empty",
+        "        self.hand.close()\n",
+        "        self.hand.close()\n        self._give_back_running(0)\n",
+        path=CHILD,
+        tests=("tests/process/test_stopping.py",),
+    ),
+    Mutant(
+        "what runs at a stop is not interrupted",
+        "            pool.interrupt([execution_id])\n",
+        "            pass\n",
+        path="django_pgqueue/worker/last_jobs.py",
+        tests=("tests/process/test_stopping.py",),
+    ),
+    Mutant(
+        "a job that fails when interrupted is charged",
+        "        elif self.interrupted and not self.timed_out and not isinstance(exception, Dead):\n",
+        "        elif self.interrupted and isinstance(exception, LeaseLost | asyncio.CancelledError):\n",
+        path=EXECUTOR,
+        tests=("tests/process/test_stopping.py",),
+    ),
+    Mutant(
+        "programs of isolated jobs outlive their worker",
+        "        _kill_group(pid)\n    os._exit(0)\n",
+        "        os.kill(pid, signal.SIGKILL)\n    os._exit(0)\n",
+        path=NURSERY,
+        tests=("tests/process/test_isolation.py",),
+    ),
+    Mutant(
+        "programs of a dead isolated process go on",
+        "    if ended.si_status != 0:\n",
+        "    if False:\n",
+        path=NURSERY,
+        tests=("tests/process/test_isolation.py",),
+    ),
+    Mutant(
+        "an isolated process trusts its connections for ever",
+        "        hygiene.close_ended()\n",
+        "",
+        path="django_pgqueue/worker/cell.py",
+        tests=("tests/process/test_isolation.py",),
+    ),
+    Mutant(
+        "a rescue of a job that ran leaves its task unknown",
+        "        unknown_since = CASE WHEN NOT mine.started THEN job.unknown_since END,\n",
+        "",
+        "RESCUE",
+        tests=("tests/test_states.py",),
+    ),
+    Mutant(
+        "a release of a job that ran leaves its task unknown",
+        "= 'released' AND NOT mine.started THEN",
+        "= 'released' THEN",
+        "RELEASE",
+        tests=("tests/test_states.py",),
     ),
 ]

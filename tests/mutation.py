@@ -234,7 +234,7 @@ MUTANTS = [
     Mutant("retry does not lock", "    FOR NO KEY UPDATE SKIP LOCKED\n", "", "RETRY"),
     Mutant("retry keeps the result", "result = NULL,", "result = result,", "RETRY"),
     Mutant("run_now takes what is not ready", "state = 'ready'\n            AND ", "", "RUN_NOW"),
-    Mutant("an unknown task is known again by a release", "= 'released' THEN", "= '' THEN", "RELEASE"),
+    Mutant("an unknown task is known again by a release", "= 'released' AND NOT", "= '' AND NOT", "RELEASE"),
     Mutant("a failure leaves the task unknown", "        unknown_since = NULL,\n", "", "FAIL"),
     Mutant(
         "a discarded job's executions stay",

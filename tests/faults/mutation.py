@@ -98,11 +98,47 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a lost claim is not given back",
-            "        if twice:\n",
+            "        if stray:\n",
             "        if False:\n",
             path=WORKER + "heartbeat.py",
         ),
         "F01b",
+    ),
+    Broken(
+        Mutant(
+            "what a claim may still bring is released",
+            "        claims_begun = self.claims.begun  #",
+            "        claims_begun = 0  #",
+            path=WORKER + "heartbeat.py",
+        ),
+        "F108",
+    ),
+    Broken(
+        Mutant(
+            "what runs is released before the completer is empty",
+            "        self.hand.close()\n",
+            "        self.hand.close()\n        self._give_back_running(0)\n",
+            path=WORKER + "child.py",
+        ),
+        "F109",
+    ),
+    Broken(
+        Mutant(
+            "programs of isolated jobs outlive their worker",
+            "        _kill_group(pid)\n    os._exit(0)\n",
+            "        os.kill(pid, signal.SIGKILL)\n    os._exit(0)\n",
+            path=WORKER + "nursery.py",
+        ),
+        "F110",
+    ),
+    Broken(
+        Mutant(
+            "an isolated process trusts its connections for ever",
+            "        hygiene.close_ended()\n",
+            "",
+            path=WORKER + "cell.py",
+        ),
+        "F112",
     ),
     Broken(
         Mutant(

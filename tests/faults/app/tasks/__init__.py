@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -134,3 +135,23 @@ def forgotten(context: TaskContext, tag: str = "") -> None:
     """Leave no job behind."""
     with body(context, "forgotten"):
         effect(context, "plain")
+
+
+@task(takes_context=True, backoff=0, isolation="process")
+def with_program(context: TaskContext, tag: str = "", path: str = "", seconds: float = 0.0) -> int:
+    """Wait for a program that runs so long, the first time, and note its process id; then have an effect."""
+    with body(context, "with_program"):
+        program = subprocess.Popen(["sleep", "0" if Path(path).exists() else str(seconds)])
+        Path(path).write_text(str(program.pid))
+        program.wait()
+        effect(context, "plain")
+    return context.attempt
+
+
+@task(takes_context=True, backoff=0)
+def in_c(context: TaskContext, tag: str = "", until: str = "") -> int:
+    """Stay in one call into C until a file exists."""
+    with body(context, "in_c"):
+        subprocess.run(["sh", "-c", f"while [ ! -e '{until}' ]; do sleep 0.05; done"], check=True)
+        effect(context, "plain")
+    return context.attempt
