@@ -26,11 +26,11 @@ from django_pgqueue.states import Outcome
 
 from . import policy
 from .background_log import background_log
+from .crash_events import log_crash, publish_crash
 from .exit_functions import forget_inherited_processes, run_exit_functions
 from .giving import publish_cancelled
 from .leases import Process
 from .link import Link
-from .maintenance import log_crash, publish_crash
 from .refusals import Refusals
 from .trouble import trouble
 from .watchdog import kill

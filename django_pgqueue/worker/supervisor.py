@@ -33,7 +33,7 @@ from .leases import EXITED_AT_ONCE, Leases, Process, how_it_died
 from .link import Link
 from .options import Options
 from .pulse import Pulse, pulse
-from .readiness import what_is_missing
+from .readiness import wait_until_ready
 from .registration import register
 from .shared_looks import SharedLooks
 from .trouble import trouble
@@ -47,7 +47,6 @@ RESTART_PAUSES_SECONDS: Final = (0.0, 0.2, 1.0, 5.0, 15.0)
 HEALTHY_SECONDS: Final = 30.0
 """A child that lived for this long before it died begins the pauses anew."""
 KILL_AFTER_GRACE_SECONDS: Final = 12.0
-MIGRATION_PAUSE_SECONDS: Final = 2.0
 SAID: Final = ("stopping; running jobs have their grace", "giving back at once")
 
 
@@ -76,7 +75,7 @@ class Supervisor:
         self.helpers.log.start()
         self.health.start()
         self._listen_to_signals()
-        self._wait_for_migrations()
+        wait_until_ready(self.options.database, self._waits, self._nap)
         self._turn()
         while not self._is_over():
             self._sleep()
@@ -84,6 +83,11 @@ class Supervisor:
         self.helpers.settle_at_end(self._survive, self._nap_and_reap)
         self._close()
         return 0 if not self.helpers.settlement.ended else 1
+
+    def _waits(self) -> bool:
+        """Whether to wait for a database that is not ready; called again and again."""
+        self.health.turned()
+        return self.stopping_since is None
 
     def _close(self) -> None:
         signal.set_wakeup_fd(-1)
@@ -170,19 +174,6 @@ class Supervisor:
         self._reap()
 
     # ---------------------------------------------------------------- children
-
-    def _wait_for_migrations(self) -> None:
-        """Wait until the database is there and migrated, and say so."""
-        said = ""
-        while self.stopping_since is None:
-            self.health.turned()
-            waiting_for = what_is_missing(self.options.database)
-            if not waiting_for:
-                return
-            if waiting_for != said:
-                logger.warning("waiting: %s", waiting_for)
-                said = waiting_for
-            self._nap(MIGRATION_PAUSE_SECONDS)
 
     def _wants_more(self) -> bool:
         if self.stopping_since is not None or (self.options.drain and self._spawned >= self.options.processes):
