@@ -12,6 +12,7 @@ from django.db.backends.postgresql.operations import DatabaseOperations
 from hypothesis import HealthCheck, Phase, settings
 
 from django_pgqueue import db, lifecycle
+from django_pgqueue.task import Task
 from tests import helpers
 
 COMMON: dict[str, Any] = {
@@ -50,6 +51,11 @@ def unused_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a task by its function: its own text has an address in it, which differs in each worker of pytest-xdist."""
+    return val.func.__name__ if isinstance(val, Task) else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

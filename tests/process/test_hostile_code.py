@@ -86,7 +86,6 @@ def test_backoff_that_fails_does_not_stop_rescue(start, tmp_path, task):
 @pytest.mark.parametrize(
     "task",
     [hostile.raise_hostile, hostile.raise_hostile_async, hostile.raise_hostile_isolated],
-    ids=lambda task: task.func.__name__,
 )
 def test_hostile_exception_always_ends_its_job(start, task):
     jobs = {name: task.enqueue(name) for name in hostile.EXCEPTIONS}

@@ -18,7 +18,7 @@ from tests.app import tasks
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("kind", ["set", "nan", "nul", "large"])
-@pytest.mark.parametrize("task", [tasks.return_often, tasks.async_return_often, tasks.return_often_atomic], ids=str)
+@pytest.mark.parametrize("task", [tasks.return_often, tasks.async_return_often, tasks.return_often_atomic])
 def test_result_not_json_job_is_dead_after_one_run(kind, task):
     tasks.ran.clear()
     job = task.enqueue(kind)
