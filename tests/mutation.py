@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.mutants import FEATURES, Mutant
+from tests.mutants_liveness import LIVENESS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 COPIED = ("django_pgqueue", "example_project", "tests", "pyproject.toml")
@@ -265,6 +266,7 @@ MUTANTS = [
     Mutant("keys that meet are one", "if name in normalised:", "if False:", path=ARGUMENTS),
     Mutant("any depth", "if depth > MAX_DEPTH:", "if False:", path=ARGUMENTS),
     *FEATURES,
+    *LIVENESS,
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",
