@@ -104,7 +104,7 @@ class Maintenance(Service):
             # After an outage of the database all leases look over: their workers get two beats to say otherwise.
             if time.monotonic() - self.link.connected_at < 2 * get_settings().beat_seconds:
                 return False
-            rescued = lifecycle.rescue(connection, policy.delay_after_crash, error=RESCUED)
+            rescued = lifecycle.rescue(connection, self._delay_after_crash, error=RESCUED)
             pulse.answered("rescue")
             if rescued:
                 wake_workers(connection)
@@ -112,6 +112,11 @@ class Maintenance(Service):
         for held, moved in rescued:
             publish_crash(held, moved, self.link.alias, error=RESCUED, rescued=True, events=self.events)
         return False
+
+    def _delay_after_crash(self, held: Held) -> float | None:
+        """Ask the job's backoff; a hundred slow ones are no hang."""
+        self.progressed()
+        return policy.delay_after_crash(held)
 
     def _prune(self) -> bool:
         """Go on with the round: one full batch at the most, so that rescue and a stop wait for no more than that."""
