@@ -8,18 +8,52 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from . import lifecycle, middleware, registry, signals, timetable, uniqueness
 from .arguments import decode_arguments, encode_headers
 from .db import Connection
 from .exceptions import seconds
 from .lifecycle import JobOptions, Scheduled
+from .signals import TaskSignal
 
 if TYPE_CHECKING:
     from .task import Task
 
 T = TypeVar("T")
+
+
+class Application(Protocol):
+    """How the application's code is called by whoever fires."""
+
+    def ask(self, function: Callable[[], T]) -> T:
+        """Return what a function answers, or raise what it raises."""
+
+    def publish(self, signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
+        """Send a signal."""
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call a function whose answer nobody needs."""
+
+
+class InThisThread:
+    """Calls it at once, in the caller's thread."""
+
+    def ask(self, function: Callable[[], T]) -> T:
+        """Call it."""
+        return function()
+
+    def publish(self, signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
+        """Send it."""
+        signal.send_robust(sender=task_name, **about)
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call it."""
+        function()
+
+
+IN_THIS_THREAD: Final = InThisThread()
 
 
 class CannotFire(ValueError):
@@ -30,7 +64,7 @@ class LeftToOthers(CannotFire):
     """Only a process whose code has a unique key for the schedule's task can make its next job."""
 
 
-def options_of(connection: Connection, one: Scheduled) -> JobOptions:
+def options_of(connection: Connection, one: Scheduled, application: Application = IN_THIS_THREAD) -> JobOptions:
     """Return what the next job of a schedule is enqueued with; runs the middleware, as each enqueue does.
 
     For a schedule of the code the row says it, and this may be older or newer code: where it says that there is a key,
@@ -44,12 +78,15 @@ def options_of(connection: Connection, one: Scheduled) -> JobOptions:
         return _stored(one)
     options = _stored(one) if one.is_of_code else _taken_over(task)
     headers = _asked(
-        connection, "the middleware", lambda: encode_headers(middleware.headers_of(task, connection.alias))
+        connection,
+        "the middleware",
+        lambda: encode_headers(middleware.headers_of(task, connection.alias)),
+        application,
     )
     options = options._replace(headers=headers)
     if task.unique_key is None:
         return options
-    key = _key_of(connection, one, task)
+    key = _key_of(connection, one, task, application)
     if key is None:
         return options
     options = options._replace(unique_key=key, task_name=task.name)
@@ -67,23 +104,25 @@ def _taken_over(task: Task[Any, Any]) -> JobOptions:
     return JobOptions(given["queue_name"], given["priority"], given["max_attempts"], given["expires_seconds"])
 
 
-def _key_of(connection: Connection, one: Scheduled, task: Task[Any, Any]) -> str | None:
+def _key_of(connection: Connection, one: Scheduled, task: Task[Any, Any], application: Application) -> str | None:
     if not callable(task.unique_key):
         return task.unique_key
     arguments = lifecycle.arguments_of(connection, one)
     if arguments is None:  # it has another definition by now, and will not be fired by this one
         return None
-    return _asked(connection, "the unique key", lambda: uniqueness.key_of(task, *decode_arguments(arguments)))
+    return _asked(
+        connection, "the unique key", lambda: uniqueness.key_of(task, *decode_arguments(arguments)), application
+    )
 
 
-def _asked(connection: Connection, what: str, ask: Callable[[], T]) -> T:
+def _asked(connection: Connection, what: str, ask: Callable[[], T], application: Application) -> T:
     """Return what the project's own code answers; whatever it raises is said in one sentence.
 
     A query of its that fails leaves a transaction usable that is open here: an operator's request, a test.
     """
     try:
         with lifecycle.savepoint(connection):
-            return ask()
+            return application.ask(ask)
     except (Exception, SystemExit, GeneratorExit, CancelledError) as error:
         raise CannotFire(f"{what} raised {type(error).__name__}{_said(error)}") from error
 
@@ -95,14 +134,20 @@ def _said(error: BaseException) -> str:
         return ""
 
 
-def tell(connection: Connection, one: Scheduled, options: JobOptions, job_id: int) -> None:
+def tell(
+    connection: Connection,
+    one: Scheduled,
+    options: JobOptions,
+    job_id: int,
+    application: Application = IN_THIS_THREAD,
+) -> None:
     """Send the signals of a job that was made, as for an enqueue."""
     task_name = options.task_name or one.task_name
     about: dict[str, Any] = {"job_id": job_id, "database": connection.alias, "queue_name": options.queue_name}
     task = registry.get(task_name)
     if task is not None and task.adapter is not None:
-        task.adapter.enqueued(**about)
-    signals.job_enqueued.send_robust(sender=task_name, **about)
+        application.call(partial(task.adapter.enqueued, **about))
+    application.publish(signals.job_enqueued, task_name, about)
 
 
 def holder_of(connection: Connection, options: JobOptions) -> str:

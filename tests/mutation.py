@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests.mutants import FEATURES, Mutant
 from tests.mutants_leases import CLAIM_TIME, LEASES
+from tests.mutants_liveness import LIVENESS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 COPIED = ("django_pgqueue", "example_project", "tests", "pyproject.toml")
@@ -268,6 +269,7 @@ MUTANTS = [
     Mutant("any depth", "if depth > MAX_DEPTH:", "if False:", path=ARGUMENTS),
     *FEATURES,
     *LEASES,
+    *LIVENESS,
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",

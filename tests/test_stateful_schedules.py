@@ -54,7 +54,7 @@ class Schedules(RuleBasedStateMachine):
     def teardown(self) -> None:
         db.clock.shift_seconds = 0.0
 
-    def options(self, connection: db.Connection, one: Scheduled) -> lifecycle.JobOptions:
+    def options(self, connection: db.Connection, one: Scheduled, application: object = None) -> lifecycle.JobOptions:
         return KEYS.get(one.name, lifecycle.JobOptions("default", 0, 1))
 
     def put_clock(self) -> None:

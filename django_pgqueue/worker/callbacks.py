@@ -16,14 +16,16 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from . import describe, hygiene
+from .bounded import call_in_time
 from .events import log_failure
 
 if TYPE_CHECKING:
     from django_pgqueue.signals import TaskSignal
 
+T = TypeVar("T")
 logger = logging.getLogger("django_pgqueue.worker")
 
 QUEUE_LIMIT: Final = 10_000
@@ -31,6 +33,8 @@ QUEUE_LIMIT: Final = 10_000
 EXCEPTION_LIMIT: Final = 1000
 """An event with an exception is dropped where so many wait: an exception keeps the variables of all its frames."""
 CALLBACK_SECONDS: Final = 30.0
+ANSWER_SECONDS: Final = 10.0
+"""How long an engine thread waits for an answer of the application: a schedule's unique key, or its headers."""
 ABANDONED_LIMIT: Final = 3
 """Threads that hang in a receiver at most, besides the one that calls receivers."""
 QUICK_SECONDS: Final = 0.002
@@ -40,11 +44,12 @@ DRAIN_TURN_SECONDS: Final = 0.005
 
 
 class Event(NamedTuple):
-    """A signal to deliver."""
+    """A signal to deliver, or a function to call."""
 
-    signal: TaskSignal
+    signal: TaskSignal | None
     task_name: str | None
     about: dict[str, Any]
+    function: Callable[[], Any] | None = None
 
 
 Call = tuple[Any, Callable[[], Any]]
@@ -75,10 +80,26 @@ class CallbackRunner:
     def submit(self, signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
         """Queue an event; from any thread. Never blocks: without room the event is dropped and counted."""
         limit = QUEUE_LIMIT if about.get("exception") is None else EXCEPTION_LIMIT
+        self._add(Event(signal, task_name, about), limit)
+
+    def publish(self, signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
+        """Queue an event if somebody listens; from any thread."""
+        if signal.has_listeners(task_name):
+            self.submit(signal, task_name, about)
+
+    def call(self, function: Callable[[], Any]) -> None:
+        """Queue a call of a function of the application; from any thread."""
+        self._add(Event(None, None, {}, function), QUEUE_LIMIT)
+
+    def ask(self, function: Callable[[], T]) -> T:
+        """Return what a function of the application answers; raise `TimeoutError` if that takes too long."""
+        return call_in_time(function, ANSWER_SECONDS)
+
+    def _add(self, event: Event, limit: int) -> None:
         if len(self._events) >= limit:
             self.dropped += 1
             return
-        self._events.append(Event(signal, task_name, about))
+        self._events.append(event)
         if self._thread is None:
             with self._guard:
                 if self._thread is None:
@@ -225,6 +246,10 @@ class CallbackThread(threading.Thread):
 
 
 def _calls_of(event: Event) -> list[Call]:
+    if event.function is not None:
+        return [(event.function, event.function)]
+    if event.signal is None:
+        return []
     try:
         return event.signal.calls_for(event.task_name, **event.about)
     except BaseException as error:  # noqa: BLE001 -- weak references run the application's callbacks

@@ -117,7 +117,7 @@ class Child:
             self.pool.deadlines,
         ]
         if not options.drain:
-            self.services.append(Schedules(Link(alias, "schedules")))
+            self.services.append(Schedules(Link(alias, "schedules"), self.callbacks))
         if options.listen and get_settings().NOTIFY:
             link = Link(get_settings().LISTEN_DATABASE or alias, "listener")
             self.services.append(Listener(link, self.fetcher.bell, self._hears))

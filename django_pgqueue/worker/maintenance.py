@@ -109,7 +109,7 @@ class Maintenance(Service):
                 return False
             rescued = lifecycle.rescue(
                 connection,
-                policy.delay_after_crash,
+                self._delay_after_crash,
                 error=RESCUED,
                 skipped_ids=self.unrescued.skipped_ids(),
                 on_refused=lambda held, error: self.unrescued.note(held.execution_id, error),
@@ -121,6 +121,11 @@ class Maintenance(Service):
         for held, moved in rescued:
             publish_crash(held, moved, self.link.alias, error=RESCUED, rescued=True, events=self.events)
         return False
+
+    def _delay_after_crash(self, held: Held) -> float | None:
+        """Ask the job's backoff; a hundred slow ones are no hang."""
+        self.progressed()
+        return policy.delay_after_crash(held)
 
     def _prune(self) -> bool:
         """Go on with the round: one full batch at the most, so that rescue and a stop wait for no more than that."""

@@ -52,7 +52,8 @@ CODE_RETENTION_SECONDS: Final = 7 * DAY_SECONDS
 class Scheduler:
     """What one process remembers of the schedules between two turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, application: firing.Application = firing.IN_THIS_THREAD) -> None:
+        self.application = application
         self._silence: dict[str, tuple[datetime | None, float]] = {}
         """Of each schedule of any code when somebody last vouched for it, and since when this process sees no later."""
         self._complaints: set[tuple[str, object]] = set()
@@ -74,7 +75,7 @@ class Scheduler:
         for one in found:
             if one.enabled and is_vouched(one):
                 with self._alone(connection, one.name, one.revision, one):
-                    waits.append(fire_due(connection, one))
+                    waits.append(fire_due(connection, one, self.application))
         return min(waits) if found else None
 
     # ---------------------------------------------------------------- what the code says
@@ -173,7 +174,7 @@ def is_vouched(one: Scheduled) -> bool:
     return not one.is_of_code or one.unvouched_seconds < VOUCHED_SECONDS
 
 
-def fire_due(connection: Connection, one: Scheduled) -> float:
+def fire_due(connection: Connection, one: Scheduled, application: firing.Application = firing.IN_THIS_THREAD) -> float:
     """Fire the ticks of a schedule that have come; return the seconds until the next, infinity if one has to wait.
 
     Raises `ValueError` if its expression or its zone cannot be read, `firing.CannotFire` if its job cannot be made.
@@ -189,7 +190,7 @@ def fire_due(connection: Connection, one: Scheduled) -> float:
         return wait_seconds if lifecycle.plan_schedule(connection, one, following_at) else AGAIN_SECONDS
     expected_at = one.next_run_at
     for tick_at, after_it in zip(ticks, [*ticks[1:], following_at], strict=True):
-        options = firing.options_of(connection, one)
+        options = firing.options_of(connection, one, application)
         fired = lifecycle.fire(
             connection,
             one,
@@ -203,7 +204,7 @@ def fire_due(connection: Connection, one: Scheduled) -> float:
             return AGAIN_SECONDS
         if fired.what == "waits":
             return math.inf
-        _tell(connection, one, options, tick_at, fired)
+        _tell(connection, one, options, tick_at, fired, application)
         expected_at = after_it
     return wait_seconds
 
@@ -239,7 +240,12 @@ def _take_over(connection: Connection, row: Scheduled, definition: Definition) -
 
 
 def _tell(
-    connection: Connection, one: Scheduled, options: JobOptions, tick_at: datetime, fired: lifecycle.Fired
+    connection: Connection,
+    one: Scheduled,
+    options: JobOptions,
+    tick_at: datetime,
+    fired: lifecycle.Fired,
+    application: firing.Application,
 ) -> None:
     name, what = registry.in_words(one.name), fired.what
     if fired.job_id is None:
@@ -248,7 +254,7 @@ def _tell(
         return
     logger.info("schedule %s: job %s for the tick of %s", name, fired.job_id, tick_at)
     wake_workers(connection)
-    firing.tell(connection, one, options, fired.job_id)
+    firing.tell(connection, one, options, fired.job_id, application)
 
 
 def _is_everybodys(error: psycopg.Error) -> bool:

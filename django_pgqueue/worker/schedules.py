@@ -7,6 +7,7 @@ from typing import Final
 
 from psycopg import errors
 
+from django_pgqueue import firing
 from django_pgqueue.conf import get_settings
 
 from . import hygiene
@@ -24,10 +25,10 @@ NONE_INTERVAL_SECONDS: Final = 60.0
 class Schedules(Service):
     """Looks at the schedules every few seconds, and wakes for each tick; where there is none, once a minute."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, application: firing.Application = firing.IN_THIS_THREAD) -> None:
         super().__init__("schedules")
         self.link = link
-        self.scheduler = Scheduler()
+        self.scheduler = Scheduler(application)
         self._is_refused = False
 
     def tick(self) -> float:

@@ -101,7 +101,7 @@ class ThreadSlot(threading.Thread):
 
     def time_out(self, execution_id: int) -> bool:
         """Make that job stop, if it runs here, for its time is over; False if it has to be tried again."""
-        return self._stop(execution_id, TaskTimeout)
+        return self._end_attempt(execution_id, TaskTimeout)
 
     def ask_to_cancel(self, execution_id: int) -> bool:
         """Tell that job that somebody wants it cancelled; say whether it runs here."""
@@ -113,9 +113,9 @@ class ThreadSlot(threading.Thread):
 
     def cancel(self, execution_id: int) -> bool:
         """Make that job stop, if it runs here, for it was asked to and has not; False if it has to be tried again."""
-        return self._stop(execution_id, TaskCancelled)
+        return self._end_attempt(execution_id, TaskCancelled)
 
-    def _stop(self, execution_id: int, exception: type[TaskTimeout | TaskCancelled]) -> bool:
+    def _end_attempt(self, execution_id: int, exception: type[TaskTimeout | TaskCancelled]) -> bool:
         """Raise it in this thread, and cancel a query that it waits for; False if nothing can be thrown just now."""
         with self._guard:
             if not self._runs(execution_id):

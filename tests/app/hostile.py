@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-import sys
 import threading
 import time
 from pathlib import Path
@@ -231,12 +230,6 @@ def throw_into_service(name: str) -> int:
     return os.getpid()
 
 
-@task
-def end_slot() -> None:
-    """End the thread of the slot that runs this."""
-    sys.exit()
-
-
 def _hang(**about: object) -> None:
     time.sleep(3600)
 
@@ -247,6 +240,27 @@ def _exit(**about: object) -> None:
 
 def _cancel(**about: object) -> None:
     raise asyncio.CancelledError
+
+
+def never() -> str:
+    """Never answer."""
+    time.sleep(3600)
+    return ""
+
+
+@task(unique_key=never)
+def hanging_key() -> None:
+    """Have a key that is never told."""
+
+
+@task
+def end_slot() -> None:
+    """Have the thread of this slot end at its next job, in the middle of the engine's own code."""
+
+    def end(claimed: object) -> None:
+        raise SystemExit
+
+    threading.current_thread()._attempt = end  # type: ignore[attr-defined]
 
 
 def _take_long(**about: object) -> None:
@@ -270,3 +284,4 @@ if receiver := RECEIVERS.get(os.environ.get("PGQUEUE_TEST_RECEIVER", "")):
     if receiver is not _hang and receiver is not _take_long:
         signals.job_started.connect(receiver)
     signals.job_rescued.connect(receiver)
+    signals.job_enqueued.connect(receiver, sender="tests.app.hostile.work")

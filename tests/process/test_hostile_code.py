@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from django_pgqueue.models import Execution, Job
+from tests import helpers
 from tests.app import hostile
 from tests.app.hostile import MODULES
 
@@ -57,6 +58,13 @@ def test_terminated_session_fails_one_receiver(start, tmp_path, watcher):
     hostile.work.enqueue_many([((number,), {}) for number in range(15)])
     worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 16)
     worker.wait_until(lambda: len(file.read_text().split()) >= 2 + 30 - 2)
+
+
+def test_receivers_hear_of_everything_before_a_drained_worker_ends(start, tmp_path):
+    file = tmp_path / "pids"
+    hostile.work.enqueue_many([((number,), {}) for number in range(100)])
+    assert start("--drain", "--concurrency", "4", variables=receiver("ask", file)).has_drained()
+    assert len(file.read_text().split()) == 2 * 100, "job_started and job_succeeded of each"
 
 
 def test_backoff_that_exits_costs_neither_slot_nor_job(start):
@@ -121,3 +129,28 @@ def test_service_survives_system_exit(start, name):
     after = [hostile.work.enqueue(number) for number in range(4)]
     worker.wait_until(lambda: Job.objects.filter(pk__in=[job.pk for job in after], state="succeeded").count() == 4)
     assert worker.children == [child]
+
+
+def test_slot_thread_that_dies_is_replaced(start):
+    worker = start("--concurrency", "1")
+    child = worker.wait_until_ready()
+    hostile.end_slot.enqueue()
+    worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 1)
+    lost = hostile.work.enqueue()
+    worker.wait_until(lambda: Execution.objects.filter(job=lost, outcome="failed").exists())
+    after = hostile.work.enqueue()
+    worker.wait_until(lambda: Job.objects.get(pk=after.pk).state == "succeeded")
+    assert worker.children == [child]
+    assert "the thread of slot 0 has died: replaced" in worker.said
+
+
+def test_schedule_with_hanging_receivers_and_keys_goes_on(start, engine):
+    """The service that fires schedules waits for no receiver, and for a key for some seconds at most."""
+    hanging = helpers.make_schedule(engine, "hanging", task_name=hostile.hanging_key.name)
+    helpers.make_schedule(engine, "sound", task_name=hostile.work.name)
+    worker = start("--concurrency", "1", variables=receiver("hang"))
+    worker.wait_until(lambda: Job.objects.filter(task_name=hostile.work.name, state="succeeded").exists())
+    worker.wait_until(lambda: "schedule hanging" in worker.said, 30)
+    assert "it has not returned within 10 s" in worker.said
+    assert not Job.objects.filter(task_name=hostile.hanging_key.name).exists()
+    assert helpers.scalar(engine, "SELECT problem FROM pgqueue_schedule WHERE id = %s", [hanging])

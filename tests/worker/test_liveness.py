@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from django_pgqueue.worker import bounded, policy
 from django_pgqueue.worker.board import Board
 from django_pgqueue.worker.bounded import call_in_time
-from django_pgqueue.worker.callbacks import CallbackRunner
+from django_pgqueue.worker.callbacks import CallbackRunner, CallbackThread
 from django_pgqueue.worker.completer import Completer
 from django_pgqueue.worker.describe import message
 from django_pgqueue.worker.executor import Attempt
@@ -19,9 +21,11 @@ from django_pgqueue.worker.health import HealthFile
 from django_pgqueue.worker.leases import Process
 from django_pgqueue.worker.link import Link
 from django_pgqueue.worker.liveness import Liveness
+from django_pgqueue.worker.loop_slots import LoopSlots
 from django_pgqueue.worker.notes import Notes
 from django_pgqueue.worker.report import Ending, Report
 from django_pgqueue.worker.service import Service
+from django_pgqueue.worker.thread_slot import ThreadSlot
 from tests import helpers
 from tests.app import hostile
 from tests.helpers import wait_until
@@ -131,7 +135,7 @@ def test_service_that_sleeps_is_not_stuck(board, completer):
 
 def report(finished_ago: float) -> Report:
     finished_at = time.monotonic() - finished_ago
-    claimed = type("Claimed", (), {"execution_id": 1, "arguments": ""})
+    claimed: Any = SimpleNamespace(execution_id=1, arguments="")
     return Report(claimed, Ending.SUCCEEDED, finished_at, finished_at)
 
 
@@ -275,3 +279,11 @@ def test_call_in_time_returns_and_raises_what_the_function_does():
     assert call_in_time(lambda: 7, 10.0) == 7
     with pytest.raises(ZeroDivisionError):
         call_in_time(lambda: 1 // 0, 10.0)
+
+
+@pytest.mark.parametrize("kind", [ThreadSlot, LoopSlots, CallbackThread, *Service.__subclasses__()])
+def test_thread_class_overrides_no_private_method_of_its_base(kind):
+    """`ThreadSlot._stop()` did, and `is_alive()` of a dead slot raised `TypeError` up to Python 3.12."""
+    assert not {name for name in vars(kind) if name.startswith("_") and not name.startswith("__")} & set(
+        vars(threading.Thread)
+    )
