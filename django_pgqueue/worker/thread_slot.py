@@ -19,6 +19,7 @@ from . import cancelling, describe, hygiene
 from .deadlines import AGAIN_SECONDS
 from .executor import Attempt
 from .giving_up import given_up
+from .interruption import begin_time_slice, may_interrupt
 from .isolated import IsolatedAttempt
 from .report import STOPS, last_resort
 
@@ -31,12 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_pgqueue.worker")
 
-FRAGILE: Final = {
-    module: {"acquire", "release", "handle", "__enter__", "__exit__"}
-    for module in ("logging", "importlib._bootstrap", "_frozen_importlib")
-}
-"""Functions, by module, that take a lock and protect it only a moment later: an exception in between leaves it locked
-for ever, and with the lock of a log handler the whole process stands still."""
 INTERRUPT_TRIES: Final = 20
 CELL_IDLE_SECONDS: Final = 60.0
 """How long a process for isolated jobs is kept for the next one."""
@@ -150,8 +145,8 @@ class ThreadSlot(threading.Thread):
     def _throw(self, exception: type[BaseException]) -> bool:
         """Raise an exception in this thread, unless a lock of all threads would stay locked by that; say whether."""
         if isinstance(self.attempt, Attempt):  # an isolated one stops by losing its process
-            frame = sys._current_frames().get(self.ident or 0)
-            if frame is not None and frame.f_code.co_name in FRAGILE.get(frame.f_globals.get("__name__", ""), ()):
+            begin_time_slice()
+            if not may_interrupt(sys._current_frames().get(self.ident or 0)):
                 return False
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(exception))
         return True

@@ -1,0 +1,137 @@
+"""A program: threads take all locks of the standard library that log lines need, and are interrupted all the time.
+
+Started with the path of `interruption.py`, a number of interruptions, and the word `anywhere` to break its rule. Needs
+no Django, so that every Python can run it. Prints how many exceptions arrived; the exit code is 1 if a lock stayed
+locked or nothing could be thrown.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import logging
+import logging.handlers
+import os
+import queue
+import sys
+import threading
+import time
+
+SECONDS = 12.0
+LEAST = 20
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location("interruption", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Stop(BaseException):
+    """What is thrown."""
+
+
+class Shared:
+    """Locks that all threads use."""
+
+    def __init__(self):
+        self.records = queue.Queue()
+        self.listener = logging.handlers.QueueListener(self.records, logging.NullHandler())
+        self.listener.start()
+        self.logger = logging.getLogger("shared")
+        self.logger.setLevel(logging.INFO)
+        self.logger.propagate = False
+        self.logger.addHandler(logging.handlers.QueueHandler(self.records))
+        self.condition = threading.Condition(threading.Lock())
+        self.items = queue.Queue()
+
+    def use(self):
+        self.logger.info("a line")
+        with self.condition:
+            self.condition.notify()
+        self.items.put(1)
+        self.items.get_nowait()
+
+
+class Worker(threading.Thread):
+    """Uses them again and again; one exception at a time hits it."""
+
+    def __init__(self, shared):
+        super().__init__(daemon=True)
+        self.shared, self.guard = shared, threading.Lock()
+        self.is_running, self.arrived, self.ended = False, 0, False
+
+    def run(self):
+        while not self.ended:
+            try:
+                try:
+                    self.is_running = True
+                    for _ in range(1000):
+                        self.shared.use()
+                        for _ in range(40):
+                            sum(range(500))
+                    self.leave()
+                except Stop:
+                    self.leave()
+                    self.arrived += 1
+                except queue.Empty:  # it was thrown between another's put and get
+                    self.leave()
+            except Stop:  # while it was being left
+                self.leave()
+                self.arrived += 1
+
+    def leave(self):
+        with self.guard:
+            self.is_running = False
+
+
+def throw_into(worker, rule):
+    with worker.guard:
+        if not worker.is_running:
+            return False
+        rule.begin_time_slice()
+        if not rule.may_interrupt(sys._current_frames().get(worker.ident)):
+            return False
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker.ident), ctypes.py_object(Stop))
+        return True
+
+
+def interrupt(workers, rule, count):
+    """Throw so many exceptions, one at a time into each, as far as the time allows; return how many that were."""
+    thrown, stop_at = 0, time.monotonic() + SECONDS
+    while thrown < count and time.monotonic() < stop_at:
+        for worker in workers:
+            before = worker.arrived
+            if throw_into(worker, rule):
+                thrown += 1
+                while worker.arrived == before and worker.is_running and time.monotonic() < stop_at:
+                    time.sleep(0.0002)
+        time.sleep(0.0005)
+    return thrown
+
+
+def main(path, count, *words):
+    sys.setswitchinterval(0.001)
+    rule = load(path)
+    if "anywhere" in words:
+        rule.may_interrupt = lambda frame: True
+    shared = Shared()
+    workers = [Worker(shared) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    thrown = interrupt(workers, rule, count)
+    for worker in workers:
+        worker.ended = True
+    check = threading.Thread(target=shared.use, daemon=True)
+    check.start()
+    for thread in (*workers, check):
+        thread.join(10)
+    arrived, stuck = sum(worker.arrived for worker in workers), [one for one in (*workers, check) if one.is_alive()]
+    sys.stdout.write(f"{arrived} of {thrown} arrived, {len(stuck)} threads stuck\n")
+    sys.stdout.flush()
+    os._exit(1 if stuck or arrived < LEAST else 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
