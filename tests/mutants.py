@@ -77,7 +77,12 @@ SCHEDULES = _all(
         "make_interval(secs => %(time_shift_seconds)s::float8), NULL\n    FROM asked",
         "RUN_SCHEDULE",
     ),
-    Mutant("a late plan is written", " AND next_run_at = %(expected_at)s::timestamptz", "", "PLAN_SCHEDULE"),
+    Mutant(
+        "a late plan is written",
+        "      AND least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s::timestamptz\n",
+        "",
+        "PLAN_SCHEDULE",
+    ),
     Mutant("a plan of a changed definition is written", " AND revision = %(revision)s", "", "PLAN_SCHEDULE"),
     Mutant("a change loses the tick that is due", "CASE WHEN mine.is_due", "CASE WHEN false", "CHANGE_SCHEDULE"),
     Mutant("a change counts for none", "schedule.revision + 1", "schedule.revision", "CHANGE_SCHEDULE"),
@@ -131,7 +136,7 @@ SCHEDULES = _all(
     Mutant("one of the code follows its task", "_stored(one) if one.is_of_code else ", "", path=FIRING),
     Mutant(
         "an error of one schedule ends the turn",
-        "except ValueError as error:",
+        "except (ValueError, ArithmeticError) as error:",
         "except KeyError as error:",
         path=SCHEDULER,
     ),

@@ -10,7 +10,7 @@ from django.db import connections
 
 from django_pgqueue import db, health
 from django_pgqueue.management import controlling
-from django_pgqueue.worker.maintenance import Pruner
+from django_pgqueue.worker.pruner import Pruner
 from django_pgqueue.worker.single import run_one
 
 from . import runworker
