@@ -574,8 +574,60 @@ WITH late AS MATERIALIZED (
     WHERE state = 'ready'
       AND expires_at IS NOT NULL
       AND expires_at <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+      AND id <> ALL (%(skipped_ids)s::bigint[])
     ORDER BY expires_at
     LIMIT %(limit)s
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+ended AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'cancelled',
+        finished_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    FROM late
+    WHERE job.id = late.id
+),
+recorded AS (
+    INSERT INTO pgqueue_execution
+        (job_id, attempt, worker_id, outcome, claimed_at, finished_at, lease_expires_at, error)
+    SELECT id, attempt, %(worker_id)s, 'cancelled',
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           %(error)s
+    FROM late
+)
+SELECT id, task_name FROM late
+"""
+
+# The jobs that EXPIRE would end, where it failed on one of them: EXPIRE_JOBS then ends them in parts.
+#
+# Caller: lifecycle.expire()
+# Index:  pgqueue_job_expiring
+LATE_JOBS: Final = """/* pgqueue:late_jobs */
+SELECT id
+FROM pgqueue_job
+WHERE state = 'ready'
+  AND expires_at IS NOT NULL
+  AND expires_at <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+  AND id <> ALL (%(skipped_ids)s::bigint[])
+ORDER BY expires_at
+LIMIT %(limit)s
+"""
+
+# End these jobs if they are still ready and past the time to start by.
+#
+# Moves:  ready → cancelled
+# Caller: lifecycle.expire(), where EXPIRE failed on one of them
+# Locks:  as EXPIRE
+# Index:  primary keys
+EXPIRE_JOBS: Final = """/* pgqueue:expire_jobs */
+WITH late AS MATERIALIZED (
+    SELECT id, task_name, attempt
+    FROM pgqueue_job
+    WHERE id = ANY (%(job_ids)s::bigint[])
+      AND state = 'ready'
+      AND expires_at <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 ended AS (
@@ -1191,6 +1243,83 @@ moved AS (
 SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 'dead' ELSE 'ready' END FROM mine
 """
 
+# A page of all jobs, by id: its last id, and with it each job that runs without an open execution, which nothing would
+# ever end. Somebody has deleted that execution, or a trigger has kept half of a statement from being written.
+#
+# Caller: lifecycle.requeue()
+# Index:  primary key; pgqueue_execution_one_open for each job that runs
+# No index has the state, because it would cost each claim and each completion.
+ABANDONED: Final = """/* pgqueue:abandoned */
+WITH page AS MATERIALIZED (
+    SELECT id, state, task_name, queue_name, attempt, max_attempts, crashes
+    FROM pgqueue_job
+    WHERE id > %(after_id)s
+    ORDER BY id
+    LIMIT %(limit)s
+),
+lost AS MATERIALIZED (
+    SELECT id, task_name, queue_name, attempt, max_attempts, crashes
+    FROM page
+    WHERE state = 'running'
+      AND NOT EXISTS (
+          SELECT FROM pgqueue_execution WHERE job_id = page.id AND finished_at IS NULL AND attempt >= 0
+      )
+)
+SELECT last.id, lost.*
+FROM (SELECT max(id) AS id FROM page) AS last
+LEFT JOIN lost ON true
+"""
+
+# Make running jobs without an open execution ready again, and record the attempt that was lost.
+#
+# Moves:  running → ready later (a delay given), dead (none), cancelled (asked for meanwhile)
+# Caller: lifecycle.requeue()
+# Fence:  running at the same attempt as ABANDONED has seen it: a claim since then has counted another one
+# Locks:  the job, SKIP LOCKED
+# Index:  primary key
+REQUEUE: Final = """/* pgqueue:requeue */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.attempt, held.cancelled, given.delay_seconds
+    FROM unnest(%(job_ids)s::bigint[], %(attempts)s::smallint[], %(delays_seconds)s::float8[])
+        AS given (id, attempt, delay_seconds)
+    CROSS JOIN LATERAL (
+        SELECT job.id, job.attempt, job.cancel_requested_at IS NOT NULL AS cancelled
+        FROM pgqueue_job AS job
+        WHERE job.id = given.id AND job.state = 'running' AND job.attempt = given.attempt
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS held
+    WHERE NOT EXISTS (
+        SELECT FROM pgqueue_execution WHERE job_id = given.id AND finished_at IS NULL AND attempt >= 0
+    )
+),
+recorded AS (
+    INSERT INTO pgqueue_execution
+        (job_id, attempt, worker_id, outcome, claimed_at, finished_at, lease_expires_at, error)
+    SELECT id, attempt, %(worker_id)s, 'crashed',
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           %(error)s
+    FROM mine
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = CASE WHEN mine.cancelled THEN 'cancelled' WHEN mine.delay_seconds IS NULL THEN 'dead' ELSE 'ready' END,
+        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
+        run_after = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
+            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+        END,
+        finished_at = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL
+            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        END
+    FROM mine
+    WHERE job.id = mine.id
+)
+SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 'dead' ELSE 'ready' END FROM mine
+"""
+
 # Cancel jobs that wait; ask those that run, unless they are to go on.
 #
 # Moves:  ready → cancelled; running: cancel_requested_at on the job
@@ -1405,6 +1534,76 @@ gone AS (
 SELECT count(*), (SELECT count(*) FROM free), max(finished_at) FROM old
 """
 
+# The jobs that PRUNE would look at, where it failed on one of them: they are then removed by PRUNE_JOBS, in parts.
+#
+# Caller: lifecycle.prune()
+# Index:  pgqueue_job_finished
+OLD_JOBS: Final = """/* pgqueue:old_jobs */
+SELECT id, finished_at
+FROM pgqueue_job
+WHERE state = %(state)s
+  AND finished_at IS NOT NULL
+  AND finished_at >= %(mark)s::timestamptz
+  AND finished_at < statement_timestamp()
+        + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+  AND task_name <> ALL (%(other_task_names)s::varchar[])
+ORDER BY finished_at
+LIMIT %(limit)s
+"""
+
+# The same for PRUNE_TASK.
+#
+# Index:  pgqueue_job_task
+OLD_JOBS_OF_TASK: Final = """/* pgqueue:old_jobs_of_task */
+SELECT id, finished_at
+FROM pgqueue_job
+WHERE task_name = %(task_name)s
+  AND state = %(state)s
+  AND finished_at IS NOT NULL
+  AND finished_at >= %(mark)s::timestamptz
+  AND finished_at < statement_timestamp()
+        + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+ORDER BY finished_at
+LIMIT %(limit)s
+"""
+
+# Remove these jobs if they are still finished and past their retention, with their executions.
+#
+# Moves:  finished → gone
+# Caller: lifecycle.prune(), where PRUNE failed on one of them
+# Locks:  as PRUNE
+# Index:  primary keys
+PRUNE_JOBS: Final = """/* pgqueue:prune_jobs */
+WITH old AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_job
+    WHERE id = ANY (%(job_ids)s::bigint[])
+      AND state = %(state)s
+      AND finished_at < statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+),
+held AS MATERIALIZED (
+    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
+),
+busy AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_execution
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM held)
+),
+free AS MATERIALIZED (
+    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
+),
+forgotten AS (
+    DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+gone AS (
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free))
+)
+SELECT id FROM free
+"""
+
 # How many jobs of one state are past its retention: what PRUNE would remove in the end.
 #
 # Caller: lifecycle.prune() when asked for a dry run
@@ -1488,11 +1687,17 @@ DELETE FROM pgqueue_worker WHERE id = ANY (ARRAY (SELECT id FROM old))
 #
 # Caller: lifecycle.schedules(), every few seconds while there are any
 # Cost:   0.13 ms for none; 0.6 ms for 100. Not their arguments, which FIRE reads, and who works out a unique key.
+# An instant that Python cannot read, such as infinity, comes as the nearest that it can: one would hide all schedules.
 SCHEDULES: Final = """/* pgqueue:schedules */
 SELECT clock.seen_at, schedule.id, schedule.name, schedule.origin, schedule.task_name, schedule.expression,
        schedule.time_zone, schedule.missed, schedule.jitter_seconds, schedule.queue_name, schedule.priority,
-       schedule.max_attempts, schedule.enabled, schedule.next_run_at, schedule.revision, schedule.digest,
-       schedule.former_digests, schedule.vouched_at, schedule.expires_seconds, schedule.is_unique
+       schedule.max_attempts, schedule.enabled,
+       CASE WHEN schedule.id IS NOT NULL
+            THEN least(greatest(schedule.next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') END,
+       schedule.revision, schedule.digest, schedule.former_digests,
+       CASE WHEN schedule.vouched_at IS NOT NULL
+            THEN least(greatest(schedule.vouched_at, '0001-01-03 UTC'), '9999-12-28 UTC') END,
+       schedule.expires_seconds, schedule.is_unique
 FROM (SELECT statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS seen_at) AS clock
 LEFT JOIN pgqueue_schedule AS schedule ON true
 ORDER BY schedule.id
@@ -1699,7 +1904,7 @@ WITH mine AS MATERIALIZED (
     FROM pgqueue_schedule
     WHERE id = %(schedule_id)s
       AND revision = %(revision)s
-      AND next_run_at = %(expected_at)s::timestamptz
+      AND least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s::timestamptz
       AND problem <> %(problem)s
     FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -1709,12 +1914,14 @@ UPDATE pgqueue_schedule SET problem = %(problem)s WHERE id = ANY (ARRAY (SELECT 
 # Set the next tick of a schedule without a job: ticks that are not made up for, or a clock that was put right.
 #
 # Caller: lifecycle.plan_schedule(), from any worker
-# Fence:  the definition and the next tick as the caller has read them
+# Fence:  the definition and the next tick as the caller has read them, that is as SCHEDULES shows them
 PLAN_SCHEDULE: Final = """/* pgqueue:plan_schedule */
 WITH mine AS MATERIALIZED (
     SELECT id
     FROM pgqueue_schedule
-    WHERE id = %(schedule_id)s AND revision = %(revision)s AND next_run_at = %(expected_at)s::timestamptz
+    WHERE id = %(schedule_id)s
+      AND revision = %(revision)s
+      AND least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s::timestamptz
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE pgqueue_schedule

@@ -73,6 +73,7 @@ class Act(StrEnum):
     SNOOZE = "snooze"
     END_CANCELLED = "end_cancelled"
     RESCUE = "rescue"
+    REQUEUE = "requeue"
     SET_ASIDE = "set_aside"
     EXPIRE = "expire"
     CANCEL = "cancel"
@@ -104,6 +105,7 @@ TRANSITIONS: Final[dict[State | None, dict[Act, frozenset[State | None]]]] = {
         Act.SNOOZE: frozenset({State.READY, State.CANCELLED}),
         Act.END_CANCELLED: frozenset({State.CANCELLED}),
         Act.RESCUE: frozenset({State.READY, State.DEAD, State.CANCELLED}),
+        Act.REQUEUE: frozenset({State.READY, State.DEAD, State.CANCELLED}),
         Act.CANCEL: frozenset({State.RUNNING}),
     },
     State.SUCCEEDED: {Act.RETRY: frozenset({State.READY}), Act.PRUNE: frozenset({GONE})},

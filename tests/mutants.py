@@ -41,6 +41,14 @@ NOTES = "django_pgqueue/worker/notes.py"
 WAITING = "django_pgqueue/waiting.py"
 MIDDLEWARE = "django_pgqueue/middleware.py"
 BELL = "django_pgqueue/worker/bell.py"
+PERSISTENCE = "django_pgqueue/lifecycle/persistence.py"
+MAINTENANCE = "django_pgqueue/lifecycle/maintenance.py"
+ARRAYS = "django_pgqueue/lifecycle/arrays.py"
+ERRORS = "django_pgqueue/db_errors.py"
+UNWRITTEN = "django_pgqueue/worker/unwritten.py"
+COMPLETER = "django_pgqueue/worker/completer.py"
+PRUNER = "django_pgqueue/worker/pruner.py"
+ATOMIC = "django_pgqueue/worker/atomic.py"
 NOT_SKIPPED = ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
 KEY_GIVEN_UP = "        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,\n"
 HELD = "WHERE pgqueue_hold.held_until\n        <= statement_timestamp()"
@@ -77,7 +85,12 @@ SCHEDULES = _all(
         "make_interval(secs => %(time_shift_seconds)s::float8), NULL\n    FROM asked",
         "RUN_SCHEDULE",
     ),
-    Mutant("a late plan is written", " AND next_run_at = %(expected_at)s::timestamptz", "", "PLAN_SCHEDULE"),
+    Mutant(
+        "a late plan is written",
+        "      AND least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s::timestamptz\n",
+        "",
+        "PLAN_SCHEDULE",
+    ),
     Mutant("a plan of a changed definition is written", " AND revision = %(revision)s", "", "PLAN_SCHEDULE"),
     Mutant("a change loses the tick that is due", "CASE WHEN mine.is_due", "CASE WHEN false", "CHANGE_SCHEDULE"),
     Mutant("a change counts for none", "schedule.revision + 1", "schedule.revision", "CHANGE_SCHEDULE"),
@@ -131,7 +144,7 @@ SCHEDULES = _all(
     Mutant("one of the code follows its task", "_stored(one) if one.is_of_code else ", "", path=FIRING),
     Mutant(
         "an error of one schedule ends the turn",
-        "except ValueError as error:",
+        "except (ValueError, ArithmeticError) as error:",
         "except KeyError as error:",
         path=SCHEDULER,
     ),
@@ -412,6 +425,97 @@ RINGS = _all(
     ),
     Mutant("a second ring is lost for ever", "        self._rung = False  # after", "        pass  # after", path=BELL),
 )
+BAD_ROWS = _all(
+    (
+        *("tests/concurrency/test_bad_rows.py", "tests/worker/test_unwritten.py"),
+        *("tests/worker/test_returned.py", "tests/test_row_checks.py"),
+    ),
+    Mutant(
+        "errors of rows are those of all",
+        "        if not may_divide(connection, error):",
+        "        if True:",
+        path=PERSISTENCE,
+        times=2,
+    ),
+    Mutant("no error is of a row but of its data", "not in STATES_OF_THE_SERVER", 'in ("22", "23")', path=ERRORS),
+    Mutant("each error is of a row", "cause.sqlstate[:2] not in STATES_OF_THE_SERVER", "True", path=ERRORS),
+    Mutant(
+        "a stale prepared statement is a row's fault",
+        "connection.unprepared() if isinstance(connection, EngineConnection) else nullcontext()",
+        "nullcontext()",
+        path=PERSISTENCE,
+    ),
+    Mutant("no end is tried in ASCII", "(in_ascii, as_kept,", "(as_kept,", path=UNWRITTEN),
+    Mutant("no end is tried as a retry", "as_kept, as_retry, _as_dead", "as_kept, _as_dead", path=UNWRITTEN),
+    Mutant(
+        "a refused end is forgotten", "            self._keep(reports, refused)\n", "            pass\n", path=UNWRITTEN
+    ),
+    Mutant("refused ends are tried at full speed", "2.0 ** (tries[execution_id] - 1)", "0.0", path=UNWRITTEN),
+    Mutant("refused ends are nobody's", "return waiting | self.unwritten.ids()", "return waiting", path=COMPLETER),
+    Mutant(
+        "crashes overflow after a failure",
+        "least(job.crashes + (mine.outcome = 'crashed')::int, 32767)",
+        "job.crashes + (mine.outcome = 'crashed')::int",
+        "FAIL",
+    ),
+    Mutant(
+        "crashes overflow after a rescue",
+        "least(job.crashes + mine.started::int, 32767)",
+        "job.crashes + mine.started::int",
+        "RESCUE",
+    ),
+    Mutant(
+        "rescue picks the refused again",
+        "\n      AND id <> ALL (%(skipped_ids)s::bigint[])\n),\nstale",
+        "\n),\nstale",
+        "RESCUABLE",
+    ),
+    Mutant(
+        "expiry picks the refused again",
+        "      AND id <> ALL (%(skipped_ids)s::bigint[])\n    ORDER BY",
+        "    ORDER BY",
+        "EXPIRE",
+    ),
+    Mutant("no end is final where a retry is refused", "row._replace(delay_seconds=None)", "row", path=MAINTENANCE),
+    Mutant("prune stops where all are refused", "dealt_with > 0", "pruned.removed > 0", path=PRUNER),
+    Mutant(
+        "prune stays at the refused", "if dealt_with < pruned.found", "if pruned.removed < pruned.found", path=PRUNER
+    ),
+    Mutant("an unreadable tick is owed", " or one.next_run_at < FIRST_TICK", "", path=SCHEDULER),
+    Mutant(
+        "an unreadable tick stays",
+        "least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s",
+        "next_run_at = %(expected_at)s",
+        "PLAN_SCHEDULE",
+    ),
+    Mutant("a job that was claimed since is requeued", " AND job.attempt = given.attempt", "", "REQUEUE"),
+    Mutant("a result that cannot be kept is a failure", "Dead | ResultNotStored", "Dead", path=EXECUTOR),
+    Mutant(
+        "what has not run is a success",
+        "            if not self.task.is_async and type",
+        "            if False and type",
+        path=EXECUTOR,
+    ),
+    Mutant("what comes after the commit is a failure", "if not committed or", "if True or", path=ATOMIC),
+    Mutant(
+        "an error of the commit is a success",
+        "if not committed or isinstance(error, KeyboardInterrupt)",
+        "if isinstance(error, KeyboardInterrupt)",
+        path=ATOMIC,
+    ),
+    Mutant(
+        "the finish has NULL in an array",
+        "return [] if all(value is None for value in values) else list(values)",
+        "return list(values)",
+        path=ARRAYS,
+    ),
+    Mutant(
+        "rows are not repaired",
+        "                repair_rows(connection, model_name)\n            self._add",
+        "                pass\n            self._add",
+        path="django_pgqueue/row_checks.py",
+    ),
+)
 FEATURES = [
-    *SCHEDULES, *TICKS, *UNIQUE, *PERIODS, *PAUSES, *CANCELLING, *EXPIRY, *PROGRESS, *WAITS, *AROUND, *RINGS,
+    *BAD_ROWS, *SCHEDULES, *TICKS, *UNIQUE, *PERIODS, *PAUSES, *CANCELLING, *EXPIRY, *PROGRESS, *WAITS, *AROUND, *RINGS,
 ]  # fmt: skip

@@ -85,13 +85,29 @@ def test_lifecycle_gives_each_statement_exactly_its_parameters(engine, job_in, m
         given.setdefault(name, set()).update(params, {"time_shift_seconds"})
         return original(connection, statement, params)
 
-    modules = "application claims finishes maintenance pauses persistence scheduling unique workers"
+    modules = "application claims finishes maintenance pauses persistence abandoned scheduling unique workers"
     for module in modules.split():
         monkeypatch.setattr(f"django_pgqueue.lifecycle.{module}.execute", execute)
     call_everything(engine, job_in)
     assert set(given) == set(STATEMENTS)
     for name, params in given.items():
         assert params - {"time_shift_seconds"} == set(PARAMETER.findall(STATEMENTS[name])) - {"time_shift_seconds"}
+
+
+def call_fallbacks(engine):
+    """What prune and expire do where one row makes them fail."""
+    helpers.make_job(engine)
+    lost = helpers.claim_one(engine)
+    engine.execute("DELETE FROM pgqueue_execution WHERE id = %s", [lost.execution_id])
+    lifecycle.requeue(engine, lambda held: 0.0, worker_id=1, error="")
+    [late] = helpers.make_jobs(engine, expires_seconds=-1.0)
+    old = "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at) VALUES (%s, '{}', 'dead', '2001-01-01')"
+    engine.execute(old, [helpers.NOOP])
+    with helpers.users_trigger(engine, "true", event="UPDATE OR DELETE"):
+        lifecycle.expire(engine, worker_id=1, error="")
+        for task_name in (None, helpers.NOOP):
+            lifecycle.prune(engine, State.DEAD, 0.0, task_name=task_name)
+    assert helpers.state_of(engine, late) == "ready"
 
 
 def call_everything(engine, job_in):
@@ -139,6 +155,7 @@ def call_everything(engine, job_in):
     for task_name in (None, "other"):
         lifecycle.prune(engine, State.DEAD, 0.0, task_name=task_name)
         lifecycle.prunable(engine, State.DEAD, 0.0, task_name=task_name)
+    call_fallbacks(engine)
     for model_name in ("job", "execution", "schedule", "pause"):
         lifecycle.repair_rows(engine, model_name)
     call_everything_of_schedules(engine)

@@ -120,6 +120,17 @@ def rescue(delay):
     return act
 
 
+def requeue(delay):
+    """What runs has lost its open execution, which somebody deleted."""
+
+    def act(engine, one):
+        engine.execute("DELETE FROM pgqueue_execution WHERE job_id = %s AND outcome IS NULL", [one.job_id])
+        found = lifecycle.requeue(engine, lambda held: delay, worker_id=1, error="its execution was removed")
+        return {held.job_id: moved for held, moved in found.requeued}.get(one.job_id)
+
+    return act
+
+
 def rescue_too_early(engine, one):
     return helpers.rescue(engine, 0.0).get(one.execution_id)
 
@@ -167,6 +178,9 @@ VARIANTS = [
     Variant(Act.RESCUE, "retried", rescue(30.0), (None,)),
     Variant(Act.RESCUE, "for the last time", rescue(None), (None,)),
     Variant(Act.RESCUE, "asked to cancel", rescue(30.0), (None,), asked_to_cancel=True),
+    Variant(Act.REQUEUE, "retried", requeue(30.0), (None,)),
+    Variant(Act.REQUEUE, "for the last time", requeue(None), (None,)),
+    Variant(Act.REQUEUE, "asked to cancel", requeue(30.0), (None,), asked_to_cancel=True),
     Variant(Act.SET_ASIDE, "one", set_aside, (False,)),
     Variant(Act.REPLACE, "one", replace, (False,)),
     Variant(Act.EXPIRE, "one", expire, ([],)),

@@ -12,6 +12,7 @@ Deadlocks, serialization failures and lock time-outs are retried on engine conne
 transaction they pass through, for only the caller can retry that.
 """
 
+from .abandoned import Requeued, requeue
 from .application import (
     LOCK_WAIT_SECONDS,
     cancel,
@@ -137,6 +138,7 @@ __all__ = [
     "Pruned",
     "Refused",
     "Released",
+    "Requeued",
     "Scheduled",
     "Succeeded",
     "add_schedule",
@@ -183,6 +185,7 @@ __all__ = [
     "repair_rows",
     "replace",
     "replace_for_period",
+    "requeue",
     "rescue",
     "resume",
     "resume_schedule",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db import Connection, execute
@@ -12,7 +12,7 @@ from django_pgqueue.states import State
 
 from .arrays import numbers, sparse
 from .finishes import key_params, remove_orphans
-from .persistence import divided, persistently
+from .persistence import FAILURES, divided, may_divide, persistently, savepoint
 from .values import EPOCH, ExecutionKey, Fate, Held, Moved, Pruned
 
 PRUNE_LIMIT: Final = 1000
@@ -71,6 +71,10 @@ def _close_lost(connection: Connection, rows: Sequence[Lost], error: str) -> dic
     return {key: Moved(Fate.DONE, State(state)) for key, state in persistently(connection, sql.RESCUE, params)}
 
 
+def _ignore(row_id: int, error: Exception) -> None:
+    """Do nothing about a row that the database refuses to write."""
+
+
 def prune(
     connection: Connection,
     state: State,
@@ -80,17 +84,36 @@ def prune(
     other_task_names: Sequence[str] = (),
     mark: datetime = EPOCH,
     limit: int = PRUNE_LIMIT,
+    on_refused: Callable[[int, Exception], None] = _ignore,
 ) -> Pruned:
     """Remove up to `limit` jobs of a finished state that are older than the retention, with their executions.
 
-    Either one task's, or all but those of `other_task_names`, which have a retention of their own.
+    Either one task's, or all but those of `other_task_names`, which have a retention of their own. The jobs that the
+    database refuses to remove, because of a user's trigger or foreign key, go to `on_refused`.
     """
     params = {"state": state.value, "retention_seconds": retention_seconds, "mark": mark, "limit": limit}
+    which: dict[str, Any]
     if task_name is None:
-        rows = persistently(connection, sql.PRUNE, {**params, "other_task_names": list(other_task_names)})
+        statement, one_by_one, which = sql.PRUNE, sql.OLD_JOBS, {"other_task_names": list(other_task_names)}
     else:
-        rows = persistently(connection, sql.PRUNE_TASK, {**params, "task_name": task_name})
-    return Pruned._make(rows[0])
+        statement, one_by_one, which = sql.PRUNE_TASK, sql.OLD_JOBS_OF_TASK, {"task_name": task_name}
+    try:
+        with savepoint(connection):
+            return Pruned._make(persistently(connection, statement, {**params, **which})[0])
+    except FAILURES as error:
+        if not may_divide(connection, error):
+            raise
+    old: dict[int, datetime] = dict(execute(connection, one_by_one, {**params, **which}))
+    removed, refused = divided(connection, list(old), lambda part: _prune_jobs(connection, part, params))
+    for job_id, why in refused:
+        on_refused(job_id, why)
+    return Pruned(len(old), len(removed), max(old.values(), default=None))
+
+
+def _prune_jobs(connection: Connection, job_ids: Sequence[int], params: Mapping[str, Any]) -> dict[int, bool]:
+    given = {name: params[name] for name in ("state", "retention_seconds")}
+    rows = persistently(connection, sql.PRUNE_JOBS, {**given, "job_ids": list(job_ids)})
+    return {row[0]: True for row in rows}
 
 
 def prunable(
@@ -110,10 +133,34 @@ def prunable(
     return int(rows[0][0])
 
 
-def expire(connection: Connection, *, worker_id: int, error: str, limit: int = PRUNE_LIMIT) -> list[tuple[int, str]]:
-    """Cancel up to `limit` ready jobs that were to start by now; return their ids and tasks."""
-    params = {"worker_id": worker_id, "error": error, "limit": limit}
-    return [(row[0], row[1]) for row in persistently(connection, sql.EXPIRE, params)]
+def expire(
+    connection: Connection,
+    *,
+    worker_id: int,
+    error: str,
+    limit: int = PRUNE_LIMIT,
+    skipped_ids: Sequence[int] = (),
+    on_refused: Callable[[int, Exception], None] = _ignore,
+) -> list[tuple[int, str]]:
+    """Cancel up to `limit` ready jobs that were to start by now; return their ids and tasks.
+
+    Jobs of `skipped_ids` are left out; those that the database refuses to end go to `on_refused`.
+    """
+    which = {"limit": limit, "skipped_ids": numbers(skipped_ids)}
+    by = {"worker_id": worker_id, "error": error}
+    try:
+        with savepoint(connection):
+            return [(row[0], row[1]) for row in persistently(connection, sql.EXPIRE, {**by, **which})]
+    except FAILURES as failure:
+        if not may_divide(connection, failure):
+            raise
+    late = [row[0] for row in execute(connection, sql.LATE_JOBS, which)]
+    expired, refused = divided(
+        connection, late, lambda part: dict(persistently(connection, sql.EXPIRE_JOBS, {**by, "job_ids": list(part)}))
+    )
+    for job_id, why in refused:
+        on_refused(job_id, why)
+    return list(expired.items())
 
 
 def repair_rows(connection: Connection, model_name: str) -> None:

@@ -18,7 +18,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import psycopg
@@ -26,7 +26,7 @@ from psycopg import errors
 
 from django_pgqueue import expressions, firing, lifecycle, registry, timetable
 from django_pgqueue.conf import DAY_SECONDS
-from django_pgqueue.db import Connection, EngineConnection, is_lost, told, wake_workers
+from django_pgqueue.db import Connection, EngineConnection, is_lost, is_of_rows, told, wake_workers
 from django_pgqueue.lifecycle import VOUCHED_SECONDS, Definition, JobOptions, Scheduled
 
 from . import describe
@@ -36,6 +36,8 @@ logger = logging.getLogger("django_pgqueue.worker")
 VOUCH_SECONDS: Final = 60.0
 LATE_SECONDS: Final = 60.0
 """A tick that is no older is late, and runs; an older one is missed, and the schedule says what becomes of it."""
+FIRST_TICK: Final = datetime(2000, 1, 1, tzinfo=UTC)
+"""A next tick before this one, such as minus infinity, is a damaged row: it is not owed, and is set anew."""
 MISSED_LIMIT: Final = 100
 """Missed ticks that are made up for at the most, the last ones."""
 AGAIN_SECONDS: Final = 1.0
@@ -132,10 +134,10 @@ class Scheduler:
         failed: Exception
         try:
             yield
-        except ValueError as error:
+        except (ValueError, ArithmeticError) as error:
             failed, reason = error, str(error)
         except psycopg.Error as error:
-            if not isinstance(connection, EngineConnection) or is_lost(connection) or _is_everybodys(error):
+            if not isinstance(connection, EngineConnection) or is_lost(connection) or _is_everybodys(error, one):
                 raise
             failed, reason = error, told(error)
         else:
@@ -181,7 +183,7 @@ def fire_due(connection: Connection, one: Scheduled, application: firing.Applica
     """
     following_at = expressions.next_after(one.expression, one.time_zone, one.seen_at)
     wait_seconds = (following_at - one.seen_at).total_seconds()
-    if one.next_run_at > one.seen_at:
+    if one.next_run_at > one.seen_at or one.next_run_at < FIRST_TICK:
         if one.next_run_at != following_at:  # a clock was put right, or the rules of a time zone have changed
             lifecycle.plan_schedule(connection, one, following_at)
         return wait_seconds
@@ -257,6 +259,11 @@ def _tell(
     firing.tell(connection, one, options, fired.job_id, application)
 
 
-def _is_everybodys(error: psycopg.Error) -> bool:
-    """Say whether an error is not about one row: the database is going down, or the role may not do it at all."""
-    return isinstance(error, psycopg.OperationalError | errors.InsufficientPrivilege | errors.UndefinedTable)
+def _is_everybodys(error: psycopg.Error, one: Scheduled | None) -> bool:
+    """Return whether an error is not about one row: the database is going down, or the role lacks the rights.
+
+    A user's trigger may raise any error for one schedule. If the role lacks the rights, the note of the problem, which
+    follows, raises the same error.
+    """
+    missing = errors.InsufficientPrivilege | errors.UndefinedTable
+    return not is_of_rows(error) or (one is None and isinstance(error, missing))

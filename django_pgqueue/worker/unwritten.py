@@ -41,6 +41,11 @@ def in_ascii(report: Report, error: Exception) -> Report | None:
     return None if plain == report else plain
 
 
+def as_kept(report: Report, error: Exception) -> Report | None:
+    """Return a success that keeps its job, because a user's foreign key or trigger may refuse to have it removed."""
+    return replace(report, ending=Ending.SUCCEEDED, result=None) if report.ending is Ending.DISCARDED else None
+
+
 def as_retry(report: Report, error: Exception) -> Report | None:
     """Return a failure without the texts, if the job was to run again: the attempt counts, so repeats are bounded."""
     again = report.ending in (Ending.RELEASED, Ending.UNKNOWN, Ending.SNOOZED) or report.delay_seconds is not None
@@ -66,7 +71,7 @@ def _as_dead(report: Report, error: Exception) -> Report:
     )
 
 
-FORMS: Final[tuple[Form, ...]] = (in_ascii, as_retry, _as_dead)
+FORMS: Final[tuple[Form, ...]] = (in_ascii, as_kept, as_retry, _as_dead)
 """In which a refused end is tried, in this order."""
 
 

@@ -10,6 +10,8 @@ from django_pgqueue.worker import giving
 from django_pgqueue.worker.giving import give_back
 from django_pgqueue.worker.link import Link
 from django_pgqueue.worker.maintenance import Maintenance
+from django_pgqueue.worker.pruner import Pruner
+from django_pgqueue.worker.scheduler import Scheduler
 from tests import helpers
 
 REFUSALS = ("P0001", "54000", "42501")
@@ -160,3 +162,123 @@ def test_divided_error_of_all_rows_is_raised_at_once(engine, sqlstate):
     with pytest.raises(db.psycopg.Error):
         lifecycle.divided(engine, [1, 2, 3], act)
     assert seen == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize("instant", ["infinity", "-infinity", "294276-01-01", "4713-01-01 BC"])
+@pytest.mark.parametrize("column", ["next_run_at", "vouched_at"])
+def test_scheduler_unreadable_instant_other_schedules_fire(engine, column, instant):
+    with helpers.without_row_checks(engine):
+        bad, good = helpers.make_schedule(engine, "bad"), helpers.make_schedule(engine, "good")
+        engine.execute(f"UPDATE pgqueue_schedule SET {column} = %s WHERE id = %s", [instant, bad])
+        scheduler = Scheduler()
+        scheduler.turn(engine)
+        jobs = "SELECT array_agg(schedule_id ORDER BY id) FROM pgqueue_schedulerun"
+        assert good in helpers.scalar(engine, jobs)
+        healed = "SELECT next_run_at - statement_timestamp() BETWEEN '0 s' AND '2 min' FROM pgqueue_schedule"
+        assert helpers.scalar(engine, f"{healed} WHERE id = %s", [bad])
+        scheduler.turn(engine)
+
+
+@pytest.mark.parametrize("sqlstate", REFUSALS)
+def test_scheduler_trigger_refuses_one_tick_others_fire(engine, sqlstate):
+    bad, good = helpers.make_schedule(engine, "bad"), helpers.make_schedule(engine, "good", task_name="other")
+    with helpers.users_trigger(engine, f"NEW.task_name = '{helpers.NOOP}'", sqlstate, event="INSERT"):
+        Scheduler().turn(engine)
+    problems = engine.execute("SELECT id, problem <> '' FROM pgqueue_schedule ORDER BY id").fetchall()
+    assert problems == [(bad, True), (good, False)]
+
+
+def old_jobs(engine, count):
+    engine.execute(
+        "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at) "
+        "SELECT %s, '{}', 'succeeded', '2001-01-01'::timestamptz + make_interval(secs => n) "
+        "FROM generate_series(1, %s) AS n",
+        [helpers.NOOP, count],
+    )
+
+
+@pytest.mark.parametrize("sqlstate", [*REFUSALS, "23503"])
+def test_prune_trigger_refuses_some_others_are_removed(engine, sqlstate):
+    """Also where the refused jobs fill more than a batch: the pruner goes on behind them."""
+    old_jobs(engine, 2100)
+    with helpers.users_trigger(engine, "OLD.id BETWEEN 500 AND 1600 AND OLD.id % 100 <> 0", sqlstate, event="DELETE"):
+        pruner = Pruner()
+        pruner.prune(engine)
+        left = helpers.scalar(engine, "SELECT count(*) FROM pgqueue_job")
+        assert (left, pruner.removed) == (1089, 2100 - 1089)
+        began = engine.execute("SELECT count(*) FROM pgqueue_job").statusmessage
+        pruner.prune(engine)
+        assert began and pruner.removed == 0
+    again = Pruner()
+    again.prune(engine)
+    assert again.removed == 1089
+
+
+def test_prune_users_foreign_key_refuses_one_others_are_removed(engine):
+    old_jobs(engine, 10)
+    engine.execute("CREATE TABLE users_order (job_id bigint REFERENCES pgqueue_job (id))")
+    try:
+        engine.execute("INSERT INTO users_order SELECT id FROM pgqueue_job LIMIT 1")
+        pruner = Pruner()
+        pruner.prune(engine)
+        assert pruner.removed == 9
+    finally:
+        engine.execute("DROP TABLE users_order")
+
+
+@pytest.mark.parametrize("sqlstate", REFUSALS)
+def test_expire_trigger_refuses_one_others_are_cancelled(engine, sqlstate, maintenance):
+    job_ids = helpers.make_jobs(engine, 20, expires_seconds=-1.0)
+    with helpers.users_trigger(engine, f"NEW.id = {job_ids[0]}", sqlstate):
+        assert maintenance._expire() is False
+        assert maintenance.unexpired.skipped_ids() == [job_ids[0]]
+        assert maintenance._expire() is False
+    assert [helpers.state_of(engine, job_id) for job_id in job_ids] == ["ready"] + ["cancelled"] * 19
+
+
+def test_maintenance_deleted_open_execution_job_runs_again(engine, maintenance):
+    claimed = claim_many(engine, 3, max_attempts=2)
+    engine.execute("DELETE FROM pgqueue_execution WHERE id = %s", [claimed[1].execution_id])
+    assert maintenance._requeue() is True, "there may be another page"
+    assert maintenance._requeue() is False
+    assert states(engine, claimed) == ["running", "ready", "running"]
+    again = helpers.claim_one(engine)
+    assert (again.job_id, again.attempt) == (claimed[1].job_id, 2)
+    engine.execute("DELETE FROM pgqueue_execution WHERE id = %s", [again.execution_id])
+    maintenance._requeue()
+    assert states(engine, claimed) == ["running", "dead", "running"], "the attempts of lost workers count"
+
+
+def test_requeue_pages_reach_the_last_job(engine):
+    claimed = claim_many(engine, 5)
+    engine.execute("DELETE FROM pgqueue_execution")
+    last_id, pages = 0, 0
+    while last_id is not None:
+        found = lifecycle.requeue(engine, lambda held: 0.0, worker_id=1, after_id=last_id, error="lost", limit=2)
+        last_id, pages = found.last_id, pages + 1
+    assert pages == 4
+    assert states(engine, claimed) == ["ready"] * 5
+
+
+def test_requeue_claim_not_committed_is_left_alone(engine, second):
+    helpers.make_job(engine)
+    with helpers.transaction(second):
+        helpers.claim_one(second)
+        assert lifecycle.requeue(engine, lambda held: 0.0, worker_id=1, error="lost").requeued == []
+        second.execute("COMMIT")
+    assert lifecycle.requeue(engine, lambda held: 0.0, worker_id=1, error="lost").requeued == []
+
+
+def test_requeue_job_claimed_since_the_look_is_left_alone(engine, second, monkeypatch):
+    """Another worker has requeued it meanwhile, and a third one has claimed it."""
+    [claimed] = claim_many(engine, 1)
+    engine.execute("DELETE FROM pgqueue_execution")
+
+    def delay_for(held):
+        lifecycle.requeue(second, lambda held: 0.0, worker_id=2, error="lost")
+        helpers.claim_one(second)
+        return 0.0
+
+    assert lifecycle.requeue(engine, delay_for, worker_id=1, error="lost").requeued == []
+    assert states(engine, [claimed]) == ["running"]
+    assert len(lifecycle.open_executions(engine, 1)) == 1

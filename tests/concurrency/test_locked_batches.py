@@ -10,7 +10,7 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.states import State
-from django_pgqueue.worker.maintenance import Pruner
+from django_pgqueue.worker.pruner import Pruner
 from tests import helpers
 
 LOCKED, FREE = 150, 3

@@ -18,7 +18,8 @@ from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker import maintenance as module
 from django_pgqueue.worker.link import Link
-from django_pgqueue.worker.maintenance import Duty, Maintenance, Pruner, kinds
+from django_pgqueue.worker.maintenance import Duty, Maintenance
+from django_pgqueue.worker.pruner import Pruner, kinds
 from django_pgqueue.worker.pulse import Pulse
 from tests import helpers
 from tests.app import tasks

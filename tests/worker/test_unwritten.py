@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
+from django.core.management import call_command
+from django.db import connections
 
 from django_pgqueue.worker import unwritten as module
 from django_pgqueue.worker.completer import Completer
@@ -134,3 +136,60 @@ def test_completer_stale_prepared_statement_blames_no_row(engine, completer):
     assert states(engine, claimed) == ["succeeded"] * 4
     with completer.link.use() as renewed:
         assert renewed is not connection, "its statements are prepared again"
+
+
+@pytest.fixture
+def latin(engine, django_db_blocker):
+    """An alias of a LATIN1 database with the tables in it."""
+    name = "test_pgqueue_latin1"
+    engine.execute(f"DROP DATABASE IF EXISTS {name}")
+    engine.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+    settings = {**connections.settings["default"], **connections["default"].settings_dict, "NAME": name}
+    connections.settings["latin"] = settings
+    with django_db_blocker.unblock():
+        connections["latin"].connect()
+        call_command("migrate", "pgqueue", database="latin", verbosity=0)
+        connections["latin"].close()
+    yield "latin"
+    del connections["latin"]
+    del connections.settings["latin"]
+    engine.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_completer_latin1_database_keeps_the_attempts(latin):
+    link = Link(latin, "completer")
+    completer = Completer(link)
+    try:
+        with link.use() as connection:
+            helpers.make_jobs(connection, 2)
+            failing, succeeding = helpers.claim_all(connection)
+        completer.hand_over(report(failing, Ending.FAILED, delay_seconds=5.0, error="a → b", traceback="→"))
+        completer.hand_over(report(succeeding, result='"\\u2192"'))
+        write_all(completer)
+        with link.use() as connection:
+            row = helpers.job_row(connection, failing.job_id)
+            assert (row["state"], row["attempt"]) == ("ready", 1)
+            assert helpers.execution_row(connection, failing.execution_id)["error"] == "a \\u2192 b"
+            assert helpers.state_of(connection, succeeding.job_id) == "succeeded"
+    finally:
+        link.close()
+
+
+def test_connect_array_nulls_off_is_overruled(engine, completer):
+    helpers.make_jobs(engine, 2)
+    claimed = helpers.claim_all(engine)
+    [[database]] = engine.execute("SELECT quote_ident(current_database())").fetchall()
+    names = ("array_nulls = off", "transform_null_equals = on", "DateStyle = 'SQL, DMY'")
+    for name in names:
+        engine.execute(f"ALTER DATABASE {database} SET {name}")
+    try:
+        completer.hand_over(report(claimed[0], Ending.FAILED))
+        completer.hand_over(report(claimed[1], Ending.FAILED, delay_seconds=5.0))
+        write_all(completer)
+        with completer.link.use() as connection:
+            assert helpers.scalar(connection, "SHOW array_nulls") == "on"
+            assert helpers.scalar(connection, "SHOW DateStyle").startswith("ISO")
+    finally:
+        for name in names:
+            engine.execute(f"ALTER DATABASE {database} RESET {name.split()[0]}")
+    assert states(engine, claimed) == ["dead", "ready"]

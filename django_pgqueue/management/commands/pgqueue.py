@@ -11,7 +11,7 @@ from django.db import connections
 from django_pgqueue import db, health
 from django_pgqueue.management import controlling
 from django_pgqueue.management.standard_streams import open_missing_streams
-from django_pgqueue.worker.maintenance import Pruner
+from django_pgqueue.worker.pruner import Pruner
 from django_pgqueue.worker.single import run_one
 
 from . import runworker
