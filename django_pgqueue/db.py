@@ -241,7 +241,7 @@ def sees_new_commits(connection: BaseDatabaseWrapper) -> bool:
 _last_wake_at: dict[str, float] = {}
 WAKE_INTERVAL_SECONDS: Final = 0.005
 """At most one notification per process in this time. What it leaves out needs no other: a worker that was woken
-looks again after 5, 20, 80 and 320 ms, and what was left out was committed before that."""
+looks again after 5, 20, 80 and 320 ms or somewhat later, and what was left out was committed before that."""
 
 
 def wake_workers_after_commit(connection: BaseDatabaseWrapper, word: str = "") -> None:

@@ -21,7 +21,7 @@ class Mutant(NamedTuple):
     """Files that are to kill it; the quick choice if none is named."""
 
 
-def _all(tests: tuple[str, ...], *mutants: Mutant) -> list[Mutant]:
+def of_tests(tests: tuple[str, ...], *mutants: Mutant) -> list[Mutant]:
     return [mutant._replace(tests=tests) for mutant in mutants]
 
 
@@ -41,20 +41,12 @@ NOTES = "django_pgqueue/worker/notes.py"
 WAITING = "django_pgqueue/waiting.py"
 MIDDLEWARE = "django_pgqueue/middleware.py"
 BELL = "django_pgqueue/worker/bell.py"
-PERSISTENCE = "django_pgqueue/lifecycle/persistence.py"
-MAINTENANCE = "django_pgqueue/lifecycle/maintenance.py"
-ARRAYS = "django_pgqueue/lifecycle/arrays.py"
-ERRORS = "django_pgqueue/db_errors.py"
-UNWRITTEN = "django_pgqueue/worker/unwritten.py"
-COMPLETER = "django_pgqueue/worker/completer.py"
-PRUNER = "django_pgqueue/worker/pruner.py"
-ATOMIC = "django_pgqueue/worker/atomic.py"
 NOT_SKIPPED = ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
 KEY_GIVEN_UP = "        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,\n"
 HELD = "WHERE pgqueue_hold.held_until\n        <= statement_timestamp()"
 PAUSED_NAMES = " task_name <> ALL (%(paused_task_names)s::varchar[])\n"
 
-SCHEDULES = _all(
+SCHEDULES = of_tests(
     ("tests/concurrency/test_schedules.py", "tests/worker/test_scheduler.py", "tests/test_stateful_schedules.py"),
     Mutant("a tick of a changed definition is fired", "      AND revision = %(revision)s\n", "", "FIRE"),
     Mutant("a tick is fired whatever the next one is", "AND next_run_at = %(expected_at)s::timestamptz", "", "FIRE"),
@@ -149,7 +141,7 @@ SCHEDULES = _all(
         path=SCHEDULER,
     ),
 )
-TICKS = _all(
+TICKS = of_tests(
     ("tests/test_expressions.py", "tests/worker/test_scheduler.py"),
     Mutant("a tick that is just due is left for later", "tick <= until", "tick < until", path=EXPRESSIONS),
     Mutant("the repeated hour is gone through twice", "if tick > last:", "if tick != last:", path=EXPRESSIONS),
@@ -162,7 +154,7 @@ TICKS = _all(
         path=EXPRESSIONS,
     ),
 )
-UNIQUE = _all(
+UNIQUE = of_tests(
     ("tests/concurrency/test_unique.py", "tests/test_unique.py", "tests/test_stateful.py"),
     Mutant("a running job is replaced", "WHERE pgqueue_job.state = 'ready'\n", "", "ENQUEUE_OR_REPLACE"),
     Mutant("a replacement keeps the attempts", "attempt = 0, crashes = 0, ", "", "ENQUEUE_OR_REPLACE"),
@@ -190,7 +182,7 @@ UNIQUE = _all(
     Mutant("who has the key is not told apart", "job.is_duplicate = True", "pass", path=UNIQUENESS),
     Mutant("one that was added late wakes nobody", "[] if job.is_duplicate else [job.pk]", "[]", path=UNIQUENESS),
 )
-PERIODS = _all(
+PERIODS = of_tests(
     ("tests/concurrency/test_periods.py", "tests/test_unique.py", "tests/worker/test_prune.py", "tests/test_plans.py"),
     Mutant(
         "a held key is taken",
@@ -236,7 +228,7 @@ PERIODS = _all(
         path=UNIQUENESS,
     ),
 )
-PAUSES = _all(
+PAUSES = of_tests(
     (
         "tests/concurrency/test_pauses.py",
         "tests/test_control.py",
@@ -274,7 +266,7 @@ PAUSES = _all(
     Mutant("no word makes a worker look", "if db.LOOK_AGAIN in words:", "if not words:", path=FETCHER),
     Mutant("an announced job is taken past a pause", "        self._lately.clear()\n", "", path=LANES),
 )
-CANCELLING = _all(
+CANCELLING = of_tests(
     (
         "tests/worker/test_heartbeat.py",
         "tests/worker/test_executor.py",
@@ -302,7 +294,7 @@ CANCELLING = _all(
         "a context does not tell", "asked_to_cancel=self._was_asked", "asked_to_cancel=lambda: False", path=EXECUTOR
     ),
 )
-EXPIRY = _all(
+EXPIRY = of_tests(
     ("tests/test_expiry.py", "tests/concurrency/test_expiry.py", "tests/test_states.py", "tests/test_stateful.py"),
     Mutant("what runs expires", "    WHERE state = 'ready'\n      AND expires_at", "    WHERE expires_at", "EXPIRE"),
     Mutant("what has time expires", "AND expires_at <= ", "AND expires_at > ", "EXPIRE"),
@@ -314,7 +306,7 @@ EXPIRY = _all(
     Mutant("of many, an age is no age", "+ %(expires_seconds)s", "+ 0 * %(expires_seconds)s", "ENQUEUE_MANY"),
     Mutant("a time to start by is of another clock", "sent_at + one.start_by", "one.start_by", path=CLAIMS),
 )
-PROGRESS = _all(
+PROGRESS = of_tests(
     (
         *("tests/worker/test_notes.py", "tests/test_progress.py", "tests/test_states.py"),
         *("tests/concurrency/test_races.py", "tests/process/test_progress.py"),
@@ -356,7 +348,7 @@ PROGRESS = _all(
     ),
     Mutant("an error in the log is enough to lose all", "if isinstance(error, TRANSIENT):", "if False:", path=NOTES),
 )
-WAITS = _all(
+WAITS = of_tests(
     ("tests/test_waiting.py",),
     Mutant("an operator's retry is the end", "return job.state in FINISHED", "return True", path=WAITING),
     Mutant("a wait in vain is allowed", "        if is_first:\n", "        if False:\n", path=WAITING),
@@ -387,7 +379,7 @@ WAITS = _all(
         path=WAITING,
     ),
 )
-AROUND = _all(
+AROUND = of_tests(
     ("tests/test_middleware.py", "tests/process/test_middleware.py"),
     Mutant("an error may take a final word's place", "(raised is None or is_final)", "raised is None", path=MIDDLEWARE),
     Mutant("a lost lease may be replaced", "isinstance(ended_by, LeaseLost) or not", "not", path=MIDDLEWARE),
@@ -402,7 +394,7 @@ AROUND = _all(
     Mutant("made anew for each job", "@cache\ndef chain", "def chain", path=MIDDLEWARE),
     Mutant("coroutines have the way of functions", 'getattr(one, "arun", None) or one.run', "one.run", path=MIDDLEWARE),
 )
-RINGS = _all(
+RINGS = of_tests(
     ("tests/worker/test_bell.py",),
     Mutant(
         "to listen rings no bell",
@@ -425,97 +417,6 @@ RINGS = _all(
     ),
     Mutant("a second ring is lost for ever", "        self._rung = False  # after", "        pass  # after", path=BELL),
 )
-BAD_ROWS = _all(
-    (
-        *("tests/concurrency/test_bad_rows.py", "tests/worker/test_unwritten.py"),
-        *("tests/worker/test_returned.py", "tests/test_row_checks.py"),
-    ),
-    Mutant(
-        "errors of rows are those of all",
-        "        if not may_divide(connection, error):",
-        "        if True:",
-        path=PERSISTENCE,
-        times=2,
-    ),
-    Mutant("no error is of a row but of its data", "not in STATES_OF_THE_SERVER", 'in ("22", "23")', path=ERRORS),
-    Mutant("each error is of a row", "cause.sqlstate[:2] not in STATES_OF_THE_SERVER", "True", path=ERRORS),
-    Mutant(
-        "a stale prepared statement is a row's fault",
-        "connection.unprepared() if isinstance(connection, EngineConnection) else nullcontext()",
-        "nullcontext()",
-        path=PERSISTENCE,
-    ),
-    Mutant("no end is tried in ASCII", "(in_ascii, as_kept,", "(as_kept,", path=UNWRITTEN),
-    Mutant("no end is tried as a retry", "as_kept, as_retry, _as_dead", "as_kept, _as_dead", path=UNWRITTEN),
-    Mutant(
-        "a refused end is forgotten", "            self._keep(reports, refused)\n", "            pass\n", path=UNWRITTEN
-    ),
-    Mutant("refused ends are tried at full speed", "2.0 ** (tries[execution_id] - 1)", "0.0", path=UNWRITTEN),
-    Mutant("refused ends are nobody's", "return waiting | self.unwritten.ids()", "return waiting", path=COMPLETER),
-    Mutant(
-        "crashes overflow after a failure",
-        "least(job.crashes + (mine.outcome = 'crashed')::int, 32767)",
-        "job.crashes + (mine.outcome = 'crashed')::int",
-        "FAIL",
-    ),
-    Mutant(
-        "crashes overflow after a rescue",
-        "least(job.crashes + mine.started::int, 32767)",
-        "job.crashes + mine.started::int",
-        "RESCUE",
-    ),
-    Mutant(
-        "rescue picks the refused again",
-        "\n      AND id <> ALL (%(skipped_ids)s::bigint[])\n),\nstale",
-        "\n),\nstale",
-        "RESCUABLE",
-    ),
-    Mutant(
-        "expiry picks the refused again",
-        "      AND id <> ALL (%(skipped_ids)s::bigint[])\n    ORDER BY",
-        "    ORDER BY",
-        "EXPIRE",
-    ),
-    Mutant("no end is final where a retry is refused", "row._replace(delay_seconds=None)", "row", path=MAINTENANCE),
-    Mutant("prune stops where all are refused", "dealt_with > 0", "pruned.removed > 0", path=PRUNER),
-    Mutant(
-        "prune stays at the refused", "if dealt_with < pruned.found", "if pruned.removed < pruned.found", path=PRUNER
-    ),
-    Mutant("an unreadable tick is owed", " or one.next_run_at < FIRST_TICK", "", path=SCHEDULER),
-    Mutant(
-        "an unreadable tick stays",
-        "least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s",
-        "next_run_at = %(expected_at)s",
-        "PLAN_SCHEDULE",
-    ),
-    Mutant("a job that was claimed since is requeued", " AND job.attempt = given.attempt", "", "REQUEUE"),
-    Mutant("a result that cannot be kept is a failure", "Dead | ResultNotStored", "Dead", path=EXECUTOR),
-    Mutant(
-        "what has not run is a success",
-        "            if not self.task.is_async and type",
-        "            if False and type",
-        path=EXECUTOR,
-    ),
-    Mutant("what comes after the commit is a failure", "if not committed or", "if True or", path=ATOMIC),
-    Mutant(
-        "an error of the commit is a success",
-        "if not committed or isinstance(error, KeyboardInterrupt)",
-        "if isinstance(error, KeyboardInterrupt)",
-        path=ATOMIC,
-    ),
-    Mutant(
-        "the finish has NULL in an array",
-        "return [] if all(value is None for value in values) else list(values)",
-        "return list(values)",
-        path=ARRAYS,
-    ),
-    Mutant(
-        "rows are not repaired",
-        "                repair_rows(connection, model_name)\n            self._add",
-        "                pass\n            self._add",
-        path="django_pgqueue/row_checks.py",
-    ),
-)
 FEATURES = [
-    *BAD_ROWS, *SCHEDULES, *TICKS, *UNIQUE, *PERIODS, *PAUSES, *CANCELLING, *EXPIRY, *PROGRESS, *WAITS, *AROUND, *RINGS,
+    *SCHEDULES, *TICKS, *UNIQUE, *PERIODS, *PAUSES, *CANCELLING, *EXPIRY, *PROGRESS, *WAITS, *AROUND, *RINGS,
 ]  # fmt: skip

@@ -19,8 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.mutants import FEATURES, Mutant
+from tests.mutants_bounds import BOUNDS, LOCKED, RECYCLING
 from tests.mutants_leases import CLAIM_TIME, LEASES
 from tests.mutants_liveness import LIVENESS
+from tests.mutants_rows import BAD_ROWS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 COPIED = ("django_pgqueue", "example_project", "tests", "pyproject.toml")
@@ -270,6 +272,10 @@ MUTANTS = [
     *FEATURES,
     *LEASES,
     *LIVENESS,
+    *BAD_ROWS,
+    *BOUNDS,
+    *LOCKED,
+    *RECYCLING,
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",

@@ -4,9 +4,10 @@ How much: the free slots, plus what the recent speed says will start in the next
 and bytes. A job that waits for a slot longer than a second is given back.
 
 Where: each lane from the cursor where its last claim ended, so that the dead index entries of claimed jobs, which a
-transaction anywhere may keep from being removed, are not walked again. What came to lie behind a cursor (late commits,
-retries) is found by a claim from the start: due again after ten times what the last one took, so that it never takes
-more than a tenth of the time, and always before the worker sleeps.
+transaction anywhere may keep from being removed, are not walked again. The cursor of a lane that a claim has exhausted
+moves up to the last look, so that jobs of a paused task are not walked again either. What came to lie behind a cursor
+(late commits, retries) is found by a claim from the start: due again after ten times what the last one took, so that it
+never takes more than a tenth of the time, and always before the worker sleeps.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ AHEAD_SECONDS: Final = 0.1
 WAIT_LIMIT_SECONDS: Final = 1.0
 IDLE_PAUSES_SECONDS: Final = (0.005, 0.015, 0.06, 0.24)
 """Looks at 5, 20, 80 and 320 ms after the last job, before a long sleep: enqueue leaves notifications out that
-follow another within 5 ms, and counts on these."""
+follow another within 5 ms, and counts on these. The processes of one supervisor make them for each other, each step
+after up to 2.5 times as long, and 3 ms: see `follow_up`."""
 LOCKED_SECONDS: Final = 1.0
 """How long to sleep at most while jobs are due that cannot be had: somebody has them locked."""
 EXECUTION_KEY: Final = "pgqueue_execution_pkey"

@@ -49,7 +49,7 @@ def transactions_per_enqueue(worker, processes) -> float:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("processes", "limit"), [(1, 12), (8, 24)])
+@pytest.mark.parametrize(("processes", "limit"), [(1, 12), (8, 20)])
 def test_enqueue_costs_an_idle_fleet_few_transactions(start, processes, limit):
     worker = start("--processes", str(processes), "--concurrency", "2", **QUIET)
     measured = transactions_per_enqueue(worker, processes)
