@@ -123,7 +123,7 @@ def test_whatever_a_task_raises_can_be_stored(engine, text):
     )
     [moved] = helpers.lifecycle.fail(engine, [failed]).values()
     assert moved.fate.value == "done"
-    row = helpers.execution_row(engine, failed.execution_id)
+    row = helpers.execution_row(engine, failed.key.execution_id)
     assert (row["exception_class"], row["error"], row["traceback"]) == written
 
 

@@ -98,7 +98,7 @@ def test_a_running_task_counts_its_attempt():
 
 def test_what_was_given_back_is_no_attempt():
     result = tasks.noop.enqueue()
-    release(connection, [GivenBack(claim_one().execution_id)])
+    release(connection, [GivenBack(claim_one().key)])
     result.refresh()
     assert (result.status, result.worker_ids, result.errors) == (TaskResultStatus.READY, [], [])
 

@@ -312,7 +312,7 @@ def test_isolated_processes_end_when_their_fork_server_is_killed(start, tmp_path
     wait_until(lambda: not is_alive(cell), 3)
 
 
-def test_fork_server_outlives_a_signal_that_is_not_its_parents_death(start):
+def test_fork_server_outlives_signals_while_its_worker_lives(start):
     worker = start("--concurrency", "1")
     child = worker.wait_until_ready()
     [nursery] = descendants(child)

@@ -47,7 +47,7 @@ def test_end_of_old_job_after_ids_restart_counts_for_nobody(start, tmp_path, ids
     assert (new.result, new.attempt) == (str(new_end), 1)
 
 
-def test_worker_after_flush_interrupts_old_jobs_and_keeps_new_ones(start, tmp_path):
+def test_worker_after_flush_interrupts_old_jobs_keeps_new_ones(start, tmp_path):
     """Its heartbeat must extend ids far below those that were open before, and its record must come back."""
     tasks.noop.enqueue_many([((), {})] * 300)
     worker = start("--concurrency", "2", LEASE=2.0)

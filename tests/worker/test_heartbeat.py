@@ -164,3 +164,26 @@ def test_watch_after_ids_restart_interrupts_the_old_execution(engine, real_watch
     assert helpers.claim_one(engine).execution_id == old.execution_id
     real_watch._compare()
     assert real_watch.pool.interrupted == [{old.execution_id}]
+
+
+def test_watch_releases_nothing_of_claim_that_ends_during_a_look(engine, real_watch):
+    """The jobs come into the hand after the watch has looked there, and before it looks which claims have ended."""
+
+    class EndsJustNow(ClaimCounter):
+        @property
+        def begun(self):
+            real_watch.hand.add([claimed])
+            self.ended = 1
+            return 1
+
+        @begun.setter
+        def begun(self, count):
+            pass
+
+    helpers.make_job(engine)
+    with real_watch.claims.claim_under_way():
+        claimed = helpers.claim_one(engine)
+        real_watch._compare()
+        real_watch.claims = EndsJustNow()
+        real_watch._compare()
+    assert open_ids(engine) == [claimed.execution_id]
