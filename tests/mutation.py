@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.mutants import FEATURES, Mutant
+from tests.mutants_operators import OPERATORS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 COPIED = ("django_pgqueue", "example_project", "tests", "pyproject.toml")
@@ -149,8 +150,8 @@ MUTANTS = [
     ),
     Mutant(
         "cancel judged by state in the predicate",
-        "WHERE id = ANY (%(job_ids)s::bigint[])\n",
-        "WHERE id = ANY (%(job_ids)s::bigint[]) AND state = 'ready'\n",
+        "WHERE id = seen.id\n",
+        "WHERE id = seen.id AND state = 'ready'\n",
         "CANCEL",
     ),
     Mutant("cancel waits for locked rows", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE", "CANCEL"),
@@ -265,6 +266,7 @@ MUTANTS = [
     Mutant("keys that meet are one", "if name in normalised:", "if False:", path=ARGUMENTS),
     Mutant("any depth", "if depth > MAX_DEPTH:", "if False:", path=ARGUMENTS),
     *FEATURES,
+    *OPERATORS,
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",
