@@ -297,7 +297,7 @@ RETURNING id, run_after, enqueued_at, expires_at
 #
 # Moves:  ready, stays
 # Caller: lifecycle.replace_for_period()
-# Locks:  waits for whoever has such a job's row, as ENQUEUE_OR_REPLACE; rows are locked in the order of their ids
+# Locks:  waits for whoever has such a job's row, as ENQUEUE_OR_REPLACE; rows are written in the order of their ids
 # Index:  pgqueue_hold_of, then by id
 REPLACE_FOR_PERIOD: Final = """/* pgqueue:replace_for_period */
 WITH given AS MATERIALIZED (
@@ -307,16 +307,9 @@ WITH given AS MATERIALIZED (
         SELECT job_id FROM pgqueue_hold WHERE task_name = %(task_name)s AND unique_key = each.call ->> 'key' OFFSET 0
     ) AS held
     ORDER BY held.job_id
-),
-waiting AS MATERIALIZED (
-    SELECT given.call, mine.id
-    FROM given
-    CROSS JOIN LATERAL (
-        SELECT id FROM pgqueue_job WHERE id = given.job_id AND state = 'ready' FOR NO KEY UPDATE
-    ) AS mine
 )
 UPDATE pgqueue_job AS job
-SET arguments = waiting.call -> 'call', priority = %(priority)s, max_attempts = %(max_attempts)s,
+SET arguments = given.call -> 'call', priority = %(priority)s, max_attempts = %(max_attempts)s,
     attempt = 0, crashes = 0, unknown_since = NULL, headers = %(headers)s::json,
     run_after = coalesce(
         %(run_after)s::timestamptz,
@@ -326,9 +319,9 @@ SET arguments = waiting.call -> 'call', priority = %(priority)s, max_attempts = 
         %(expires_at)s::timestamptz,
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
     )
-FROM waiting
-WHERE job.id = waiting.id AND job.state = 'ready'
-RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at, waiting.call ->> 'key'
+FROM given
+WHERE job.id = given.job_id AND job.state = 'ready'
+RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at, given.call ->> 'key'
 """
 
 # The jobs that these keys of a task are held for; they may have ended, and be gone. Of `job_ids` also those whose

@@ -195,7 +195,8 @@ def _existing(task: Task[Any, Any], alias: str, job_id: int) -> Job | None:
         raise _duplicate(task, job_id)
     job = Job.objects.using(alias).filter(pk=job_id).first()
     if job is not None:
-        job.is_duplicate, job.enqueued_on = True, alias
+        job.is_duplicate = True
+        job.enqueued_on = alias
     return job
 
 

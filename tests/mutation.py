@@ -22,6 +22,7 @@ from tests.mutants import FEATURES, Mutant
 from tests.mutants_bounds import BOUNDS, LOCKED, RECYCLING
 from tests.mutants_leases import CLAIM_TIME, LEASES
 from tests.mutants_liveness import LIVENESS
+from tests.mutants_operators import OPERATORS
 from tests.mutants_rows import BAD_ROWS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -154,8 +155,8 @@ MUTANTS = [
     ),
     Mutant(
         "cancel judged by state in the predicate",
-        "WHERE id = ANY (%(job_ids)s::bigint[])\n",
-        "WHERE id = ANY (%(job_ids)s::bigint[]) AND state = 'ready'\n",
+        "WHERE id = seen.id\n",
+        "WHERE id = seen.id AND state = 'ready'\n",
         "CANCEL",
     ),
     Mutant("cancel waits for locked rows", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE", "CANCEL"),
@@ -276,6 +277,7 @@ MUTANTS = [
     *BOUNDS,
     *LOCKED,
     *RECYCLING,
+    *OPERATORS,
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",

@@ -23,7 +23,7 @@ from django_pgqueue.models import Schedule
 from .schedule_acts import OPERATIONS, PAUSE, RESUME, RUN, NotDone, Operation, act_on_one, offered
 from .schedule_columns import ScheduleColumns, wrong
 from .schedule_form import ScheduleForm
-from .shown import schedule_field
+from .shown import read_schedule, schedule_field
 from .words import dated, seen_at, visible
 
 if TYPE_CHECKING:
@@ -159,7 +159,9 @@ class ScheduleAdmin(ScheduleColumns):
         try:
             return super().changeform_view(request, object_id, form_url, {**shown_here, **(extra_context or {})})
         except JobLocked:
-            messages.error(request, _("Another session holds this schedule locked. Nothing was changed; try again."))
+            messages.error(
+                request, _("Another session holds this schedule, or has changed it. Nothing was changed; try again.")
+            )
             return HttpResponseRedirect(request.get_full_path())
 
     def _shown_here(self, request: HttpRequest, one: Schedule) -> dict[str, Any]:
@@ -215,8 +217,10 @@ class ScheduleAdmin(ScheduleColumns):
             )
             done = obj.pk is not None
         else:
+            seen = read_schedule(request, obj.pk)
+            revision = seen[0] if seen else obj.revision  # of the form: another editor may have been faster
             done = lifecycle.change_schedule(
-                connection, obj.pk, definition, revision=obj.revision, next_run_at=next_run_at, tries=True
+                connection, obj.pk, definition, revision=revision, next_run_at=next_run_at, tries=True
             )
         if not done:
             raise JobLocked(f"somebody else has just written the schedule {obj.name}")

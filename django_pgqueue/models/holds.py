@@ -15,8 +15,8 @@ class Hold(models.Model):
     """
 
     job_id = models.BigIntegerField(_("job"), primary_key=True)
-    task_name = models.CharField(_("task"), max_length=100)
-    unique_key = models.CharField(_("unique key"), max_length=200)
+    task_name = models.CharField(_("task"), max_length=100, db_collation="C")
+    unique_key = models.CharField(_("unique key"), max_length=200, db_collation="C")
     held_until = InstantField(_("held until"))
 
     class Meta:

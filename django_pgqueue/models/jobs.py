@@ -89,8 +89,8 @@ class Job(models.Model):
 
     State = State
 
-    task_name = models.CharField(_("task"), max_length=100)
-    queue_name = models.CharField(_("queue"), max_length=100, db_default="default")
+    task_name = models.CharField(_("task"), max_length=100, db_collation="C")
+    queue_name = models.CharField(_("queue"), max_length=100, db_default="default", db_collation="C")
     priority = models.SmallIntegerField(_("priority"), db_default=0)
     arguments = PlainJSONField(_("arguments"))
     headers = PlainJSONField(_("headers"), null=True)
@@ -105,7 +105,7 @@ class Job(models.Model):
     cancel_requested_at = InstantField(_("cancel requested at"), null=True)
     unknown_since = InstantField(_("unknown since"), null=True)
     expires_at = InstantField(_("expires at"), null=True)
-    unique_key = models.CharField(_("unique key"), max_length=200, null=True)  # noqa: DJ001 -- NULL is "none"
+    unique_key = models.CharField(_("unique key"), max_length=200, null=True, db_collation="C")  # noqa: DJ001 -- NULL is "none"
     unique_ready_only = models.BooleanField(null=True)
     """Whether others with the key are kept away only while this one waits for the first time; never False."""
     limit_key = models.CharField(max_length=100, null=True)  # noqa: DJ001 -- NULL is "unlimited"; reserved

@@ -16,7 +16,7 @@ class Pause(models.Model):
     Kind = Pausable
 
     kind = models.CharField(_("kind"), max_length=5, choices=[(k.value, k.value) for k in Pausable])
-    name = models.CharField(_("name"), max_length=100)
+    name = models.CharField(_("name"), max_length=100, db_collation="C")
     paused_at = InstantField(_("paused at"), db_default=Now())
     paused_until = InstantField(_("until"), null=True, blank=True)
     paused_by = models.CharField(_("by"), max_length=150, db_default="", blank=True)

@@ -38,7 +38,7 @@ class IfRunning(models.TextChoices):
 class Schedule(models.Model):
     """What is enqueued at certain times."""
 
-    name = models.CharField(_("name"), max_length=200)
+    name = models.CharField(_("name"), max_length=200, db_collation="C")
     origin = models.CharField(_("defined in"), max_length=5, choices=Origin, db_default=Origin.ADMIN)
     task_name = models.CharField(_("task"), max_length=100)
     arguments = PlainJSONField(_("arguments"))

@@ -19,6 +19,7 @@ from django_pgqueue import lifecycle, registry
 from django_pgqueue.models import Job, Schedule, ScheduleRun
 from django_pgqueue.task import Task
 from tests import helpers
+from tests.admin.conftest import shown_by
 from tests.app import tasks
 
 SCHEDULES = "/admin/pgqueue/schedule/"
@@ -258,6 +259,18 @@ def test_actions_on_many(planner: Client, db: None) -> None:
     assert Job.objects.count() == 3
     answer = planner.post(SCHEDULES, {"action": "resume_selected", **chosen}, follow=True)
     assert "3 schedules go on" in answer.content.decode()
+
+
+def test_edit_of_a_changed_schedule_is_refused(planner: Client, db: None) -> None:
+    """Two editors have the form open: the second does not overwrite what the first has written."""
+    one = make()
+    url = f"{SCHEDULES}{one.pk}/change/"
+    shown = shown_by(planner, url)
+    planner.post(url, {**GIVEN, **shown, "expression": "5 4 * * *"})
+    answer = planner.post(url, {**GIVEN, **shown, "expression": "6 4 * * *"}, follow=True)
+    assert "has changed it. Nothing was changed" in answer.content.decode()
+    one.refresh_from_db()
+    assert one.expression == "5 4 * * *"
 
 
 def test_one_whose_expression_is_wrong_cannot_be_resumed(planner: Client, db: None) -> None:

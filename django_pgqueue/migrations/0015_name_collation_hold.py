@@ -1,0 +1,22 @@
+"""Names of holds sort by bytes, as those of jobs: see 0015_name_collation."""
+
+from django.db import migrations, models
+
+from django_pgqueue.operations import LockTable, SortByBytes
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("pgqueue", "0015_name_collation"),
+    ]
+
+    operations = [
+        LockTable("hold"),
+        SortByBytes(
+            model_name="hold",
+            fields={
+                "task_name": models.CharField(db_collation="C", max_length=100, verbose_name="task"),
+                "unique_key": models.CharField(db_collation="C", max_length=200, verbose_name="unique key"),
+            },
+        ),
+    ]
