@@ -3,12 +3,12 @@
 What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
 """
 
-from tests.mutants import Mutant, _all
+from tests.mutants import Mutant, of_tests
 
 ACTS = "django_pgqueue/admin/acts.py"
 AS_SEEN = "job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz"
 
-EXACT = _all(
+EXACT = of_tests(
     ("tests/concurrency/test_seen.py",),
     Mutant("a retry does not compare finished_at", AS_SEEN, "job.state <> seen.state", "RETRY"),
     Mutant("a cancel does not compare the state", "job.state <> seen.state OR ", "", "CANCEL"),
@@ -26,7 +26,7 @@ EXACT = _all(
         "RUN_SCHEDULE",
     ),
 )
-CLICKS = _all(
+CLICKS = of_tests(
     ("tests/admin/test_exact_acts.py",),
     Mutant(
         "the page's row does not count", "found[row.pk] = on_page[row.pk]", "found[row.pk] = Seen(*row[1:4])", path=ACTS
@@ -40,7 +40,7 @@ CLICKS = _all(
     ),
     Mutant("dead letters retry anything", "each.state == State.DEAD", "True", path=ACTS),
 )
-MEETING = _all(
+MEETING = of_tests(
     ("tests/concurrency/test_many_unique.py",),
     Mutant(
         "keys are taken in the order of calls",
@@ -59,7 +59,7 @@ MEETING = _all(
     ),
 )
 ELSEWHERE = [
-    *_all(
+    *of_tests(
         ("tests/test_routers.py",),
         Mutant(
             "acts write where a job was read",
@@ -68,7 +68,7 @@ ELSEWHERE = [
             path="django_pgqueue/models/jobs.py",
         ),
     ),
-    *_all(
+    *of_tests(
         ("tests/admin/test_hostile.py",),
         Mutant(
             "the list of pauses checks names",
@@ -77,7 +77,7 @@ ELSEWHERE = [
             path="django_pgqueue/admin/pauses.py",
         ),
     ),
-    *_all(
+    *of_tests(
         ("tests/admin/test_lists.py",),
         Mutant(
             "any condition may stand in the URL",
@@ -92,7 +92,7 @@ ELSEWHERE = [
             path="django_pgqueue/admin/filters.py",
         ),
     ),
-    *_all(
+    *of_tests(
         ("tests/process/test_scopes.py", "tests/worker/test_hygiene.py"),
         Mutant(
             "jobs share what their thread's context holds",
