@@ -14,7 +14,8 @@ import psycopg
 
 from django_pgqueue import lifecycle
 from django_pgqueue.states import Pausable
-from tests.faults import checker, ticks
+from tests.faults import checker, soak_applications, ticks
+from tests.faults.app.receivers import VARIABLE as RECEIVERS
 from tests.faults.run import Run
 from tests.faults.soak_faults import FAULTS, PAUSED_QUEUE
 from tests.faults.suite import Suite
@@ -45,6 +46,8 @@ class Crew:
         self.producers: list[subprocess.Popen[str]] = []
         self.sizes: dict[int, list[tuple[float, float]]] = defaultdict(list)
         """Of each process: when it was looked at, and its resident MiB."""
+        self.unrunnable: list[int] = []
+        """Jobs inserted by hand that no worker can run; they are cancelled at the end."""
 
     def fill(self) -> None:
         """Start what is missing, note who has ended, and measure who lives."""
@@ -53,8 +56,9 @@ class Crew:
         while len(self.workers) < WORKERS:
             self.workers.append(
                 self.run.worker(
-                    "--processes",
-                    str(self.chance.choice([1, 2])),
+                    *("--processes", str(self.chance.choice([1, 2]))),
+                    *self.chance.choice([(), ("--max-jobs", "100")]),
+                    variables={RECEIVERS: "1"},
                     ready=False,
                     RETENTION={"succeeded": RETENTION_SECONDS, "cancelled": RETENTION_SECONDS},
                 )
@@ -129,6 +133,7 @@ def _figures(crew: Crew, injected: Counter[str], minutes: float, schedules: list
     for producer in crew.producers:
         producer.kill()
     run.wait_until(lambda: _is_quiet(run, schedules), what="schedules and pauses to end")
+    soak_applications.end_unrunnable(crew)
     drained = run.wait_until_done(DRAIN_SECONDS)
     dead = run.sql("SELECT relname, n_dead_tup FROM pg_stat_user_tables WHERE relname LIKE 'pgqueue%' ORDER BY 1")
     history, violations = run.close()

@@ -3,6 +3,7 @@
 from django.apps import AppConfig
 
 from tests.faults import failpoints
+from tests.faults.app import receivers
 
 
 class FaultsConfig(AppConfig):
@@ -14,3 +15,4 @@ class FaultsConfig(AppConfig):
     def ready(self) -> None:
         """Wrap the seams; in a process without the suite's environment this does nothing."""
         failpoints.install()
+        receivers.install()
