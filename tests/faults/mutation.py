@@ -44,7 +44,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "nothing is rescued",
-            "            rescued = lifecycle.rescue(connection, policy.delay_after_crash, error=RESCUED)\n",
+            "            rescued = lifecycle.rescue(connection, self._delay_after_crash, error=RESCUED)\n",
             "            rescued = []\n",
             path=WORKER + "maintenance.py",
         ),
