@@ -54,7 +54,7 @@ def test_what_waits_for_a_slot_is_given_back_at_once(watch, monkeypatch):
     watch.hand.waiting[2] = Waiting(claimed, 0.0)
     watch.pool.ask_to_cancel = set
     monkeypatch.setattr(lifecycle, "cancel_requests", lambda *args, **options: [(1, 2)])
-    monkeypatch.setattr(heartbeat, "give_back", lambda connection, held: given.extend(held))
+    monkeypatch.setattr(heartbeat, "give_back", lambda connection, held, events: given.extend(held))
     watch.look_for_requests()
     watch.tick()
     assert given == [claimed]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue.worker import bounded, policy
+from django_pgqueue.worker import bounded, health, policy
 from django_pgqueue.worker.board import Board
 from django_pgqueue.worker.bounded import call_in_time
 from django_pgqueue.worker.callbacks import CallbackRunner, CallbackThread
@@ -204,8 +204,9 @@ def test_check_comes_once_a_second(board, completer, monkeypatch):
     ("behind_seconds", "beat_ago", "status"),
     [(None, 1.0, "waiting"), (1.0, 0.1, "waiting"), (5.0, 0.5, "completions stuck"), (5.0, 10.0, "waiting")],
 )
-def test_health_status_says_that_completions_are_stuck(behind_seconds, beat_ago, status):
+def test_health_status_says_that_completions_are_stuck(behind_seconds, beat_ago, status, monkeypatch):
     """Not while nobody has had an answer since: then the database is away."""
+    monkeypatch.setattr(health, "trouble", SimpleNamespace(since=0.0))
     process = Process(Board(1), 1, 0)
     now = time.monotonic()
     process.board.hold_until(now - beat_ago + 60.0)
@@ -263,6 +264,7 @@ def test_hostile_backoff_is_replaced_by_the_default(committing, engine, with_bac
         assert 30.0 <= delay_seconds <= 39.0
 
 
+@pytest.mark.timeout(30)
 def test_hanging_backoff_is_given_up_in_time(committing, engine, with_backoff, monkeypatch):
     with_backoff(hostile.hangs)
     monkeypatch.setattr(policy, "BACKOFF_SECONDS", 0.05)
