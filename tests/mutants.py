@@ -417,6 +417,84 @@ RINGS = of_tests(
     ),
     Mutant("a second ring is lost for ever", "        self._rung = False  # after", "        pass  # after", path=BELL),
 )
+WORKER = "django_pgqueue/worker/"
+BLOCKING = _all(
+    ("tests/process/test_application_code.py", "tests/process/test_output.py"),
+    Mutant(
+        "engine threads call log handlers",
+        "        self._records.put(record)\n        return False",
+        "        return True",
+        path=WORKER + "background_log.py",
+    ),
+    Mutant(
+        "a log handler ends the log's thread",
+        "suppress(BaseException)",
+        "suppress()",
+        path=WORKER + "background_log.py",
+    ),
+    Mutant("the supervisor calls log handlers", "        self.install()\n", "", path=WORKER + "log_process.py"),
+    Mutant(
+        "a settlement that hangs is waited for",
+        "        return time.monotonic() - self.began_at > (write",
+        "        return time.monotonic() - self.began_at > 1e9 + (write",
+        path=WORKER + "settlement.py",
+    ),
+    Mutant(
+        "a broken backoff is asked again",
+        "            self._without_application += left\n",
+        "",
+        path=WORKER + "settlement.py",
+    ),
+    Mutant(
+        "nobody watches the end of the leases",
+        "        if is_due(board):",
+        "        if False:",
+        path=WORKER + "nursery.py",
+    ),
+    Mutant(
+        "a process killed at the end of its leases is charged",
+        "    board.say_farewell(Farewell.LEASE_LOST)\n",
+        "",
+        path=WORKER + "dead_mans_switch.py",
+    ),
+    Mutant(
+        "exit functions do not run",
+        "        atexit._run_exitfuncs()",
+        "        pass",
+        path=WORKER + "exit_functions.py",
+    ),
+    Mutant(
+        "exit functions have no deadline", "runner.join(seconds)", "runner.join()", path=WORKER + "exit_functions.py"
+    ),
+    Mutant(
+        "nobody waits for isolated processes", "        self.ending_processes.wait()\n", "", path=WORKER + "pool.py"
+    ),
+    Mutant(
+        "jobs' signals end the process", "signal.signal(number, _survive)", "pass", path=WORKER + "process_signals.py"
+    ),
+)
+INTERRUPTING = _all(
+    ("tests/worker/test_interruption.py",),
+    Mutant(
+        "a with statement may be interrupted",
+        "    return not _enters_with(frame)",
+        "    return True",
+        path=WORKER + "interruption.py",
+    ),
+    Mutant(
+        "an acquiring function may be interrupted",
+        "if function in TAKES_OR_RELEASES:",
+        "if False:",
+        path=WORKER + "interruption.py",
+    ),
+    Mutant(
+        "a waiting thread may not be interrupted",
+        "        return function in WAITS",
+        "        return False",
+        path=WORKER + "interruption.py",
+    ),
+)
 FEATURES = [
     *SCHEDULES, *TICKS, *UNIQUE, *PERIODS, *PAUSES, *CANCELLING, *EXPIRY, *PROGRESS, *WAITS, *AROUND, *RINGS,
+    *BLOCKING, *INTERRUPTING,
 ]  # fmt: skip

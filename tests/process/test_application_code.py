@@ -89,16 +89,16 @@ def test_crash_with_broken_backoff_uses_default(start_with, tmp_path, task):
 def test_crash_with_blocked_log_handler_keeps_heartbeats(start_with, notes, tmp_path):
     started, end, other_started = tmp_path / "started", tmp_path / "end", tmp_path / "other started"
     job = tasks.wait_again.enqueue(str(tmp_path / "end"), str(started))
-    worker = start_with("blocking_log_handler", "--concurrency", "1", "--processes", "2")
+    worker = start_with("blocking_log_handler", "--concurrency", "1", "--processes", "2", LEASE=4.0)
     worker.wait_until(started.exists)
     other = tasks.wait_for_file.enqueue(str(end), started=str(other_started))
     worker.wait_until(other_started.exists)
     kill_runner_of(job, worker, started)
     worker.wait_until(lambda: any("blocks" in line for line in notes()))
-    time.sleep(3)  # longer than a lease
+    time.sleep(5)  # longer than a lease
     end.touch()
     worker.wait_until(lambda: succeeded(job, other))
-    assert Execution.objects.filter(job=other).count() == 1
+    assert Execution.objects.filter(job=other).count() == 1, worker.said
     began = time.monotonic()
     worker.send(signal.SIGTERM)
     assert worker.exit_code() == 0

@@ -1,0 +1,105 @@
+"""Log lines that wait for a thread or for another process: none blocks, and those that are dropped are counted."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import sys
+import threading
+
+import pytest
+
+from django_pgqueue.worker import background_log as module
+from django_pgqueue.worker.background_log import LOGGERS, BackgroundLog
+from django_pgqueue.worker.log_process import LogProcess, encoded
+from tests.helpers import wait_until
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+
+class Handler(logging.Handler):
+    """Keeps messages; blocks until it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+        self.may_go_on = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.may_go_on.wait(20)
+        self.messages.append(record.getMessage())
+        if record.getMessage() == "exit":
+            raise SystemExit
+
+
+@pytest.fixture
+def handler():
+    handler = Handler()
+    logger.addHandler(handler)
+    yield handler
+    handler.may_go_on.set()
+    logger.removeHandler(handler)
+    for name in LOGGERS:
+        for one in list(logging.getLogger(name).filters):
+            logging.getLogger(name).removeFilter(one)
+
+
+def test_blocked_handler_blocks_no_thread_and_lines_are_counted(handler, monkeypatch):
+    monkeypatch.setattr(module, "LIMIT", 5)
+    log = BackgroundLog()
+    log.start()
+    logger.error("first")
+    wait_until(lambda: not log._records.qsize())  # it is in the handler, which blocks
+    for number in range(20):
+        logger.error("line %d", number)
+    assert not log.flush(0.05)
+    dropped = log.dropped
+    assert dropped >= 14
+    handler.may_go_on.set()
+    wait_until(lambda: log.flush(1.0))
+    assert f"{dropped} log lines were dropped, because the log was not read" in handler.messages
+
+
+def test_handler_that_exits_keeps_the_thread(handler):
+    handler.may_go_on.set()
+    log = BackgroundLog()
+    log.start()
+    logger.error("exit")
+    logger.error("after")
+    assert log.flush(10)
+    assert handler.messages == ["exit", "after"]
+
+
+def test_record_too_long_for_pipe_is_cut():
+    try:
+        raise ValueError("x" * 10_000)
+    except ValueError:
+        record = logging.LogRecord("n", logging.ERROR, "p", 1, "%s", ("\N{SNOWMAN}" * 10_000,), sys.exc_info())
+    line = encoded(record)
+    assert len(line) <= select.PIPE_BUF
+    assert json.loads(line)["msg"].startswith("\N{SNOWMAN}")
+
+
+def test_full_pipe_drops_lines_and_says_how_many(handler):
+    readers: list[int] = []
+
+    def fork(main, name):
+        [cell] = [one.cell_contents for one in main.__closure__ if isinstance(one.cell_contents, int)]
+        readers.append(os.dup(cell))
+        return 0
+
+    process = LogProcess(fork)
+    process.start()
+    for number in range(5000):
+        logger.error("line %d", number)
+    assert process._dropped > 0
+    os.read(readers[0], 1 << 20)
+    logger.error("after")
+    assert process._dropped == 0
+    lines = os.read(readers[0], 1 << 20).decode()
+    assert "log lines were dropped" in lines
+    assert "after" in lines
+    process.close()
+    os.close(readers[0])
