@@ -343,3 +343,16 @@ def test_a_word_that_a_job_is_to_be_cancelled_is_passed_on(make_fetcher, monkeyp
         fetcher.bell.words = {word}
         fetcher._sleep(0.0)
     assert heard == ["cancel"]
+
+
+@pytest.mark.parametrize("sqlstate", ["P0001", "54000", "42501"])
+@pytest.mark.parametrize(("condition", "state"), [("NEW.state = 'running'", "dead"), ("true", "ready")])
+def test_claim_trigger_refuses_one_others_are_claimed(engine, make_fetcher, condition, state, sqlstate):
+    bad, *others = helpers.make_jobs(engine, 5)
+    fetcher, claimed = make_fetcher(), []
+    with helpers.users_trigger(engine, f"NEW.id = {bad} AND {condition}", sqlstate):
+        while len(claimed) < len(others):
+            fetcher.tick()
+            claimed += take(fetcher)
+        assert sorted(job.job_id for job in claimed) == others
+    assert helpers.state_of(engine, bad) == state
