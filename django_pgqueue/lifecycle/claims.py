@@ -33,8 +33,7 @@ def claim(
 
     Left out are `skipped_ids`, and jobs under the names of `paused_tasks`. Of what goes beyond `free_slots` no job is
     on its last attempt, or reaches over `ahead_bytes` of arguments.
-    Raises `psycopg.DataError` or `psycopg.IntegrityError` if a row cannot be claimed: then nothing was, and
-    `next_in_line` tells which.
+    Raises what the database raises if a row cannot be claimed: then nothing was, and `next_in_line` tells which.
     """
     sent_at = time.monotonic()
     rows = persistently(

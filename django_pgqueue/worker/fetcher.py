@@ -36,6 +36,7 @@ from .link import Link
 from .pool import Pool
 from .pulse import pulse
 from .rate import Rate
+from .refusals import Refusals
 from .rest import Rest
 from .service import Service
 
@@ -50,7 +51,6 @@ after up to 2.5 times as long, and 3 ms: see `follow_up`."""
 LOCKED_SECONDS: Final = 1.0
 """How long to sleep at most while jobs are due that cannot be had: somebody has them locked."""
 EXECUTION_KEY: Final = "pgqueue_execution_pkey"
-UNCLAIMABLE: Final = (psycopg.DataError, psycopg.IntegrityError, psycopg.InternalError)
 
 
 class Fetcher(Service):
@@ -85,7 +85,7 @@ class Fetcher(Service):
         self._full_scan_rest = Rest()
         self._job_bytes = 1.0
         """What a job's arguments take, about: up at once with a claim of large ones, down slowly."""
-        self._skipped_ids: set[int] = set()
+        self._unclaimed = Refusals("the claim of job")
         self.claims = ClaimCounter()
         self._ids = ClaimedIds(hand, completer)
 
@@ -233,8 +233,8 @@ class Fetcher(Service):
             claimed = self._claim_rows(connection, cursors, room)
             self.lanes.move_cursors(claimed)
             self.lanes.pass_by(cursors, claimed, all_exhausted=len(claimed) < taken_whole)
-        except UNCLAIMABLE as error:
-            if not _is_of_rows(error):
+        except lifecycle.FAILURES as error:
+            if not lifecycle.may_divide(connection, error):
                 raise
             logger.warning("a claim failed on its data (%s): one by one", db.told(error))
             claimed = self._one_by_one(connection, cursors, room)
@@ -257,7 +257,7 @@ class Fetcher(Service):
             free_slots=self.hand.free_slots,
             worker_id=self.worker_id,
             lease_seconds=get_settings().LEASE,
-            skipped_ids=self._skipped_ids,
+            skipped_ids=self._unclaimed.skipped_ids(),
             paused_tasks=self.lanes.paused_tasks,
         )
 
@@ -266,21 +266,23 @@ class Fetcher(Service):
         claimed: list[Claimed] = []
         for _ in range(room):
             job_id = lifecycle.next_in_line(
-                connection, cursors, skipped_ids=self._skipped_ids, paused_tasks=self.lanes.paused_tasks
+                connection,
+                cursors,
+                skipped_ids=self._unclaimed.skipped_ids(),
+                paused_tasks=self.lanes.paused_tasks,
             )
             if job_id is None:
                 break
             try:
                 claimed += self._claim_rows(connection, cursors, 1)
-            except UNCLAIMABLE as error:
-                if error.diag.constraint_name == EXECUTION_KEY:  # the sequence is behind the table: no job is to blame
+            except lifecycle.FAILURES as error:
+                if not lifecycle.may_divide(connection, error) or _is_of_sequence(error):
                     raise
                 self._set_aside(connection, job_id, error)
                 break
         return claimed
 
-    def _set_aside(self, connection: db.EngineConnection, job_id: int, error: psycopg.Error) -> None:
-        logger.error("job %s cannot be claimed: %s", job_id, db.told(error))
+    def _set_aside(self, connection: db.EngineConnection, job_id: int, error: Exception) -> None:
         try:
             lifecycle.set_aside(
                 connection,
@@ -289,9 +291,12 @@ class Fetcher(Service):
                 exception_class=f"{type(error).__module__}.{type(error).__qualname__}",
                 error=f"the job's row cannot be claimed: {db.told(error)}"[:2000],
             )
-        except psycopg.Error as why:
-            logger.error("nor can it be set aside (%s): this worker passes it by", db.told(why))
-            self._skipped_ids.add(job_id)
+        except lifecycle.FAILURES as why:
+            if not lifecycle.may_divide(connection, why):
+                raise
+            self._unclaimed.note(job_id, error)
+        else:
+            logger.error("job %s cannot be claimed, and is dead: %s", job_id, db.told(error))
 
     # ---------------------------------------------------------------- when
 
@@ -308,6 +313,6 @@ class Fetcher(Service):
         return min(pause_seconds, max(0.001, self.lanes.next_due_at(now + LOCKED_SECONDS) - now))
 
 
-def _is_of_rows(error: psycopg.Error) -> bool:
-    """Say whether a row may be to blame. Class 25 is the transaction's state: a server that only reads, above all."""
-    return not (error.sqlstate or "").startswith("25")
+def _is_of_sequence(error: Exception) -> bool:
+    """Return whether the sequence of executions is behind its table: no job is to blame for that."""
+    return isinstance(error, psycopg.Error) and error.diag.constraint_name == EXECUTION_KEY

@@ -96,7 +96,9 @@ class Notes:
         if not taken:
             return set()
         try:
-            fates = lifecycle.note_progress(connection, _as_rows(taken))
+            fates, refused = lifecycle.divided(
+                connection, _as_rows(taken), lambda part: lifecycle.note_progress(connection, part)
+            )
         except (psycopg.Error, DatabaseError, OSError) as error:
             if not isinstance(connection, EngineConnection) or is_lost(connection):
                 self._put_back(taken)
@@ -107,7 +109,9 @@ class Notes:
             if trouble.may_speak():
                 logger.warning("the progress of %d jobs cannot be written: %s", len(taken), told(error))
             return set()
-        locked = {key for key in taken if fates[key.execution_id] is Fate.LOCKED}
+        if refused and trouble.may_speak():
+            logger.warning("the progress of %d jobs cannot be written: %s", len(refused), told(refused[0].error))
+        locked = {key for key in taken if fates.get(key.execution_id) is Fate.LOCKED}
         self._put_back({key: taken[key] for key in locked})
         return locked
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from django_pgqueue import db, lifecycle
+from django_pgqueue.progress import Progress
 from django_pgqueue.states import State
 from django_pgqueue.worker import giving
 from django_pgqueue.worker.giving import give_back
 from django_pgqueue.worker.link import Link
 from django_pgqueue.worker.maintenance import Maintenance
+from django_pgqueue.worker.notes import Notes
 from django_pgqueue.worker.pruner import Pruner
 from django_pgqueue.worker.scheduler import Scheduler
 from tests import helpers
@@ -282,3 +284,15 @@ def test_requeue_job_claimed_since_the_look_is_left_alone(engine, second, monkey
     assert lifecycle.requeue(engine, delay_for, worker_id=1, error="lost").requeued == []
     assert states(engine, [claimed]) == ["running"]
     assert len(lifecycle.open_executions(engine, 1)) == 1
+
+
+@pytest.mark.parametrize("sqlstate", REFUSALS)
+def test_note_progress_trigger_refuses_one_others_are_noted(engine, sqlstate):
+    claimed = claim_many(engine, 5)
+    notes = Notes()
+    for one in claimed:
+        notes.note(one.execution_id, Progress(1.0))
+    with helpers.users_trigger(engine, f"NEW.id = {claimed[2].job_id}", sqlstate):
+        assert notes.write(engine) == set()
+    noted = [helpers.job_row(engine, one.job_id)["progress_done"] for one in claimed]
+    assert noted == [1.0, 1.0, None, 1.0, 1.0]

@@ -370,3 +370,16 @@ def test_fetcher_after_ids_restart_holds_no_id_twice(make_fetcher, engine, monke
     assert sorted(one.job_id for one in new) == [1, 2, 3, 4]
     assert fetcher.claims.begun == fetcher.claims.ended > 0
     assert [row["attempt"] for row in helpers.rows_of(engine, "pgqueue_job").values()] == [1] * 4
+
+
+@pytest.mark.parametrize("sqlstate", ["P0001", "54000", "42501"])
+@pytest.mark.parametrize(("condition", "state"), [("NEW.state = 'running'", "dead"), ("true", "ready")])
+def test_claim_trigger_refuses_one_others_are_claimed(engine, make_fetcher, condition, state, sqlstate):
+    bad, *others = helpers.make_jobs(engine, 5)
+    fetcher, claimed = make_fetcher(), []
+    with helpers.users_trigger(engine, f"NEW.id = {bad} AND {condition}", sqlstate):
+        while len(claimed) < len(others):
+            fetcher.tick()
+            claimed += take(fetcher)
+        assert sorted(job.job_id for job in claimed) == others
+    assert helpers.state_of(engine, bad) == state

@@ -9,7 +9,9 @@ from django.core.management import call_command
 from django.db import connections
 
 from django_pgqueue.worker import unwritten as module
+from django_pgqueue.worker.board import Board
 from django_pgqueue.worker.completer import Completer
+from django_pgqueue.worker.leases import Leases, Process
 from django_pgqueue.worker.link import Link
 from django_pgqueue.worker.report import Ending, Report
 from tests import helpers
@@ -193,3 +195,26 @@ def test_connect_array_nulls_off_is_overruled(engine, completer):
         for name in names:
             engine.execute(f"ALTER DATABASE {database} RESET {name.split()[0]}")
     assert states(engine, claimed) == ["dead", "ready"]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_settle_unwritten_end_counts_the_attempt(engine, refused):
+    """Otherwise a job whose end cannot be written would run again with each new process."""
+    helpers.make_jobs(engine, 2)
+    ended, other = helpers.claim_all(engine)
+    process = Process(Board(2), pid=1, orders=0, worker_id=1, expected_to_end=True)
+    process.board.set_unwritten([ended.execution_id])
+    leases = Leases(Link("default", "supervisor"))
+    leases.to_settle = [process]
+    try:
+        with helpers.users_trigger(engine, f"{refused} AND NEW.id = {ended.job_id}"):
+            leases.settle()
+        assert leases.to_settle == []
+        rows = [helpers.job_row(engine, one.job_id) for one in (ended, other)]
+        state = "running" if refused else "ready"
+        assert [(row["state"], row["attempt"]) for row in rows] == [(state, 1), ("ready", 0)]
+        helpers.end_lease(engine)
+        helpers.rescue(engine)
+        assert helpers.job_row(engine, ended.job_id)["attempt"] == 1
+    finally:
+        leases.link.close()
