@@ -418,7 +418,7 @@ RINGS = of_tests(
     Mutant("a second ring is lost for ever", "        self._rung = False  # after", "        pass  # after", path=BELL),
 )
 WORKER = "django_pgqueue/worker/"
-BLOCKING = _all(
+BLOCKING = of_tests(
     ("tests/process/test_application_code.py", "tests/process/test_output.py"),
     Mutant(
         "engine threads call log handlers",
@@ -473,7 +473,7 @@ BLOCKING = _all(
         "jobs' signals end the process", "signal.signal(number, _survive)", "pass", path=WORKER + "process_signals.py"
     ),
 )
-INTERRUPTING = _all(
+INTERRUPTING = of_tests(
     ("tests/worker/test_interruption.py",),
     Mutant(
         "a with statement may be interrupted",

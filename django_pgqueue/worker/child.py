@@ -243,6 +243,7 @@ class Child:
         run_exit_functions("worker", self.options.database, max(0.1, min(limit_seconds, end_by - time.monotonic())))
         self.last_writes.unregister()
         self.last_writes.release_running(interrupted)  # last: from here on other workers may start them
+        self.callbacks.drain(LAST_LINES_SECONDS)  # a release may have ended a job as cancelled
 
     def _drain_callbacks(self, end_by: float, *, hurried: bool) -> None:
         """Let the receivers of signals hear what has happened; an order to release at once does not wait for them."""

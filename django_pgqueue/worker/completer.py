@@ -53,7 +53,7 @@ class Completer(Service):
         """The jobs whose ends somebody waits to be told of."""
         self.on_ready: Callable[[], None] = lambda: None
         """Called when jobs were written that will be due again: the fetcher may be asleep for longer than they wait."""
-        self.unwritten = UnwrittenReports(events)
+        self.unwritten = UnwrittenReports(events, self._answered)
         """Reports that the database refuses in each form: tried again, with a pause that grows."""
         self.finished = 0
         """How many reports were written since the process began."""

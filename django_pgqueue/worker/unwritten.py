@@ -19,7 +19,7 @@ from django_pgqueue.retry import DEFAULT_BACKOFF
 from .awaited import Awaited
 from .describe import MAX_ERROR_CHARACTERS, class_path, storable
 from .events import Events
-from .finisher import finish
+from .finisher import Finished, finish
 from .report import Ending, Report
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -87,8 +87,10 @@ class Waiting:
 class UnwrittenReports:
     """Those of one completer."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: Events, on_answer: Callable[[], None] = lambda: None) -> None:
         self.events = events
+        self.on_answer = on_answer
+        """Called after each group of statements: a long round is no sign of a stuck completer."""
         self.on_change: Callable[[Iterable[int]], None] = lambda execution_ids: None
         """Called with the executions whose ends are kept here, when these change."""
         self._waiting: dict[int, Waiting] = {}
@@ -119,7 +121,7 @@ class UnwrittenReports:
 
         Raises the errors that concern all rows; then nothing is lost, and the same reports are to be written again.
         """
-        done = finish(connection, reports, awaited, self.events)
+        done = self._finish(connection, reports, awaited)
         locked, refused = done.locked, done.refused
         for form in FORMS if refused else ():
             more_locked, refused = self._in_form(form, connection, refused, awaited)
@@ -127,6 +129,11 @@ class UnwrittenReports:
         if refused or self._waiting:
             self._keep(reports, refused)
         return locked
+
+    def _finish(self, connection: EngineConnection, reports: Sequence[Report], awaited: Awaited) -> Finished:
+        done = finish(connection, reports, awaited, self.events)
+        self.on_answer()
+        return done
 
     def _keep(self, reports: Sequence[Report], refused: Sequence[Refused]) -> None:
         before = set(self._waiting)
@@ -150,7 +157,7 @@ class UnwrittenReports:
         """Write refused reports in one form; return the reports whose rows are locked, and those still refused."""
         originals = {one.row.claimed.execution_id: one for one in refused}
         changed = {key: form(one.row, one.error) for key, one in originals.items()}
-        done = finish(connection, [report for report in changed.values() if report is not None], awaited, self.events)
+        done = self._finish(connection, [report for report in changed.values() if report is not None], awaited)
         locked = [originals[report.claimed.execution_id].row for report in done.locked]
         errors = {one.row.claimed.execution_id: one.error for one in done.refused}
         still = [
