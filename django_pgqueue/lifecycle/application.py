@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Unpack
 
 import psycopg
 from django.db import IntegrityError
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, execute
+from django_pgqueue.db import Connection, execute, told
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.states import State
 
-from .persistence import persistently, savepoint
+from .persistence import Divided, divided, persistently, savepoint
 from .values import DEFAULTS, Enqueued, Row
+
+logger = logging.getLogger("django_pgqueue.lifecycle")
 
 UNIQUE_VIOLATIONS: Final = (psycopg.errors.UniqueViolation, IntegrityError)
 LOCK_WAIT_SECONDS: Final = 5.0
@@ -75,12 +78,17 @@ def _insist(
     `JobLocked`. It asks again and again: to wait under a `lock_timeout` would change the caller's session.
     """
     changed: dict[int, State] = {}
+    seen: dict[int, str | None]
+    refused: list[int]
     waiting = sorted(set(job_ids))
     deadline, pause = time.monotonic() + LOCK_WAIT_SECONDS, 0.005
     while waiting:
-        seen = persistently(connection, statement, {"job_ids": waiting, **params})
-        changed |= {job_id: State(state) for job_id, state in seen if state}
-        waiting = existing(connection, sorted(set(waiting) - {row[0] for row in seen}))
+        if alone or statement is sql.RETRY:  # whose caller judges the error
+            seen, refused = dict(persistently(connection, statement, {"job_ids": waiting, **params})), []
+        else:
+            seen, refused = _in_parts(connection, statement, waiting, params)
+        changed |= {job_id: State(state) for job_id, state in seen.items() if state}
+        waiting = existing(connection, sorted(set(waiting) - set(seen) - set(refused)))
         if waiting and time.monotonic() > deadline:
             if alone:
                 raise JobLocked(f"job {waiting[0]} is locked by another session; nothing was changed")
@@ -89,6 +97,25 @@ def _insist(
             time.sleep(pause)
             pause = min(2 * pause, 0.25)
     return changed
+
+
+def _in_parts(
+    connection: Connection, statement: str, job_ids: Sequence[int], params: Mapping[str, bool]
+) -> tuple[dict[int, str | None], list[int]]:
+    """Run an act on many jobs; return its answer, and the jobs that the database refuses to change.
+
+    Raises the error of the first one if it refuses all of them.
+    """
+    done: Divided[int, str | None] = divided(
+        connection,
+        job_ids,
+        lambda part: dict(persistently(connection, statement, {"job_ids": list(part), **params})),
+    )
+    if done.refused and not done.answers:
+        raise done.refused[0].error
+    for job_id, error in done.refused:
+        logger.warning("job %s was not changed, because the database refuses it: %s", job_id, told(error))
+    return done.answers, [job_id for job_id, _ in done.refused]
 
 
 def existing(connection: Connection, job_ids: Sequence[int]) -> list[int]:
