@@ -307,3 +307,9 @@ def test_operators_act_trigger_refuses_one_others_change(engine, act, sqlstate):
         assert sorted(act(engine, job_ids)) == [*job_ids[:2], *job_ids[3:]]
         with pytest.raises(psycopg.Error):
             act(engine, [job_ids[2]], alone=True)
+
+
+def test_expire_skipped_job_does_not_fill_the_batch(engine):
+    skipped, *others = helpers.make_jobs(engine, 3, expires_seconds=-1.0)
+    expired = lifecycle.expire(engine, worker_id=1, error="late", limit=2, skipped_ids=[skipped])
+    assert sorted(job_id for job_id, _ in expired) == others
