@@ -148,7 +148,11 @@ def defined(connection):
 
 
 CASES: dict[str, tuple[Any, int, set[str]]] = {
-    "EXPIRE": (lambda _: {"limit": BATCH, "worker_id": 1, "error": ""}, BATCH, {"pgqueue_job_expiring"}),
+    "EXPIRE": (
+        lambda _: {"limit": BATCH, "worker_id": 1, "error": "", "skipped_ids": []},
+        BATCH,
+        {"pgqueue_job_expiring"},
+    ),
     "ENQUEUE_UNIQUE": (one_call, 1, {"pgqueue_job_unique"}),
     "ENQUEUE_OR_REPLACE": (one_call, 1, {"pgqueue_job_unique"}),
     "ENQUEUE_MANY_UNIQUE": (many_calls, BATCH, {"pgqueue_job_unique"}),

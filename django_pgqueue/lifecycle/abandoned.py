@@ -39,7 +39,7 @@ def requeue(
     claim that is just committing is seen whole or not at all.
     """
     rows = execute(connection, sql.ABANDONED, {"after_id": after_id, "limit": limit})
-    lost = {row[1]: Held._make((0, *row[1:7], False)) for row in rows if row[1] is not None}
+    lost = {row[1]: Held._make((0, *row[1:7], False, 0.0)) for row in rows if row[1] is not None}
     delays = {job_id: delay_for(held) for job_id, held in lost.items()}
 
     def act(job_ids: Sequence[int]) -> dict[int, Moved]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Unpack
 
@@ -11,13 +12,15 @@ import psycopg
 from django.db import IntegrityError
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, execute
+from django_pgqueue.db import Connection, execute, told
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.states import Seen, State
 
 from .arrays import exact, texts
-from .persistence import persistently, savepoint
+from .persistence import Divided, divided, persistently, savepoint
 from .values import DEFAULTS, Enqueued, Row
+
+logger = logging.getLogger("django_pgqueue.lifecycle")
 
 UNIQUE_VIOLATIONS: Final = (psycopg.errors.UniqueViolation, IntegrityError)
 LOCK_WAIT_SECONDS: Final = 5.0
@@ -99,19 +102,27 @@ def _insist(
     What stays locked for `LOCK_WAIT_SECONDS` is left out of the answer; if the act is on a job `alone`, that raises
     `JobLocked`. It asks again and again: to wait under a `lock_timeout` would change the caller's session.
     """
+
+    def act(ids: Sequence[int]) -> dict[int, str | None]:
+        compared = {
+            "job_ids": list(ids),
+            "seen_states": texts(seen[job_id].state if seen and job_id in seen else "" for job_id in ids),
+            "seen_instants": texts(exact(instants.get(job_id)) for job_id in ids),
+        }
+        return dict(persistently(connection, statement, {**compared, **params}))
+
     changed: dict[int, State] = {}
+    answered: dict[int, str | None]
+    refused: list[int]
     waiting = sorted(set(job_ids))
     deadline, pause = time.monotonic() + LOCK_WAIT_SECONDS, 0.005
     while waiting:
-        states = [seen[job_id].state if seen and job_id in seen else "" for job_id in waiting]
-        compared = {
-            "job_ids": waiting,
-            "seen_states": texts(states),
-            "seen_instants": texts(exact(instants.get(job_id)) for job_id in waiting),
-        }
-        answered = persistently(connection, statement, {**compared, **params})
-        changed |= {job_id: State(state) for job_id, state in answered if state}
-        waiting = existing(connection, sorted(set(waiting) - {row[0] for row in answered}))
+        if alone or statement is sql.RETRY:  # whose caller judges the error
+            answered, refused = act(waiting), []
+        else:
+            answered, refused = _in_parts(connection, waiting, act)
+        changed |= {job_id: State(state) for job_id, state in answered.items() if state}
+        waiting = existing(connection, sorted(set(waiting) - set(answered) - set(refused)))
         if waiting and time.monotonic() > deadline:
             if alone:
                 raise JobLocked(f"job {waiting[0]} is locked by another session; nothing was changed")
@@ -120,6 +131,21 @@ def _insist(
             time.sleep(pause)
             pause = min(2 * pause, 0.25)
     return changed
+
+
+def _in_parts(
+    connection: Connection, job_ids: Sequence[int], act: Callable[[Sequence[int]], dict[int, str | None]]
+) -> tuple[dict[int, str | None], list[int]]:
+    """Run an act on many jobs; return its answer, and the jobs that the database refuses to change.
+
+    Raises the error of the first one if it refuses all of them.
+    """
+    done: Divided[int, str | None] = divided(connection, job_ids, act)
+    if done.refused and not done.answers:
+        raise done.refused[0].error
+    for job_id, error in done.refused:
+        logger.warning("job %s was not changed, because the database refuses it: %s", job_id, told(error))
+    return done.answers, [job_id for job_id, _ in done.refused]
 
 
 def existing(connection: Connection, job_ids: Sequence[int]) -> list[int]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import State
 from django_pgqueue.worker import giving
@@ -145,7 +146,7 @@ def test_claim_infinite_instant_means_never(engine, column):
 
 def test_divided_lost_connection_is_raised(engine, second):
     pid = engine.info.backend_pid
-    with pytest.raises(db.psycopg.OperationalError):
+    with pytest.raises(psycopg.OperationalError):
         lifecycle.divided(
             engine,
             [1, 2],
@@ -161,7 +162,7 @@ def test_divided_error_of_all_rows_is_raised_at_once(engine, sqlstate):
         seen.append(rows)
         engine.execute(f"DO $$BEGIN RAISE EXCEPTION 'all of them' USING ERRCODE = '{sqlstate}'; END$$")
 
-    with pytest.raises(db.psycopg.Error):
+    with pytest.raises(psycopg.Error):
         lifecycle.divided(engine, [1, 2, 3], act)
     assert seen == [[1, 2, 3]]
 
@@ -296,3 +297,19 @@ def test_note_progress_trigger_refuses_one_others_are_noted(engine, sqlstate):
         assert notes.write(engine) == set()
     noted = [helpers.job_row(engine, one.job_id)["progress_done"] for one in claimed]
     assert noted == [1.0, 1.0, None, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("sqlstate", REFUSALS)
+@pytest.mark.parametrize("act", [lifecycle.cancel, lifecycle.run_now], ids=["cancel", "run_now"])
+def test_operators_act_trigger_refuses_one_others_change(engine, act, sqlstate):
+    job_ids = helpers.make_jobs(engine, 5, delay_seconds=3600.0)
+    with helpers.users_trigger(engine, f"NEW.id = {job_ids[2]}", sqlstate):
+        assert sorted(act(engine, job_ids)) == [*job_ids[:2], *job_ids[3:]]
+        with pytest.raises(psycopg.Error):
+            act(engine, [job_ids[2]], alone=True)
+
+
+def test_expire_skipped_job_does_not_fill_the_batch(engine):
+    skipped, *others = helpers.make_jobs(engine, 3, expires_seconds=-1.0)
+    expired = lifecycle.expire(engine, worker_id=1, error="late", limit=2, skipped_ids=[skipped])
+    assert sorted(job_id for job_id, _ in expired) == others
