@@ -150,7 +150,9 @@ def test_fetcher_looks_itself_after_word_of_a_pause(engine, make_pair):
     notify(second)
     second.lanes.look_again()
     first.lanes._look(engine)
-    helpers.wait_until(lambda: second.tick() is not None and second.lanes.paused_tasks)
+    second.lanes._rest.seconds = 0.0
+    helpers.wait_until(lambda: second.tick() is not None and second._idle_steps > 0)
+    assert second.lanes.paused_tasks == [helpers.NOOP]
 
 
 def test_fetcher_looks_itself_after_some_seconds(engine, make_pair):
@@ -160,7 +162,9 @@ def test_fetcher_looks_itself_after_some_seconds(engine, make_pair):
     second.lanes._looked_at -= 5.0
     notify(second)
     first.lanes._look(engine)
-    helpers.wait_until(lambda: second.tick() is not None and second.lanes.paused_tasks)
+    second.lanes._rest.seconds = 0.0
+    helpers.wait_until(lambda: second.tick() is not None and second._idle_steps > 0)
+    assert second.lanes.paused_tasks == [helpers.NOOP]
 
 
 def test_ring_without_news_ends_no_idle_pause(make_pair, count_looks):
