@@ -776,6 +776,7 @@ def fail_when_interrupted(started: str) -> None:
         while time.monotonic() < deadline:
             time.sleep(0.01)
     finally:
+        Path(f"{started}.interrupted").touch()
         raise RuntimeError("cannot clean up")
 
 

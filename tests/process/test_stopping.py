@@ -120,7 +120,7 @@ def test_running_job_at_a_stop_is_released_just_before_exit(start, tmp_path):
         released_at = time.monotonic()
         worker.wait_until(lambda: not os.path.exists(f"/proc/{child}/cwd"), 15)
         alone_seconds = time.monotonic() - released_at
-    assert alone_seconds < 1
+    assert alone_seconds < 3, "it was released 9.8 s before the exit once"
     assert worker.exit_code() == 0
     stubborn.refresh_from_db()
     assert (stubborn.state, stubborn.attempt, stubborn.crashes) == ("ready", 0, 0)
@@ -149,6 +149,7 @@ def test_job_that_fails_when_interrupted_by_a_stop_is_uncharged(start, tmp_path)
     worker.wait_until(started.exists)
     worker.send(signal.SIGTERM)
     assert worker.exit_code() == 0
+    assert (tmp_path / "started.interrupted").exists()
     job.refresh_from_db()
     assert (job.state, job.attempt) == ("ready", 0)
     assert Execution.objects.get(job=job).outcome == "released"
