@@ -217,8 +217,8 @@ class ScheduleAdmin(ScheduleColumns):
             )
             done = obj.pk is not None
         else:
-            seen = read_schedule(request, obj.pk)
-            revision = seen[0] if seen else obj.revision  # of the form: another editor may have been faster
+            shown = read_schedule(request, obj.pk)
+            revision = shown[0] if shown else obj.revision  # of the form: another editor may have been faster
             done = lifecycle.change_schedule(
                 connection, obj.pk, definition, revision=revision, next_run_at=next_run_at, tries=True
             )
