@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.test import Client
 
 from django_pgqueue import db, lifecycle, sql, stats
 from django_pgqueue.models import Job
 from tests import helpers
+from tests.admin.conftest import Browser
 from tests.app import tasks
 from tests.process.harness import django
 from tests.security.conftest import BLOCK, DOCUMENT, GROUPS
@@ -28,7 +28,8 @@ ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY"}
 OPERATOR = {"CANCEL", "RETRY", "PAUSE"}
 READING = {
     "LANES", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "RESCUABLE", "EXISTING", "PRUNABLE",
-    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "LAST_ID", "SCHEDULES", "HOLDERS", "HOLDS", "SCHEDULE_ARGUMENTS",
+    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "SCHEDULES", "HOLDERS", "HOLDS",
+    "SCHEDULE_ARGUMENTS",
 }  # fmt: skip
 UNIQUE = {
     "ENQUEUE_UNIQUE", "ENQUEUE_OR_REPLACE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_MANY_OR_REPLACE",
@@ -46,13 +47,22 @@ STATEMENTS = {
     if name.isupper() and isinstance(text, str)
 }
 MAY = {
-    "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "LAST_ID"},  # ids and times, which RETURNING has to read
+    "enqueuer": ENQUEUER
+    | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID"},  # ids and times, which RETURNING has to read
     "viewer": READING,
     "operator": READING | OPERATOR | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES"},  # all write what is theirs
     "worker": set(STATEMENTS) - ENQUEUER - UNIQUE - OPERATOR - SCHEDULER,
     "scheduler": SCHEDULER
     | ENQUEUER
-    | {"EXISTING", "FIRST_ID_SINCE", "LAST_ID", "HOLDERS", "PRUNABLE", "PRUNABLE_TASK"}  # names and states of jobs
+    | {
+        "EXISTING",
+        "FIRST_ID_SINCE",
+        "FIRST_ID",
+        "LAST_ID",
+        "HOLDERS",
+        "PRUNABLE",
+        "PRUNABLE_TASK",
+    }  # names and states of jobs
     | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_FOR_PERIOD", "HOLDS"},
 }
 
@@ -140,7 +150,7 @@ def test_the_viewer_sees_and_the_operator_acts_in_the_admin(superuser, as_role):
     ]
     for role, code in (("viewer", b"permission denied"), ("operator", None)):
         with as_role(role):
-            client = Client(raise_request_exception=True)
+            client = Browser(raise_request_exception=True)
             client.force_login(User.objects.get_or_create(username="root", is_staff=True, is_superuser=True)[0])
             for url in urls:
                 assert client.get(f"/admin/pgqueue/{url}").status_code == 200, url
