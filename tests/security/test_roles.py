@@ -47,8 +47,7 @@ STATEMENTS = {
     if name.isupper() and isinstance(text, str)
 }
 MAY = {
-    "enqueuer": ENQUEUER
-    | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID"},  # ids and times, which RETURNING has to read
+    "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID"},  # what RETURNING reads
     "viewer": READING,
     "operator": READING | OPERATOR | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES"},  # all write what is theirs
     "worker": set(STATEMENTS) - ENQUEUER - UNIQUE - OPERATOR - SCHEDULER,
@@ -62,7 +61,7 @@ MAY = {
         "HOLDERS",
         "PRUNABLE",
         "PRUNABLE_TASK",
-    }  # names and states of jobs
+    }  # of jobs
     | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_FOR_PERIOD", "HOLDS"},
 }
 
