@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
     from django.db.migrations.state import ProjectState
-    from django.db.models import Field
 
 logger = logging.getLogger("django_pgqueue.migrations")
 
@@ -48,6 +47,10 @@ WHERE ("unique_key" IS NOT NULL AND ("state" = 'ready' OR ("state" = 'running' A
 """,
 }
 """As Django would make them, but for CONCURRENTLY."""
+DROPPED_INDEXES: Final = {
+    "execution.job": 'DROP INDEX CONCURRENTLY IF EXISTS "pgqueue_execution_job_id_8443aa2e"',
+}
+"""By the names that Django has given them."""
 HOLDER: Final = """
 /* pgqueue:lock_holder */
 SELECT activity.pid, activity.application_name, extract(epoch FROM clock_timestamp() - activity.xact_start)::float8
@@ -166,64 +169,6 @@ class BuildUniqueIndex(AddConstraint):
         return f"Build the unique index {self.constraint.name} of {self.model_name} beside the others' work"
 
 
-class SortByBytes(Operation):
-    """Give columns of names the collation "C", so that an upgrade of the system's library cannot spoil their indexes.
-
-    A new glibc or ICU may sort text in another way than the one that built an index, and then searches miss rows. The
-    table is not rewritten, but its indexes on these columns are built anew under the lock: see the migration.
-    """
-
-    def __init__(self, model_name: str, fields: dict[str, Field[Any, Any]]) -> None:
-        self.model_name = model_name
-        self.fields = fields
-
-    def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
-        """Return how to make this again."""
-        return type(self).__name__, [], {"model_name": self.model_name, "fields": self.fields}
-
-    def state_forwards(self, app_label: str, state: ProjectState) -> None:
-        """Change the fields."""
-        for name, field in self.fields.items():
-            AlterField(self.model_name, name, field).state_forwards(app_label, state)
-
-    def database_forwards(
-        self,
-        app_label: str,
-        schema_editor: BaseDatabaseSchemaEditor,
-        from_state: ProjectState,
-        to_state: ProjectState,
-    ) -> None:
-        """Change all columns in one statement, which builds each index once."""
-        self._alter(app_label, schema_editor, to_state)
-
-    def database_backwards(
-        self,
-        app_label: str,
-        schema_editor: BaseDatabaseSchemaEditor,
-        from_state: ProjectState,
-        to_state: ProjectState,
-    ) -> None:
-        """Give the columns the database's collation again."""
-        self._alter(app_label, schema_editor, to_state)
-
-    def _alter(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        model = state.apps.get_model(app_label, self.model_name)
-        connection = schema_editor.connection
-        if connection.vendor != "postgresql" or not self.allow_migrate_model(connection.alias, model):
-            return
-        quote = schema_editor.quote_name
-        changes = []
-        for name in self.fields:
-            field: Any = model._meta.get_field(name)
-            collation = quote(field.db_collation or "default")
-            changes.append(f"ALTER COLUMN {quote(field.column)} TYPE {field.db_type(connection)} COLLATE {collation}")
-        schema_editor.execute(f"ALTER TABLE {quote(model._meta.db_table)} {', '.join(changes)}")
-
-    def describe(self) -> str:
-        """Return what `migrate --plan` shows."""
-        return f"Sort {', '.join(self.fields)} of {self.model_name} by bytes"
-
-
 class DropColumnIndex(AlterField):
     """Drop the index that Django made for a foreign key, without a lock: the field gets `db_index=False`.
 
@@ -243,9 +188,7 @@ class DropColumnIndex(AlterField):
         if connection.vendor != "postgresql" or not self.allow_migrate_model(connection.alias, model):
             super().database_forwards(app_label, schema_editor, from_state, to_state)
             return
-        column = model._meta.get_field(self.name).column
-        name = schema_editor._create_index_name(model._meta.db_table, [column])  # type: ignore[attr-defined]  # Django's
-        schema_editor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {schema_editor.quote_name(name)}")
+        schema_editor.execute(DROPPED_INDEXES[f"{self.model_name}.{self.name}"])
 
     def describe(self) -> str:
         """Return what `migrate --plan` shows."""

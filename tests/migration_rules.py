@@ -15,7 +15,8 @@ from django.db.migrations.state import ProjectState
 from django.db.models.fields import NOT_PROVIDED
 from django.db.models.functions import Now
 
-from django_pgqueue.operations import BuildIndex, BuildUniqueIndex, DropColumnIndex, LockTable, SortByBytes
+from django_pgqueue.collations import SortByBytes
+from django_pgqueue.operations import BuildIndex, BuildUniqueIndex, DropColumnIndex, LockTable
 from django_pgqueue.row_checks import AddRowChecks
 
 

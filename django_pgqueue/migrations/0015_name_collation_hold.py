@@ -2,7 +2,8 @@
 
 from django.db import migrations, models
 
-from django_pgqueue.operations import LockTable, SortByBytes
+from django_pgqueue.collations import SortByBytes
+from django_pgqueue.operations import LockTable
 
 
 class Migration(migrations.Migration):

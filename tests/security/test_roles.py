@@ -15,11 +15,11 @@ import psycopg
 import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.test import Client
 
 from django_pgqueue import db, lifecycle, sql, stats
 from django_pgqueue.models import Job
 from tests import helpers
+from tests.admin.conftest import Browser
 from tests.app import tasks
 from tests.process.harness import django
 from tests.security.conftest import BLOCK, DOCUMENT, GROUPS
@@ -30,7 +30,8 @@ OPERATOR = {"CANCEL", "RETRY", "PAUSE"}
 READING = {
     "ABANDONED", "LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK",
     "LANES", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "EXISTING", "PRUNABLE",
-    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "LAST_ID", "SCHEDULES", "HOLDERS", "HOLDS", "SCHEDULE_ARGUMENTS",
+    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "SCHEDULES", "HOLDERS", "HOLDS",
+    "SCHEDULE_ARGUMENTS",
 }  # fmt: skip
 UNIQUE = {
     "ENQUEUE_UNIQUE", "ENQUEUE_OR_REPLACE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_MANY_OR_REPLACE",
@@ -50,7 +51,7 @@ STATEMENTS = {
     if name.isupper() and isinstance(text, str)
 }
 MAY = {
-    "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "LAST_ID"},  # ids and times, which RETURNING has to read
+    "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID"},  # what RETURNING reads
     "viewer": READING,
     "operator": READING
     | OPERATOR
@@ -60,7 +61,8 @@ MAY = {
     "scheduler": SCHEDULER
     | ENQUEUER
     | {"REPAIR_SCHEDULES", "LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK"}
-    | {"EXISTING", "FIRST_ID_SINCE", "LAST_ID", "HOLDERS", "PRUNABLE", "PRUNABLE_TASK"}  # names and states of jobs
+    | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID"}
+    | {"HOLDERS", "PRUNABLE", "PRUNABLE_TASK"}  # names and states of jobs
     | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_FOR_PERIOD", "HOLDS"},
 }
 
@@ -148,7 +150,7 @@ def test_the_viewer_sees_and_the_operator_acts_in_the_admin(superuser, as_role):
     ]
     for role, code in (("viewer", b"permission denied"), ("operator", None)):
         with as_role(role):
-            client = Client(raise_request_exception=True)
+            client = Browser(raise_request_exception=True)
             client.force_login(User.objects.get_or_create(username="root", is_staff=True, is_superuser=True)[0])
             for url in urls:
                 assert client.get(f"/admin/pgqueue/{url}").status_code == 200, url
@@ -171,7 +173,9 @@ def test_an_application_that_is_operator_and_enqueuer_needs_no_more(superuser, a
         with as_role("operator"):
             job = tasks.add.enqueue(1)
             job.refresh_from_db()
-            assert job.cancel() and job.retry()
+            assert job.cancel()
+            job.refresh_from_db()
+            assert job.retry()
             assert Job.objects.filter(pk=job.pk).cancel() == 1
     finally:
         superuser.execute(f"REVOKE {made_roles.group('enqueuer')} FROM {made_roles.user('operator')}")
