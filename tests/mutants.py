@@ -453,9 +453,9 @@ BLOCKING = of_tests(
     ),
     Mutant(
         "a process killed at the end of its leases is charged",
-        "    board.say_farewell(Farewell.LEASE_LOST)\n",
+        "            board.say_farewell(Farewell.LEASE_LOST)\n",
         "",
-        path=WORKER + "dead_mans_switch.py",
+        path=WORKER + "nursery.py",
     ),
     Mutant(
         "exit functions do not run",

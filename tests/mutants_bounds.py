@@ -3,7 +3,7 @@
 What a mutant is, and how they are tried: see `mutation`.
 """
 
-from tests.mutants import FETCHER, LANES, Mutant, of_tests
+from tests.mutants import LANES, Mutant, of_tests
 
 ALLOWANCE = "django_pgqueue/worker/allowance.py"
 HAND = "django_pgqueue/worker/hand.py"
@@ -48,7 +48,7 @@ BOUNDS = of_tests(
         "a claim cut by its size has exhausted its lanes",
         "taken_whole = min(room, self.hand.free_slots)",
         "taken_whole = room",
-        path=FETCHER,
+        path="django_pgqueue/worker/claimer.py",
     ),
     Mutant(
         "the end of a pause keeps the cursors",
@@ -122,9 +122,9 @@ LOCKED = of_tests(
     Mutant("a rescue has no limit", "LIMIT greatest(100, (SELECT count(*) / 5 FROM open))", "", "RESCUABLE"),
     Mutant(
         "a prune ends at a batch that is locked",
-        "(pruned.removed > 0 or moved_on)",
-        "pruned.removed > 0",
-        path=MAINTENANCE,
+        "(dealt_with > 0 or moved_on)",
+        "dealt_with > 0",
+        path="django_pgqueue/worker/pruner.py",
     ),
 )
 RECYCLING = of_tests(

@@ -98,7 +98,7 @@ LEASES = [
     Mutant(
         "what runs is released before the completer is empty",
         "        self.hand.close()\n",
-        "        self.hand.close()\n        self._give_back_running(0)\n",
+        "        self.hand.close()\n        self.last_writes.release_running(0)\n",
         path=CHILD,
         tests=("tests/process/test_stopping.py",),
     ),
@@ -111,8 +111,8 @@ LEASES = [
     ),
     Mutant(
         "a job that fails when interrupted is charged",
-        "        elif self.interrupted and not self.timed_out and not isinstance(exception, Dead):\n",
-        "        elif self.interrupted and isinstance(exception, LeaseLost | asyncio.CancelledError):\n",
+        "        elif self.interrupted and not self.timed_out and not is_a(exception, Dead):\n",
+        "        elif self.interrupted and is_a(exception, LeaseLost, asyncio.CancelledError):\n",
         path=EXECUTOR,
         tests=("tests/process/test_stopping.py",),
     ),

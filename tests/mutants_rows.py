@@ -78,7 +78,12 @@ BAD_ROWS = of_tests(
         "PLAN_SCHEDULE",
     ),
     Mutant("a job that was claimed since is requeued", " AND job.attempt = given.attempt", "", "REQUEUE"),
-    Mutant("a result that cannot be kept is a failure", "Dead | ResultNotStored", "Dead", path=EXECUTOR),
+    Mutant(
+        "a result that cannot be kept is a failure",
+        "is_a(exception, Dead) or is_a(exception, ResultNotStored)",
+        "is_a(exception, Dead)",
+        path=EXECUTOR,
+    ),
     Mutant(
         "what has not run is a success",
         "            if not self.task.is_async and type",

@@ -9,6 +9,7 @@ each record into a bounded queue and returns False. The process calls `start()` 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from contextlib import suppress
 from queue import SimpleQueue
@@ -112,6 +113,13 @@ def dropped_record(count: int) -> logging.LogRecord:
     """Return the record that says how many others are missing."""
     message = "%d log lines were dropped, because the log was not read"
     return logging.LogRecord("django_pgqueue.worker", logging.WARNING, __file__, 0, message, (count,), None)
+
+
+def keep_output_open() -> None:
+    """Have a task that closes stdout or stderr close neither, because log handlers write there."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # Python has none where the descriptor was closed before its start
+            stream.close = lambda: None  # type: ignore[method-assign]  # of this one object
 
 
 background_log: Final = BackgroundLog()

@@ -24,7 +24,7 @@ from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.progress import Progress
 
 from . import describe, hygiene, letters, memory
-from .background_log import background_log
+from .background_log import background_log, keep_output_open
 from .drift import surroundings
 from .executor import Attempt
 from .exit_functions import run_exit_functions
@@ -229,7 +229,7 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
     _be_first_to_go()
     background_log.install()
     hygiene.watch()
-    hygiene.keep_output_open()
+    keep_output_open()
     context, before = hygiene.clean_context(), _traces()
     while (told := letters.receive(jobs)) is not None:
         if "cancel" in told:  # the job that it was for did not ask, and has ended

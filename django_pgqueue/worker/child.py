@@ -24,7 +24,7 @@ from django_pgqueue.conf import get_settings
 
 from . import cancelling, hygiene
 from .allowance import Allowance
-from .background_log import background_log
+from .background_log import background_log, keep_output_open
 from .board import Board, Farewell
 from .callbacks import CallbackRunner
 from .completer import Completer
@@ -95,7 +95,7 @@ class Child:
         self.pool.notes = self.completer.notes
         lanes = Lanes(options.queue_names, looks if looks.places > 1 and not options.drain else None)
         self.fetcher = Fetcher(Link(alias, "fetcher"), self.hand, self.pool, self.completer, lanes)
-        self.fetcher.worker_id = worker_id
+        self.fetcher.claimer.worker_id = worker_id
         self.pool.on_hunger = self.fetcher.wake
         self.completer.on_ready = self.fetcher.look_soon
         self.fetcher.events_wait = lambda: self.callbacks.is_behind
@@ -134,7 +134,7 @@ class Child:
         background_log.start()
         hygiene.watch()
         cancelling.watch()
-        hygiene.keep_output_open()
+        keep_output_open()
         self.pool.start()
         for service in self.services:
             service.start()

@@ -20,13 +20,14 @@ from typing import Final
 
 import psycopg
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import db
 from django_pgqueue.conf import get_settings
 from django_pgqueue.lifecycle import AHEAD_BYTES, Claimed, Cursor, Lane
 
 from .bell import Bell
 from .claim_counter import ClaimCounter
 from .claimed_ids import ClaimedIds
+from .claimer import Claimer
 from .completer import Completer
 from .follow_up import FollowUp
 from .giving import give_back
@@ -36,7 +37,6 @@ from .link import Link
 from .pool import Pool
 from .pulse import pulse
 from .rate import Rate
-from .refusals import Refusals
 from .rest import Rest
 from .service import Service
 
@@ -50,7 +50,6 @@ follow another within 5 ms, and counts on these. The processes of one supervisor
 after up to 2.5 times as long, and 3 ms: see `follow_up`."""
 LOCKED_SECONDS: Final = 1.0
 """How long to sleep at most while jobs are due that cannot be had: somebody has them locked."""
-EXECUTION_KEY: Final = "pgqueue_execution_pkey"
 
 
 class Fetcher(Service):
@@ -64,7 +63,7 @@ class Fetcher(Service):
         self.completer = completer
         self.lanes = lanes
         self.bell = Bell()
-        self.worker_id = 0
+        self.claimer = Claimer(hand, lanes)
         self.polling_seconds = get_settings().POLL_INTERVAL_WITHOUT_LISTEN
         """How long an idle worker sleeps at most; the listener raises it while notifications arrive."""
         self.vain_looks = 0
@@ -85,7 +84,6 @@ class Fetcher(Service):
         self._full_scan_rest = Rest()
         self._job_bytes = 1.0
         """What a job's arguments take, about: up at once with a claim of large ones, down slowly."""
-        self._unclaimed = Refusals("the claim of job")
         self.claims = ClaimCounter()
         self._ids = ClaimedIds(hand, completer)
 
@@ -227,18 +225,7 @@ class Fetcher(Service):
     def _claim_into_hand(
         self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int
     ) -> list[Claimed]:
-        taken_whole = min(room, self.hand.free_slots)
-        """As many jobs a claim returns, if there are as many; of more it may return a part."""
-        try:
-            claimed = self._claim_rows(connection, cursors, room)
-            self.lanes.move_cursors(claimed)
-            self.lanes.pass_by(cursors, claimed, all_exhausted=len(claimed) < taken_whole)
-        except lifecycle.FAILURES as error:
-            if not lifecycle.may_divide(connection, error):
-                raise
-            logger.warning("a claim failed on its data (%s): one by one", db.told(error))
-            claimed = self._one_by_one(connection, cursors, room)
-            self.lanes.move_cursors(claimed)
+        claimed = self.claimer.claim(connection, cursors, room)
         if claimed:
             size = sum(len(job.arguments) for job in claimed) / len(claimed) + 1
             self._job_bytes = max(size, self._job_bytes + (size - self._job_bytes) / 4)
@@ -246,57 +233,8 @@ class Fetcher(Service):
             taken = [job for job in claimed if job not in refused] if refused else claimed
             self.hand.add(taken)
             self.pool.submit(taken)
-            give_back(connection, refused)  # to be claimed anew, under other ids
+            give_back(connection, refused, self.completer.events)  # to be claimed anew, under other ids
         return claimed
-
-    def _claim_rows(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], limit: int) -> list[Claimed]:
-        return lifecycle.claim(
-            connection,
-            cursors,
-            limit=limit,
-            free_slots=self.hand.free_slots,
-            worker_id=self.worker_id,
-            lease_seconds=get_settings().LEASE,
-            skipped_ids=self._unclaimed.skipped_ids(),
-            paused_tasks=self.lanes.paused_tasks,
-        )
-
-    def _one_by_one(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
-        """Take jobs singly, up to the first whose row makes the claim fail; end that one, with the reason."""
-        claimed: list[Claimed] = []
-        for _ in range(room):
-            job_id = lifecycle.next_in_line(
-                connection,
-                cursors,
-                skipped_ids=self._unclaimed.skipped_ids(),
-                paused_tasks=self.lanes.paused_tasks,
-            )
-            if job_id is None:
-                break
-            try:
-                claimed += self._claim_rows(connection, cursors, 1)
-            except lifecycle.FAILURES as error:
-                if not lifecycle.may_divide(connection, error) or _is_of_sequence(error):
-                    raise
-                self._set_aside(connection, job_id, error)
-                break
-        return claimed
-
-    def _set_aside(self, connection: db.EngineConnection, job_id: int, error: Exception) -> None:
-        try:
-            lifecycle.set_aside(
-                connection,
-                job_id,
-                worker_id=self.worker_id,
-                exception_class=f"{type(error).__module__}.{type(error).__qualname__}",
-                error=f"the job's row cannot be claimed: {db.told(error)}"[:2000],
-            )
-        except lifecycle.FAILURES as why:
-            if not lifecycle.may_divide(connection, why):
-                raise
-            self._unclaimed.note(job_id, error)
-        else:
-            logger.error("job %s cannot be claimed, and is dead: %s", job_id, db.told(error))
 
     # ---------------------------------------------------------------- when
 
@@ -311,8 +249,3 @@ class Fetcher(Service):
     def _until_due(self, pause_seconds: float) -> float:
         now = time.monotonic()
         return min(pause_seconds, max(0.001, self.lanes.next_due_at(now + LOCKED_SECONDS) - now))
-
-
-def _is_of_sequence(error: Exception) -> bool:
-    """Return whether the sequence of executions is behind its table: no job is to blame for that."""
-    return isinstance(error, psycopg.Error) and error.diag.constraint_name == EXECUTION_KEY

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import select
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -170,13 +169,6 @@ def _watch_connection(sender: Any, connection: BaseDatabaseWrapper, **kwargs: An
         return
     watched = _all[connection] = Watched(connection)
     _here.watched = [one for one in _here.watched if one.connection is not None] + [watched]
-
-
-def keep_output_open() -> None:
-    """Have a task that closes stdout or stderr close neither: a log line would raise, and end the loop it is from."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # Python has none where the descriptor was closed before its start
-            stream.close = lambda: None  # type: ignore[method-assign]  # of this one object
 
 
 def distrust_all() -> None:

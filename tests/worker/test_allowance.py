@@ -13,7 +13,8 @@ from tests import helpers
 
 def jobs(count):
     return [
-        lifecycle.Claimed(n, n, "t", "q", 0, lifecycle.EPOCH, "{}", 1, 1, 0, False, None) for n in range(1, count + 1)
+        lifecycle.Claimed(n, n, "t", "q", 0, lifecycle.EPOCH, "{}", 1, 1, 0, False, None, 0.0)
+        for n in range(1, count + 1)
     ]
 
 

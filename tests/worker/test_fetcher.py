@@ -46,7 +46,7 @@ def make_fetcher(committing):
         links.append(Link("default", "fetcher"))
         hand = Hand(capacity)
         fetcher = Fetcher(links[-1], hand, NoPool(hand), NoCompleter(), Lanes(queue_names))
-        fetcher.worker_id = 7
+        fetcher.claimer.worker_id = 7
         bells.append(fetcher.bell)
         return fetcher
 

@@ -24,7 +24,9 @@ PAUSED, BACKLOG = "tests.app.tasks.fail", 20_000
 
 
 def claimed_in(lane, number=1, run_after=lifecycle.EPOCH):
-    return lifecycle.Claimed(number, number, "t", lane.queue_name, lane.priority, run_after, "{}", 1, 1, 0, False, None)
+    return lifecycle.Claimed(
+        number, number, "t", lane.queue_name, lane.priority, run_after, "{}", 1, 1, 0, False, None, 0.0
+    )
 
 
 def lanes_with_due(due):
@@ -74,7 +76,7 @@ def test_queues_take_turns_above_many_due_lower_lanes(engine, make_fetcher):
         fetcher.tick()
         for job in take(fetcher):
             served[job.queue_name] += 1
-            lifecycle.succeed(engine, helpers.succeeded(job.execution_id))
+            lifecycle.succeed(engine, helpers.succeeded(job.key))
     assert served["a"] + served["b"] == sum(served.values()) == 200
     assert min(served["a"], served["b"]) >= 90
 

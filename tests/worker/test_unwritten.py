@@ -11,9 +11,10 @@ from django.db import connections
 from django_pgqueue.worker import unwritten as module
 from django_pgqueue.worker.board import Board
 from django_pgqueue.worker.completer import Completer
-from django_pgqueue.worker.leases import Leases, Process
+from django_pgqueue.worker.leases import Process
 from django_pgqueue.worker.link import Link
 from django_pgqueue.worker.report import Ending, Report
+from django_pgqueue.worker.settlement import settle
 from tests import helpers
 
 REFUSALS = ("P0001", "54000", "42501", "XX000", "42P01", "0A000", "55000")
@@ -204,12 +205,10 @@ def test_settle_unwritten_end_counts_the_attempt(engine, refused):
     ended, other = helpers.claim_all(engine)
     process = Process(Board(2), pid=1, orders=0, worker_id=1, expected_to_end=True)
     process.board.set_unwritten([ended.execution_id])
-    leases = Leases(Link("default", "supervisor"))
-    leases.to_settle = [process]
+    link = Link("default", "supervisor")
     try:
         with helpers.users_trigger(engine, f"{refused} AND NEW.id = {ended.job_id}"):
-            leases.settle()
-        assert leases.to_settle == []
+            assert settle(link, process, by_default=True).is_whole
         rows = [helpers.job_row(engine, one.job_id) for one in (ended, other)]
         state = "running" if refused else "ready"
         assert [(row["state"], row["attempt"]) for row in rows] == [(state, 1), ("ready", 0)]
@@ -217,4 +216,4 @@ def test_settle_unwritten_end_counts_the_attempt(engine, refused):
         helpers.rescue(engine)
         assert helpers.job_row(engine, ended.job_id)["attempt"] == 1
     finally:
-        leases.link.close()
+        link.close()
