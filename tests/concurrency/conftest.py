@@ -24,7 +24,7 @@ class Gates:
     ) -> Iterator[helpers.Background]:
         """Unless it `must_wait`, the call may find no row to look at, and be over without having met the gate."""
         text = getattr(sql, statement)
-        target = "FROM pgqueue_job\n" if statement in {"CANCEL", "RETRY", "RUN_NOW"} else "FROM unnest("
+        target = "FROM unnest("
         assert target in text
         gated = text.replace(target, f"FROM (SELECT pg_advisory_xact_lock_shared({GATE})) AS gate, {target[5:]}", 1)
         self.monkeypatch.setattr(sql, statement, gated)
