@@ -796,6 +796,36 @@ CROSS JOIN LATERAL (
 ) AS held
 """
 
+# Extend the leases of single executions, where EXTEND has failed because of one row.
+#
+# Moves:  running, stays
+# Caller: lifecycle.extend()
+# Fence, Locks: as EXTEND
+# Index:  primary key
+EXTEND_EACH: Final = """/* pgqueue:extend_each */
+WITH mine AS MATERIALIZED (
+    SELECT held.id
+    FROM unnest(%(execution_ids)s::bigint[]) AS given (id)
+    CROSS JOIN LATERAL (
+        SELECT id
+        FROM pgqueue_execution
+        WHERE id = given.id AND outcome IS NULL
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS held
+)
+UPDATE pgqueue_execution AS execution
+SET lease_expires_at =
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(lease_seconds)s::float8),
+    started_at = CASE
+        WHEN execution.started_at IS NULL AND execution.id = ANY (%(started_ids)s::bigint[])
+        THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        ELSE execution.started_at
+    END
+FROM mine
+WHERE execution.id = mine.id
+RETURNING execution.id
+"""
+
 # The open executions of these workers whose jobs somebody asked to cancel.
 #
 # Caller: lifecycle.cancel_requests(), after a look that found any open execution

@@ -135,6 +135,7 @@ def call_everything(engine, job_in):
     helpers.claim_all(engine)
     lifecycle.claim_one(engine, 1_000_000, worker_id=1, lease_seconds=60.0)
     lifecycle.extend(engine, [1], lease_seconds=60.0)
+    lifecycle.extend_each(engine, [1], lease_seconds=60.0)
     lifecycle.cancel_requests(engine, [1])
     lifecycle.open_executions(engine, 1)
     lifecycle.note_progress(engine, [lifecycle.Noted(helpers.key_of(engine, 1), Progress(1.0), 0.0)])

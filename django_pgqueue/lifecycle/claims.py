@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from django_pgqueue import sql
 from django_pgqueue.db import Connection, execute
 
 from .arrays import numbers, texts
-from .persistence import persistently
+from .maintenance import open_executions
+from .persistence import FAILURES, divided, may_divide, persistently, savepoint
 from .values import Beat, Claimed, Cursor, Lane, Look
 
 AHEAD_BYTES: Final = 16 * 1024 * 1024
@@ -117,19 +118,38 @@ def extend(
     lease_seconds: float,
     started_ids: Sequence[int] = (),
     first_id: int = 0,
+    on_refused: Callable[[int, Exception], None] = lambda execution_id, error: None,
 ) -> list[Beat]:
-    """Extend the leases of these workers' open executions from `first_id` on; return all that are open."""
-    rows = persistently(
+    """Extend the leases of these workers' open executions from `first_id` on; return all that are open.
+
+    An execution that the database refuses to extend goes to `on_refused`; its lease runs out, and the others are kept.
+    """
+    params = {"lease_seconds": lease_seconds, "started_ids": list(started_ids)}
+    try:
+        with savepoint(connection):
+            every = {"worker_ids": list(worker_ids), "first_id": first_id, **params}
+            return list(map(Beat._make, persistently(connection, sql.EXTEND, every)))
+    except FAILURES as error:
+        if not may_divide(connection, error):
+            raise
+    worker_of = {held.execution_id: one for one in worker_ids for held in open_executions(connection, one)}
+    extended, refused = divided(
         connection,
-        sql.EXTEND,
-        {
-            "worker_ids": list(worker_ids),
-            "first_id": first_id,
-            "started_ids": list(started_ids),
-            "lease_seconds": lease_seconds,
-        },
+        sorted(worker_of),
+        lambda ids: dict.fromkeys(extend_each(connection, ids, lease_seconds=lease_seconds, started_ids=started_ids)),
     )
-    return list(map(Beat._make, rows))
+    for execution_id, why in refused:
+        on_refused(execution_id, why)
+    return [Beat(worker_id, key, key in extended) for key, worker_id in sorted(worker_of.items())]
+
+
+def extend_each(
+    connection: Connection, execution_ids: Sequence[int], *, lease_seconds: float, started_ids: Sequence[int] = ()
+) -> list[int]:
+    """Extend the leases of these executions; return the ids of those that were open, and not locked."""
+    params = {"lease_seconds": lease_seconds, "started_ids": list(started_ids)}
+    rows = persistently(connection, sql.EXTEND_EACH, {"execution_ids": numbers(execution_ids), **params})
+    return [row[0] for row in rows]
 
 
 def cancel_requests(connection: Connection, worker_ids: Sequence[int], *, first_id: int = 0) -> list[tuple[int, int]]:

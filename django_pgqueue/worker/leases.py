@@ -17,6 +17,7 @@ from .board import Board, Farewell, lease_clock
 from .link import Link
 from .options import Options
 from .pulse import Pulse
+from .refusals import Refusals
 from .registration import register
 
 EXITED_AT_ONCE: Final = {
@@ -59,6 +60,7 @@ class Leases:
         self.options = options
         self.beat_at = 0.0
         """When the next beat is due, by the monotonic clock."""
+        self.refusals = Refusals("the heartbeat of execution")
         self._record_at = 0.0
         self._connected_at = 0.0
         self._oldest_open: deque[int] = deque([0] * MARK_BEATS, maxlen=MARK_BEATS)
@@ -86,6 +88,7 @@ class Leases:
                 lease_seconds=lease_seconds,
                 started_ids=started_ids,
                 first_id=self._first_id(started_ids),
+                on_refused=self.refusals.note,
             )
             if time.monotonic() >= self._record_at:
                 self._record_at = time.monotonic() + lease_seconds

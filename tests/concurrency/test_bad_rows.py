@@ -313,3 +313,20 @@ def test_expire_skipped_job_does_not_fill_the_batch(engine):
     skipped, *others = helpers.make_jobs(engine, 3, expires_seconds=-1.0)
     expired = lifecycle.expire(engine, worker_id=1, error="late", limit=2, skipped_ids=[skipped])
     assert sorted(job_id for job_id, _ in expired) == others
+
+
+def test_extend_trigger_refuses_one_others_are_extended(engine):
+    helpers.make_jobs(engine, 3)
+    refused, *others = helpers.claim_all(engine)
+    helpers.end_lease(engine)
+    errors = []
+    with helpers.users_trigger(engine, f"NEW.id = {refused.execution_id}", table="pgqueue_execution"):
+        beats = lifecycle.extend(
+            engine, [1], lease_seconds=60.0, on_refused=lambda execution_id, error: errors.append(execution_id)
+        )
+    assert {beat.execution_id: beat.extended for beat in beats} == {
+        refused.execution_id: False,
+        **{one.execution_id: True for one in others},
+    }
+    assert errors == [refused.execution_id]
+    assert list(helpers.rescue(engine)) == [refused.execution_id]
