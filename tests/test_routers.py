@@ -76,7 +76,7 @@ def test_wait_looks_at_the_primary(engine):
     tasks.noop.enqueue()
     job = Job.objects.get()
     one = helpers.claim_one(engine)
-    lifecycle.succeed(engine, helpers.succeeded(one.execution_id, result="7"))
+    lifecycle.succeed(engine, helpers.succeeded(one.key, result="7"))
     assert job.wait(5) == 7
 
 

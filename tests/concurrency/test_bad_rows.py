@@ -100,7 +100,7 @@ def test_act_key_taken_meanwhile_gives_up_the_key(engine, act):
         if act == "release":
             give_back(engine, claimed)
         elif act == "fail":
-            lifecycle.fail(engine, [row for one in claimed for row in helpers.failed(one.execution_id)])
+            lifecycle.fail(engine, [row for one in claimed for row in helpers.failed(one.key)])
         else:
             helpers.end_lease(engine)
             helpers.rescue(engine)
@@ -114,7 +114,7 @@ def test_act_crashes_at_the_limit_stay_there(engine, act):
     engine.execute("UPDATE pgqueue_job SET crashes = 32767 WHERE id = %s", [claimed[0].job_id])
     engine.execute("UPDATE pgqueue_execution SET started_at = claimed_at")
     if act == "fail":
-        lifecycle.fail(engine, [row for one in claimed for row in helpers.failed(one.execution_id, outcome="crashed")])
+        lifecycle.fail(engine, [row for one in claimed for row in helpers.failed(one.key, outcome="crashed")])
     else:
         helpers.end_lease(engine)
         helpers.rescue(engine)
@@ -292,7 +292,7 @@ def test_note_progress_trigger_refuses_one_others_are_noted(engine, sqlstate):
     claimed = claim_many(engine, 5)
     notes = Notes()
     for one in claimed:
-        notes.note(one.execution_id, Progress(1.0))
+        notes.note(one.key, Progress(1.0))
     with helpers.users_trigger(engine, f"NEW.id = {claimed[2].job_id}", sqlstate):
         assert notes.write(engine) == set()
     noted = [helpers.job_row(engine, one.job_id)["progress_done"] for one in claimed]

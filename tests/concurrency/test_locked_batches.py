@@ -67,7 +67,7 @@ def test_prune_passes_locked_rows_by(engine, second, monkeypatch, table):
     monkeypatch.setattr(lifecycle, "prune", lambda *args, **options: prune(*args, limit=100, **options))
     helpers.make_jobs(engine, LOCKED + FREE)
     for claimed in helpers.claim_all(engine):
-        lifecycle.succeed(engine, helpers.succeeded(claimed.execution_id))
+        lifecycle.succeed(engine, helpers.succeeded(claimed.key))
     engine.execute("UPDATE pgqueue_job SET finished_at = now() - interval '99 d' + id * interval '1 ms'")
     with helpers.transaction(second, lock(table, IN_FRONT.format(table))):
         Pruner().prune(engine)
