@@ -49,6 +49,8 @@ AT_ONCE: Final = 4
 """So many may call receivers at a time; only one writes."""
 SOME_LEFT: Final = 3
 """The exit code that says: a row was locked, or the database is away. Try again."""
+NO_CONNECTION: Final = 4
+"""The exit code that says: there was no connection. The supervisor, which has one, then settles by itself."""
 NAME: Final = b"pgqueue-settle"
 Callback = Callable[[], None]
 refusals: Final = Refusals("the end of execution")
@@ -155,18 +157,20 @@ def main(alias: str, processes: list[Process], written: mmap.mmap) -> NoReturn:
         background_log.start()
         link = Link(alias, "settlement")
         callbacks: list[Callback] = []
+        no_connection = False
         for number, process in enumerate(processes):
             try:
                 settled = settle(link, process, by_default=False)
             except (psycopg.Error, OSError) as error:
                 trouble.report("settlement", error)
+                no_connection = not link.connected_at
                 break
             callbacks += settled.callbacks
             written[number] = settled.is_whole
         for callback in callbacks:
             _call(callback)
         link.close()
-        exit_code = 0 if all(written[:]) else SOME_LEFT
+        exit_code = 0 if all(written[:]) else NO_CONNECTION if no_connection else SOME_LEFT
     finally:
         run_exit_functions(None, alias)
         os._exit(exit_code)

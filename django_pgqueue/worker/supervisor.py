@@ -20,8 +20,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-import psycopg
-
 from django_pgqueue.conf import get_settings
 
 from . import child, hygiene, watchdog
@@ -36,7 +34,7 @@ from .pulse import Pulse, pulse
 from .readiness import wait_until_ready
 from .registration import register
 from .shared_looks import SharedLooks
-from .trouble import trouble
+from .trouble import is_expected, trouble
 from .watchdog import kill
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -121,10 +119,13 @@ class Supervisor:
         try:
             step()
             return True
-        except (psycopg.Error, OSError) as error:
+        except Exception as error:
             self.leases.put_off(1.0)
             pulse.erred()
-            trouble.report("supervisor", error)
+            if is_expected(error):
+                trouble.report("supervisor", error)
+            elif trouble.may_speak():
+                logger.exception("a step of the supervisor failed; it is tried again")
             return False
 
     # ---------------------------------------------------------------- signals

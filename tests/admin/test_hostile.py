@@ -94,7 +94,16 @@ def pages(client: Client, job: Job) -> list[str]:
     return found
 
 
+@pytest.fixture
+def without_row_checks(db: None) -> None:
+    """Drop the constraints on states and outcomes: older rows, or rows of a restored dump, may break them."""
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE pgqueue_job DROP CONSTRAINT pgqueue_job_state")
+        cursor.execute("ALTER TABLE pgqueue_execution DROP CONSTRAINT pgqueue_execution_outcome")
+
+
 @pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.usefixtures("without_row_checks")
 def test_text_is_text_in_every_column(operator: Client, make_job: JobMaker, text: str) -> None:
     worker = Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
     job = make_job("dead", task_name="plain", progress_done=1.0)
@@ -116,7 +125,8 @@ def test_text_is_text_in_every_column(operator: Client, make_job: JobMaker, text
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_state_that_is_none(operator: Client, make_job: JobMaker, text: str) -> None:
+@pytest.mark.usefixtures("without_row_checks")
+def test_unknown_state_is_shown_as_text(operator: Client, make_job: JobMaker, text: str) -> None:
     job = make_job()
     Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
     with connection.cursor() as cursor:
@@ -181,6 +191,7 @@ def test_no_name_is_imported(operator: Client, make_job: JobMaker) -> None:
     assert set(sys.modules) - known == set()
 
 
+@pytest.mark.usefixtures("without_row_checks")
 def test_every_text_column_is_tried_and_shown(operator: Client, make_job: JobMaker) -> None:
     """Columns that a model gains belong into TEXT_COLUMNS; one that no page shows would be tried in vain."""
     worker = Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)

@@ -16,6 +16,7 @@ from pathlib import Path
 from django.db import connection
 
 from django_pgqueue import Dead, Retry, Snooze, signals, task
+from tests.helpers import wait_until
 
 MODULES = ["tests.app.hostile"]
 
@@ -200,9 +201,11 @@ def work(number: int = 0) -> int:
 
 
 def service(name: str) -> threading.Thread:
-    """Return the thread of a service of this worker process."""
-    [found] = [thread for thread in threading.enumerate() if thread.name == f"pgqueue-{name}"]
-    return found
+    """Return the thread of a service of this worker process, which may not have started it yet."""
+    found: list[threading.Thread] = wait_until(
+        lambda: [thread for thread in threading.enumerate() if thread.name == f"pgqueue-{name}"]
+    )
+    return found[0]
 
 
 @task

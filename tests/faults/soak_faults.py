@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import psycopg
 
 from django_pgqueue import db, lifecycle
 from django_pgqueue.states import Pausable
+from tests.process.harness import descendants
 
 if TYPE_CHECKING:
     from tests.faults.soak import Crew
@@ -35,15 +35,6 @@ def injectable(function: Callable[[Crew], None]) -> Callable[[Crew], None]:
 def _kill(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes below one, at all depths."""
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except OSError:
-        return []
-    return [one for child in text.split() for one in (int(child), *descendants(int(child)))]
 
 
 def _child(crew: Crew, worker: Worker) -> int:

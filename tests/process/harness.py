@@ -57,6 +57,15 @@ def command_of(pid: int) -> str:
     return ""
 
 
+def descendants(pid: int) -> list[int]:
+    """The processes below one, at all depths."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return []
+    return [one for child in text.split() for one in (int(child), *descendants(int(child)))]
+
+
 class Worker:
     """`manage.py runworker` under this test's control."""
 

@@ -17,7 +17,7 @@ from tests import helpers
 from tests.app import tasks
 from tests.helpers import wait_until
 
-from .harness import environment
+from .harness import descendants, environment
 
 pytestmark = pytest.mark.process
 
@@ -321,11 +321,3 @@ def test_fork_server_outlives_signals_while_its_worker_lives(start):
     job = tasks.isolated_pid.enqueue()
     worker.wait_until(lambda: succeeded(job))
     assert worker.children == [child]
-
-
-def descendants(pid: int) -> list[int]:
-    found: list[int] = []
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    for child in path.read_text().split() if path.exists() else []:
-        found += [int(child), *descendants(int(child))]
-    return found

@@ -9,6 +9,7 @@ import time
 from tests import helpers
 from tests.faults.catalogue import fault
 from tests.faults.run import Run
+from tests.process.harness import descendants
 
 POINTS = {
     "claim.sent": "claim.sent",
@@ -200,11 +201,15 @@ def all_killed(run: Run) -> str:
 )
 def zombie(run: Run) -> str:
     """Stopped just before they would send their finish. The supervisors wake first, so that leases seem to hold, and
-    the comparison that would interrupt them is broken: nothing but the fence is left to refuse."""
+    the comparison that would interrupt them is broken: nothing but the fence is left to refuse. Their fork servers are
+    stopped too, because these kill a process that goes on after its leases."""
     points = {"plain": "finish.sent:stop,watch.sent:raise:*", "atomic": "atomic.sent:stop,watch.sent:raise:*"}
     jobs = [run.enqueue(task, queue_name=task)[0] for task in points]
     zombies = [run.worker("--queues", task, failpoint=point, ready=False, LEASE=4.0) for task, point in points.items()]
     children = [run.wait_until_stopped(one) for one in zombies]
+    fork_servers = [pid for child in children for pid in descendants(child)]
+    for pid in fork_servers:
+        os.kill(pid, signal.SIGSTOP)
     for one in zombies:
         one.send(signal.SIGSTOP)
     began = time.monotonic()
@@ -216,8 +221,8 @@ def zombie(run: Run) -> str:
     for one in zombies:
         one.send(signal.SIGCONT)
     run.wait_until(lambda: run.scalar(BEATS, [instant]) == 3, 10, "all three supervisors to beat")
-    for child in children:
-        os.kill(child, signal.SIGCONT)
+    for pid in (*children, *fork_servers):
+        os.kill(pid, signal.SIGCONT)
     run.wait_until(lambda: _refused(run) == 2, 10, "two late ends to be refused")
     for one in (*zombies, other):
         run.stop(one)
