@@ -15,6 +15,9 @@ statement be between the call of `__enter__` and its protection: up to Python 3.
 locks written in C, but an `__enter__` in C may have called Python; since 3.14 it is an ordinary call, after which
 exceptions are raised.
 
+`logging` takes its locks in functions of such names, called from Python, so the others can be interrupted: a task that
+logs all the time is nearly always found in `StreamHandler.emit` or `flush`, where it waits for the file.
+
 A thread that waits (`Event.wait`, `Condition.wait`, `Thread.join`) has such a frame below and releases its lock on the
 way out, so it can be interrupted. Locks that a function takes by a plain `lock.acquire()` are not known here.
 """
@@ -26,10 +29,13 @@ import time
 from types import FrameType
 from typing import Final
 
-MODULES: Final = frozenset({"queue", "importlib._bootstrap", "_frozen_importlib", "_frozen_importlib_external"}) | {
-    *("importlib._bootstrap_external", "_weakrefset", "weakref", "threading", "logging")
-}
-PACKAGES: Final = ("logging.", "concurrent.futures.")
+MODULES: Final = frozenset(
+    {
+        *("importlib._bootstrap", "importlib._bootstrap_external"),
+        *("_frozen_importlib", "_frozen_importlib_external", "_weakrefset", "weakref", "queue"),
+    }
+)
+PACKAGES: Final = ("concurrent.futures.",)
 """Modules whose functions keep locks that all threads of the process need."""
 WAITS: Final = frozenset({"wait", "wait_for", "join", "_wait_for_tstate_lock"})
 """Functions of `threading` in which a thread waits for others, for as long as they like."""
@@ -55,6 +61,8 @@ def may_interrupt(frame: FrameType | None) -> bool:
         return False
     if module == "threading":
         return function in WAITS
+    if module == "logging" and function == "handle":
+        return False
     if module in MODULES or module.startswith(PACKAGES):
         return False
     return not _enters_with(frame)

@@ -323,7 +323,9 @@ def session_state() -> list[str]:
         timeout = cursor.fetchone()[0]
         cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
         locks = cursor.fetchone()[0]
-        cursor.execute("SELECT count(*) FROM pg_class WHERE relname = 'left_behind'")
+        cursor.execute(
+            "SELECT count(*) FROM pg_class WHERE relname = 'left_behind' AND relnamespace = pg_my_temp_schema()"
+        )
         tables = cursor.fetchone()[0]
     return [timeout, str(locks), str(tables), str(connection.in_atomic_block), str(connection.get_autocommit())]
 

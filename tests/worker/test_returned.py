@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
+
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connection
 
 from django_pgqueue import signals
+from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.executor import Attempt
 from django_pgqueue.worker.notes import Notes
-from django_pgqueue.worker.report import Ending
+from django_pgqueue.worker.report import Ending, Report
 from tests import helpers
 from tests.app import tasks
+
+
+def run(claimed: Claimed) -> Report:
+    """Run an attempt as a slot does: what it sets in its context stays there."""
+    return copy_context().run(Attempt(claimed, "default", Notes()).run)
 
 
 @pytest.mark.django_db
@@ -50,7 +58,7 @@ def test_on_commit_raises_job_has_succeeded(caplog):
     job = tasks.create_group_and_fail_on_commit.enqueue("committed")
     with helpers.closing(helpers.connect()) as engine:
         claimed = helpers.claim_one(engine)
-    report = Attempt(claimed, "default", Notes()).run()
+    report = run(claimed)
     signals.job_succeeded.disconnect(dispatch_uid="told")
     assert report.ending is Ending.WRITTEN
     job.refresh_from_db()
@@ -75,7 +83,7 @@ def test_commit_refused_job_has_failed():
         )
         claimed = helpers.claim_one(engine)
         try:
-            report = Attempt(claimed, "default", Notes()).run()
+            report = run(claimed)
         finally:
             engine.execute("DROP FUNCTION users_rule CASCADE")
     assert report.ending is Ending.FAILED
@@ -91,7 +99,7 @@ def test_atomic_finish_null_arrays_off_succeeds():
     with connection.cursor() as cursor:
         cursor.execute("SET array_nulls = off")
     try:
-        report = Attempt(claimed, "default", Notes()).run()
+        report = run(claimed)
     finally:
         connection.close()
     assert report.ending is Ending.WRITTEN, report.error
