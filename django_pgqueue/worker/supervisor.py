@@ -271,7 +271,10 @@ class Supervisor:
         if farewell is Farewell.RECYCLED:
             logger.info("worker process %d is replaced", process.pid)
         elif farewell in EXITED_AT_ONCE:
-            logger.critical("worker process %d: %s; its jobs are given back", process.pid, EXITED_AT_ONCE[farewell])
+            # Each process has reported a promotion itself, as trouble with the database.
+            level = logging.INFO if farewell is Farewell.PROMOTED else logging.CRITICAL
+            reason = EXITED_AT_ONCE[farewell]
+            logger.log(level, "worker process %d: %s; its jobs are given back", process.pid, reason)
         elif not process.expected_to_end:
             logger.error("worker process %d died (%s)", process.pid, how_it_died(exit_code))
         elif farewell is Farewell.STUCK:
