@@ -263,7 +263,7 @@ class Attempt:
             self.started_at,
             time.monotonic(),
             exception=exception,
-            exception_class=describe.class_path(exception),
+            exception_class=returned.class_on_record(getattr(self, "task", None), exception),
             error=describe.message(exception),
             may_be_committed=self.committing,
         )

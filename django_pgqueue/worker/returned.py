@@ -31,6 +31,15 @@ def encoded(task: Task[Any, Any], value: Any) -> str | None:
         raise ResultNotStored(f"the task succeeded, but its result cannot be kept: {reason}") from error
 
 
+def class_on_record(task: Task[Any, Any] | None, exception: BaseException) -> str:
+    """Return the class that an execution records.
+
+    For a result that cannot be kept of a task of Django's framework this is the class of the cause, as that promises.
+    """
+    is_of_result = type(exception) is ResultNotStored and task is not None and task.adapter is not None
+    return describe.class_path(exception.__cause__ or exception if is_of_result else exception)
+
+
 def refuse_what_has_not_run(value: Any) -> None:
     """Raise `Dead` if a function returned its work instead of doing it: a coroutine, an awaitable or a generator."""
     is_generator = inspect.isgenerator(value) or inspect.isasyncgen(value)
