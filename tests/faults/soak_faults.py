@@ -15,6 +15,7 @@ import psycopg
 
 from django_pgqueue import db, lifecycle
 from django_pgqueue.states import Pausable
+from tests import helpers
 from tests.process.harness import descendants
 
 if TYPE_CHECKING:
@@ -266,4 +267,5 @@ def running_cancelled(crew: Crew) -> None:
 def schedule_run(crew: Crew) -> None:
     """Run a schedule besides its ticks, as an operator does."""
     [[schedule_id]] = crew.run.sql("SELECT id FROM pgqueue_schedule ORDER BY random() LIMIT 1")
-    lifecycle.run_schedule(crew.run.connection, schedule_id, lifecycle.JobOptions("default", 0, 10))
+    schedule = helpers.schedule_of(crew.run.connection, schedule_id)
+    lifecycle.run_schedule(crew.run.connection, schedule, lifecycle.JobOptions("default", 0, 10))
