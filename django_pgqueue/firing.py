@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Application(Protocol):
-    """How the application's code is called by whoever fires."""
+    """How the scheduler calls code of the application."""
 
     def ask(self, function: Callable[[], T]) -> T:
         """Return what a function answers, or raise what it raises."""
@@ -34,7 +34,7 @@ class Application(Protocol):
         """Send a signal."""
 
     def call(self, function: Callable[[], None]) -> None:
-        """Call a function whose answer nobody needs."""
+        """Call a function and ignore what it returns."""
 
 
 class InThisThread:

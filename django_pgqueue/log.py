@@ -23,7 +23,7 @@ Line = Callable[[str | None, dict[str, Any]], None]
 
 
 def enable() -> None:
-    """Write lines from now on, in this process and those it forks, for the levels that are enabled now."""
+    """Start to write log lines, in this process and its forks, for the levels that are enabled now."""
     _enabled.clear()
     _enabled.update({signal: line for signal, (level, line) in LINES.items() if logger.isEnabledFor(level)})
 

@@ -297,7 +297,7 @@ RETURNING id, run_after, enqueued_at, expires_at
 #
 # Moves:  ready, stays
 # Caller: lifecycle.replace_for_period()
-# Locks:  waits for whoever has such a job's row, as ENQUEUE_OR_REPLACE; rows are written in the order of their ids
+# Locks:  waits for a session that has locked such a job's row, as ENQUEUE_OR_REPLACE does; writes rows in id order
 # Index:  pgqueue_hold_of, then by id
 REPLACE_FOR_PERIOD: Final = """/* pgqueue:replace_for_period */
 WITH given AS MATERIALIZED (

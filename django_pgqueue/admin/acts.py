@@ -103,9 +103,9 @@ def offered(request: HttpRequest, job: Job) -> list[Operation]:
 
 
 def act_on_one(request: HttpRequest, operation: Operation, job: Job, site: AdminSite) -> HttpResponse | None:
-    """Do it to one job as the page showed it, write it down, and tell the user; raises `PermissionDenied`.
+    """Run an operation on one job as the page showed it, log it in the history, and show the user a message.
 
-    Returns the page that asks first, if there is something to ask.
+    Return the confirmation page if the operation needs a confirmation. Raise `PermissionDenied` if it is not allowed.
     """
     if not operation.is_allowed(request):
         raise PermissionDenied
@@ -132,9 +132,9 @@ def act_on_one(request: HttpRequest, operation: Operation, job: Job, site: Admin
 def act_on_many(
     request: HttpRequest, operation: Operation, queryset: QuerySet[Any], site: AdminSite
 ) -> HttpResponse | None:
-    """Do it to the first jobs of a queryset as the page showed them, and tell how many changed.
+    """Run an operation on the first jobs of a queryset as the page showed them, and show how many changed.
 
-    Returns the page that asks first, if there is something to ask. Raises `PermissionDenied`.
+    Return the confirmation page if the operation needs a confirmation. Raise `PermissionDenied` if it is not allowed.
     """
     if not operation.is_allowed(request):
         raise PermissionDenied

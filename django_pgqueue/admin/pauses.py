@@ -226,7 +226,7 @@ def _target(pause: Pause) -> dict[str, str]:
 
 
 def _named(pause: Pause) -> tuple[Pausable, str]:
-    """Return what a row pauses; a kind that is none counts as a queue."""
+    """Return what a row pauses. An invalid kind counts as a queue."""
     return (Pausable.TASK if pause.kind == Pausable.TASK else Pausable.QUEUE), pause.name
 
 

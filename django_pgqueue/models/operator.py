@@ -1,4 +1,4 @@
-"""Run an operator's act on jobs that were read before, and tell those who wait for it.
+"""Run an operator's act on jobs that were read before, and notify workers and signal receivers.
 
 The model, its queryset and the admin call this module with an act of `lifecycle`. It protects one invariant: each act
 applies only to what its caller has seen.
@@ -55,8 +55,8 @@ def act_on(
     if signals.job_cancelled.receivers:
         for job_id, state in changed.items():
             if state is State.CANCELLED:
-                told: dict[str, Any] = {"job_id": job_id, "database": connection.alias, "error": ""}
-                signals.job_cancelled.send_robust(sender=task_names[job_id], **told)
+                about: dict[str, Any] = {"job_id": job_id, "database": connection.alias, "error": ""}
+                signals.job_cancelled.send_robust(sender=task_names[job_id], **about)
     return changed
 
 

@@ -202,7 +202,7 @@ class Cell:
     def close(self) -> None:
         """Let go of the process: one that waits for a job ends by itself, one that runs one is killed.
 
-        Whoever closes it calls `forget()` when it has ended.
+        The caller calls `forget()` when the process has ended.
         """
         if self._is_busy:
             self.kill()

@@ -1,8 +1,8 @@
-"""The ids of the executions that this process has claimed: whether one of them names another execution here already.
+"""Find claimed executions whose id this process already uses for another execution.
 
-Ids start anew when the tables are emptied with RESTART IDENTITY, and go back when an older dump is restored. A process
-that outlives that may be given an id under which it still runs a job of before. The database tells the two apart by
-the time of the claim. All of this process knows its executions by id alone.
+Ids restart when the tables are emptied with RESTART IDENTITY, and go back when an older dump is restored. A process
+that lives on can then receive an id under which it still runs an earlier job. The database distinguishes the two by the
+time of the claim. The threads of this process know executions by id alone.
 """
 
 from __future__ import annotations

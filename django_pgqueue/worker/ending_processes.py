@@ -1,4 +1,4 @@
-"""Isolated processes that were told to end, and run their exit functions: watched until they have ended.
+"""Watch isolated processes that were asked to end, while they run their exit functions.
 
 A slot lets go of its isolated process without waiting for it. The worker process must not exit before, because that
 kills them, and must not wait for one that hangs.
@@ -28,7 +28,7 @@ class EndingProcesses:
         self._ending: list[tuple[Cell, float]] = []
 
     def add(self, process: Cell) -> None:
-        """Watch a process that was told to end."""
+        """Watch a process that was asked to end."""
         with self._guard:
             self._ending.append((process, time.monotonic() + PATIENCE_SECONDS))
         self.sweep()

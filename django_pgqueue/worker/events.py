@@ -55,7 +55,7 @@ class Events:
 
 
 def arguments_of(claimed: Claimed, database: str) -> dict[str, Any]:
-    """Return what the signals of an attempt tell of its job."""
+    """Return the arguments that the signals of an attempt have in common."""
     return {
         "job_id": claimed.job_id,
         "database": database,
