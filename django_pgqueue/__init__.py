@@ -1,6 +1,6 @@
-"""django_pgqueue: the PostgreSQL a Django project already has, as its job queue.
+"""django_pgqueue: a job queue for Django that uses the project's own PostgreSQL database.
 
-The public names; everything else may change between releases.
+The names in `__all__` and those in docs/reference/api.md are public. Everything else may change between releases.
 """
 
 from .context import TaskContext
@@ -26,12 +26,12 @@ from .exceptions import (
 )
 from .progress import Progress
 from .retry import exponential, fixed
+from .schedules.declarations import Times, cron, every
 from .states import Outcome, State
 from .task import Task
-from .timetable import Times, cron, every
 
 # isort: split
-from .decorator import task  # after the module of that name, or a type checker takes it for that
+from .decorator import task  # after `.task`: otherwise type checkers resolve `task` to the module of that name
 
 __all__ = [
     "Cancel",

@@ -1,4 +1,8 @@
-"""The app's configuration: label `pgqueue`, so that tables and statements have short fixed names."""
+"""The configuration of the Django app.
+
+Django calls `PgQueueConfig.ready()` once in each process, after it has loaded all apps. The app label is `pgqueue`, so
+that the names of tables in SQL statements are short and fixed.
+"""
 
 from contextlib import suppress
 from typing import Any
@@ -10,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class PgQueueConfig(AppConfig):
-    """Registers the checks and imports every tasks module of the project."""
+    """Configure the app: register the system checks and import every tasks module of the project."""
 
     name = "django_pgqueue"
     label = "pgqueue"
@@ -18,30 +22,40 @@ class PgQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Import the tasks modules, so that each process knows every task by its name."""
-        from . import checks  # noqa: F401 -- registering is what the import is for
+        """Register the checks, import the tasks modules and apply `PGQUEUE["IMMEDIATE"]`.
 
-        with suppress(ModuleNotFoundError):  # Django 5.2 has none
-            import django.tasks  # noqa: F401 -- its check asks the backends, and is registered by the import
+        Every process imports the tasks modules, so that it can look up every task by name.
 
-        from .registry import import_task_modules  # after the apps are loaded
+        Raises:
+            ImproperlyConfigured: `PGQUEUE["TASK_MODULES"]` names a module that does not exist.
+            Exception: Any error that a tasks module raises during its import.
+        """
+        from . import checks  # noqa: F401 -- the import registers the checks
+
+        with suppress(ModuleNotFoundError):  # Django 5.2 has no django.tasks
+            import django.tasks  # noqa: F401 -- the import registers Django's check, which checks our backend too
+
+        from .registry import import_task_modules  # here, because the apps are loaded by now
 
         import_task_modules()
-        _follow_immediate()
-        setting_changed.connect(_follow_immediate)
+        _apply_immediate()
+        setting_changed.connect(_apply_immediate)
 
 
-def _follow_immediate(*, setting: str = "PGQUEUE", **kwargs: Any) -> None:
-    """Run jobs at their enqueue from now on, or no more, as `PGQUEUE["IMMEDIATE"]` says."""
+def _apply_immediate(*, setting: str = "PGQUEUE", **kwargs: Any) -> None:
+    """Start or stop running jobs when they are enqueued, according to `PGQUEUE["IMMEDIATE"]`.
+
+    Also a receiver of `setting_changed`, so that `override_settings` takes effect in tests.
+    """
     if setting != "PGQUEUE":
         return
     from .conf import get_settings
     from .signals import job_enqueued
 
     immediate = False
-    with suppress(ImproperlyConfigured):  # the system check says what is wrong
+    with suppress(ImproperlyConfigured):  # system check pgqueue.E001 reports the invalid setting
         immediate = get_settings().IMMEDIATE
     if immediate or job_enqueued.receivers:
-        from .worker.foreground import run_at_enqueue  # the worker's code, which others need not have
+        from .worker.foreground import run_at_enqueue  # imported only if needed: worker code
 
         (job_enqueued.connect if immediate else job_enqueued.disconnect)(run_at_enqueue)

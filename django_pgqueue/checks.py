@@ -1,4 +1,9 @@
-"""System checks: what is wrong with the set-up, said before a job meets it."""
+"""System checks: report configuration errors before a job runs into them.
+
+`manage.py check` calls them, and so does each management command that checks the project first. Every check has an id
+of its own (`pgqueue.E001` …). A check that needs valid settings returns no messages while `pgqueue.E001` reports an
+error in `PGQUEUE`.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +17,21 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
-from . import conf, middleware, registry, timetable
+from . import conf, middleware, registry
+from .schedules import declarations
 
 COMMAND = "runworker"
 
 
 @register("pgqueue")
 def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """pgqueue.E001: `PGQUEUE` has an unknown option or a wrong value."""
+    """Report pgqueue.E001: `PGQUEUE` has an unknown option or an invalid value."""
     return [Error(problem, id="pgqueue.E001") for problem in conf.problems(getattr(settings, "PGQUEUE", {}))]
 
 
 @register("pgqueue")
 def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """pgqueue.E002: a task is where no worker would find it."""
+    """Report pgqueue.E002: a task is in a module that workers do not import."""
     return [
         Error(registry.not_found(task), id="pgqueue.E002")
         for task in registry.all_tasks()
@@ -35,23 +41,23 @@ def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[
 
 @register("pgqueue")
 def check_schedules(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """pgqueue.E006: a schedule of the code cannot run, or two have one name."""
-    if conf.problems(getattr(settings, "PGQUEUE", {})):  # E001 says so, and nothing can be judged
+    """Report pgqueue.E006: a schedule declared in code cannot run, or two schedules have the same name."""
+    if conf.problems(getattr(settings, "PGQUEUE", {})):  # E001 reports it; schedules depend on valid settings
         return []
-    return [Error(problem, id="pgqueue.E006") for problem in timetable.problems()]
+    return [Error(problem, id="pgqueue.E006") for problem in declarations.problems()]
 
 
 @register("pgqueue")
 def check_database(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """pgqueue.E003: the database of the jobs is not PostgreSQL."""
-    from .models import Job  # checks are registered before the models are loaded
+    """Report pgqueue.E003: the database that stores the jobs is not PostgreSQL."""
+    from .models import Job  # checks are registered before the models can be imported
 
     alias = router.db_for_write(Job)
     if connections[alias].vendor == "postgresql":
         return []
     return [
         Error(
-            f"Jobs go to the database {alias!r}, which is {connections[alias].display_name}, not PostgreSQL.",
+            f"Jobs are stored in the database {alias!r}, which is {connections[alias].display_name}, not PostgreSQL.",
             hint="Use django.db.backends.postgresql with psycopg 3, or a router that sends pgqueue's models there.",
             id="pgqueue.E003",
         )
@@ -60,7 +66,7 @@ def check_database(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
 
 @register("pgqueue")
 def check_middleware(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """pgqueue.E005: a middleware cannot be imported, or is none."""
+    """Report pgqueue.E005: a middleware cannot be imported, or is not a valid middleware class."""
     if conf.problems(getattr(settings, "PGQUEUE", {})):
         return []
     try:
@@ -72,13 +78,13 @@ def check_middleware(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> 
 
 @register("pgqueue", deploy=True)
 def check_immediate(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """pgqueue.W002: jobs run in the process that enqueues them, with `manage.py check --deploy`."""
+    """Report pgqueue.W002 (`check --deploy` only): jobs run in the process that enqueues them."""
     if conf.problems(getattr(settings, "PGQUEUE", {})) or not conf.get_settings().IMMEDIATE:
         return []
     return [
         checks.Warning(
-            "PGQUEUE['IMMEDIATE'] runs jobs where they are enqueued: in requests, and without a retry by any worker.",
-            hint="Leave it to tests and to the development server.",
+            "PGQUEUE['IMMEDIATE'] is True: jobs run during enqueue(), also in requests, and no worker retries them.",
+            hint="Set it only for tests and the development server.",
             id="pgqueue.W002",
         )
     ]
@@ -86,7 +92,7 @@ def check_immediate(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> l
 
 @register(Tags.compatibility)
 def check_command(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """pgqueue.W001: Channels has a `runworker` too; the app that stands first has the command."""
+    """Report pgqueue.W001: Channels has a `runworker` command too, and the app listed first provides it."""
     if not apps.is_installed("channels"):
         return []
     names = [config.name for config in apps.get_app_configs()]
@@ -94,8 +100,8 @@ def check_command(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> lis
     winner, loser = ("django_pgqueue", "channels") if ours else ("channels", "django_pgqueue")
     return [
         checks.Warning(
-            f"`manage.py {COMMAND}` is {winner}'s, which stands before {loser} in INSTALLED_APPS.",
-            hint="`manage.py pgqueue worker` is always this package's.",
+            f"`manage.py {COMMAND}` is {winner}'s, because {winner} is listed before {loser} in INSTALLED_APPS.",
+            hint="`manage.py pgqueue worker` always starts django_pgqueue's worker.",
             id="pgqueue.W001",
         )
     ]

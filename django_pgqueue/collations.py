@@ -1,7 +1,7 @@
-"""The migration operation that gives columns of names the collation "C".
+"""The migration operation that sets the collation "C" on columns of names.
 
-Migrations use it, after `operations.LockTable`. It protects the indexes on names: an upgrade of the system's library
-may change how text sorts, and an index that was built before then misses rows.
+This package's migrations use it, after `operations.LockTable`. It protects the indexes on names: an upgrade of glibc or
+ICU can change how text sorts, and searches in an index that was built before then miss rows.
 """
 
 from __future__ import annotations
@@ -54,14 +54,13 @@ ALTER TABLE pgqueue_pause ALTER COLUMN name TYPE varchar(100) COLLATE "default"
 ALTER TABLE pgqueue_schedule ALTER COLUMN name TYPE varchar(200) COLLATE "default"
 """,
 }
-"""One statement each, which builds each index once."""
+"""One statement per table, so that each index is rebuilt only once."""
 
 
 class SortByBytes(Operation):
-    """Give columns of names the collation "C", so that an upgrade of the system's library cannot spoil their indexes.
+    """Set the collation "C" on columns of names, so that an upgrade of glibc or ICU cannot corrupt their indexes.
 
-    A new glibc or ICU may sort text in another way than the one that built an index, and then searches miss rows. The
-    table is not rewritten, but its indexes on these columns are built anew under the lock: see the migration.
+    PostgreSQL does not rewrite the table, but rebuilds the indexes on these columns under the lock; see the migration.
     """
 
     def __init__(self, model_name: str, fields: dict[str, Field[Any, Any]]) -> None:
@@ -69,11 +68,11 @@ class SortByBytes(Operation):
         self.fields = fields
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
-        """Return how to make this again."""
+        """Return the arguments that recreate this operation."""
         return type(self).__name__, [], {"model_name": self.model_name, "fields": self.fields}
 
     def state_forwards(self, app_label: str, state: ProjectState) -> None:
-        """Change the fields."""
+        """Change the fields of the model."""
         for name, field in self.fields.items():
             AlterField(self.model_name, name, field).state_forwards(app_label, state)
 
@@ -84,7 +83,7 @@ class SortByBytes(Operation):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        """Change all columns in one statement, which builds each index once."""
+        """Change all columns in one statement, which rebuilds each index only once."""
         self._alter(app_label, schema_editor, to_state, BY_BYTES)
 
     def database_backwards(
@@ -94,7 +93,7 @@ class SortByBytes(Operation):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        """Give the columns the database's collation again."""
+        """Set the columns back to the database's collation."""
         self._alter(app_label, schema_editor, to_state, BY_DATABASE)
 
     def _alter(
@@ -107,5 +106,5 @@ class SortByBytes(Operation):
             schema_editor.execute(statements[self.model_name])
 
     def describe(self) -> str:
-        """Return what `migrate --plan` shows."""
+        """Return the text for `migrate --plan`."""
         return f"Sort {', '.join(self.fields)} of {self.model_name} by bytes"

@@ -1,7 +1,8 @@
-"""The one settings dict, `PGQUEUE`: its defaults, its units, and what is wrong with a given one.
+"""The settings dict `PGQUEUE`: defaults, units and validation.
 
-Read lazily, and again after `override_settings`. Unknown keys and wrong types are system-check errors
-(see `checks`); reading them raises `ImproperlyConfigured` with the same words.
+All other modules read settings through `get_settings()`, which validates the dict on its first call and again after
+`override_settings`. The system check pgqueue.E001 reports unknown keys and invalid values (see `checks`).
+`get_settings()` raises `ImproperlyConfigured` with the same messages, so no code runs with invalid settings.
 """
 
 import difflib
@@ -23,67 +24,71 @@ Retention = Duration | Literal["forever"]
 
 
 def option(default: Any, kind: str) -> Any:
-    """Return a dataclass field whose `kind` names the check in `CHECKS` that its value must pass."""
+    """Return a dataclass field. `kind` names the function in `CHECKS` that validates its value."""
     return field(default=default, metadata={"kind": kind})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`PGQUEUE`, checked and with defaults; durations are seconds (float), sizes bytes (int)."""
+    """Validated `PGQUEUE` settings with defaults. Durations are seconds (float), sizes are bytes (int)."""
 
     MAX_ATTEMPTS: int = option(10, "count")
-    """Attempts of a job before it is dead; about three hours with the default backoff."""
+    """Maximum attempts of a job. After the last failure it is dead: about three hours with the default backoff."""
     CRASH_BUDGET: int = option(3, "count")
-    """Times a job may take its worker down with it before it is dead, whatever attempts are left."""
+    """Maximum crashes of a job: losses of its worker while it ran. After the last the job is dead, whatever attempts
+    are left."""
     CONCURRENCY: int = option(10, "count")
-    """Jobs at a time in one worker process."""
+    """Maximum number of jobs that one worker process runs at a time."""
     PROCESSES: int = option(1, "count")
-    """Worker processes under one supervisor."""
+    """Number of worker processes of one supervisor."""
     LEASE: float = option(60.0, "duration")
-    """Seconds that an execution stays its worker's without a beat; the beat is a quarter of it."""
+    """Seconds from a heartbeat until the worker's leases expire. The heartbeat interval is a quarter of it."""
     RESCUE_INTERVAL: float = option(5.0, "duration")
-    """Seconds between two looks for executions whose lease is over."""
+    """Seconds between two searches of a worker for executions with an expired lease."""
     PRUNE_INTERVAL: float = option(60.0, "duration")
-    """Seconds between two rounds of removing finished jobs past their retention."""
+    """Seconds between two rounds in which a worker deletes finished jobs past their retention."""
     SCHEDULE_INTERVAL: float = option(5.0, "duration")
-    """Seconds between two looks of a worker at the schedules, where none is due before; 60 while there are none."""
+    """Maximum seconds between two polls of a worker for due schedules. 60 while there are no schedules."""
     POLL_INTERVAL: float = option(30.0, "duration")
-    """Seconds an idle worker sleeps at most while notifications reach it."""
+    """Maximum seconds that an idle worker sleeps while it receives notifications."""
     POLL_INTERVAL_WITHOUT_LISTEN: float = option(1.0, "duration")
-    """Seconds an idle worker sleeps at most while none do."""
+    """Maximum seconds that an idle worker sleeps while it receives no notifications."""
     GRACE: float = option(25.0, "duration")
-    """Seconds that running jobs get to end after SIGTERM, before they are given back."""
+    """Seconds that running jobs may continue after SIGTERM. Then the worker requeues them."""
     CANCEL_GRACE: float = option(10.0, "duration")
-    """Seconds that a running job gets to end by itself, once it was asked to, before it is stopped."""
+    """Seconds that a running job may continue after a request to cancel it. Then the worker stops it."""
     RETENTION: Mapping[str, Retention] | None = option(None, "retention")
     """How long finished jobs are kept: {"succeeded": …, "cancelled": …, "dead": …}, durations or "forever"."""
     MAX_ARGUMENTS_BYTES: int = option(256 * 1024, "count")
+    """Maximum size of a job's arguments as JSON. `enqueue()` raises `ValueError` for larger ones."""
     MAX_RESULT_BYTES: int = option(64 * 1024, "count")
+    """Maximum size of a return value as JSON. A job with a larger one is dead (`ResultNotStored`)."""
     MAX_TRACEBACK_BYTES: int = option(16 * 1024, "count")
+    """Maximum size of a stored traceback. The middle of a longer one is cut out."""
     CLAIM_LIMIT: int = option(500, "count")
-    """Jobs that one claim takes at most."""
+    """Maximum number of jobs in one claim."""
     UNKNOWN_TASK_LIMIT: float = option(3600.0, "duration")
-    """Seconds that a job waits for a worker that knows its task, or accepts its arguments, before it is dead."""
+    """Seconds that a job waits for a worker that knows its task and accepts its arguments. Then the job is dead."""
     CONN_MAX_AGE: float = option(600.0, "duration")
-    """Seconds that a worker's thread keeps a Django database connection between jobs."""
+    """Seconds that a worker's thread keeps a Django database connection open between jobs."""
     NOTIFY: bool = option(default=True, kind="flag")
-    """Whether enqueue wakes sleeping workers; without it they find jobs by polling alone."""
+    """Whether `enqueue()` wakes sleeping workers. Otherwise workers find jobs only by polling."""
     LISTEN_DATABASE: str | None = option(None, "alias")
-    """Alias for LISTEN where the main one leads through a transaction pooler; None: the worker's own."""
+    """Database alias for LISTEN, if the jobs' alias uses a transaction pooler. None: the jobs' alias."""
     IMMEDIATE: bool = option(default=False, kind="flag")
-    """Whether a job that is due runs at its enqueue, in the caller's thread and transaction: for tests and a shell."""
+    """Whether `enqueue()` runs due jobs at once, in the caller's thread and transaction. For tests and shells only."""
     MIDDLEWARE: Sequence[str] = option((), "paths")
-    """Dotted paths of classes that stand around enqueue and run, the first outermost; see `middleware`."""
+    """Dotted paths of middleware classes, the outermost first. See `middleware`."""
     TASK_MODULES: Sequence[str] = option((), "modules")
-    """Modules with tasks beyond `<app>.tasks` (and what is below it) of every installed app."""
+    """Modules with tasks, in addition to `<app>.tasks` of each installed app and the modules below it."""
 
     @property
     def beat_seconds(self) -> float:
-        """Seconds between two beats: a quarter of the lease, so that three may be missed."""
+        """Seconds between two heartbeats: a quarter of the lease, so that three may be missed."""
         return self.LEASE / 4
 
     def retention_seconds(self, state: str) -> float | None:
-        """Return how long finished jobs of `state` are kept; None is for ever."""
+        """Return how many seconds finished jobs of `state` are kept, or None if forever."""
         return retention_seconds((self.RETENTION or {}).get(state, DEFAULT_RETENTION[state]))
 
 
@@ -95,21 +100,26 @@ DEFAULT_RETENTION: Final[dict[str, Retention]] = {
 
 
 def retention_seconds(value: Retention) -> float | None:
-    """Return a retention in seconds, None for "forever"; raises like `exceptions.seconds`."""
+    """Return a retention in seconds, or None for "forever".
+
+    Raises:
+        TypeError: `value` is neither a duration nor "forever".
+        ValueError: `value` is negative or longer than 100 years.
+    """
     return None if value == FOREVER else seconds(value)
 
 
 def _count(value: object) -> str | None:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    return None if whole else "must be a whole number of at least 1"
+    is_valid = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return None if is_valid else "must be a whole number of at least 1"
 
 
 def _duration(value: object) -> str | None:
     try:
-        positive = seconds(value) > 0  # type: ignore[arg-type]  # whatever a settings file holds
+        is_positive = seconds(value) > 0  # type: ignore[arg-type]  # a settings file can contain any value
     except (TypeError, ValueError):
-        positive = False
-    return None if positive else "must be a positive number of seconds or a timedelta"
+        is_positive = False
+    return None if is_positive else "must be a positive number of seconds or a timedelta"
 
 
 def _flag(value: object) -> str | None:
@@ -117,28 +127,28 @@ def _flag(value: object) -> str | None:
 
 
 def _alias(value: object) -> str | None:
-    known = value is None or value in django_settings.DATABASES
-    return None if known else "must be None or an alias in DATABASES"
+    is_known = value is None or value in django_settings.DATABASES
+    return None if is_known else "must be None or an alias in DATABASES"
 
 
 def _modules(value: object) -> str | None:
-    listed = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
-    return None if listed else "must be a list of module names"
+    is_valid = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+    return None if is_valid else "must be a list of module names"
 
 
 def _paths(value: object) -> str | None:
-    listed = isinstance(value, list | tuple) and all(isinstance(path, str) for path in value)
-    return None if listed else "must be a list of dotted paths to classes"
+    is_valid = isinstance(value, list | tuple) and all(isinstance(path, str) for path in value)
+    return None if is_valid else "must be a list of dotted paths to classes"
 
 
 def _retention(value: object) -> str | None:
-    wanted = 'must be a dict of "succeeded", "cancelled" and "dead" to seconds, timedelta or "forever"'
+    problem = 'must be a dict from "succeeded", "cancelled" or "dead" to seconds, a timedelta or "forever"'
     if not isinstance(value, Mapping) or not set(value) <= set(DEFAULT_RETENTION):
-        return wanted
+        return problem
     try:
         list(map(retention_seconds, value.values()))
     except (TypeError, ValueError):
-        return wanted
+        return problem
     return None
 
 
@@ -155,34 +165,38 @@ OPTIONS: Final = {option.name: option for option in fields(Settings)}
 
 
 def problems(given: object) -> list[str]:
-    """Return what is wrong with a `PGQUEUE` dict, one sentence each; an empty list if nothing is."""
+    """Return the problems of a `PGQUEUE` dict, one sentence each. The list is empty if the dict is valid."""
     if not isinstance(given, Mapping):
         return ["PGQUEUE must be a dict."]
     found = []
     for key, value in given.items():
         if key not in OPTIONS:
             close = difflib.get_close_matches(str(key).upper(), OPTIONS, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(OPTIONS)}."
+            hint = f" Did you mean {close[0]!r}?" if close else f" The options are {', '.join(OPTIONS)}."
             found.append(f"PGQUEUE has no option {key!r}.{hint}")
-        elif wrong := CHECKS[OPTIONS[key].metadata["kind"]](value):
-            found.append(f"PGQUEUE[{key!r}] {wrong}, not {value!r}.")
+        elif problem := CHECKS[OPTIONS[key].metadata["kind"]](value):
+            found.append(f"PGQUEUE[{key!r}] {problem}, not {value!r}.")
     return found
 
 
 @cache
 def get_settings() -> Settings:
-    """Return the project's settings; raises `ImproperlyConfigured` if `PGQUEUE` holds anything wrong."""
+    """Return the project's settings.
+
+    Raises:
+        ImproperlyConfigured: `PGQUEUE` has an unknown option or an invalid value. The message lists every problem.
+    """
     given = getattr(django_settings, "PGQUEUE", {})
-    if wrong := problems(given):
-        raise ImproperlyConfigured(" ".join(wrong))
+    if found := problems(given):
+        raise ImproperlyConfigured(" ".join(found))
     durations = {key for key in given if OPTIONS[key].metadata["kind"] == "duration"}
     options: dict[str, Any] = {key: seconds(value) if key in durations else value for key, value in given.items()}
     return Settings(**options)
 
 
-def _forget(*, setting: str, **kwargs: object) -> None:
+def _clear_cache(*, setting: str, **kwargs: object) -> None:
     if setting in {"PGQUEUE", "DATABASES"}:
         get_settings.cache_clear()
 
 
-setting_changed.connect(_forget)
+setting_changed.connect(_clear_cache)

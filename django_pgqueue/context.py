@@ -1,4 +1,9 @@
-"""What a task with `takes_context=True` is given as its first argument, and who may put something else in its place."""
+"""The context of a running attempt: `TaskContext`, the first argument of tasks with `takes_context=True`.
+
+The worker creates a `TaskContext` for each attempt if the task or a middleware needs one. The backend for Django's
+tasks framework replaces the argument through an `Adapter`. Only `last_progress()` runs a query. The other methods never
+wait, so coroutines can call them too.
+"""
 
 from __future__ import annotations
 
@@ -13,74 +18,103 @@ from asgiref.sync import sync_to_async
 from .progress import Progress, checked
 
 running_job: Final[ContextVar[int | None]] = ContextVar("pgqueue_running_job", default=None)
-"""The job whose attempt runs in this thread or coroutine, if one does."""
+"""Id of the job whose attempt runs in this thread or coroutine, or None."""
 
 
 class Notes(Protocol):
-    """Where an attempt tells how far it is."""
+    """Receiver of an attempt's progress reports."""
 
     def note(self, execution_id: int, progress: Progress) -> None:
-        """Take note; does not wait."""
+        """Remember a report and return at once."""
 
 
 PROGRESS_FIELDS: Final = ("progress_done", "progress_total", "progress_message", "progress_at")
 
 
-def _nobody_has() -> bool:
+def _never_requested() -> bool:
     return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
-    """The attempt a task is running in.
+    """The attempt that a task is running in.
 
-    A task that is called as a plain function gets one that belongs to no job: `job_id` is None, `attempt` 1.
+    A task that is called as a plain function gets a context without a job: `job_id` is None and `attempt` is 1.
+
+    Example::
+
+        @task(takes_context=True)
+        def number_orders(context: TaskContext, order_ids: list[int]) -> None:
+            for done, order_id in enumerate(order_ids, 1):
+                if context.cancel_requested():
+                    raise Cancel("cancelled by an operator")
+                number(order_id)
+                context.progress(done, len(order_ids))
     """
 
     job_id: int | None = None
+    """Id of the job, or None without a job."""
     execution_id: int | None = None
+    """Id of the execution, or None without a job."""
     attempt: int = 1
-    """1 for the first; attempts that were given back uncounted do not raise it."""
+    """Number of the attempt, from 1. Attempts that were released or snoozed do not count."""
     max_attempts: int = 1
+    """Maximum number of attempts of the job."""
     queue_name: str = "default"
+    """Queue of the job."""
     database: str = "default"
-    """Alias of the database the job is in."""
+    """Alias of the job's database."""
     lost: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
-    """Set when the execution's lease is lost: what the task still does will not count."""
+    """Event that is set when the lease is lost. The result of this attempt will then not be recorded."""
     task_name: str = ""
+    """Name of the task."""
     headers: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """What the job carries for middleware, and for you: see `using(headers=…)`."""
+    """Headers of the job, set by middleware or by `Task.using(headers=…)`."""
     _notes: Notes | None = field(default=None, repr=False, compare=False)
 
-    asked_to_cancel: Callable[[], bool] = field(default=_nobody_has, repr=False, compare=False)
+    asked_to_cancel: Callable[[], bool] = field(default=_never_requested, repr=False, compare=False)
+    """Set by the worker. Call `cancel_requested()` instead."""
 
     def cancel_requested(self) -> bool:
-        """Whether somebody has asked for this job to be cancelled: end soon, best by raising `Cancel`.
+        """Return whether this job was asked to cancel.
 
-        True within a second of `job.cancel()`. Costs nothing: ask as often as you like.
+        The answer becomes True within a second of `job.cancel()`. The task should then end soon, best by raising
+        `Cancel`. The call runs no query, so you can make it as often as you like.
         """
         return self.asked_to_cancel()
 
     @property
     def is_last_attempt(self) -> bool:
-        """Whether a failure now would leave the job dead."""
+        """Whether this is the last attempt: the job is dead if it fails."""
         return self.attempt >= self.max_attempts
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
-        """Tell how far the job is: so many of so many, in the task's own unit, and a few words.
+        """Report the progress of the job.
 
-        Only takes note, so coroutines may call it too, as often as they like: the worker writes the latest values of
-        all its jobs once a second, and the last one with the end of the attempt. Messages are cut at 200 characters.
-        Raises `TypeError` or `ValueError` for what is no finite number of at least 0.
+        The call only stores the values in memory. You can make it as often as you like, also in a coroutine. The worker
+        writes the latest values of all its jobs once a second, and the last values when the attempt ends.
+
+        Args:
+            done: Amount of work done, in a unit of your choice.
+            total: Total amount of work in the same unit, or None if unknown.
+            message: Short text. It is cut to 200 characters.
+
+        Raises:
+            TypeError: `done` or `total` is not a number.
+            ValueError: `done` or `total` is negative or not finite.
         """
-        noted = checked(done, total, message)
+        report = checked(done, total, message)
         if self._notes is not None and self.execution_id is not None:
-            self._notes.note(self.execution_id, noted)
+            self._notes.note(self.execution_id, report)
 
     def last_progress(self) -> Progress | None:
-        """Return the progress on record, by one query: what an earlier attempt told last, before this one tells.
+        """Return the stored progress of the job.
 
-        None if nothing was told yet. An attempt whose worker was killed may have been up to a second further.
+        Until this attempt reports progress, that is the last report of an earlier attempt. If a worker was killed, its
+        attempt may have been up to a second further. The call runs one query on the job's database.
+
+        Returns:
+            The stored progress. None before the first report, or without a job.
         """
         from .models import Job  # tasks load before the apps are ready
 
@@ -90,25 +124,25 @@ class TaskContext:
         return None if job is None else job.progress
 
     async def alast_progress(self) -> Progress | None:
-        """Return the same from a coroutine, by a query in the asynchronous ORM's thread."""
+        """Return the stored progress from a coroutine. The query runs in the thread of Django's asynchronous ORM."""
         return await sync_to_async(self.last_progress)()
 
 
 class Adapter(Protocol):
-    """What another framework's task wants done otherwise when its jobs run; see `django_pgqueue.backend`."""
+    """Hooks for tasks of another framework. `django_pgqueue.backend` implements them for Django's tasks framework."""
 
     task: Any
-    """That framework's own."""
+    """The other framework's task object."""
 
     @property
     def database(self) -> str | None:
-        """The alias of the database that its jobs go to, if the framework says one."""
+        """Alias of the database for the task's jobs, or None if the framework names none."""
 
     def enqueued(self, job_id: int, database: str, queue_name: str) -> None:
-        """Tell the framework of a job that nobody has enqueued by it: a schedule's."""
+        """Notify the framework of a job that it did not enqueue itself, because a schedule did."""
 
     def context(self, job: TaskContext) -> Any:
-        """Return what the function is given as its context; may query the database."""
+        """Return the context argument for the task's function. May query the database."""
 
     def result(self, value: Any) -> Any:
-        """Return what is stored for a return value."""
+        """Return the value to store for the task's return value."""

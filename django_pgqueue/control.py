@@ -1,6 +1,8 @@
-"""What an operator does to a whole queue, or to all jobs of a task: pause, resume, drain, clear.
+"""Pause, resume, drain and clear a whole queue, or all jobs of a task.
 
-A paused queue still takes jobs, and loses none: they wait. Running jobs go on. Workers obey within a second.
+Applications, the admin and `manage.py pgqueue` call these functions. While a queue or a task is paused, `enqueue()`
+still adds jobs; they wait, and none is lost. Running jobs continue. Workers stop claiming within a second
+(`OBEY_SECONDS`).
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ if TYPE_CHECKING:
 
     from .models import Execution, JobQuerySet
 
-LOOK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
+"""How often `drain()` counts the running jobs."""
 OBEY_SECONDS: Final = 1.0
-"""How old what a worker knows of pauses may be when it claims."""
+"""Maximum age of a worker's information about pauses when it claims."""
 
 
 def pause(
@@ -38,34 +41,61 @@ def pause(
     by: str = "",
     database: str | None = None,
 ) -> None:
-    """Let workers claim no job of this queue, or of this task, until it is resumed; or until then, if that is first.
+    """Pause a queue or a task: workers claim none of its jobs until the pause ends.
 
-    * `task`: one of ours, one of Django's framework, or a name. `until`: seconds or a timedelta, or an aware datetime.
-    * `reason` and `by` are for people to read, 1,000 and 150 characters of them.
+    The pause is written in the transaction that is open on the database, and workers apply it after the commit. If the
+    queue or task is paused already, the new end, `reason` and `by` replace the earlier ones.
 
-    In the transaction that is open on the database, and obeyed after its commit. What is paused already is paused as
-    told now. Raises `ValueError` or `TypeError` for what cannot be meant.
+    Args:
+        queue_name: The queue to pause. Pass either this or `task`.
+        task: The task to pause: a task of this package, a task of Django's tasks framework, or a task's name.
+        until: End of the pause: seconds or a timedelta from now, or an aware datetime. By default the pause lasts until
+            `resume()`.
+        reason: Text for people to read. 1,000 characters are stored.
+        by: The person or program that pauses, for people to read. 150 characters are stored.
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Raises:
+        TypeError: Neither or both of `queue_name` and `task` are given, or `until` has the wrong type.
+        ValueError: The name is invalid, or `until` is negative, in the past, or without a time zone.
+
+    Example:
+        >>> control.pause("mail", until=timedelta(hours=1), reason="SMTP server is down")
     """
-    kind, name = _what(queue_name, task)
-    where = alias(database)
-    for former_name in _names(kind, name)[1:]:  # what was told before the task was renamed counts no more
-        lifecycle.resume(connections[where], kind, former_name)
-    lifecycle.pause(
-        connections[where], kind, name, **_until(until), paused_by=_text(by, 150), reason=_text(reason, 1000)
-    )
-    wake_workers_after_commit(connections[where], LOOK_AGAIN)
+    kind, name = _target(queue_name, task)
+    connection = connections[alias(database)]
+    for former_name in _names(kind, name)[1:]:  # a pause from before the task was renamed would outlast the new one
+        lifecycle.resume(connection, kind, former_name)
+    lifecycle.pause(connection, kind, name, **_until(until), paused_by=_text(by, 150), reason=_text(reason, 1000))
+    wake_workers_after_commit(connection, LOOK_AGAIN)
 
 
 def resume(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> bool:
-    """End a pause; say whether there was one. In the transaction that is open, as `pause()`.
+    """End the pause of a queue or a task.
 
-    A task's may stand under any of its names: it was renamed since.
+    The change is part of the transaction that is open on the database, as with `pause()`. If the task was renamed,
+    pauses under its former names (`aliases`) end too.
+
+    Args:
+        queue_name: The queue to resume. Pass either this or `task`.
+        task: The task to resume: a task of this package, a task of Django's tasks framework, or a task's name.
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Returns:
+        True if there was a pause that had not ended by itself.
+
+    Raises:
+        TypeError: Neither or both of `queue_name` and `task` are given.
+        ValueError: The name is invalid.
     """
-    return resume_named(*_what(queue_name, task), alias(database))
+    return resume_named(*_target(queue_name, task), alias(database))
 
 
 def resume_named(kind: Pausable, name: str, database: str) -> bool:
-    """Do the same for the name in a row, whatever it is: a pause that no code would make can be ended too."""
+    """End a pause by the name in its row, without checking the name.
+
+    The admin uses it, because a row written by hand may have a name that `pause()` would refuse.
+    """
     resumed = [lifecycle.resume(connections[database], kind, any_name) for any_name in _names(kind, name)]
     wake_workers_after_commit(connections[database], LOOK_AGAIN)
     return any(resumed)
@@ -80,41 +110,73 @@ def drain(
     by: str = "",
     database: str | None = None,
 ) -> int:
-    """Pause, and wait until nothing of it runs any more; return how many still do when the time is over.
+    """Pause a queue or a task, and wait until none of its jobs is running.
 
-    Without `timeout` it waits as long as it takes, a second at least, for workers obey within one. It stays paused.
-    Raises `RuntimeError` inside a transaction, where no worker would see the pause.
+    It waits at least a second (`OBEY_SECONDS`) unless `timeout` is shorter, because workers apply a pause within that
+    time. The queue or task stays paused afterwards. Call it outside a transaction.
+
+    Args:
+        queue_name: The queue to drain. Pass either this or `task`.
+        task: The task to drain: a task of this package, a task of Django's tasks framework, or a task's name.
+        timeout: How long to wait at most, in seconds or as a timedelta. By default there is no limit.
+        reason: Text for people to read. 1,000 characters are stored.
+        by: The person or program that drains, for people to read. 150 characters are stored.
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Returns:
+        The number of jobs that are still running: 0 unless `timeout` passed first.
+
+    Raises:
+        RuntimeError: A transaction is open. Workers would not see the pause before its commit.
+        TypeError: Neither or both of `queue_name` and `task` are given, or `timeout` has the wrong type.
+        ValueError: The name is invalid, or `timeout` is negative or not finite.
     """
-    still = running(queue_name, task=task, database=database)
-    where = alias(database)
-    if is_in_transaction(connections[where]):
-        raise RuntimeError("drain() waits for workers, and they do not see a pause before its transaction is committed")
-    pause(queue_name, task=task, reason=reason, by=by, database=where)
-    deadline = float("inf") if timeout is None else time.monotonic() + seconds(timeout)
+    still_running = running(queue_name, task=task, database=database)
+    timeout_seconds = float("inf") if timeout is None else seconds(timeout)
+    database_alias = alias(database)
+    if is_in_transaction(connections[database_alias]):
+        raise RuntimeError(
+            "drain() cannot run inside a transaction: workers do not see the pause before its transaction is committed"
+        )
+    pause(queue_name, task=task, reason=reason, by=by, database=database_alias)
+    deadline = time.monotonic() + timeout_seconds
     obeyed_at = time.monotonic() + OBEY_SECONDS
-    while (count := still.count()) or time.monotonic() < obeyed_at:  # until then by what was seen before the pause
+    while (count := still_running.count()) or time.monotonic() < obeyed_at:  # until then, workers may still claim
         if time.monotonic() >= deadline:
             break
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return count
 
 
 def clear(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> int:
-    """Cancel the jobs that wait in this queue, or of this task, those due later too; return how many.
+    """Cancel the waiting jobs of a queue or a task, including jobs that are due later.
 
-    Running jobs go on. In batches, each a transaction of its own unless one is open; see `JobQuerySet.cancel()`.
+    Running jobs continue. The jobs are cancelled in batches. Each batch is a transaction of its own unless a
+    transaction is open; see `JobQuerySet.cancel()`.
+
+    Args:
+        queue_name: The queue to clear. Pass either this or `task`.
+        task: The task to clear: a task of this package, a task of Django's tasks framework, or a task's name.
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Returns:
+        The number of cancelled jobs.
+
+    Raises:
+        TypeError: Neither or both of `queue_name` and `task` are given.
+        ValueError: The name is invalid.
     """
     return waiting(queue_name, task=task, database=database).cancel(running=False)
 
 
 def waiting(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> JobQuerySet:
-    """Return the queryset of jobs that `clear()` would cancel."""
-    return waiting_behind(*_what(queue_name, task), alias(database))
+    """Return the jobs that `clear()` would cancel. The arguments and errors are those of `clear()`."""
+    return waiting_behind(*_target(queue_name, task), alias(database))
 
 
 def waiting_behind(kind: Pausable, name: str, database: str) -> JobQuerySet:
-    """Return the queryset of jobs that wait behind a pause of this name, whatever the name is."""
-    from .models import Job  # tasks load before the apps are ready
+    """Return the waiting jobs of the queue or task in a pause's row, without checking the name."""
+    from .models import Job  # task modules are imported before models can be
 
     jobs = Job.objects.using(database).filter(state=State.READY.value)
     return (
@@ -123,56 +185,60 @@ def waiting_behind(kind: Pausable, name: str, database: str) -> JobQuerySet:
 
 
 def running(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> QuerySet[Execution]:
-    """Return the queryset of executions that `drain()` waits for the end of."""
-    return running_behind(*_what(queue_name, task), alias(database))
+    """Return the open executions that `drain()` waits for. The arguments and errors are those of `clear()`."""
+    return running_behind(*_target(queue_name, task), alias(database))
 
 
 def running_behind(kind: Pausable, name: str, database: str) -> QuerySet[Execution]:
-    """Return the queryset of executions that began before a pause of this name, whatever the name is."""
+    """Return the open executions of the queue or task in a pause's row, without checking the name."""
     from .models import Execution  # as above
 
-    is_open = Execution.objects.using(database).filter(finished_at__isnull=True)
+    open_executions = Execution.objects.using(database).filter(finished_at__isnull=True)
     if kind is Pausable.QUEUE:
-        return is_open.filter(job__queue_name=name)
-    return is_open.filter(job__task_name__in=registry.names_of(name))
+        return open_executions.filter(job__queue_name=name)
+    return open_executions.filter(job__task_name__in=registry.names_of(name))
 
 
-def _what(queue_name: str | None, task: Any) -> tuple[Pausable, str]:
+def _target(queue_name: str | None, task: Any) -> tuple[Pausable, str]:
+    """Return whether to act on a queue or a task, and its valid name."""
     if (queue_name is None) == (task is None):
-        raise TypeError("give the name of a queue, or task=…: one of the two")
+        raise TypeError("pass either a queue name or a task, and only one of them")
     kind = Pausable.QUEUE if task is None else Pausable.TASK
     name = queue_name if task is None else _task_name(task)
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ValueError(f"{name!r} can be no {kind}: 1 to 100 of the characters A-Z a-z 0-9 _ . : -")
+        raise ValueError(f"invalid {kind} name {name!r}: use 1 to 100 of the characters A-Z a-z 0-9 _ . : -")
     return kind, name
 
 
 def _names(kind: Pausable, name: str) -> tuple[str, ...]:
+    """Return the names that a pause may be stored under: the current one first, then a task's former names."""
     return registry.names_of(name) if kind is Pausable.TASK else (name,)
 
 
 def _task_name(task: Any) -> Any:
-    """Return a task's own name; a name that is given may be one of its aliases, or of a task not known here."""
+    """Return a task's current name. A given name may be an alias, or the name of a task that this process lacks."""
     name = task.name if isinstance(task, Task) else getattr(task, "module_path", task)
     return registry.names_of(name)[0] if isinstance(name, str) else name
 
 
 def _until(until: Duration | datetime | None) -> dict[str, Any]:
+    """Return the arguments of `lifecycle.pause()` that set the end of a pause."""
     if isinstance(until, datetime) and until.tzinfo is None:
-        raise ValueError("until must be an aware datetime: give it a time zone")
+        raise ValueError(f"invalid until {until}: pass an aware datetime (with a time zone)")
     if isinstance(until, datetime) and until <= timezone.now():
-        raise ValueError(f"until {until} is past already: such a pause would hold nothing back")
+        raise ValueError(f"invalid until {until}: it is in the past, pass a time in the future")
     if until is None or isinstance(until, datetime):
         return {"until": until}
     return {"for_seconds": seconds(until)}
 
 
 def _text(text: str, length: int) -> str:
+    """Return a text cut to `length` characters, without NUL, which PostgreSQL cannot store."""
     return str(text).replace("\0", "")[:length]
 
 
 def alias(database: str | None) -> str:
-    """Return the alias of the database that jobs are in, by default what the routers say."""
+    """Return the alias of the database of the jobs: the given one, or the one that the routers choose."""
     from .models import Job  # as above
 
     return database or router.db_for_write(Job)

@@ -1,8 +1,8 @@
-"""How statements reach PostgreSQL: on a Django connection, or on an engine connection of the worker's own.
+"""Run statements on Django connections and on the worker's own engine connections, and notify workers.
 
-Both kinds are given to `execute`, which adds the time shift. An engine connection is psycopg's, made from
-Django's settings: autocommit, prepared statements, a client-side time limit on every wait, and no session
-state, so that it also works through a transaction pooler.
+`lifecycle`, `stats` and the worker pass both kinds of connection to `execute()`, which adds the time shift of the
+testing kit. An engine connection is a psycopg connection made from Django's settings: autocommit, prepared statements,
+a client-side time limit on every wait. It keeps no session state, so it also works through a transaction pooler.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from django.db import connections, transaction
 from .conf import get_settings
 from .db_errors import TRANSIENT as TRANSIENT
 from .db_errors import is_of_rows as is_of_rows
-from .db_errors import told as told
+from .db_errors import message_without_detail as message_without_detail
 from .exceptions import StatementTimeout
 from .server import refuse_an_old_primary
 
@@ -33,12 +33,12 @@ logger = logging.getLogger("django_pgqueue.db")
 
 CHANNEL: Final = "pgqueue"
 LOOK_AGAIN: Final = "look"
-"""What a notification says if it is not that there are jobs: what may be claimed has changed."""
+"""Payload of a notification: a pause began or ended. An empty payload announces new jobs."""
 CANCEL_ASKED: Final = "cancel"
-"""Or: somebody has asked a running job to stop."""
+"""Payload of a notification: the cancellation of a running job was requested."""
 WORDS: Final = frozenset({LOOK_AGAIN, CANCEL_ASKED})
 STATEMENT_TIMEOUT_SECONDS: Final = 30.0
-"""How long an engine connection waits for an answer, unless told otherwise, before it is given up."""
+"""How long an engine connection waits for an answer by default before it is closed."""
 
 KEEPALIVE: Final = {
     "connect_timeout": 5,
@@ -48,38 +48,38 @@ KEEPALIVE: Final = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-"""A black hole is noticed in 10 to 11 s; by the system's defaults it takes two hours."""
+"""A silent network failure is detected in 10 to 11 s. With the system's defaults it takes two hours."""
 
 PLANNER: Final = (
     "-c jit=off -c plan_cache_mode=force_generic_plan -c max_parallel_workers_per_gather=0 "
     "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
 )
-"""Compiling a plan, or parallel workers, cost more than any statement here; planning a finish anew cost up to 180 µs.
-A bitmap knows no order: to prune 1,000 jobs, 824,000 were sorted, in 250 ms instead of 4. A pooler that refuses the
-options goes without."""
+"""JIT compilation and parallel workers cost more than any statement here. Planning a completion again cost up to 180
+µs. A bitmap scan loses the order of the index: a prune of 1,000 jobs sorted 824,000 rows, in 250 ms instead of 4 ms.
+Behind a pooler that refuses these options, connections work without them."""
 
 SESSION: Final = (
     "-c default_transaction_isolation=read\\ committed -c lock_timeout=2s "
     "-c idle_in_transaction_session_timeout=0 -c idle_session_timeout=0 "
     "-c array_nulls=on -c transform_null_equals=off -c DateStyle=ISO"
 )
-"""What an engine connection needs, whatever the role's own settings are. Nothing here waits for a row: a lock that is
-waited for is one on a table, and whoever waits is better off with an error that says so. Whether a role may write at
-all (`default_transaction_read_only`) stays the administrator's to say. The last three change what statements and their
-answers mean: NULL in an array, a comparison with NULL, and timestamps, which psycopg reads in ISO style alone."""
+"""Settings that an engine connection needs, whatever the role's own settings are. No statement here waits for a row, so
+`lock_timeout` ends waits for a table lock, with an error that names the cause. `default_transaction_read_only` is not
+set, because the administrator decides whether a role may write. The last three change the meaning of statements and of
+their results: NULL in an array, a comparison with NULL, and timestamps, which psycopg reads in ISO style only."""
 
 Row = tuple[Any, ...]
 
 
 class Cursor(Protocol):
-    """What Django's cursors and psycopg's have in common."""
+    """The methods that Django's cursors and psycopg's cursors have in common."""
 
     def execute(self, query: Any, params: Any = None, /) -> Any: ...
     def fetchall(self) -> list[Any]: ...
 
 
 class Connection(Protocol):
-    """A Django connection, or an engine connection."""
+    """A Django connection or an engine connection."""
 
     alias: str
 
@@ -87,7 +87,7 @@ class Connection(Protocol):
 
 
 class _Clock:
-    """The testing kit's time travel: seconds added to the database's clock in every statement of this process."""
+    """Time travel of the testing kit: seconds added to the database's clock in every statement of this process."""
 
     shift_seconds = 0.0
 
@@ -96,7 +96,7 @@ clock = _Clock()
 
 
 def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -> list[Row]:
-    """Run one statement and return its rows, in the transaction that is open on `connection`, if any.
+    """Run one statement and return its rows, in the transaction that is open on `connection`, if there is one.
 
     Errors pass through: Django's on a Django connection, psycopg's on an engine connection.
     """
@@ -110,23 +110,23 @@ def _has_rows(cursor: Any) -> bool:
 
 
 class EngineConnection(psycopg.Connection[Row]):
-    """A psycopg connection that gives up waiting for an answer after `statement_timeout_seconds`.
+    """A psycopg connection that stops waiting for an answer after `statement_timeout_seconds`.
 
-    `statement_timeout` on the server does not help against a server that is stopped, or a network that swallows.
+    The server's `statement_timeout` does not help if the server is frozen or the network drops packets.
     """
 
     statement_timeout_seconds = STATEMENT_TIMEOUT_SECONDS
     alias = "default"
-    """Of the database in DATABASES, as Django's own connections have it."""
+    """Alias of the database in DATABASES. Django's own connections have this attribute too."""
     is_worn = False
-    """Whether a statement failed here without losing the connection: its prepared statements may be the cause."""
+    """Whether a statement failed although the connection is intact. Its prepared statements may be the cause."""
 
     @contextmanager
     def unprepared(self) -> Iterator[None]:
-        """Run statements as they are, without prepared ones, and mark the connection to be replaced afterwards.
+        """Run statements unprepared inside the `with` block, and mark the connection for replacement.
 
-        After a migration a prepared statement can fail for every row ("cached plan must not change result type").
-        Without this, that failure would look like the fault of a row.
+        After a migration, a prepared statement can fail for every row ("cached plan must not change result type").
+        Without this, the caller would take that failure for the fault of a row.
         """
         threshold, self.prepare_threshold, self.is_worn = self.prepare_threshold, None, True
         try:
@@ -135,7 +135,7 @@ class EngineConnection(psycopg.Connection[Row]):
             self.prepare_threshold = threshold
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
-        """Wait for a statement as psycopg does; raises `StatementTimeout`, and closes, if it takes too long."""
+        """Wait for a statement as psycopg does. After the time limit, close and raise `StatementTimeout`."""
         deadline = time.monotonic() + self.statement_timeout_seconds
         return super().wait(self._until(deadline, gen), *args, **kwargs)
 
@@ -152,23 +152,23 @@ class EngineConnection(psycopg.Connection[Row]):
             return end.value  # type: ignore[no-any-return]  # a generator's value is Any to mypy
 
 
-_for_django: dict[str, set[str]] = {}
+_for_django: dict[str, set[str]] = {}  # by alias; engine connections omit them
 
 
 def add_options(alias: str, options: Mapping[str, Any]) -> None:
-    """Add to what Django's connections of this process are opened with; what the project's OPTIONS say wins."""
-    if alias in _for_django:  # in a fork of a process that did it
+    """Add connection options for Django's connections of this process. The project's own OPTIONS take precedence."""
+    if alias in _for_django:  # inherited from the parent process
         return
-    given = connections[alias].settings_dict["OPTIONS"]
-    _for_django[alias] = set(options) - set(given)
-    given.update({**options, **given})
+    existing = connections[alias].settings_dict["OPTIONS"]
+    _for_django[alias] = set(options) - set(existing)
+    existing.update({**options, **existing})
 
 
 def connect(alias: str, role: str, statement_timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) -> EngineConnection:
-    """Open an engine connection to the database of a Django alias; `role` goes into its `application_name`.
+    """Open an engine connection to the database of a Django alias; its `application_name` contains `role`.
 
-    The server is told to give up a second after the connection does, for it does not see that nobody waits any more.
-    Raises `psycopg.OperationalError` if the server cannot be reached, or is a primary that was left behind.
+    The server stops a statement a second after the connection stops waiting, because it would not notice that. Raises
+    `psycopg.OperationalError` if the server cannot be reached, or is an old primary after a failover.
     """
     connection = _connect(alias, role, statement_timeout_seconds)
     connection.statement_timeout_seconds = statement_timeout_seconds
@@ -183,8 +183,8 @@ def connect(alias: str, role: str, statement_timeout_seconds: float = STATEMENT_
 
 def _connect(alias: str, role: str, statement_timeout_seconds: float) -> EngineConnection:
     params = connections[alias].get_connection_params()
-    for not_ours in ("cursor_factory", "context", "prepare_threshold", "application_name", *_for_django.get(alias, ())):
-        params.pop(not_ours, None)
+    for name in ("cursor_factory", "context", "prepare_threshold", "application_name", *_for_django.get(alias, ())):
+        params.pop(name, None)
     params = {**KEEPALIVE, **params, "application_name": f"pgqueue:{role}"}
     limit = f"-c statement_timeout={1000 * statement_timeout_seconds + 1000:.0f}"
     options = f"{params.pop('options', '')} {PLANNER} {SESSION} {limit}".strip()
@@ -197,14 +197,14 @@ def _connect(alias: str, role: str, statement_timeout_seconds: float) -> EngineC
         if _has_its_options(connection):
             return connection
         connection.close()
-    # A transaction pooler: each statement may run on another server connection, where nothing is prepared.
+    # A transaction pooler may run each statement on another server connection, which lacks the prepared statements.
     return EngineConnection.connect(**params, autocommit=True, prepare_threshold=None)
 
 
 def _has_its_options(connection: EngineConnection) -> bool:
-    """Say whether the options reached the server: a pooler can be told to ignore them, and looks like a server then.
+    """Return whether the options reached the server. A pooler that is configured to ignore them looks like a server.
 
-    There, "_pg3_1" is whatever any client prepared last under that name: an error at best, another statement at worst.
+    Behind it, "_pg3_1" is the statement that any client last prepared under that name: it fails, or a wrong one runs.
     """
     try:
         [[setting]] = connection.execute("SHOW enable_seqscan", prepare=False).fetchall()
@@ -215,24 +215,24 @@ def _has_its_options(connection: EngineConnection) -> bool:
 
 
 def is_lost(connection: EngineConnection) -> bool:
-    """Say whether the connection can no longer be used."""
+    """Return whether the connection can no longer be used."""
     return connection.closed or connection.broken
 
 
 def open_transaction_elsewhere(alias: str) -> str | None:
-    """Return another alias that has a transaction open in this thread while `alias` has none, if there is one."""
+    """Return an alias with an open transaction in this thread if `alias` itself has none; otherwise None."""
     if connections[alias].in_atomic_block:
         return None
     return next((c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block), None)
 
 
 def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Say whether what is written on a Django connection now waits for a commit of its caller's."""
+    """Return whether a write on this Django connection takes effect only when the caller commits."""
     return connection.in_atomic_block or not connection.get_autocommit()
 
 
 def sees_new_commits(connection: BaseDatabaseWrapper) -> bool:
-    """Say whether the transaction open on a Django connection sees what others commit meanwhile."""
+    """Return whether the transaction open on a Django connection sees what others commit while it is open."""
     with connection.cursor() as cursor:
         cursor.execute("SHOW transaction_isolation")
         return str(cursor.fetchone()[0]) in ("read committed", "read uncommitted")
@@ -240,61 +240,61 @@ def sees_new_commits(connection: BaseDatabaseWrapper) -> bool:
 
 _last_wake_at: dict[str, float] = {}
 WAKE_INTERVAL_SECONDS: Final = 0.005
-"""At most one notification per process in this time. What it leaves out needs no other: a worker that was woken
-looks again after 5, 20, 80 and 320 ms or somewhat later, and what was left out was committed before that."""
+"""Minimum time between two notifications of a process about new jobs. A skipped one needs no replacement: a woken
+worker polls again after 5, 20, 80 and 320 ms or slightly later, and the jobs in question are committed before that."""
 
 
-def wake_workers_after_commit(connection: BaseDatabaseWrapper, word: str = "") -> None:
-    """Hint to idle workers that there are jobs, or tell them a word, once the transaction on `connection` is committed.
+def wake_workers_after_commit(connection: BaseDatabaseWrapper, payload: str = "") -> None:
+    """Notify idle workers after the transaction on `connection` commits: of new jobs, or of the event in `payload`.
 
-    Its own statement after the commit: inside the transaction NOTIFY holds a lock of the whole database until
-    the commit is on disk, and 8 clients fell from 21,484 inserts a second to 7,255. A hint that is lost costs a
-    poll interval, and no failure of it reaches the caller. Hints soon after another are left out, words never: an
-    operator's are few, and without autocommit they go along with the transaction.
+    NOTIFY is a statement of its own after the commit. Inside the transaction it holds a lock on the whole database
+    until the commit is on disk, and 8 clients fell from 21,484 inserts a second to 7,255. A lost notification delays a
+    job by a poll interval at most, and a failure never reaches the caller. A notification about new jobs is skipped if
+    another was sent just before. One with a payload never is; without autocommit it is part of the transaction.
     """
     if not get_settings().NOTIFY:
         return
     if connection.in_atomic_block:
-        transaction.on_commit(lambda: _wake_workers(connection, word), using=connection.alias, robust=True)
+        transaction.on_commit(lambda: _wake_workers(connection, payload), using=connection.alias, robust=True)
     elif connection.get_autocommit():
-        _wake_workers(connection, word)
-    elif word:
+        _wake_workers(connection, payload)
+    elif payload:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_notify(%s, %s)", (CHANNEL, word))
+            cursor.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
 
 
-def _wake_workers(connection: BaseDatabaseWrapper, word: str) -> None:
+def _wake_workers(connection: BaseDatabaseWrapper, payload: str) -> None:
     now, raw = time.monotonic(), connection.connection
-    if not word and now - _last_wake_at.get(connection.alias, 0.0) < WAKE_INTERVAL_SECONDS:
+    if not payload and now - _last_wake_at.get(connection.alias, 0.0) < WAKE_INTERVAL_SECONDS:
         return
     _last_wake_at[connection.alias] = now
     if raw is None or raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
         return
     try:
-        raw.execute("SELECT pg_notify(%s, %s)", (CHANNEL, word))  # psycopg's own: no query of the application's
+        raw.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))  # by psycopg: Django does not log it as a query
     except psycopg.Error:
-        logger.debug("no notification sent", exc_info=True)
+        logger.debug("notification to workers could not be sent", exc_info=True)
 
 
 def wake_workers(connection: Connection) -> None:
-    """Hint to idle workers, from an engine connection, that jobs were given back; on others this does nothing."""
+    """Notify idle workers that jobs are ready, on an engine connection. On a Django connection this does nothing."""
     if not isinstance(connection, EngineConnection) or not get_settings().NOTIFY:
         return
     try:
         connection.execute(f"NOTIFY {CHANNEL}")
     except psycopg.Error:
-        logger.debug("no notification sent", exc_info=True)
+        logger.debug("notification to workers could not be sent", exc_info=True)
 
 
 @contextmanager
 def read_committed(connection: BaseDatabaseWrapper) -> Iterator[bool]:
-    """Open a transaction at READ COMMITTED, whatever the database's default is; give whether it is not inside another.
+    """Open a transaction at READ COMMITTED, whatever the database's default is; yield whether it is the outermost one.
 
-    At REPEATABLE READ an atomic finish fails whenever a beat has touched its execution, which is always.
+    At REPEATABLE READ, completing an atomic task would fail whenever a heartbeat has updated its execution.
     """
     outermost = not connection.in_atomic_block
     with transaction.atomic(using=connection.alias):
-        if outermost:  # inside another transaction, as in a test, it is too late to choose
+        if outermost:  # inside another transaction, as in a test, the level can no longer be changed
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         yield outermost

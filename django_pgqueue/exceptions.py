@@ -1,52 +1,62 @@
-"""Every exception of the package.
+"""All exceptions of the package.
+
+Errors of the queue::
 
     QueueError
-    ├── InvalidTask              a function that cannot be a task, or a task that no worker would know
-    ├── DuplicateJob             another job has the unique key of one that was to be enqueued
-    ├── StatementTimeout         a statement of the engine got no answer in time
-    ├── JobLocked                an operator's act on one job did not get its row
-    ├── CannotWait               waiting for a job here could never end, or would block what it waits for
-    ├── JobNotSucceeded          the job that was waited for is over, and has no result
-    │   ├── JobFailed            it is dead
-    │   ├── JobCancelled         it was cancelled
-    │   └── JobGone              its row was removed: by prune, by its own success (retention 0), or by hand
-    ├── ResultNotStored          the task succeeded, but its result cannot be kept: its job is dead, and is not repeated
-    ├── LeaseLost                raised in a task whose lease is over: another worker may run its job
-    └── WorkerLost               names an attempt whose worker was lost, in results of Django's tasks framework
+    ├── InvalidTask              the function cannot be a task, or no worker would know the task
+    ├── DuplicateJob             another job already has the unique key
+    ├── StatementTimeout         PostgreSQL did not answer a statement of the engine in time
+    ├── JobLocked                another session kept the job's row locked
+    ├── CannotWait               waiting for the job here could never end, or would block that job
+    ├── JobNotSucceeded          the awaited job is finished and has no result
+    │   ├── JobFailed            the job is dead
+    │   ├── JobCancelled         the job was cancelled
+    │   └── JobGone              the job's row was deleted: by pruning, on success (retention 0), or by an operator
+    ├── ResultNotStored          the task succeeded, but its result cannot be stored; the job is dead
+    ├── LeaseLost                raised in a task whose lease is lost: another worker may run its job
+    └── WorkerLost               names the lost attempt in results of Django's tasks framework; never raised
 
-    TaskTimeout                  raised in a task that runs for longer than its `timeout`; not an `Exception`
-    TaskCancelled                raised in a task whose job somebody has cancelled; not an `Exception`
+Raised in a running task to stop it. They are not `Exception`s::
 
-What a task may raise to say how its attempt ends; none of them is an error of the queue:
+    TaskTimeout                  the task exceeded its `timeout`
+    TaskCancelled                the job was cancelled, and the task did not stop by itself
+
+Directives: a task raises one to choose how its attempt ends. They are not errors of the queue::
 
     Directive
-    ├── Retry(after=…)           counted as a failed attempt, next one at the given time
-    ├── Snooze(after)            given back until later, not counted
+    ├── Retry(after=…)           failed attempt; the next one starts at the given time
+    ├── Snooze(after)            requeued for a later time, attempt not counted
     ├── Cancel(reason)           the job ends cancelled
-    └── Dead(reason)             the job ends dead, whatever attempts are left
+    └── Dead(reason)             the job ends dead, even if attempts are left
+
+The module also defines `Duration` and `seconds()`, which check every duration that an application passes.
 """
 
 from datetime import timedelta
 
 Duration = float | timedelta
-"""Seconds, or a timedelta: wherever the package takes a duration."""
+"""A duration in arguments and settings: seconds, or a timedelta."""
 
 MAX_SECONDS = 100 * 365 * 24 * 3600
-"""Longer is a mistake, and beyond what a timestamp can hold in the end."""
+"""Maximum duration (100 years). Longer durations are mistakes, and could exceed the range of a timestamp."""
 
 
 class QueueError(Exception):
-    """Base of the errors of this package."""
+    """Base class of the errors of this package."""
 
 
 class InvalidTask(QueueError, ValueError):
-    """The function cannot be a task, or no worker would find it; the message says what to change."""
+    """The function cannot be a task, an option is invalid, or no worker would find the task.
+
+    The message says what to change.
+    """
 
 
 class DuplicateJob(QueueError):
-    """Another job has the unique key, and the task says `on_conflict="raise"`; nothing was written.
+    """Another job has the unique key, and the task has `on_conflict="raise"`. No job was added.
 
-    `job_id` is that job's, None if `enqueue_many()` was called with several such calls or one key twice.
+    Attributes:
+        job_id: Id of the other job. None if it is unknown, as after `enqueue_many()`, where several calls can conflict.
     """
 
     def __init__(self, message: str, job_id: int | None = None) -> None:
@@ -55,21 +65,24 @@ class DuplicateJob(QueueError):
 
 
 class StatementTimeout(QueueError, OSError):
-    """A statement on an engine connection got no answer within its time; the connection is closed."""
+    """PostgreSQL did not answer a statement on an engine connection in time. The connection is closed."""
 
 
 class JobLocked(QueueError):
-    """Another session holds the job's row locked, and did not let go in time; nothing was changed."""
+    """Another session kept the job's row locked for too long. Nothing was changed."""
 
 
 class CannotWait(QueueError, RuntimeError):
-    """Waiting for this job from here could never end, or would block what it waits for; the message says why."""
+    """Waiting for this job here could never end, or would block the job itself. The message gives the reason."""
 
 
 class JobNotSucceeded(QueueError):
-    """The job that was waited for is over, and has no result; `job_id` says which.
+    """The awaited job is finished and has no result.
 
-    `exception_class` (a dotted path) and `error` are those of its last attempt, as the row has them, or empty.
+    Attributes:
+        job_id: Id of the job.
+        exception_class: Dotted path of the exception of its last attempt, as stored, or "".
+        error: Error text of its last attempt, as stored, or "".
     """
 
     def __init__(self, message: str, *, job_id: int, exception_class: str = "", error: str = "") -> None:
@@ -80,70 +93,98 @@ class JobNotSucceeded(QueueError):
 
 
 class JobFailed(JobNotSucceeded):
-    """The job is dead: it failed for the last time."""
+    """The awaited job is dead: it failed and has no further attempt."""
 
 
 class JobCancelled(JobNotSucceeded):
-    """The job was cancelled."""
+    """The awaited job was cancelled."""
 
 
 class JobGone(JobNotSucceeded):
-    """The job's row is not there any more: pruned, deleted, or removed by a success that keeps nothing."""
+    """The awaited job's row no longer exists.
+
+    It was pruned or deleted, or the job succeeded and its task keeps no succeeded jobs (retention 0).
+    """
 
 
 class ResultNotStored(QueueError):
-    """The task itself succeeded, but its result cannot be kept; the message says why.
+    """The task succeeded, but its result cannot be stored. The message gives the reason.
 
-    Names an attempt's error, and is not raised in a task. Its job is dead at once, because another attempt would repeat
-    what has succeeded already.
+    This is the `exception_class` of the execution and is not raised in the task. The job becomes dead at once, because
+    another attempt would repeat work that has already succeeded.
     """
 
 
 class LeaseLost(QueueError):
-    """The execution is no longer current: what it does from now on would not count."""
+    """The execution lost its lease. Its result will not be recorded, and another worker may run the job."""
 
 
 class WorkerLost(QueueError):
-    """The worker was lost while the task ran. Never raised: it is the `exception_class` of such an attempt's error."""
+    """The worker was lost while the task ran.
+
+    Never raised: results of Django's tasks framework name it as the `exception_class` of such an attempt's error.
+    """
 
 
 class TaskTimeout(BaseException):
-    """The task has run for longer than its `timeout`.
+    """The task exceeded its `timeout`.
 
-    Not an `Exception`, like `asyncio.CancelledError`: a task that logs the errors of each item and goes on to the next
-    would never end. It may be caught, to clean up; the attempt then ends as the task ends.
+    Like `asyncio.CancelledError`, this is not an `Exception`. Otherwise a task that logs the error of each item and
+    continues with the next one would never stop. You can catch it to clean up. The attempt then ends as the task ends.
     """
 
 
 class TaskCancelled(BaseException):
-    """Somebody has cancelled the job, and the task has not ended by itself within `PGQUEUE["CANCEL_GRACE"]`.
+    """The job was cancelled, and the task did not stop by itself within `PGQUEUE["CANCEL_GRACE"]` seconds.
 
-    Not an `Exception`, as `TaskTimeout`. It may be caught, to clean up; the attempt then ends as the task ends.
+    Like `TaskTimeout`, this is not an `Exception`. You can catch it to clean up. The attempt then ends as the task
+    ends.
     """
 
 
 class Directive(Exception):
-    """Base of what a task raises to decide the end of its own attempt."""
+    """Base class of the exceptions that a task raises to choose how its attempt ends."""
 
 
 def seconds(duration: Duration) -> float:
-    """Return a duration in seconds; numbers are seconds already.
+    """Return a duration in seconds.
 
-    Raises `TypeError` for anything but a number or a `timedelta`, `ValueError` if negative or not finite.
+    Args:
+        duration: A number of seconds, or a timedelta.
+
+    Raises:
+        TypeError: `duration` is neither a number nor a timedelta. A boolean is not a number here.
+        ValueError: `duration` is negative, not finite, or longer than 100 years.
     """
     if isinstance(duration, timedelta):
         duration = duration.total_seconds()
     if isinstance(duration, bool) or not isinstance(duration, int | float):
-        raise TypeError(f"a duration is a number of seconds or a timedelta, not {type(duration).__name__}")
+        raise TypeError(f"invalid duration: pass a number of seconds or a timedelta, not {type(duration).__name__}")
     if not 0 <= duration <= MAX_SECONDS:
-        raise ValueError(f"a duration must be between 0 and 100 years, not {duration!r}")
+        raise ValueError(f"invalid duration {duration!r}: pass 0 to {MAX_SECONDS} seconds (100 years)")
     return float(duration)
 
 
 class Retry(Directive):
-    """Fail this attempt and try again `after` seconds (or timedelta); by default after the task's backoff.
+    """Raise in a task to fail this attempt and start the next one at a chosen time.
 
-    Counts as an attempt: on the last one the job ends dead, with this exception as its reason.
+    The attempt counts. After the last attempt the job becomes dead, with this exception as its error. `retry_for` and
+    `no_retry_for` do not apply to `Retry`.
+
+    Args:
+        reason: Error text of the attempt.
+        after: Delay before the next attempt, in seconds or as a timedelta. None uses the task's backoff.
+
+    Raises:
+        TypeError: `after` is not a duration.
+        ValueError: `after` is negative or longer than 100 years.
+
+    Example::
+
+        @task
+        def charge(order_id: int) -> None:
+            if gateway_is_busy():
+                raise Retry("gateway is busy", after=60)
     """
 
     def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
@@ -152,7 +193,25 @@ class Retry(Directive):
 
 
 class Snooze(Directive):
-    """Give the job back until `after` seconds (or timedelta) from now, without counting the attempt."""
+    """Raise in a task to requeue the job for a later time without counting the attempt.
+
+    The number of snoozes is not limited. Each one leaves an execution row until the job is pruned.
+
+    Args:
+        after: Delay before the job is due again, in seconds or as a timedelta.
+        reason: Text that is stored with the execution.
+
+    Raises:
+        TypeError: `after` is not a duration.
+        ValueError: `after` is negative or longer than 100 years.
+
+    Example::
+
+        @task
+        def export(report_id: int) -> None:
+            if not report_is_complete(report_id):
+                raise Snooze(timedelta(minutes=5), "report is not complete")
+    """
 
     def __init__(self, after: Duration, reason: str = "") -> None:
         super().__init__(reason)
@@ -160,14 +219,22 @@ class Snooze(Directive):
 
 
 class Cancel(Directive):
-    """End the job as cancelled, for the reason given."""
+    """Raise in a task to end the job as cancelled.
+
+    Args:
+        reason: Text that is stored with the execution.
+    """
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
 
 
 class Dead(Directive):
-    """End the job as a dead letter at once, for the reason given, whatever attempts are left."""
+    """Raise in a task to end the job as a dead letter at once, even if attempts are left.
+
+    Args:
+        reason: Error text of the attempt.
+    """
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)

@@ -1,10 +1,11 @@
-"""Reads a worker's health file: `python -m django_pgqueue.health PATH`, without settings, apps or a database.
+"""Check a worker's health file: `python -m django_pgqueue.health PATH`, without settings, apps or a database.
 
-A worker writes the file once a second. Two questions can be asked of it:
+Container probes call it, and so does `manage.py pgqueue health`. A worker writes the file once a second. The file
+answers two questions:
 
-* Is the worker **alive**? Yes while the file is young, whatever is in it: a worker that waits for its database has to
-  be left alone, for it goes on by itself, and to kill it would cost the jobs that run.
-* Is it **ready**? Yes if its status is "ok" too: the database answers, and jobs are claimed.
+* Is the worker **alive**? It is if the file is recent, whatever its status. Do not restart a worker that waits for its
+  database: it recovers by itself, and a restart interrupts the jobs that are running.
+* Is the worker **ready**? It is if its status is also "ok": the database answers, and the worker claims jobs.
 """
 
 from __future__ import annotations
@@ -18,41 +19,61 @@ from pathlib import Path
 from typing import Final
 
 MAX_AGE_SECONDS: Final = 30.0
+"""Default age of the file from which on its worker does not count as alive."""
 
 
 def judge(path: str, *, max_age_seconds: float = MAX_AGE_SECONDS, ready: bool = False) -> tuple[bool, str]:
-    """Return whether the worker that writes this file is alive, or `ready` too; and a line of words about it."""
+    """Return whether the worker that writes a health file is alive, and a line that describes its state.
+
+    Args:
+        path: The file that `runworker --health-file` was given.
+        max_age_seconds: Age of the file, in seconds, up to which the worker counts as alive.
+        ready: Also require the status "ok".
+
+    Returns:
+        A pair: whether the worker is alive (and ready, if `ready` is true), and one line of text. A file that is
+        missing or cannot be read counts as a worker that is not alive.
+    """
     try:
         age_seconds = time.time() - Path(path).stat().st_mtime
-        told = json.loads(Path(path).read_text(encoding="utf-8"))
-        status, since, processes = told["status"], told["since"], told["processes"]
+        state = json.loads(Path(path).read_text(encoding="utf-8"))
+        status, since, processes = state["status"], state["since"], state["processes"]
         running = sum(process["running"] for process in processes)
     except FileNotFoundError:
-        return False, f"no worker: there is no file {path}"
+        return False, f"worker not running: health file {path} does not exist"
     except (OSError, ValueError, LookupError, TypeError) as error:
-        return False, f"no health file of a worker: {path}: {error}"
+        return False, f"invalid health file {path}: {error}"
     if age_seconds > max_age_seconds:
-        return False, f"no sign of life for {age_seconds:.0f} s: it was last {status!r}"
-    words = f"{status} since {since}: {len(processes)} processes, {running} jobs running"
-    return status == "ok" or not ready, words
+        return False, f"worker not alive: health file is {age_seconds:.0f} s old, last status {status!r}"
+    summary = f"{status} since {since}: {len(processes)} processes, {running} jobs running"
+    return status == "ok" or not ready, summary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what can be asked."""
-    parser.add_argument("path", help="the file that `runworker --health-file` was given")
+    """Add the command line's arguments to a parser."""
+    parser.add_argument("path", help="the health file, as passed to runworker --health-file")
     parser.add_argument(
-        "--max-age", type=float, default=MAX_AGE_SECONDS, help="seconds without a sign of life (default: 30)"
+        "--max-age",
+        type=float,
+        default=MAX_AGE_SECONDS,
+        help="age of the file, in seconds, from which on the worker is not alive (default: 30)",
     )
-    parser.add_argument("--ready", action="store_true", help="ask whether it is ready for work, not only alive")
+    parser.add_argument(
+        "--ready",
+        action="store_true",
+        help='also require the status "ok": the worker is ready for work, not only alive',
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line, and return the exit code: 0 for yes, 1 for no."""
-    parser = argparse.ArgumentParser(prog="python -m django_pgqueue.health", description="Ask after a worker's health.")
+    """Print one line about the worker and return the exit code: 0 if it is alive (`--ready`: and ready), 1 if not."""
+    parser = argparse.ArgumentParser(
+        prog="python -m django_pgqueue.health", description="Check a worker's health file."
+    )
     add_arguments(parser)
-    told = parser.parse_args(arguments)
-    is_well, words = judge(told.path, max_age_seconds=told.max_age, ready=told.ready)
-    print(words)  # noqa: T201 -- what a command is for
+    options = parser.parse_args(arguments)
+    is_well, summary = judge(options.path, max_age_seconds=options.max_age, ready=options.ready)
+    print(summary)  # noqa: T201 -- the output of a command
     return 0 if is_well else 1
 
 

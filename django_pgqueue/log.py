@@ -1,9 +1,9 @@
-"""Write the log lines of jobs; the logger is `django_pgqueue.worker`.
+"""Write one log line per transition of a job, on the logger `django_pgqueue.worker`.
 
-The engine calls `write()` at each transition, through `worker.events`. The lines do not depend on the application's
-receivers. Every record carries job_id, task, queue, attempt and, once the job ran, duration_ms; it never carries an
-argument or a result. `enable()` chooses once, at the worker's start, which transitions get a line, because a line costs
-more than a small job.
+`worker.completion.events` calls `write()` at each transition. The lines do not depend on the application's signal
+receivers. Every record carries `job_id`, `task`, `queue`, `attempt` and, once the job ran, `duration_ms`. A record
+never carries an argument or a result. `enable()` decides once, when the worker starts, which transitions are logged,
+because writing a line costs more than running a small job.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ Line = Callable[[str | None, dict[str, Any]], None]
 
 
 def enable() -> None:
-    """Start to write log lines, in this process and its forks, for the levels that are enabled now."""
+    """Start logging in this process and its forks. Only the levels that are enabled now are logged."""
     _enabled.clear()
     _enabled.update({signal: line for signal, (level, line) in LINES.items() if logger.isEnabledFor(level)})
 
 
 def disable() -> None:
-    """Write no more lines."""
+    """Stop logging transitions in this process."""
     _enabled.clear()
 
 
 def is_enabled_for(signal: TaskSignal) -> bool:
-    """Return whether this transition gets a line."""
+    """Return whether this transition is logged."""
     return signal in _enabled
 
 
 def write(signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
-    """Write the line of a transition, if it gets one; `about` are the arguments of its signal."""
+    """Write the line of a transition if that is enabled; `about` holds the arguments of its signal."""
     line = _enabled.get(signal)
     if line is not None:
         line(task_name, about)
@@ -74,10 +74,10 @@ def _cancelled(task_name: str | None, about: dict[str, Any]) -> None:
 
 def _failed(task_name: str | None, about: dict[str, Any]) -> None:
     retry_seconds, exception = about.get("retry_seconds"), about.get("exception")
-    if exception is None:  # a crash: whoever saw it has logged it
+    if exception is None:  # a crash: the process that detected it has logged it
         return
     logger.warning(
-        "job %s (%s) failed at attempt %s with %s; again in %.0f s",
+        "job %s (%s) failed at attempt %s with %s; retrying in %.0f s",
         about["job_id"],
         in_words(task_name),
         about["attempt"],

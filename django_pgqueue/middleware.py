@@ -1,14 +1,17 @@
-"""`PGQUEUE["MIDDLEWARE"]`: what a project wants done before each enqueue and around each run.
+"""Middleware: application code that runs before each enqueue and around each execution.
 
-A middleware is a class without arguments, with one or more of these:
+`PGQUEUE["MIDDLEWARE"]` lists the classes. A middleware class takes no arguments and has one or more of these methods:
 
-* `enqueue(self, call)`, called before anything is written, may read the call and change `call.headers`;
-* `run(self, context)` returns a context manager that the task's function runs in;
-* `arun(self, context)` returns an asynchronous one, used instead of `run()` for coroutine tasks.
+* `enqueue(self, call)` is called before anything is written. It can read the `Call` and change `call.headers`.
+* `run(self, context)` returns a context manager. The task's function runs inside it.
+* `arun(self, context)` returns an asynchronous context manager. It replaces `run()` for coroutine tasks.
 
-Context managers rather than a `next()` to call: none can forget to call it, call it twice, or return something else.
-What the function returned or raised is noted inside of all of them, so a middleware changes how an attempt ends only
-by raising something itself. With an empty list nothing of this is entered.
+`enqueue()` and the schedules call `headers_of()`. The worker calls `run_inside()` or `arun_inside()` for each attempt.
+If the setting is empty, the worker calls the task's function directly.
+
+The interface uses context managers instead of a `next()` function, because a middleware could forget to call `next()`,
+call it twice or return a different value. This module records the function's result inside all middleware. A middleware
+can therefore change how an attempt ends only by raising an exception.
 """
 
 from __future__ import annotations
@@ -36,19 +39,26 @@ HOOKS: Final = ("enqueue", "run", "arun")
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """What is about to be enqueued: one job, or all of one `enqueue_many()`."""
+    """Argument of a middleware's `enqueue()`: one `enqueue()` call, or one `enqueue_many()` call with all its jobs.
+
+    Example::
+
+        class TenantMiddleware:
+            def enqueue(self, call: Call) -> None:
+                call.headers["tenant"] = current_tenant()
+    """
 
     task: Task[Any, Any]
-    """With what `using()` has changed."""
+    """The task, with the options set by `using()`."""
     database: str
-    """Alias of the database that the jobs go to."""
+    """Alias of the database that the jobs are added to."""
     headers: dict[str, Any]
-    """What the jobs will carry: names to strings, numbers, booleans or None; to be changed in place."""
+    """Headers of the new jobs: names with a string, number, boolean or None. Change this dict in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The hooks of all middleware, in the order of the list."""
+    """The methods of all middleware, in the order of the setting."""
 
     enqueue: tuple[Callable[[Call], Any], ...] = ()
     run: tuple[Callable[[TaskContext], AbstractContextManager[Any]], ...] = ()
@@ -57,50 +67,55 @@ class Chain:
 
 @cache
 def chain() -> Chain:
-    """Return the project's middleware, made at the first call in each process and kept.
+    """Return the project's middleware. The first call in each process creates the instances.
 
-    Raises `ImproperlyConfigured` for a path that leads nowhere, or to something of another shape.
+    Raises:
+        ImproperlyConfigured: A path cannot be imported, or its object is not a valid middleware class.
     """
-    made = [_made(path) for path in get_settings().MIDDLEWARE]
+    instances = [_instantiate(path) for path in get_settings().MIDDLEWARE]
     return Chain(
-        enqueue=tuple(one.enqueue for one in made if hasattr(one, "enqueue")),
-        run=tuple(one.run for one in made if hasattr(one, "run")),
-        arun=tuple(getattr(one, "arun", None) or one.run for one in made if hasattr(one, "run")),
+        enqueue=tuple(instance.enqueue for instance in instances if hasattr(instance, "enqueue")),
+        run=tuple(instance.run for instance in instances if hasattr(instance, "run")),
+        arun=tuple(
+            getattr(instance, "arun", None) or instance.run for instance in instances if hasattr(instance, "run")
+        ),
     )
 
 
-def _forget(*, setting: str, **kwargs: object) -> None:
+def _clear_cache(*, setting: str, **kwargs: object) -> None:
     if setting == "PGQUEUE":
         chain.cache_clear()
 
 
-setting_changed.connect(_forget)
+setting_changed.connect(_clear_cache)
 
 
-def _made(path: str) -> Any:
+def _instantiate(path: str) -> Any:
     try:
-        kind = registry.imported(path)
+        middleware_class = registry.imported(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise ImproperlyConfigured(
             f"PGQUEUE['MIDDLEWARE'] names {path!r}, which cannot be imported: {error}"
         ) from error
-    for wrong in _wrong_shape(kind):
-        raise ImproperlyConfigured(f"PGQUEUE['MIDDLEWARE'] names {path!r}: {wrong}")
+    for problem in _class_problems(middleware_class):
+        raise ImproperlyConfigured(f"PGQUEUE['MIDDLEWARE'] names {path!r}: {problem}")
     try:
-        return kind()
+        return middleware_class()
     except Exception as error:
-        raise ImproperlyConfigured(f"PGQUEUE['MIDDLEWARE'] names {path!r}, which cannot be made: {error!r}") from error
+        raise ImproperlyConfigured(
+            f"PGQUEUE['MIDDLEWARE'] names {path!r}, which cannot be instantiated: {error!r}"
+        ) from error
 
 
-def _wrong_shape(kind: Any) -> Iterator[str]:
-    if not isinstance(kind, type):
+def _class_problems(middleware_class: Any) -> Iterator[str]:
+    if not isinstance(middleware_class, type):
         yield "it must be a class"
         return
-    hooks = {name: hook for name in HOOKS if (hook := getattr(kind, name, None)) is not None}
+    hooks = {name: hook for name in HOOKS if (hook := getattr(middleware_class, name, None)) is not None}
     if not hooks:
         yield f"it must have at least one of the methods {', '.join(HOOKS)}"
     if "arun" in hooks and "run" not in hooks:
-        yield "it has arun() for coroutine tasks, and no run() for the others"
+        yield "it has arun() for coroutine tasks but no run() for other tasks: add run()"
     for name, hook in hooks.items():
         if not callable(hook):
             yield f"its {name} must be a method"
@@ -109,7 +124,7 @@ def _wrong_shape(kind: Any) -> Iterator[str]:
 
 
 WRONG_FUNCTION: Final = {
-    "enqueue": "its enqueue() must be a plain method: it is called, and not waited for",
+    "enqueue": "its enqueue() must be a plain method, not a coroutine or generator function",
     "run": "its run() must return a context manager: decorate a generator function with contextlib.contextmanager",
     "arun": "its arun() must return an asynchronous context manager: decorate an asynchronous generator function with "
     "contextlib.asynccontextmanager",
@@ -117,7 +132,12 @@ WRONG_FUNCTION: Final = {
 
 
 def headers_of(task: Task[Any, Any], database: str) -> dict[str, Any]:
-    """Return the headers of a call: those of `using()`, and what the middleware makes of them."""
+    """Return the headers of a call: those set by `using()`, as changed by the middleware.
+
+    Raises:
+        ImproperlyConfigured: As `chain()`.
+        Exception: Any error that a middleware raises to refuse the call. Nothing is written yet.
+    """
     headers = dict(task.headers or {})
     if hooks := chain().enqueue:
         call = Call(task=task, database=database, headers=headers)
@@ -128,9 +148,11 @@ def headers_of(task: Task[Any, Any], database: str) -> dict[str, Any]:
 
 
 def run_inside(context: TaskContext, function: Callable[[], Any]) -> Any:
-    """Call a function inside of the middleware; what that raises is raised, what it swallows is raised all the same.
+    """Call a function inside the middleware and return its value.
 
-    What the worker itself throws in, and `LeaseLost`, nothing takes the place of.
+    An exception that a middleware raises replaces the function's exception. If the middleware suppresses the function's
+    exception, this raises it again. No middleware can replace `LeaseLost`, or an exception with which the worker stops
+    a task.
     """
     value: Any = None
     ended_by: BaseException | None = None
@@ -144,14 +166,17 @@ def run_inside(context: TaskContext, function: Callable[[], Any]) -> Any:
             except BaseException as error:
                 ended_by = error
                 raise
-    except Exception as error:  # noqa: BLE001 -- raised again, unless it must not count
+    except Exception as error:  # noqa: BLE001 -- _raise_final() raises it or the function's exception
         raised = error
-    _raise_what_counts(ended_by, raised)
+    _raise_final(ended_by, raised)
     return value
 
 
 async def arun_inside(context: TaskContext, function: Callable[[], Awaitable[Any]]) -> Any:
-    """Do the same for a coroutine; a middleware without `arun()` is entered and left by its `run()`, on the loop."""
+    """Await a coroutine function inside the middleware and return its value, like `run_inside()`.
+
+    For a middleware without `arun()`, this enters and exits the context manager of `run()` on the event loop.
+    """
     value: Any = None
     ended_by: BaseException | None = None
     raised: Exception | None = None
@@ -168,16 +193,18 @@ async def arun_inside(context: TaskContext, function: Callable[[], Awaitable[Any
             except BaseException as error:
                 ended_by = error
                 raise
-    except Exception as error:  # noqa: BLE001 -- as above
+    except Exception as error:  # noqa: BLE001 -- as in run_inside()
         raised = error
-    _raise_what_counts(ended_by, raised)
+    _raise_final(ended_by, raised)
     return value
 
 
-def _raise_what_counts(ended_by: BaseException | None, raised: Exception | None) -> None:
-    """Raise what ended the innermost call if all the middleware swallowed it, or if nothing may take its place.
+def _raise_final(ended_by: BaseException | None, raised: Exception | None) -> None:
+    """Raise the exception that the attempt ends with, if there is one.
 
-    The worker's own word is that: the lease is lost, the time is over, a coroutine is cancelled.
+    `ended_by` is the exception of the function, or of a middleware on entry. `raised` is the exception that left the
+    outermost middleware, and normally the one to raise. `ended_by` is raised in two cases: the middleware suppressed
+    it, or the worker stopped the task with it (lease lost, timeout exceeded, coroutine cancelled).
     """
     is_final = isinstance(ended_by, LeaseLost) or not isinstance(ended_by, Exception)
     if ended_by is not None and (raised is None or is_final):

@@ -1,8 +1,12 @@
-"""Operations for this package's migrations, which run while workers work and applications enqueue.
+"""Migration operations that work while workers run jobs and applications enqueue.
 
-`ALTER TABLE` takes its table for itself. Behind a long transaction it waits, and everybody who comes later waits behind
-it. `LockTable`, first in a migration, gets the lock without that; `BuildIndex` needs none. docs/deploys.md has the
-rules, and tests/test_migrations.py holds every migration to them.
+This package's migrations use them. They protect the other sessions: no session waits longer than `LOCK_WAIT_SECONDS`
+behind a migration that waits for a lock.
+
+`ALTER TABLE` needs an exclusive lock on its table. Behind a long transaction it waits for that lock, and every later
+session waits behind it. `LockTable`, as the first operation of a migration, gets the lock without that queue;
+`BuildIndex` needs no such lock. docs/production/upgrading.md has the rules, and tests/test_migrations.py checks every
+migration against them.
 """
 
 from __future__ import annotations
@@ -25,12 +29,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_pgqueue.migrations")
 
 LOCK_WAIT_SECONDS: Final = 1.2
-"""How long others may have to wait behind one try. Over PostgreSQL's `deadlock_timeout`, 1 s, after which an autovacuum
-that is in the way gives up."""
+"""How long other sessions may wait behind one attempt. It is longer than PostgreSQL's `deadlock_timeout` of 1 s, after
+which an autovacuum that blocks the lock is cancelled."""
 PAUSE_SECONDS: Final = 2.0
-"""Between two tries, for what had to wait."""
+"""Time between two attempts, in which the waiting sessions continue."""
 PATIENCE_SECONDS: Final = 600.0
-"""Then the migration fails, with nothing changed: a transaction as long as that is somebody's mistake, or a dump."""
+"""After this time the migration fails with nothing changed. A transaction open for so long is a mistake or a dump."""
 
 LOCKS: Final = {
     "job": "LOCK TABLE pgqueue_job IN ACCESS EXCLUSIVE MODE",
@@ -46,11 +50,11 @@ CREATE UNIQUE INDEX CONCURRENTLY "pgqueue_job_unique" ON "pgqueue_job" ("task_na
 WHERE ("unique_key" IS NOT NULL AND ("state" = 'ready' OR ("state" = 'running' AND "unique_ready_only" IS NULL)))
 """,
 }
-"""As Django would make them, but for CONCURRENTLY."""
+"""The statements that Django would generate, plus CONCURRENTLY."""
 DROPPED_INDEXES: Final = {
     "execution.job": 'DROP INDEX CONCURRENTLY IF EXISTS "pgqueue_execution_job_id_8443aa2e"',
 }
-"""By the names that Django has given them."""
+"""The indexes have the names that Django generated."""
 HOLDER: Final = """
 /* pgqueue:lock_holder */
 SELECT activity.pid, activity.application_name, extract(epoch FROM clock_timestamp() - activity.xact_start)::float8
@@ -70,20 +74,21 @@ SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%(name)s)
 
 
 class LockTable(Operation):
-    """Take the table of one model for this migration, trying again and again rather than waiting in line for long.
+    """Lock the table of one model for a migration, with short repeated attempts instead of one long wait.
 
-    The first operation of an atomic migration that changes this table, and only this one: nothing is held while it
-    waits, so it can be part of no deadlock. Raises `OperationalError` after ten minutes, naming who holds the table.
-    On a database that is not PostgreSQL, or that a router keeps the model away from, it does nothing.
+    It must be the first operation of an atomic migration that changes this table and no other. The migration then holds
+    no other lock while it waits, so it cannot be part of a deadlock. Raises `OperationalError` after ten minutes; the
+    message names the session that blocks the lock. It does nothing on a database that is not PostgreSQL, or if a router
+    does not allow the model there.
     """
 
     def __init__(self, model_name: str) -> None:
         if model_name not in LOCKS:
-            raise ValueError(f"LockTable is for {', '.join(LOCKS)}, not {model_name!r}")
+            raise ValueError(f"LockTable cannot lock {model_name!r}: use one of {', '.join(LOCKS)}")
         self.model_name = model_name
 
     def state_forwards(self, app_label: str, state: ProjectState) -> None:
-        """Leave the models as they are."""
+        """Do nothing: the models do not change."""
 
     def database_forwards(
         self,
@@ -92,7 +97,7 @@ class LockTable(Operation):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        """Take the lock; it is held until the migration's transaction ends."""
+        """Take the lock. It lasts until the migration's transaction ends."""
         connection = schema_editor.connection
         model = to_state.apps.get_model(app_label, self.model_name)
         if connection.vendor != "postgresql" or not self.allow_migrate_model(connection.alias, model):
@@ -100,24 +105,26 @@ class LockTable(Operation):
         if schema_editor.collect_sql:
             schema_editor.execute(LOCKS[self.model_name])
         elif not connection.in_atomic_block:
-            raise NotSupportedError("LockTable needs the transaction of an atomic migration, which ends the lock.")
+            raise NotSupportedError(
+                "LockTable needs an atomic migration, because the end of its transaction releases the lock."
+            )
         else:
             take_table(connection, self.model_name)
 
     def database_backwards(self, *args: Any) -> None:
-        """Nothing: backwards this comes last, when the locks are held already."""
+        """Do nothing: in reverse this operation is the last one, and the table is locked by then."""
 
     def describe(self) -> str:
-        """Return what `migrate --plan` shows."""
+        """Return the text for `migrate --plan`."""
         return f"Lock the table of {self.model_name}"
 
 
 class BuildIndex(AddIndexConcurrently):
-    """Django's `AddIndexConcurrently`, in a migration of its own with `atomic = False`, that can be run again.
+    """Build an index without blocking writers, like Django's `AddIndexConcurrently`, in a way that can be repeated.
 
-    What a build that was broken off has left behind, an invalid index, is removed first; an index that is complete,
-    because only the record of the migration is missing, is left alone. On a database that is not PostgreSQL it is a
-    plain `AddIndex`.
+    It needs a migration of its own with `atomic = False`. It first removes the invalid index that an interrupted build
+    leaves behind. It keeps a valid index, which exists if the migration was interrupted before it was recorded. On a
+    database that is not PostgreSQL it is a plain `AddIndex`.
     """
 
     def database_forwards(
@@ -127,7 +134,7 @@ class BuildIndex(AddIndexConcurrently):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        """Build the index; readers and writers go on meanwhile."""
+        """Build the index while readers and writers continue."""
         model = to_state.apps.get_model(app_label, self.model_name)
         connection = schema_editor.connection
         if not self.allow_migrate_model(connection.alias, model):
@@ -143,7 +150,7 @@ class BuildIndex(AddIndexConcurrently):
 
 
 class BuildUniqueIndex(AddConstraint):
-    """Django's `AddConstraint` for a `UniqueConstraint` with a condition, built without a lock, as by `BuildIndex`."""
+    """Add a `UniqueConstraint` with a condition without blocking writers, with the rules of `BuildIndex`."""
 
     def database_forwards(
         self,
@@ -152,7 +159,7 @@ class BuildUniqueIndex(AddConstraint):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        """Build the index; readers and writers go on meanwhile."""
+        """Build the index while readers and writers continue."""
         model = to_state.apps.get_model(app_label, self.model_name)
         connection = schema_editor.connection
         if connection.vendor != "postgresql" or not self.allow_migrate_model(connection.alias, model):
@@ -165,14 +172,14 @@ class BuildUniqueIndex(AddConstraint):
             schema_editor.execute(UNIQUE_INDEXES[self.constraint.name])
 
     def describe(self) -> str:
-        """Return what `migrate --plan` shows."""
-        return f"Build the unique index {self.constraint.name} of {self.model_name} beside the others' work"
+        """Return the text for `migrate --plan`."""
+        return f"Build the unique index {self.constraint.name} of {self.model_name} concurrently"
 
 
 class DropColumnIndex(AlterField):
-    """Drop the index that Django made for a foreign key, without a lock: the field gets `db_index=False`.
+    """Drop the index that Django created for a foreign key, without blocking writers: the field gets `db_index=False`.
 
-    Belongs after the `BuildIndex` of the index that takes its place. It can be run again.
+    Use it after the `BuildIndex` of the index that replaces it. It can be run again.
     """
 
     def database_forwards(
@@ -182,7 +189,7 @@ class DropColumnIndex(AlterField):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        """Drop the index; readers and writers go on meanwhile."""
+        """Drop the index while readers and writers continue."""
         model = from_state.apps.get_model(app_label, self.model_name)
         connection = schema_editor.connection
         if connection.vendor != "postgresql" or not self.allow_migrate_model(connection.alias, model):
@@ -191,27 +198,29 @@ class DropColumnIndex(AlterField):
         schema_editor.execute(DROPPED_INDEXES[f"{self.model_name}.{self.name}"])
 
     def describe(self) -> str:
-        """Return what `migrate --plan` shows."""
-        return f"Drop the index of {self.name} of {self.model_name} beside the others' work"
+        """Return the text for `migrate --plan`."""
+        return f"Drop the index of {self.name} of {self.model_name} concurrently"
 
 
 def take_table(connection: BaseDatabaseWrapper, model_name: str) -> None:
-    """Lock the table of one model for the transaction that is open; see `LockTable`."""
+    """Lock the table of one model until the open transaction ends; see `LockTable`."""
     table = f"pgqueue_{model_name}"
     deadline = time.monotonic() + PATIENCE_SECONDS
-    said = ""
-    while not _try(connection, LOCKS[model_name]):
+    logged = ""
+    while not _try_lock(connection, LOCKS[model_name]):
         holder = _holder(connection, table)
         if time.monotonic() > deadline:
-            raise OperationalError(f"{table} was not to be had in 10 minutes, held by {holder}: nothing was changed")
-        if holder != said:
-            logger.warning("%s is held by %s: trying again until it is free", table, holder)
-            said = holder
+            raise OperationalError(
+                f"{table} could not be locked within 10 minutes, blocked by {holder}: nothing was changed"
+            )
+        if holder != logged:
+            logger.warning("%s is locked by %s: retrying until it is free", table, holder)
+            logged = holder
         time.sleep(PAUSE_SECONDS)
 
 
-def _try(connection: BaseDatabaseWrapper, lock: str) -> bool:
-    """Say whether the lock was got in time; if not, the savepoint's end takes the request out of everybody's way."""
+def _try_lock(connection: BaseDatabaseWrapper, lock: str) -> bool:
+    """Return whether the lock was acquired in time. If not, the end of the savepoint withdraws the request."""
     try:
         with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{LOCK_WAIT_SECONDS * 1000:.0f}ms"])
@@ -224,19 +233,19 @@ def _try(connection: BaseDatabaseWrapper, lock: str) -> bool:
 
 
 def _holder(connection: BaseDatabaseWrapper, table: str) -> str:
-    """Return who has held the table for longest: it may be gone by now."""
+    """Return a description of the session with the oldest transaction that locks the table."""
     with connection.cursor() as cursor:
         cursor.execute(HOLDER, {"table": table})
         found = cursor.fetchone()
     if found is None:
-        return "a transaction that has ended since"
+        return "a transaction that has ended in the meantime"
     pid, application, seconds = found
     since = "" if seconds is None else f", in a transaction for {seconds:.0f} s"
     return f"process {pid} ({application or 'without application_name'}{since})"
 
 
 def _is_valid(connection: BaseDatabaseWrapper, index_name: str) -> bool | None:
-    """Say whether an index is complete; None if there is none of that name."""
+    """Return whether an index is complete; None if there is no index of that name."""
     with connection.cursor() as cursor:
         cursor.execute(INDEX_IS_VALID, {"name": index_name})
         found = cursor.fetchone()

@@ -1,4 +1,8 @@
-"""How far a job has come: what a task notes, checked, and what is read back."""
+"""Progress of a job: the value type, and the check of what a task reports.
+
+`TaskContext.progress()` checks a task's values here before the worker stores them. `Job.progress` and
+`TaskContext.last_progress()` return the stored values. PostgreSQL can store everything that `checked()` returns.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,18 @@ from numbers import Real
 from typing import Any, Final, NamedTuple
 
 MESSAGE_LENGTH: Final = 200
-"""Characters of a message that are kept."""
+"""Maximum length of a stored message, in characters. Longer messages are cut."""
 
 
 class Progress(NamedTuple):
-    """So many of so many, in whatever unit the task counts, and when that was noted (None: not yet written)."""
+    """Progress of a job as its task reported it.
+
+    Attributes:
+        done: Amount of work done, in the task's own unit.
+        total: Total amount of work in the same unit, or None if unknown.
+        message: Short text, at most 200 characters.
+        at: Time of the report, or None if it is not written to the database yet.
+    """
 
     done: float
     total: float | None = None
@@ -21,16 +32,24 @@ class Progress(NamedTuple):
 
     @property
     def fraction(self) -> float | None:
-        """From 0 to 1; None without a total, or where the row holds no number of which there is one."""
+        """Completed fraction, from 0 to 1.
+
+        None without a total, or if the stored numbers have no fraction: `total` is not positive and finite, or `done`
+        is NaN.
+        """
         if self.total is None or not self.total > 0 or not math.isfinite(self.total) or math.isnan(self.done):
             return None
         return min(1.0, max(0.0, self.done / self.total))
 
 
 def checked(done: Any, total: Any = None, message: Any = "") -> Progress:
-    """Return what a task notes as it is stored; the message is cut, and what PostgreSQL cannot store replaced.
+    """Return a task's report in the form in which it is stored.
 
-    Raises `TypeError` for what is no number, `ValueError` for one that is negative or not finite.
+    The message is cut to `MESSAGE_LENGTH`. Characters that PostgreSQL cannot store are replaced.
+
+    Raises:
+        TypeError: `done` or `total` is not a number.
+        ValueError: `done` or `total` is negative or not finite.
     """
     text = str(message)[:MESSAGE_LENGTH].replace("\x00", "\ufffd")
     if not text.isascii():
@@ -46,5 +65,5 @@ def _number(value: Any, name: str) -> float:
     except OverflowError:
         number = math.inf
     if not 0 <= number < math.inf:
-        raise ValueError(f"progress: {name} must be a finite number of at least 0")
+        raise ValueError(f"progress: {name} must be a finite number of at least 0, not {number}")
     return number

@@ -1,6 +1,10 @@
-"""The registry of tasks, and where a worker looks for them.
+"""The registry of tasks, and the list of modules in which workers find tasks.
 
-A row's `task_name` is a key into the registry and nothing more: no code is ever imported because a row names it.
+`@task` registers tasks. `enqueue()`, the worker and the admin look them up by name. `PgQueueConfig.ready()` imports all
+tasks modules when a process starts.
+
+A row's `task_name` is only a key into the registry. No code is ever imported because a row contains its name, so write
+access to the rows does not allow anyone to import code.
 """
 
 from __future__ import annotations
@@ -22,85 +26,108 @@ if TYPE_CHECKING:
 
 _tasks: dict[str, Task[Any, Any]] = {}
 _set_up: set[str] = set()
-"""Modules with tasks that were imported while Django was set up: a worker's set-up imports them as well."""
+"""Modules with tasks that were imported during `django.setup()`. Workers run the same setup and import them too."""
 
 
 def register(task: Task[Any, Any]) -> None:
-    """Make a task known by its name and its aliases.
+    """Register a task under its name and its aliases.
 
-    A module that is loaded again replaces its tasks. Raises `InvalidTask` if another function has one of the names.
+    A module that is loaded again replaces its own tasks.
+
+    Raises:
+        InvalidTask: A task with another function already has one of the names.
     """
-    for name in (task.name, *task.aliases):
-        holder = _tasks.get(name)
-        if holder is not None and holder.module_path != task.module_path:
+    names = (task.name, *task.aliases)
+    for name in names:
+        existing = _tasks.get(name)
+        if existing is not None and existing.module_path != task.module_path:
             raise InvalidTask(
-                f"{task.module_path} and {holder.module_path} are both named {name!r}: give one of them name=…"
+                f"{task.module_path} and {existing.module_path} are both named {name!r}: "
+                "pass another name= to one of them"
             )
-        _tasks[name] = task
+    _tasks.update(dict.fromkeys(names, task))
     if apps.loading and not apps.ready:
         _set_up.add(task.func.__module__)
 
 
 def get(name: str) -> Task[Any, Any] | None:
-    """Return the task of that name or alias, or None if this process knows none."""
+    """Return the task with this name or alias, or None if this process has no such task."""
     return _tasks.get(name)
 
 
 def names_of(name: str) -> tuple[str, ...]:
-    """Return all names that jobs of a task may have, its present one first; the one given, if it is not known here."""
+    """Return every name that the jobs of a task can have, its current name first.
+
+    If this process does not know the task, return only the given name.
+    """
     task = _tasks.get(name)
     return (name,) if task is None else (task.name, *task.aliases)
 
 
 def in_words(name: str | None) -> str:
-    """Return a row's `task_name` as it can stand in a log line: whoever may write rows shall not write lines."""
+    """Return a row's `task_name` in a form that is safe in a log line.
+
+    Names with non-printable characters are escaped. Otherwise a row with a newline in its name could forge log lines.
+    """
     return name if name is not None and name.isprintable() else repr(name)
 
 
 def all_tasks() -> list[Task[Any, Any]]:
-    """Return every registered task once, by name."""
+    """Return every registered task once, sorted by name."""
     return sorted({task.name: task for task in _tasks.values()}.values(), key=lambda task: task.name)
 
 
 def task_modules() -> list[str]:
-    """Return the modules a worker imports; what lies below one of them it imports too."""
-    listed = getattr(django_settings, "PGQUEUE", {})
-    extra = listed.get("TASK_MODULES", ()) if isinstance(listed, dict) else ()
-    if not isinstance(extra, list | tuple):  # the system check says so: reading it wrong here would be in its way
+    """Return the modules that a worker imports. It also imports all modules below them."""
+    given = getattr(django_settings, "PGQUEUE", {})
+    extra = given.get("TASK_MODULES", ()) if isinstance(given, dict) else ()
+    if not isinstance(extra, list | tuple):  # an error here would keep system check pgqueue.E001 from reporting it
         extra = ()
     return [f"{config.name}.tasks" for config in apps.get_app_configs()] + list(extra)
 
 
 def is_found_by_workers(module: str) -> bool:
-    """Say whether a worker imports this module, so that it knows the tasks in it."""
+    """Return whether workers import this module, and so know the tasks in it."""
     return module in _set_up or any(module == root or module.startswith(f"{root}.") for root in task_modules())
 
 
 def not_found(task: Task[Any, Any]) -> str:
-    """Return the sentence for a task that no worker would find."""
+    """Return the error message for a task that no worker would find."""
     return (
-        f"no worker would find {task.name}: workers import <app>.tasks of each installed app, and what is below it. "
+        f"no worker would find {task.name}: workers import <app>.tasks of each installed app and the modules below it. "
         f"Move the task there, or add {task.func.__module__!r} to PGQUEUE['TASK_MODULES']."
     )
 
 
 def imported(path: str) -> Any:
-    """Return what a dotted path in the settings leads to; raises what its import raises, or `AttributeError`."""
+    """Return the object at a dotted path from the settings.
+
+    Raises:
+        AttributeError: The module has no such name.
+        ValueError: `path` has no module part.
+        Exception: Any error that the import raises.
+    """
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
 
 
 def import_task_modules() -> None:
-    """Import `<app>.tasks` of every app, `PGQUEUE["TASK_MODULES"]`, and all that is below them.
+    """Import `<app>.tasks` of every app, the modules in `PGQUEUE["TASK_MODULES"]`, and all modules below them.
 
-    An error in one of them passes through: a worker that lacks tasks is worse than one that does not start.
+    Import errors are not caught, because a worker that lacks tasks is worse than a worker that does not start.
+
+    Raises:
+        ImproperlyConfigured: `PGQUEUE["TASK_MODULES"]` names a module that does not exist.
+        Exception: Any error that a module raises during its import.
     """
-    with_tasks = [c for c in apps.get_app_configs() if c.module and module_has_submodule(c.module, "tasks")]
-    own = {f"{config.name}.tasks" for config in apps.get_app_configs()}
-    for name in [f"{c.name}.tasks" for c in with_tasks] + [n for n in task_modules() if n not in own]:
+    configs = list(apps.get_app_configs())
+    with_tasks = [config for config in configs if config.module and module_has_submodule(config.module, "tasks")]
+    app_modules = {f"{config.name}.tasks" for config in configs}
+    extra = [name for name in task_modules() if name not in app_modules]
+    for name in [f"{config.name}.tasks" for config in with_tasks] + extra:
         _import(name)
-        for below in _modules_below(name):
-            importlib.import_module(below)
+        for submodule in _modules_below(name):
+            importlib.import_module(submodule)
 
 
 def _import(name: str) -> None:
@@ -109,7 +136,9 @@ def _import(name: str) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
-        raise ImproperlyConfigured(f"PGQUEUE['TASK_MODULES'] names {name!r}, and there is no {error.name!r}") from None
+        raise ImproperlyConfigured(
+            f"PGQUEUE['TASK_MODULES'] names {name!r}, but there is no module {error.name!r}"
+        ) from None
 
 
 def _modules_below(name: str) -> Iterator[str]:

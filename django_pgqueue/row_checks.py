@@ -1,7 +1,7 @@
-"""The migration operation that adds CHECK constraints to tables that have rows, while workers work.
+"""The migration operation that adds CHECK constraints to tables with rows while workers run.
 
-Used by this package's migrations alone. It protects the other sessions: no table is locked for longer than an instant,
-and no row that an earlier release could write is refused. docs/deploys.md has the rules for migrations.
+Only this package's migrations use it. It protects the other sessions: no table is locked for longer than an instant,
+and no row that an earlier release could write is refused. docs/production/upgrading.md has the rules for migrations.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 
 class AddRowChecks(Operation):
-    """Add the checks of one or more tables that have rows, in a migration of its own with `atomic = False`.
+    """Add the checks of one or more tables that have rows.
 
-    For each table: repair the rows that break the checks, add the checks as NOT VALID under a lock of an instant, and
-    validate them while readers and writers go on. It can be run again: what is there already is left alone.
+    It needs a migration of its own with `atomic = False`. For each table it repairs the rows that break the checks,
+    adds the checks as NOT VALID under a short lock, and validates them while readers and writers continue. It can be
+    run again: it skips existing checks.
     """
 
     def __init__(self, checks: dict[str, list[CheckConstraint]]) -> None:
@@ -60,7 +61,7 @@ class AddRowChecks(Operation):
                 repair_rows(connection, model_name)
             self._add(app_label, schema_editor, (from_state, to_state), model_name)
             if not schema_editor.collect_sql:
-                repair_rows(connection, model_name)  # what was written between the first repair and the lock
+                repair_rows(connection, model_name)  # rows written between the first repair and the lock
             for constraint in constraints:
                 validate = ValidateConstraint(model_name, constraint.name)
                 validate.database_forwards(app_label, schema_editor, from_state, to_state)
@@ -72,17 +73,17 @@ class AddRowChecks(Operation):
         states: tuple[ProjectState, ProjectState],
         model_name: str,
     ) -> None:
-        """Add what is missing, not validated; a migration that broke off has left some of it."""
+        """Add the missing checks without validating them. An interrupted migration has left some of them."""
         connection, constraints = schema_editor.connection, self.checks[model_name]
-        found = set() if schema_editor.collect_sql else _constraints(connection, f"pgqueue_{model_name}")
-        missing = [AddConstraintNotValid(model_name, one) for one in constraints if one.name not in found]
+        existing = set() if schema_editor.collect_sql else _constraints(connection, f"pgqueue_{model_name}")
+        missing = [AddConstraintNotValid(model_name, check) for check in constraints if check.name not in existing]
         if not missing:
             return
         with nullcontext() if schema_editor.collect_sql else transaction.atomic(using=connection.alias):
             if not schema_editor.collect_sql:
                 take_table(connection, model_name)
-            for one in missing:
-                one.database_forwards(app_label, schema_editor, *states)
+            for operation in missing:
+                operation.database_forwards(app_label, schema_editor, *states)
 
     def database_backwards(
         self,
@@ -99,11 +100,12 @@ class AddRowChecks(Operation):
                     schema_editor.remove_constraint(model, constraint)
 
     def describe(self) -> str:
-        """Return what `migrate --plan` shows."""
-        return f"Check the rows of {', '.join(self.checks)}"
+        """Return the text for `migrate --plan`."""
+        return f"Add row checks to {', '.join(self.checks)}"
 
 
 def _constraints(connection: BaseDatabaseWrapper, table: str) -> set[str]:
+    """Return the names of the constraints that a table has."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT conname FROM pg_constraint WHERE conrelid = to_regclass(%s)", [table])
         return {row[0] for row in cursor.fetchall()}

@@ -1,4 +1,8 @@
-"""What the server behind an alias is: migrated, writable, and of which timeline."""
+"""Check the server behind a database alias: its migrations, whether it is writable, and its timeline.
+
+The worker calls it at startup, and each time a connection is opened. It protects against an old primary that comes back
+after a failover: a process that has worked on the new primary refuses the old one.
+"""
 
 from __future__ import annotations
 
@@ -14,54 +18,57 @@ _promotions: dict[str, bool] = {"end this process": False, "seen": False}
 
 
 def end_at_promotion() -> None:
-    """From now on refuse later timelines too: what this process holds was claimed on the one it knows.
+    """Make `refuse_an_old_primary()` refuse later timelines too, because this process has claims on the current one.
 
-    A standby that had not received the claims hands out the same ids again, and a report of this process would end
-    somebody else's execution.
+    A promoted standby that had not received the claims assigns the same ids again. A completion by this process would
+    then end another worker's execution.
     """
     _promotions["end this process"] = True
 
 
 def was_promoted() -> bool:
-    """Whether this process was to end at a promotion, and has met one."""
+    """Return whether this process called `end_at_promotion()` and has since connected to a promoted server."""
     return _promotions["seen"]
 
 
 def refuse_an_old_primary(connection: psycopg.Connection[Any], alias: str) -> None:
     """Raise `psycopg.OperationalError` if this process has worked on a later timeline than the server's.
 
-    Each promotion of a standby begins a new one. An old primary that comes back beside the new one accepts writes, and
-    a list of hosts may well lead to it first: half of this process's jobs would be finished here, and half there.
+    Each promotion of a standby starts a new timeline. An old primary that comes back beside the new one accepts writes,
+    and a list of hosts may lead to it first. Half of this process's jobs would then be completed on one server, half on
+    the other. Also raises, after `end_at_promotion()`, if the server's timeline is later.
     """
     try:
         [[timeline]] = connection.execute(TIMELINE).fetchall()
     except psycopg.DatabaseError:
         if connection.closed or connection.broken:
             raise
-        return  # a service that does not tell
+        return  # a hosted service that does not reveal its timeline
     if timeline is None:
         return
     known = _newest_timeline.get(alias, timeline)
     if timeline > known and _promotions["end this process"]:
         _promotions["seen"] = True
-        raise psycopg.OperationalError(f"the server of {alias!r} was promoted: this process ends, a new one takes over")
+        raise psycopg.OperationalError(
+            f"the server of {alias!r} was promoted: this process ends, a new one replaces it"
+        )
     newest = _newest_timeline[alias] = max(timeline, _newest_timeline.get(alias, ""))
     if timeline != newest:
         raise psycopg.OperationalError(
             f"the server of {alias!r} is on timeline {int(timeline, 16)}, and this process has worked on "
-            f"{int(newest, 16)}: an old primary has come back, and must be stopped (or restart this process)"
+            f"{int(newest, 16)}: an old primary is running again. Stop it, or restart this process"
         )
 
 
 def missing_migrations(alias: str) -> list[str]:
-    """Return the names of this package's migrations that the database lacks; raises what the database raises."""
+    """Return the names of this package's migrations that are not applied. Errors of the database pass through."""
     executor = MigrationExecutor(connections[alias])
     targets = executor.loader.graph.leaf_nodes("pgqueue")
     return [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(targets)]
 
 
 def is_read_only(alias: str) -> bool:
-    """Say whether a database accepts no writes: it is a standby, or told so; raises what the database raises."""
+    """Return whether a database is read-only: a standby, or configured so. Errors of the database pass through."""
     with connections[alias].cursor() as cursor:
         cursor.execute("SHOW transaction_read_only")
         return bool(cursor.fetchone()[0] == "on")

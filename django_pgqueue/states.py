@@ -1,7 +1,8 @@
-"""The state machine as data: states, outcomes of an execution, and every edge a job may take.
+"""The state machine as data: job states, execution outcomes, and every allowed transition.
 
-Nothing here moves a job: `lifecycle` does, and only it. A test runs every act in every state
-against `TRANSITIONS`, and another compares the drawing in docs/state_machine.md with it.
+`lifecycle` is the only module that changes a job's state. Models, the admin and the worker read the names from here.
+`tests/test_states.py` runs every transition in every state and compares the result with `TRANSITIONS`.
+`tests/test_docs.py` compares the diagram in docs/concepts/life_cycle.md with it.
 """
 
 from datetime import datetime
@@ -10,7 +11,10 @@ from typing import Final, NamedTuple
 
 
 class State(StrEnum):
-    """Where a job is. A job due later, or waiting for its retry, is `ready` with a later `run_after`."""
+    """State of a job.
+
+    A job that is due later, or that waits for its next attempt, is `ready` with a `run_after` in the future.
+    """
 
     READY = "ready"
     RUNNING = "running"
@@ -18,31 +22,31 @@ class State(StrEnum):
     DEAD = "dead"
     CANCELLED = "cancelled"
     WAITING = "waiting"
-    """Reserved for jobs that depend on others; no act leads to it yet."""
+    """Reserved for jobs that depend on other jobs. No transition leads to this state yet."""
 
 
 FINISHED: Final = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})
-"""States that only an operator's retry leaves, and that prune removes."""
+"""Final states. Only an operator's retry leaves them. Pruning deletes jobs in these states."""
 
 
 class Outcome(StrEnum):
-    """How an execution ended; an open execution has none."""
+    """How an execution ended. An open execution has no outcome."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CRASHED = "crashed"
-    """Its worker was lost: the supervisor saw it die, or its lease ran out."""
+    """Its worker was lost: the supervisor saw the process die, or the lease expired."""
     CANCELLED = "cancelled"
     RELEASED = "released"
-    """Given back, not counted as an attempt: a stopping worker, or a task it does not know."""
+    """The worker requeued the job without counting the attempt: it was stopping, or it does not know the task."""
     SNOOZED = "snoozed"
-    """Given back until later at the task's own wish, not counted as an attempt."""
+    """The task raised `Snooze`: the job was requeued for a later time, and the attempt was not counted."""
 
 
 class Seen(NamedTuple):
-    """A job as an operator saw it: an act changes the job only if it is still the same.
+    """The state of a job when an operator read it. A transition changes the job only if these values still match.
 
-    `retry` and `cancel` compare the state and `finished_at`; `run_now` compares the state and `run_after`.
+    `retry` and `cancel` compare `state` and `finished_at`. `run_now` compares `state` and `run_after`.
     """
 
     state: str
@@ -51,14 +55,17 @@ class Seen(NamedTuple):
 
 
 class Pausable(StrEnum):
-    """What can be paused: all jobs of a queue, or of a task. No state of a job: it waits as it did."""
+    """The kinds of things that an operator can pause: all jobs of a queue, or all jobs of a task.
+
+    A pause does not change the state of a job. Ready jobs stay ready until workers may claim them again.
+    """
 
     QUEUE = "queue"
     TASK = "task"
 
 
 class Act(StrEnum):
-    """What can be done to a job: one name for one function of `lifecycle`."""
+    """Name of a transition. Each one belongs to one function of `lifecycle`."""
 
     ENQUEUE = "enqueue"
     REPLACE = "replace"
@@ -83,7 +90,7 @@ class Act(StrEnum):
 
 
 GONE: Final = None
-"""The job's row does not exist: before enqueue, after prune."""
+"""The job has no row: it is not enqueued yet, or its row was deleted."""
 
 TRANSITIONS: Final[dict[State | None, dict[Act, frozenset[State | None]]]] = {
     GONE: {Act.ENQUEUE: frozenset({State.READY}), Act.FIRE: frozenset({State.READY})},
@@ -112,7 +119,7 @@ TRANSITIONS: Final[dict[State | None, dict[Act, frozenset[State | None]]]] = {
     State.DEAD: {Act.RETRY: frozenset({State.READY}), Act.PRUNE: frozenset({GONE})},
     State.CANCELLED: {Act.RETRY: frozenset({State.READY}), Act.PRUNE: frozenset({GONE})},
 }
-"""Every edge: for each state, the acts that move a job and the states it may reach.
+"""Allowed transitions by current state, each with the states that it can lead to.
 
-An act that is not listed for a state changes nothing there.
+A transition that is not listed for a state leaves a job in that state unchanged.
 """

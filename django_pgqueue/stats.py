@@ -1,7 +1,8 @@
-"""What there is, for people to look at: read-only statements, each bounded however many jobs there are.
+"""Read-only statistics about the jobs in a database, used by the admin's filters.
 
-The rules of `sql` hold here too: static text, named parameters with units, the database's clock. On a million rows
-`SELECT DISTINCT` takes 60 ms and more; a loose index scan, which jumps from one name to the next, 0.3 ms.
+The cost of each statement is bounded, however many jobs there are. The rules of `sql` apply here too: static text,
+named parameters with units, the database's clock. Names are read with a loose index scan, which jumps from one name to
+the next: on a million rows it takes 0.3 ms, `SELECT DISTINCT` at least 60 ms.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from typing import Final, NamedTuple
 from .db import Connection, execute
 
 NAMES_LIMIT: Final = 200
-"""Names of each kind that are read at most: nobody picks from a longer list."""
+"""Maximum number of names to read per kind. A longer list is of no use to choose from."""
 
 RECENT_JOBS: Final = 1000
-"""Newest jobs whose names are read whatever their state, for the names that no index leads to."""
+"""Number of newest jobs whose names are read in any state, because the indexes used do not cover every state."""
 
-# Names of queues and of tasks that jobs have: in ready jobs, in finished jobs, and in the newest of all.
+# Queue names of ready jobs, task names of finished jobs, and both names of the newest jobs in any state.
 #
-# Index: pgqueue_job_ready for queues, pgqueue_job_task for tasks, both jumped along; the primary key for the newest
-# Cost:  one probe a name, and `recent_jobs` rows
+# Index: pgqueue_job_ready for queues and pgqueue_job_task for tasks (loose scans), the primary key for the newest jobs
+# Cost:  one probe per name, and `recent_jobs` rows
 NAMES: Final = """/* pgqueue:names */
 WITH RECURSIVE queue AS (
     (
@@ -76,11 +77,12 @@ UNION
 SELECT 'task', task_name FROM recent
 """
 
-# An id that parts the jobs enqueued within the last seconds from the older ones, by halving: ids rise with time.
+# The id that separates the jobs enqueued within the last seconds from older ones. Ids rise with time, so a binary
+# search finds it.
 #
-# Index: the primary key, one probe a step
-# Cost:  about log2 of the highest id, 20 steps for a million jobs; no index on enqueued_at pays for itself,
-#        it cut the drain to 0.80
+# Index: the primary key, one probe per step
+# Cost:  about log2 of the highest id, 20 steps for a million jobs. An index on enqueued_at costs more than it saves: it
+#        reduced the drain to 0.80 of its speed.
 FIRST_ID_SINCE: Final = """/* pgqueue:first_id_since */
 WITH RECURSIVE halving AS (
     SELECT min(id) AS low, max(id) + 1 AS high
@@ -103,14 +105,14 @@ WITH RECURSIVE halving AS (
 SELECT low FROM halving WHERE low >= high
 """
 
-# The highest id of all jobs.
+# The highest job id.
 #
 # Index: the primary key
 LAST_ID: Final = """/* pgqueue:last_id */
 SELECT max(id) FROM pgqueue_job
 """
 
-# The lowest id of all jobs.
+# The lowest job id.
 #
 # Index: the primary key
 FIRST_ID: Final = """/* pgqueue:first_id */
@@ -119,14 +121,24 @@ SELECT min(id) FROM pgqueue_job
 
 
 class Names(NamedTuple):
-    """Names that jobs have, sorted; not all of them, if there are very many."""
+    """Sorted names of queues and tasks that jobs have; incomplete if there are very many."""
 
     queues: list[str]
     tasks: list[str]
 
 
 def names(connection: Connection) -> Names:
-    """Return the names of queues and tasks to choose from."""
+    """Return the names of queues and tasks that jobs have, to choose from.
+
+    Runs one read-only statement.
+
+    Args:
+        connection: A Django connection or an engine connection to the database of the jobs.
+
+    Returns:
+        At most `NAMES_LIMIT` names of queues with ready jobs, and as many of tasks with finished jobs. The names of the
+        `RECENT_JOBS` newest jobs are added to both lists.
+    """
     rows = execute(connection, NAMES, {"names_limit": NAMES_LIMIT, "recent_jobs": RECENT_JOBS})
     return Names(
         queues=sorted(name for kind, name in rows if kind == "queue"),
@@ -135,20 +147,28 @@ def names(connection: Connection) -> Names:
 
 
 def first_id_since(connection: Connection, seconds: float) -> int | None:
-    """Return an id from which on jobs were enqueued within the last `seconds`; None if there are no jobs at all.
+    """Return an id that separates the jobs enqueued within the last `seconds` from older ones.
 
-    An id beyond the last one, if no job is that new. Jobs whose `enqueued_at` somebody wrote by hand, out of the
-    order of ids, may end up on the wrong side.
+    Runs one read-only statement. It assumes that `enqueued_at` rises with the id. A row whose `enqueued_at` was changed
+    by hand may be counted on the wrong side.
+
+    Args:
+        connection: A Django connection or an engine connection to the database of the jobs.
+        seconds: Age of the oldest job to include, in seconds, by the database's clock.
+
+    Returns:
+        An id to compare with `>=`. It is higher than every job's id if no job is that new, and None if there are no
+        jobs.
     """
     rows = execute(connection, FIRST_ID_SINCE, {"seconds": seconds})
     return rows[0][0] if rows else None
 
 
 def last_id(connection: Connection) -> int:
-    """Return the highest id of all jobs, 0 if there are none."""
+    """Return the highest job id, 0 if there are no jobs. Runs one read-only statement."""
     return execute(connection, LAST_ID, {})[0][0] or 0
 
 
 def first_id(connection: Connection) -> int:
-    """Return the lowest id of all jobs, 0 if there are none."""
+    """Return the lowest job id, 0 if there are no jobs. Runs one read-only statement."""
     return execute(connection, FIRST_ID, {})[0][0] or 0

@@ -1,6 +1,8 @@
-"""Tasks: a function with options, and how a call of it becomes a job.
+"""The `Task` class: a function with options, and the methods that enqueue jobs for it.
 
-This module loads before Django's apps are ready, so models are imported only inside functions.
+`@task` creates tasks, and applications call them. The worker reads a task's options and its retry policy. A `Task` is
+immutable, and its options are always valid. This module loads before Django's apps are ready, so it imports models only
+inside functions.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 
-from . import enqueueing, lifecycle, uniqueness
-from .arguments import chunks, encode_arguments, normalise_call
+from . import lifecycle
 from .conf import Retention, get_settings, retention_seconds
 from .context import Adapter, TaskContext
+from .enqueue import plain, unique
 from .exceptions import Duration, InvalidTask, Retry, seconds
 from .retry import Backoff, as_backoff, delay_after
+from .serialization import chunks, encode_arguments, normalise_call
 from .validation import RunAfter, as_call, as_errors, as_names, check_call, validate
 
 if TYPE_CHECKING:
@@ -32,18 +35,20 @@ Isolation = Literal["process"]
 UniqueKey = str | Callable[..., str | None]
 UniqueWhile = Literal["ready", "ready+running"] | Duration
 OnConflict = Literal["skip", "replace", "raise"]
+Calls = Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
+"""Calls for `enqueue_many()`: pairs (args, kwargs)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Task(Generic[P, R]):
-    """A function whose calls can be made jobs. Immutable: `using()` returns a changed copy.
+    """A function whose calls can be enqueued as jobs. Created by `@task`, which describes the options.
 
-    Called itself, it is still the plain function. The options are those of `task()`.
+    Calling a task calls its function directly. A task is immutable: `using()` returns a changed copy.
     """
 
     func: Callable[..., R]
     name: str = ""
-    """Its key in the registry and in the rows: the dotted path of the function, unless `name=` was given."""
+    """Key of the task in the registry and in job rows. By default the dotted path of the function."""
     aliases: tuple[str, ...] = ()
     queue_name: str = "default"
     priority: int = 0
@@ -64,16 +69,16 @@ class Task(Generic[P, R]):
     unique_while: UniqueWhile = "ready+running"
     on_conflict: OnConflict = "skip"
     headers: Mapping[str, Any] | None = field(default=None, compare=False)
-    """Set by `using()`, and by no option."""
+    """Set by `using()`. Not an option of `@task`."""
     adapter: Adapter | None = field(default=None, repr=False, compare=False)
-    """Set for tasks of another framework, and by no option."""
+    """Set for tasks of another framework. Not an option of `@task`."""
     timeout_seconds: float | None = field(init=False, repr=False, compare=False)
     signature: inspect.Signature = field(init=False, repr=False, compare=False)
     is_async: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not inspect.isfunction(self.func):
-            raise InvalidTask(f"{self.func!r} is no function: a task is made of one at module level, that workers find")
+            raise InvalidTask(f"@task needs a module-level function, got {self.func!r}")
         object.__setattr__(self, "signature", inspect.signature(self.func))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
         object.__setattr__(self, "name", self.name or self.module_path)
@@ -85,31 +90,27 @@ class Task(Generic[P, R]):
 
     @property
     def module_path(self) -> str:
-        """The dotted path of the function."""
+        """Dotted path of the function."""
         return f"{self.func.__module__}.{self.func.__qualname__}"
 
-    # ---------------------------------------------------------------- calling it
-
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function here and now, as if it were no task; a context is supplied where it takes one."""
+        """Call the function directly, without a job. If it takes a context, it gets one without a job."""
         return self.func(*self._with_context(args), **kwargs)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Call the function and return its result, also if it is a coroutine function."""
+        """Call the function directly and return its result. If it is a coroutine function, run it to its end."""
         if self.is_async:
             return async_to_sync(self.func)(*self._with_context(args), **kwargs)  # type: ignore[arg-type]  # is_async
         return self(*args, **kwargs)
 
     async def acall(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Call the function from asynchronous code; one that is not a coroutine function runs in a thread."""
+        """Call the function directly from asynchronous code. A function that is not a coroutine runs in a thread."""
         if self.is_async:
             return await self(*args, **kwargs)  # type: ignore[misc]  # is_async
         return await sync_to_async(self.func)(*self._with_context(args), **kwargs)
 
     def _with_context(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return (TaskContext(), *args) if self.takes_context else args
-
-    # ---------------------------------------------------------------- enqueueing it
 
     def using(
         self,
@@ -125,13 +126,26 @@ class Task(Generic[P, R]):
         unique_while: UniqueWhile | None = None,
         on_conflict: OnConflict | None = None,
     ) -> Task[P, R]:
-        """Return a copy of this task with other options; what is None stays as it is.
+        """Return a copy of this task with other options. Options that are None stay unchanged.
 
-        `run_after`, `expires`: seconds or a timedelta from the enqueue, or an aware datetime. `database` is an alias;
-        `headers` are what the job carries for middleware, and its context: see `enqueue()` for what they may hold.
-        Raises `InvalidTask` for a value out of its range.
+        Args:
+            run_after: When the job is due: seconds or a timedelta from the enqueue, or an aware datetime.
+            priority: -100 to 100, higher first.
+            queue_name: Queue of the job.
+            max_attempts: 1 to 1000 attempts in all.
+            database: Alias of the job's database.
+            headers: Names with a string, number, boolean or None for middleware and the context, at most 4 KiB as JSON.
+            expires: When the job must have started, in the form of `run_after`. Later it is cancelled instead.
+            unique_key, unique_while, on_conflict: As for `@task`.
+
+        Raises:
+            InvalidTask: An option is invalid.
+
+        Example::
+
+            send_reminder.using(run_after=timedelta(days=3), priority=-10).enqueue(order.pk)
         """
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "run_after": run_after,
             "priority": priority,
             "queue_name": queue_name,
@@ -143,83 +157,109 @@ class Task(Generic[P, R]):
             "unique_while": unique_while,
             "on_conflict": on_conflict,
         }
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
+        return replace(self, **{name: value for name, value in options.items() if value is not None})
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Add a job for this call and return it, after one INSERT in the transaction the caller has open.
+        """Add a job for this call, with one INSERT in the caller's open transaction.
 
-        Workers see the job when that transaction commits, and never if it rolls back; `transaction.on_commit()` is
-        not wanted here. Without a transaction it is there at once. With a unique key that another job has, that one is
-        returned, `is_duplicate`, or `DuplicateJob` raised; a transaction that has just taken the key is waited for.
+        Workers see the job when the transaction commits, and never if it rolls back, so you do not need
+        `transaction.on_commit()`. Without an open transaction the job is committed at once. If an open transaction of
+        another session has just taken the unique key, this call waits until that transaction ends.
 
-        Raises `TypeError` if the arguments do not fit the function, or have no form in JSON, `ValueError` if they
-        cannot be stored, both for headers that are not names to strings, numbers, booleans or None, in 4 KiB;
-        `InvalidTask` if no worker would find the task; what a middleware raises: all before anything is written.
-        Errors of the database pass through.
+        Args:
+            *args: Positional arguments for the function, without the context.
+            **kwargs: Keyword arguments for the function.
+
+        Returns:
+            The new job, or the job that `on_conflict="replace"` changed. If another job keeps the unique key, that job
+            with `is_duplicate` set.
+
+        Raises:
+            TypeError: The arguments do not fit the function, or JSON cannot represent the arguments or headers.
+            ValueError: The arguments or headers cannot be stored or are too large.
+            InvalidTask: No worker would find the task, or its database is unknown or not PostgreSQL.
+            DuplicateJob: Another job has the unique key, and the task has `on_conflict="raise"`.
+            Exception: An error of a middleware or of the database. Only a database error, or `DuplicateJob`, can be
+                raised after the INSERT was sent. All others are raised before anything is written.
+
+        Warns:
+            RuntimeWarning: A transaction is open on another database alias, but not on the job's.
+
+        Example::
+
+            with transaction.atomic():
+                order = Order.objects.create(email=email)
+                send_receipt.enqueue(order.pk)
         """
         job = self.insert(args, kwargs)
         if job.is_duplicate:
             return job
-        self.tell(job)
-        return enqueueing.as_it_is(job) if get_settings().IMMEDIATE else job
+        self.send_enqueued(job)
+        return plain.as_it_is(job) if get_settings().IMMEDIATE else job
 
     def insert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
-        """Do the first half of `enqueue()`, for another framework's backend: nobody is told of the job yet."""
+        """Insert a job without announcing it: the first half of `enqueue()`, for another framework's backend."""
         self._check(args, kwargs)
         arguments = encode_arguments(args, kwargs)
-        connection = enqueueing.connection_for(self, callers_level=4)
-        row = enqueueing.row_of(self, connection)
-        if (key := uniqueness.key_of(self, args, kwargs)) is not None:
-            return uniqueness.insert(self, connection, key, arguments, row)
+        connection = plain.connection_for(self, callers_level=4)
+        row = plain.row_of(self, connection)
+        if (key := unique.key_of(self, args, kwargs)) is not None:
+            return unique.insert(self, connection, key, arguments, row)
         enqueued = lifecycle.enqueue(connection, arguments=arguments, **row)
-        return enqueueing.as_job(self, connection.alias, enqueued, arguments, row["headers"])
+        return plain.as_job(self, connection.alias, enqueued, arguments, row["headers"])
 
-    def tell(self, job: Job) -> None:
-        """Do the second half: wake the workers, and send `job_enqueued`, at which an immediate job runs."""
-        enqueueing.tell(self, connections[str(job._state.db)], [job.pk])
+    def send_enqueued(self, job: Job) -> None:
+        """Announce a job: wake the workers and send `job_enqueued`, which runs the job if `IMMEDIATE` is set."""
+        plain.send_enqueued(self, connections[str(job._state.db)], [job.pk])
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Add a job from asynchronous code, in a thread: Django has no asynchronous transactions.
+        """Add a job from asynchronous code, in a thread. Arguments and errors are those of `enqueue()`.
 
-        Each `aenqueue` is committed on its own. To share a transaction with other writes, put both into one
-        function with `transaction.atomic()` and `enqueue()`, and call that by `sync_to_async`.
+        Each call commits on its own, because Django has no asynchronous transactions. To share a transaction with
+        other writes, put them and `enqueue()` into one function with `transaction.atomic()`. Call that function with
+        `sync_to_async`.
         """
         return await sync_to_async(self.enqueue)(*args, **kwargs)
 
     @overload
-    def enqueue_many(self, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]) -> list[int]: ...
+    def enqueue_many(self, calls: Calls) -> list[int]: ...
     @overload
-    def enqueue_many(
-        self, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]], *, returning: Literal[True]
-    ) -> list[int]: ...
+    def enqueue_many(self, calls: Calls, *, returning: Literal[True]) -> list[int]: ...
     @overload
-    def enqueue_many(
-        self, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]], *, returning: Literal[False]
-    ) -> int: ...
-    def enqueue_many(
-        self, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]], *, returning: bool = True
-    ) -> list[int] | int:
-        """Add a job for each `(args, kwargs)` of `calls`, all or none; return their ids in order, or their number.
+    def enqueue_many(self, calls: Calls, *, returning: Literal[False]) -> int: ...
+    def enqueue_many(self, calls: Calls, *, returning: bool = True) -> list[int] | int:
+        """Add a job for each call, all or none, in the caller's open transaction or in one of its own.
 
-        `calls` is read in chunks, so memory stays flat however many there are (ids apart); each chunk is one INSERT.
-        All of them are in the caller's transaction, or in one of their own. Raises as `enqueue()`, and then none
-        of the jobs exist.
+        Without a unique key, this reads `calls` in chunks and inserts each chunk with one INSERT, so that memory use
+        does not grow with the number of calls, except for the ids. The errors are those of `enqueue()`.
+
+        Args:
+            calls: Pairs (args, kwargs), for example from a generator.
+            returning: Whether to return the ids. Without a unique key, False saves the memory for them.
+
+        Returns:
+            The ids of the jobs in the order of `calls`, or the number of calls if `returning` is False. For a call
+            whose unique key another job has, the id of that job.
+
+        Example::
+
+            ids = send_reminder.enqueue_many(((order.pk,), {}) for order in Order.objects.iterator())
         """
-        connection = enqueueing.connection_for(self)
-        row = enqueueing.row_of(self, connection)
+        connection = plain.connection_for(self)
+        row = plain.row_of(self, connection)
         if self.unique_key is not None:
-            found = uniqueness.insert_many(self, connection, calls, self._prepare, row)
-            return found if returning else len(found)
+            job_ids = unique.insert_many(self, connection, calls, self._prepare, row)
+            return job_ids if returning else len(job_ids)
         ids: list[int] = []
         count = 0
         with transaction.atomic(using=connection.alias):
             normalised = (self._normalise(*as_call(call, number)) for number, call in enumerate(calls))
             for arguments in chunks(normalised):
-                added = lifecycle.enqueue_many(connection, arguments=arguments, **row)
-                count += len(added)
+                new_ids = lifecycle.enqueue_many(connection, arguments=arguments, **row)
+                count += len(new_ids)
                 if returning:
-                    ids += added
-                enqueueing.tell(self, connection, added)
+                    ids += new_ids
+                plain.send_enqueued(self, connection, new_ids)
         return ids if returning else count
 
     def _prepare(self, call: Any, number: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -235,27 +275,22 @@ class Task(Generic[P, R]):
         try:
             check_call(self.func, len(args) + self.takes_context, tuple(kwargs))
         except TypeError as error:
-            raise TypeError(f"{self.name}() cannot be called like this: {error}") from None
-
-    # ---------------------------------------------------------------- policy, asked by the worker
+            raise TypeError(f"{self.name}() cannot be called with these arguments: {error}") from None
 
     def delay_after(self, attempt: int, exception: BaseException | None) -> float | None:
-        """Return the seconds before the next attempt, or None if this failure is not to be tried again.
-
-        Raises whatever the task's own backoff raises.
-        """
-        if exception is not None and not self._is_retried(exception):
+        """Return the seconds before the next attempt, or None if there is none. Raise any error of the backoff."""
+        if exception is not None and not self._is_retryable(exception):
             return None
         return delay_after(as_backoff(self.backoff), attempt, exception)
 
-    def _is_retried(self, exception: BaseException) -> bool:
+    def _is_retryable(self, exception: BaseException) -> bool:
         if isinstance(exception, Retry):
             return True
         return isinstance(exception, self.retry_for) and not isinstance(exception, self.no_retry_for)
 
     def retention_for(self, state: str) -> tuple[bool, float | None]:
-        """Return whether this task says how long jobs that end in `state` are kept, and the seconds (None: ever)."""
+        """Return whether this task has a retention of its own for `state`, and its seconds (None: forever)."""
         if self.retention is None:
             return (False, None)
-        own = self.retention.get(state) if isinstance(self.retention, Mapping) else self.retention
-        return (False, None) if own is None else (True, retention_seconds(own))
+        retention = self.retention.get(state) if isinstance(self.retention, Mapping) else self.retention
+        return (False, None) if retention is None else (True, retention_seconds(retention))

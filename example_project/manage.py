@@ -10,7 +10,7 @@ from django.core.management import execute_from_command_line
 
 def main() -> None:
     """Run a management command."""
-    # The checkout instead of this directory: every module has one name, example_project.something.
+    # Import from the checkout, not from this directory, so that each module has only one name: example_project.*.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
     execute_from_command_line(sys.argv)

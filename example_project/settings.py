@@ -1,4 +1,4 @@
-"""Settings of the example project; every one that differs between machines comes from the environment."""
+"""Settings of the example project. Settings that differ between machines come from the environment."""
 
 import environ
 
@@ -44,7 +44,7 @@ TEMPLATES = [
     },
 ]
 
-# Without DATABASE_URL, the first connection starts a PostgreSQL server of this checkout's own.
+# Without DATABASE_URL, the first connection starts a PostgreSQL server for this checkout.
 DATABASES = {
     "default": env.db("DATABASE_URL")
     if "DATABASE_URL" in env

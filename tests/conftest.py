@@ -27,19 +27,28 @@ settings.load_profile("pgqueue")
 
 
 LONG = (
-    *("tests/faults/test_quick.py", "tests/process/test_crashes.py", "tests/concurrency/test_interleavings.py"),
+    *("tests/process/test_application_code.py", "tests/faults/test_quick.py", "tests/process/test_crashes.py"),
+    *("tests/process/test_fleet_looks.py", "tests/process/test_starved_completer.py"),
+    *("tests/concurrency/test_interleavings.py", "tests/process/test_hostile_code.py"),
     *("tests/process/test_endurance.py", "tests/process/test_timeouts.py", "tests/test_states.py"),
     *("tests/process/test_cancelling.py", "tests/example/test_demo.py", "tests/test_embedded.py"),
     *("tests/process/test_running.py", "tests/process/test_stopping.py", "tests/process/test_isolation.py"),
     *("tests/process/test_schedules.py", "tests/test_stateful.py", "tests/deploys/test_migrate_under_load.py"),
     *("tests/process/test_tutorial.py", "tests/deploys/test_schemas.py", "tests/deploys/test_schedules.py"),
     *("tests/test_stateful_schedules.py", "tests/admin/test_doors.py", "tests/test_arguments.py"),
+    *("tests/process/test_recycling.py", "tests/process/test_output.py", "tests/process/test_restarted_ids.py"),
+    *("tests/concurrency/test_bad_rows.py", "tests/worker/test_interruption.py", "tests/worker/test_lanes.py"),
 )
 """The files that take longest, which begin first: one that began last would be waited for while other cores idle."""
 
 
+SLOW = ("concurrency", "deploys", "example", "faults", "process", "security")
+"""Directories that `--only-quick` leaves out, as it leaves out the files that take longest."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the length of the long runs."""
+    """Add the length of the long runs, and the choice of quick tests."""
+    parser.addoption("--only-quick", action="store_true", help="leave out the tests that take long")
     parser.addoption(
         "--stateful-examples", type=int, default=0, help="histories for each state machine, without a time limit"
     )
@@ -63,8 +72,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
 
 
+def is_quick(item: pytest.Item) -> bool:
+    """Return whether a test is part of `--only-quick`."""
+    path = item.nodeid.partition("::")[0]
+    return path not in LONG and path.split("/")[1] not in SLOW
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give tests that commit the test database, of which pytest-django then empties our tables only."""
+    if config.getoption("--only-quick"):
+        items[:] = [item for item in items if is_quick(item)]
     if config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
         places = {name: place for place, name in enumerate(LONG)}
         items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONG)))

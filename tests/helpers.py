@@ -37,12 +37,12 @@ def connect(role: str = "test", *, durable: bool = False) -> db.EngineConnection
 
 
 def empty_tables(connection: psycopg.Connection[Any]) -> None:
-    connection.execute(f"TRUNCATE {', '.join(TABLES)} RESTART IDENTITY")
+    connection.execute(f"TRUNCATE {', '.join(TABLES)} RESTART IDENTITY; DELETE FROM auth_group")
 
 
 CLEAR = "; ".join(
     [
-        *(f"DELETE FROM {table}" for table in TABLES),
+        *(f"DELETE FROM {table}" for table in (*TABLES, "auth_group")),
         "SELECT setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S' AND relname LIKE 'pgqueue%'",
     ]
 )
@@ -158,7 +158,7 @@ def definition(name: str = "nightly", **changes: Any) -> lifecycle.Definition:
 
 def make_schedule(connection, name: str = "nightly", *, due_in: float = 0.0, **changes: Any) -> int:
     """Add a schedule as the admin does, whose next tick is in so many seconds; return its id."""
-    [seen_at, _] = lifecycle.schedules(connection)
+    [seen_at, _] = lifecycle.read_schedules(connection)
     next_run_at = seen_at + timedelta(seconds=due_in)
     made = lifecycle.add_schedule(connection, definition(name, **changes), origin="admin", next_run_at=next_run_at)
     assert made is not None
@@ -166,7 +166,7 @@ def make_schedule(connection, name: str = "nightly", *, due_in: float = 0.0, **c
 
 
 def schedule_of(connection, schedule_id: int) -> lifecycle.Scheduled:
-    [found] = [one for one in lifecycle.schedules(connection)[1] if one.schedule_id == schedule_id]
+    [found] = [one for one in lifecycle.read_schedules(connection)[1] if one.schedule_id == schedule_id]
     return found
 
 

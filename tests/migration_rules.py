@@ -1,6 +1,6 @@
 """What a migration after the first may do, so that workers of the last release go on while it runs, and after it.
 
-The rules in words are in docs/deploys.md.
+The rules in words are in docs/production/upgrading.md.
 """
 
 from __future__ import annotations

@@ -1,46 +1,64 @@
-"""Mutants of schedules, unique jobs, pauses, cancelling, expiry, progress, waiting, middleware and the bell.
+"""Mutants of schedules, unique jobs, pauses, cancelling, expiry, progress, waiting, middleware and the waker.
 
 What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
 """
 
+import re
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
-SQL = "django_pgqueue/sql.py"
+SQL = Path(__file__).resolve().parents[1] / "django_pgqueue" / "sql"
 
 
 class Mutant(NamedTuple):
-    """`old` becomes `new` in one file: inside one statement of sql.py, if that is named, or anywhere."""
+    """`old` becomes `new`: in the file at `path`, or in one statement, if that is named."""
 
     name: str
     old: str
     new: str
     statement: str = ""
-    path: str = SQL
+    path: str = ""
     times: int = 1
     tests: tuple[str, ...] = ()
     """Files that are to kill it; the quick choice if none is named."""
+
+    @property
+    def file(self) -> str:
+        """The path of the file that it changes."""
+        return self.path or f"django_pgqueue/sql/{modules_of_statements()[self.statement]}.py"
+
+
+@cache
+def modules_of_statements() -> dict[str, str]:
+    """Return the module of each statement."""
+    return {
+        name: path.stem
+        for path in SQL.glob("*.py")
+        for name in re.findall(r"^([A-Z_]+): Final", path.read_text(), re.M)
+    }
 
 
 def of_tests(tests: tuple[str, ...], *mutants: Mutant) -> list[Mutant]:
     return [mutant._replace(tests=tests) for mutant in mutants]
 
 
-SCHEDULER = "django_pgqueue/worker/scheduler.py"
-SERVICE = "django_pgqueue/worker/schedules.py"
-EXPRESSIONS = "django_pgqueue/expressions.py"
-FIRING = "django_pgqueue/firing.py"
-UNIQUENESS = "django_pgqueue/uniqueness.py"
+SCHEDULER = "django_pgqueue/worker/maintenance/scheduler.py"
+SERVICE = "django_pgqueue/worker/maintenance/schedule_service.py"
+EXPRESSIONS = "django_pgqueue/schedules/expressions.py"
+FIRING = "django_pgqueue/schedules/job_options.py"
+UNIQUENESS = "django_pgqueue/enqueue/unique.py"
 CONTROL = "django_pgqueue/control.py"
-LANES = "django_pgqueue/worker/lanes.py"
-FETCHER = "django_pgqueue/worker/fetcher.py"
-HEARTBEAT = "django_pgqueue/worker/heartbeat.py"
-DEADLINES = "django_pgqueue/worker/deadlines.py"
-EXECUTOR = "django_pgqueue/worker/executor.py"
+LANES = "django_pgqueue/worker/claiming/lanes.py"
+FETCHER = "django_pgqueue/worker/claiming/fetcher.py"
+HEARTBEAT = "django_pgqueue/worker/claiming/lease_monitor.py"
+DEADLINES = "django_pgqueue/worker/slots/deadlines.py"
+EXECUTOR = "django_pgqueue/worker/execution/attempt.py"
 CLAIMS = "django_pgqueue/lifecycle/claims.py"
-NOTES = "django_pgqueue/worker/notes.py"
-WAITING = "django_pgqueue/waiting.py"
+NOTES = "django_pgqueue/worker/completion/progress_writer.py"
+WAITING = "django_pgqueue/waiting/results.py"
 MIDDLEWARE = "django_pgqueue/middleware.py"
-BELL = "django_pgqueue/worker/bell.py"
+BELL = "django_pgqueue/worker/claiming/waker.py"
 NOT_SKIPPED = ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
 KEY_GIVEN_UP = "        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,\n"
 HELD = "WHERE pgqueue_hold.held_until\n        <= statement_timestamp()"
@@ -113,10 +131,10 @@ SCHEDULES = of_tests(
         "THEN NULL::timestamptz END\n)",
         "ADD_SCHEDULE",
     ),
-    Mutant("nobody's word is asked", "or one.unvouched_seconds < VOUCHED_SECONDS", "or True", path=SCHEDULER),
+    Mutant("nobody's word is asked", "or schedule.unvouched_seconds < VOUCHED_SECONDS", "or True", path=SCHEDULER),
     Mutant("the first missed tick runs for all", "return ticks[-1:] if", "return ticks[:1] if", path=SCHEDULER),
     Mutant("the first missed ticks are made up for", "[-MISSED_LIMIT:]", "[:MISSED_LIMIT]", path=SCHEDULER),
-    Mutant("what is only late is missed", "one.next_run_at >= on_time or ", "", path=SCHEDULER),
+    Mutant("what is only late is missed", "schedule.next_run_at >= on_time or ", "", path=SCHEDULER),
     Mutant(
         "old code never takes over again",
         "is_older and self._silent_seconds(row) <= VOUCHED_SECONDS",
@@ -129,11 +147,16 @@ SCHEDULES = of_tests(
         "False",
         path=SCHEDULER,
     ),
-    Mutant("a word that was given is not seen", "since if word == one.vouched_at else now", "since", path=SCHEDULER),
+    Mutant(
+        "a word that was given is not seen",
+        "since if vouched_at == schedule.vouched_at else now",
+        "since",
+        path=SCHEDULER,
+    ),
     Mutant("an error is no reason to forget", "            self.scheduler.forget()\n", "", path=SERVICE),
     Mutant("a clock that went back keeps the word", "not 0 <= row.unvouched", "not row.unvouched", path=SCHEDULER),
     Mutant("a fired job wakes nobody", "    wake_workers(connection)\n", "", path=SCHEDULER),
-    Mutant("one of the code follows its task", "_stored(one) if one.is_of_code else ", "", path=FIRING),
+    Mutant("one of the code follows its task", "_stored(schedule) if schedule.is_of_code else ", "", path=FIRING),
     Mutant(
         "an error of one schedule ends the turn",
         "except (ValueError, ArithmeticError) as error:",
@@ -220,7 +243,7 @@ PERIODS = of_tests(
     ),
     Mutant("to forget waits for who takes it anew", *NOT_SKIPPED, "PRUNE_HOLDS"),
     Mutant("of a period the last call counts", "keyed if replaces else reversed(keyed)", "keyed", path=UNIQUENESS),
-    Mutant("one that is gone is none", "if job_there is None and is_for_period:", "if False:", path=UNIQUENESS),
+    Mutant("one that is gone is none", "if existing_job is None and is_for_period:", "if False:", path=UNIQUENESS),
     Mutant(
         "a throttled call changes nothing",
         'if not added and task.on_conflict == "replace":',
@@ -263,7 +286,7 @@ PAUSES = of_tests(
     Mutant("a resumed worker is not told", "LOOK_AGAIN)\n    return any", "'')\n    return any", path=CONTROL),
     Mutant("a clear stops what runs", ".cancel(running=False)", ".cancel(running=True)", path=CONTROL),
     Mutant("a former name's pause stays", "_names(kind, name)[1:]", "()", path=CONTROL),
-    Mutant("no word makes a worker look", "if db.LOOK_AGAIN in words:", "if not words:", path=FETCHER),
+    Mutant("no word makes a worker look", "if db.LOOK_AGAIN in payloads:", "if not payloads:", path=FETCHER),
     Mutant("an announced job is taken past a pause", "        self._lately.clear()\n", "", path=LANES),
 )
 CANCELLING = of_tests(
@@ -276,12 +299,17 @@ CANCELLING = of_tests(
     ),
     Mutant("all that runs is to be cancelled", " AND cancel_requested_at IS NOT NULL OFFSET 0", "", "CANCEL_REQUESTS"),
     Mutant(
-        "the word of a cancellation is not passed on", "if db.CANCEL_ASKED in words:", "if not words:", path=FETCHER
+        "the word of a cancellation is not passed on",
+        "if db.CANCEL_ASKED in payloads:",
+        "if not payloads:",
+        path=FETCHER,
     ),
-    Mutant("no running job is told", "self.pool.ask_to_cancel(asked)", "set()", path=HEARTBEAT),
-    Mutant("what waits here is not given back", "self.hand.waiting.pop(execution_id, None)", "None", path=HEARTBEAT),
-    Mutant("a word during a look is lost", "            if look_again:\n", "            if False:\n", path=HEARTBEAT),
-    Mutant("nobody looks without a word", "(self._asked or not self.hears)", "self._asked", path=HEARTBEAT),
+    Mutant("no running job is told", "self.pool.ask_to_cancel(requested)", "set()", path=HEARTBEAT),
+    Mutant(
+        "what waits here is not given back", "self.in_flight.waiting.pop(execution_id, None)", "None", path=HEARTBEAT
+    ),
+    Mutant("a word during a look is lost", "            if poll_again:\n", "            if False:\n", path=HEARTBEAT),
+    Mutant("nobody looks without a word", "(self._must_poll or not self.hears)", "self._must_poll", path=HEARTBEAT),
     Mutant("who cleans up is stopped again", "if execution_id in self._late:", "if False:", path=DEADLINES),
     Mutant(
         "who stays is never given up",
@@ -304,7 +332,7 @@ EXPIRY = of_tests(
     Mutant("a retried job expires", ", expires_at = NULL", "", "RETRY"),
     Mutant("an age is no age", "+ %(expires_seconds)s", "+ 0 * %(expires_seconds)s", "ENQUEUE"),
     Mutant("of many, an age is no age", "+ %(expires_seconds)s", "+ 0 * %(expires_seconds)s", "ENQUEUE_MANY"),
-    Mutant("a time to start by is of another clock", "sent_at + one.start_by", "one.start_by", path=CLAIMS),
+    Mutant("a time to start by is of another clock", "sent_at + job.start_by", "job.start_by", path=CLAIMS),
 )
 PROGRESS = of_tests(
     (
@@ -332,14 +360,14 @@ PROGRESS = of_tests(
         "            if True:\n                return",
         path=NOTES,
     ),
-    Mutant("each step is a message", "if now - self._sent_at >= TELL_SECONDS:", "if True:", path=NOTES),
+    Mutant("each step is a message", "if now - self._sent_at >= SEND_INTERVAL_SECONDS:", "if True:", path=NOTES),
     Mutant(
         "each word is a statement",
         "            self._written_at = time.monotonic()\n",
         "            pass\n",
         path=NOTES,
     ),
-    Mutant("each word wakes", "        if not self._is_told:", "        if True:", path=NOTES),
+    Mutant("each word wakes", "        if not self._is_announced:", "        if True:", path=NOTES),
     Mutant(
         "a success is gone on from",
         "progress_done = CASE WHEN fit.state <> 'succeeded'",
@@ -392,22 +420,32 @@ AROUND = of_tests(
     ),
     Mutant("a task's own headers are changed", "dict(task.headers or {})", "(task.headers or {})", path=MIDDLEWARE),
     Mutant("made anew for each job", "@cache\ndef chain", "def chain", path=MIDDLEWARE),
-    Mutant("coroutines have the way of functions", 'getattr(one, "arun", None) or one.run', "one.run", path=MIDDLEWARE),
+    Mutant(
+        "coroutines have the way of functions",
+        'getattr(instance, "arun", None) or instance.run',
+        "instance.run",
+        path=MIDDLEWARE,
+    ),
 )
 RINGS = of_tests(
     ("tests/worker/test_bell.py",),
     Mutant(
         "to listen rings no bell",
-        "        self._begun = True\n        self.ring()",
-        "        self._begun = True",
+        "        self._is_new_connection = True\n        self.ring()",
+        "        self._is_new_connection = True",
         path=BELL,
     ),
-    Mutant("to listen is no news", "        self._begun = True\n", "", path=BELL),
-    Mutant("it is news again and again", "begun, self._begun = self._begun, False", "begun = self._begun", path=BELL),
+    Mutant("to listen is no news", "        self._is_new_connection = True\n", "", path=BELL),
+    Mutant(
+        "it is news again and again",
+        "is_new_connection, self._is_new_connection = self._is_new_connection, False",
+        "is_new_connection = self._is_new_connection",
+        path=BELL,
+    ),
     Mutant(
         "what was told before is not assumed", "            self.words |= db.WORDS\n", "            pass\n", path=BELL
     ),
-    Mutant("words are not heard", "self.words.add(word)", "pass", path=BELL),
+    Mutant("words are not heard", "self.words.add(payload)", "pass", path=BELL),
     Mutant("a loss is not told", "            self.on_lost()\n", "            pass\n", path=BELL),
     Mutant(
         "what was taken back is used",
@@ -419,58 +457,72 @@ RINGS = of_tests(
 )
 WORKER = "django_pgqueue/worker/"
 BLOCKING = of_tests(
-    ("tests/process/test_application_code.py", "tests/process/test_output.py"),
+    (
+        *("tests/worker/test_background_log.py", "tests/worker/test_supervision.py"),
+        *("tests/process/test_application_code.py", "tests/process/test_output.py"),
+    ),
     Mutant(
         "engine threads call log handlers",
         "        self._records.put(record)\n        return False",
         "        return True",
-        path=WORKER + "background_log.py",
+        path=WORKER + "runtime/background_log.py",
     ),
     Mutant(
         "a log handler ends the log's thread",
         "suppress(BaseException)",
         "suppress()",
-        path=WORKER + "background_log.py",
+        path=WORKER + "runtime/background_log.py",
     ),
-    Mutant("the supervisor calls log handlers", "        self.install()\n", "", path=WORKER + "log_process.py"),
+    Mutant(
+        "the supervisor calls log handlers", "        self.install()\n", "", path=WORKER + "supervision/log_process.py"
+    ),
     Mutant(
         "a settlement that hangs is waited for",
         "        return time.monotonic() - self.began_at > (write",
         "        return time.monotonic() - self.began_at > 1e9 + (write",
-        path=WORKER + "settlement.py",
+        path=WORKER + "supervision/settlement.py",
     ),
     Mutant(
         "a broken backoff is asked again",
         "            self._without_application += left\n",
         "",
-        path=WORKER + "settlement.py",
+        path=WORKER + "supervision/settlement.py",
     ),
     Mutant(
         "nobody watches the end of the leases",
-        "        if is_due(board):",
+        "        if is_due(process_state):",
         "        if False:",
-        path=WORKER + "nursery.py",
+        path=WORKER + "isolation/fork_server.py",
     ),
     Mutant(
         "a process killed at the end of its leases is charged",
-        "            board.say_farewell(Farewell.LEASE_LOST)\n",
+        "            process_state.set_exit_reason(ExitReason.LEASE_LOST)\n",
         "",
-        path=WORKER + "nursery.py",
+        path=WORKER + "isolation/fork_server.py",
     ),
     Mutant(
         "exit functions do not run",
         "        atexit._run_exitfuncs()",
         "        pass",
-        path=WORKER + "exit_functions.py",
+        path=WORKER + "runtime/exit_functions.py",
     ),
     Mutant(
-        "exit functions have no deadline", "runner.join(seconds)", "runner.join()", path=WORKER + "exit_functions.py"
+        "exit functions have no deadline",
+        "runner.join(seconds)",
+        "runner.join()",
+        path=WORKER + "runtime/exit_functions.py",
     ),
     Mutant(
-        "nobody waits for isolated processes", "        self.ending_processes.wait()\n", "", path=WORKER + "pool.py"
+        "nobody waits for isolated processes",
+        "        self.ending_processes.wait()\n",
+        "        pass\n",
+        path=WORKER + "slots/pool.py",
     ),
     Mutant(
-        "jobs' signals end the process", "signal.signal(number, _survive)", "pass", path=WORKER + "process_signals.py"
+        "jobs' signals end the process",
+        "signal.signal(number, _survive)",
+        "pass",
+        path=WORKER + "runtime/process_signals.py",
     ),
 )
 INTERRUPTING = of_tests(
@@ -479,19 +531,19 @@ INTERRUPTING = of_tests(
         "a with statement may be interrupted",
         "    return not _enters_with(frame)",
         "    return True",
-        path=WORKER + "interruption.py",
+        path=WORKER + "slots/interruption.py",
     ),
     Mutant(
         "an acquiring function may be interrupted",
         "if function in TAKES_OR_RELEASES:",
         "if False:",
-        path=WORKER + "interruption.py",
+        path=WORKER + "slots/interruption.py",
     ),
     Mutant(
         "a waiting thread may not be interrupted",
         "        return function in WAITS",
         "        return False",
-        path=WORKER + "interruption.py",
+        path=WORKER + "slots/interruption.py",
     ),
 )
 FEATURES = [

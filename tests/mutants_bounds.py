@@ -5,13 +5,13 @@ What a mutant is, and how they are tried: see `mutation`.
 
 from tests.mutants import LANES, Mutant, of_tests
 
-ALLOWANCE = "django_pgqueue/worker/allowance.py"
-HAND = "django_pgqueue/worker/hand.py"
-SHARED_LOOKS = "django_pgqueue/worker/shared_looks.py"
-FOLLOW_UP = "django_pgqueue/worker/follow_up.py"
-MAINTENANCE = "django_pgqueue/worker/maintenance.py"
-CHILD = "django_pgqueue/worker/child.py"
-SUPERVISOR = "django_pgqueue/worker/supervisor.py"
+ALLOWANCE = "django_pgqueue/worker/claiming/allowance.py"
+HAND = "django_pgqueue/worker/slots/inflight.py"
+SHARED_LOOKS = "django_pgqueue/worker/claiming/shared_scans.py"
+FOLLOW_UP = "django_pgqueue/worker/claiming/next_scan.py"
+MAINTENANCE = "django_pgqueue/worker/maintenance/maintenance.py"
+CHILD = "django_pgqueue/worker/worker_process.py"
+SUPERVISOR = "django_pgqueue/worker/supervision/supervisor.py"
 
 BOUNDS = of_tests(
     ("tests/worker/test_allowance.py", "tests/worker/test_lanes.py", "tests/worker/test_shared_looks.py"),
@@ -34,7 +34,10 @@ BOUNDS = of_tests(
         path=HAND,
     ),
     Mutant(
-        "opened places wake nobody", "[None] * more)\n        self._tell_threads_waiting()", "[None] * more)", path=HAND
+        "opened places wake nobody",
+        "[None] * more)\n        self._notify_waiting_threads()",
+        "[None] * more)",
+        path=HAND,
     ),
     Mutant(
         "an exhausted lane keeps its cursor",
@@ -46,9 +49,9 @@ BOUNDS = of_tests(
     Mutant("a cursor goes back to the last look", "max(self._cursors.get(lane, passed), passed)", "passed", path=LANES),
     Mutant(
         "a claim cut by its size has exhausted its lanes",
-        "taken_whole = min(room, self.hand.free_slots)",
-        "taken_whole = room",
-        path="django_pgqueue/worker/claimer.py",
+        "guaranteed = min(room, self.in_flight.free_slots)",
+        "guaranteed = room",
+        path="django_pgqueue/worker/claiming/claimer.py",
     ),
     Mutant(
         "the end of a pause keeps the cursors",
@@ -122,9 +125,9 @@ LOCKED = of_tests(
     Mutant("a rescue has no limit", "LIMIT greatest(100, (SELECT count(*) / 5 FROM open))", "", "RESCUABLE"),
     Mutant(
         "a prune ends at a batch that is locked",
-        "(dealt_with > 0 or moved_on)",
-        "dealt_with > 0",
-        path="django_pgqueue/worker/pruner.py",
+        "(pruned.removed > 0 or moved_on)",
+        "pruned.removed > 0",
+        path="django_pgqueue/worker/maintenance/pruner.py",
     ),
 )
 RECYCLING = of_tests(
@@ -138,10 +141,10 @@ RECYCLING = of_tests(
     Mutant("it opens its places never", "            self._open_places()\n", "", path=CHILD),
     Mutant(
         "a replacement begins with all places",
-        "Hand(options.concurrency, allowance.places)",
-        "Hand(options.concurrency)",
+        "InFlight(options.concurrency, allowance.places)",
+        "InFlight(options.concurrency)",
         path=CHILD,
     ),
     Mutant("the supervisor knows no predecessor", "self._retiring_at(place))\n", "None)\n", path=SUPERVISOR),
-    Mutant("an end is not marked", "        process.board.mark_gone()\n", "", path=SUPERVISOR),
+    Mutant("an end is not marked", "        process.state.mark_gone()\n", "", path=SUPERVISOR),
 )

@@ -6,9 +6,9 @@ What a mutant is, and how they are tried: see `mutation`. Each names the tests t
 from tests.mutants import EXECUTOR, FETCHER, HEARTBEAT, Mutant
 
 SUPERVISION = "tests/worker/test_supervision.py"
-LEASES_MODULE = "django_pgqueue/worker/leases.py"
-CHILD = "django_pgqueue/worker/child.py"
-NURSERY = "django_pgqueue/worker/nursery.py"
+LEASES_MODULE = "django_pgqueue/worker/supervision/heartbeat.py"
+CHILD = "django_pgqueue/worker/worker_process.py"
+NURSERY = "django_pgqueue/worker/isolation/fork_server.py"
 RESTARTED_IDS = "tests/concurrency/test_restarted_ids.py"
 CLAIM_TIME = "          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms\n"
 FENCED = ("SUCCEED", "SUCCEED_AND_DISCARD", "FAIL", "RELEASE", "END_CANCELLED", "NOTE_PROGRESS", "RESCUE")
@@ -48,30 +48,30 @@ LEASES = [
     ),
     Mutant(
         "the mark outlives the ids",
-        "            self._oldest_open.extend([0] * MARK_BEATS)\n        return",
+        "            self._oldest_open.extend([0] * MARK_HEARTBEATS)\n        return",
         "            pass\n        return",
         path=LEASES_MODULE,
         tests=(SUPERVISION,),
     ),
     Mutant(
         "a mark that finds nothing stays",
-        "for beat in beats), default=0)",
-        "for beat in beats), default=self._oldest_open[-1])",
+        "for execution in open_executions), default=0)",
+        "for execution in open_executions), default=self._oldest_open[-1])",
         path=LEASES_MODULE,
         tests=(SUPERVISION,),
     ),
     Mutant(
         "an id in use here is held twice",
-        "if job.execution_id in held]",
-        "if False and held]",
-        path="django_pgqueue/worker/claimed_ids.py",
+        "if job.execution_id in ids_in_use]",
+        "if False and ids_in_use]",
+        path="django_pgqueue/worker/claiming/claimed_ids.py",
         tests=("tests/worker/test_fetcher.py",),
     ),
     Mutant(
         "ids whose ends are being written are not in use",
         " | self.completer.ids()",
         "",
-        path="django_pgqueue/worker/claimed_ids.py",
+        path="django_pgqueue/worker/claiming/claimed_ids.py",
         tests=("tests/worker/test_fetcher.py",),
     ),
     Mutant(
@@ -90,15 +90,15 @@ LEASES = [
     ),
     Mutant(
         "a claim under way is not counted",
-        "        with self.claims.claim_under_way():\n            return self._claim_into_hand",
-        "        if True:\n            return self._claim_into_hand",
+        "        with self.claims.claim_under_way():\n            return self._claim_and_submit",
+        "        if True:\n            return self._claim_and_submit",
         path=FETCHER,
         tests=("tests/worker/test_fetcher.py",),
     ),
     Mutant(
         "what runs is released before the completer is empty",
-        "        self.hand.close()\n",
-        "        self.hand.close()\n        self.last_writes.release_running(0)\n",
+        "        self.in_flight.close()\n",
+        "        self.in_flight.close()\n        self.last_writes.release_running(0)\n",
         path=CHILD,
         tests=("tests/process/test_stopping.py",),
     ),
@@ -106,7 +106,7 @@ LEASES = [
         "what runs at a stop is not interrupted",
         "            pool.interrupt([execution_id])\n",
         "            pass\n",
-        path="django_pgqueue/worker/last_jobs.py",
+        path="django_pgqueue/worker/completion/last_jobs.py",
         tests=("tests/process/test_stopping.py",),
     ),
     Mutant(
@@ -132,9 +132,9 @@ LEASES = [
     ),
     Mutant(
         "an isolated process trusts its connections for ever",
-        "        hygiene.close_ended()\n",
+        "        django_connections.close_ended()\n",
         "",
-        path="django_pgqueue/worker/cell.py",
+        path="django_pgqueue/worker/isolation/isolated_process.py",
         tests=("tests/process/test_isolation.py",),
     ),
     Mutant(

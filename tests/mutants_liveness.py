@@ -5,18 +5,18 @@ What a mutant is, and how they are tried: see `mutation`.
 
 from tests.mutants import Mutant
 
-CALLBACKS = "django_pgqueue/worker/callbacks.py"
-EVENTS = "django_pgqueue/worker/events.py"
-SERVICE = "django_pgqueue/worker/service.py"
-LIVE = "django_pgqueue/worker/liveness.py"
-COMPLETER = "django_pgqueue/worker/completer.py"
-FETCHER = "django_pgqueue/worker/fetcher.py"
-CHILD = "django_pgqueue/worker/child.py"
-POLICY = "django_pgqueue/worker/policy.py"
-BOUNDED = "django_pgqueue/worker/bounded.py"
-EXECUTOR = "django_pgqueue/worker/executor.py"
-DESCRIBE = "django_pgqueue/worker/describe.py"
-HEALTH = "django_pgqueue/worker/health.py"
+CALLBACKS = "django_pgqueue/worker/completion/callbacks.py"
+EVENTS = "django_pgqueue/worker/completion/events.py"
+SERVICE = "django_pgqueue/worker/runtime/service.py"
+LIVE = "django_pgqueue/worker/supervision/liveness.py"
+COMPLETER = "django_pgqueue/worker/completion/completer.py"
+FETCHER = "django_pgqueue/worker/claiming/fetcher.py"
+CHILD = "django_pgqueue/worker/worker_process.py"
+POLICY = "django_pgqueue/worker/execution/retry_policy.py"
+BOUNDED = "django_pgqueue/worker/runtime/time_limit.py"
+EXECUTOR = "django_pgqueue/worker/execution/attempt.py"
+DESCRIBE = "django_pgqueue/worker/execution/error_text.py"
+HEALTH = "django_pgqueue/worker/supervision/health_file.py"
 
 IN_PARTS = ("tests/worker/test_callbacks.py", "tests/worker/test_liveness.py")
 IN_WORKERS = ("tests/process/test_hostile_code.py",)
@@ -67,7 +67,7 @@ LIVENESS = [
             Mutant("a round may last for ever", "service.busy_seconds > limit_seconds", "False", path=LIVE),
             Mutant(
                 "an outage counts as stuck",
-                "not is_stuck or self.board.lease_left_seconds < lease_seconds / 2",
+                "not is_stuck or self.process_state.lease_left_seconds < lease_seconds / 2",
                 "not is_stuck",
                 path=LIVE,
             ),

@@ -5,7 +5,7 @@ What a mutant is, and how they are tried: see `mutation`. Each names the tests t
 
 from tests.mutants import Mutant, of_tests
 
-ACTS = "django_pgqueue/admin/acts.py"
+ACTS = "django_pgqueue/admin/job_actions.py"
 AS_SEEN = "job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz"
 
 EXACT = of_tests(
@@ -17,7 +17,7 @@ EXACT = of_tests(
         "a queryset retries what died since",
         "if began is None and finished_before:",
         "if False:",
-        path="django_pgqueue/models/operator.py",
+        path="django_pgqueue/models/job_methods.py",
     ),
     Mutant(
         "a schedule runs again whenever it ran last",
@@ -55,7 +55,10 @@ MEETING = of_tests(
         "ENQUEUE_MANY_OR_REPLACE",
     ),
     Mutant(
-        "batches are in the order of calls", "or len(calls) <= BATCH", "or True", path="django_pgqueue/uniqueness.py"
+        "batches are in the order of calls",
+        "or len(calls) <= BATCH",
+        "or True",
+        path="django_pgqueue/enqueue/unique.py",
     ),
 )
 ELSEWHERE = [
@@ -72,7 +75,7 @@ ELSEWHERE = [
         ("tests/admin/test_hostile.py",),
         Mutant(
             "the list of pauses checks names",
-            "control.waiting_behind(*_named(pause), _alias()).order_by()",
+            "control.waiting_behind(*_target_of(pause), _alias()).order_by()",
             "control.waiting(pause.name, database=_alias()).order_by()",
             path="django_pgqueue/admin/pauses.py",
         ),
@@ -93,12 +96,12 @@ ELSEWHERE = [
         ),
     ),
     *of_tests(
-        ("tests/process/test_scopes.py", "tests/worker/test_hygiene.py"),
+        ("tests/process/test_scopes.py", "tests/worker/test_django_connections.py"),
         Mutant(
             "jobs share what their thread's context holds",
             "    context = Context()\n    context.run(_make_caches)",
             "    import contextvars\n\n    context = contextvars.copy_context()\n    context.run(_make_caches)",
-            path="django_pgqueue/worker/hygiene.py",
+            path="django_pgqueue/worker/runtime/django_connections.py",
         ),
     ),
 ]

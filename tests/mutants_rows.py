@@ -5,14 +5,14 @@ What a mutant is, and how they are tried: see `mutation`.
 
 from tests.mutants import EXECUTOR, SCHEDULER, Mutant, of_tests
 
-PERSISTENCE = "django_pgqueue/lifecycle/persistence.py"
-MAINTENANCE = "django_pgqueue/lifecycle/maintenance.py"
+PERSISTENCE = "django_pgqueue/lifecycle/execute.py"
+MAINTENANCE = "django_pgqueue/lifecycle/rescues.py"
 ARRAYS = "django_pgqueue/lifecycle/arrays.py"
 ERRORS = "django_pgqueue/db_errors.py"
-UNWRITTEN = "django_pgqueue/worker/unwritten.py"
-COMPLETER = "django_pgqueue/worker/completer.py"
-PRUNER = "django_pgqueue/worker/pruner.py"
-ATOMIC = "django_pgqueue/worker/atomic.py"
+UNWRITTEN = "django_pgqueue/worker/completion/unwritten.py"
+COMPLETER = "django_pgqueue/worker/completion/completer.py"
+PRUNER = "django_pgqueue/worker/maintenance/pruner.py"
+ATOMIC = "django_pgqueue/worker/execution/atomic.py"
 
 BAD_ROWS = of_tests(
     (
@@ -66,11 +66,17 @@ BAD_ROWS = of_tests(
         "EXPIRE",
     ),
     Mutant("no end is final where a retry is refused", "row._replace(delay_seconds=None)", "row", path=MAINTENANCE),
-    Mutant("prune stops where all are refused", "dealt_with > 0", "pruned.removed > 0", path=PRUNER),
+    Mutant(
+        "prune repeats a batch that is refused",
+        "pruned.removed > 0 or moved_on",
+        "dealt_with > 0 or moved_on",
+        path=PRUNER,
+    ),
+    Mutant("prune stops where all are refused", "pruned.removed > 0 or moved_on", "pruned.removed > 0", path=PRUNER),
     Mutant(
         "prune stays at the refused", "if dealt_with < pruned.found", "if pruned.removed < pruned.found", path=PRUNER
     ),
-    Mutant("an unreadable tick is owed", " or one.next_run_at < FIRST_TICK", "", path=SCHEDULER),
+    Mutant("an unreadable tick is owed", " or schedule.next_run_at < FIRST_TICK", "", path=SCHEDULER),
     Mutant(
         "an unreadable tick stays",
         "least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s",
@@ -103,6 +109,9 @@ BAD_ROWS = of_tests(
         "return list(values)",
         path=ARRAYS,
     ),
+)
+BAD_ROWS += of_tests(
+    ("tests/test_row_checks.py",),
     Mutant(
         "rows are not repaired",
         "                repair_rows(connection, model_name)\n            self._add",

@@ -4,7 +4,7 @@ Copies the checkout to a temporary directory, applies one textual mutant to the 
 and says which test killed it. A mutant whose `old` text is not found exactly as often as stated is refused: the code
 has moved on, and the mutant must follow. Not part of CI; a green suite without killed mutants proves little.
 
-Prints one line a mutant, and ends with status 1 if one survived.
+Prints one line a mutant, then how many there were of each kind. Ends with status 1 if one survived or was not run.
 """
 
 import argparse
@@ -15,8 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
+from queue import SimpleQueue
 
 from tests.mutants import FEATURES, Mutant
 from tests.mutants_bounds import BOUNDS, LOCKED, RECYCLING
@@ -32,6 +37,9 @@ QUICK = (
     *("tests/test_sql.py", "tests/concurrency/test_cursor.py", "tests/concurrency/test_crowd.py"),
     *("tests/test_stateful.py", "tests/test_properties.py", "tests/test_arguments.py", "tests/model"),
 )
+LIMIT_SECONDS = 600.0
+DIRTY = "dirty"
+"""The file beside a copy whose test database is to be made anew."""
 KILLED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - |$)", re.M)
 NAMED = f"        WHERE execution.id = given.id\n{CLAIM_TIME}"
 FENCE = f"{NAMED}          AND execution.outcome IS NULL\n"
@@ -42,10 +50,10 @@ BY_WORKER = (
     f"{NAMED} AND job.state = 'running' AND execution.worker_id = (SELECT other.worker_id "
     "FROM pgqueue_execution AS other WHERE other.job_id = job.id AND other.outcome IS NULL)\n"
 )
-POLICY = "django_pgqueue/worker/policy.py"
-DESCRIBE = "django_pgqueue/worker/describe.py"
+POLICY = "django_pgqueue/worker/execution/retry_policy.py"
+DESCRIBE = "django_pgqueue/worker/execution/error_text.py"
 RETRY = "django_pgqueue/retry.py"
-ARGUMENTS = "django_pgqueue/arguments.py"
+ARGUMENTS = "django_pgqueue/serialization.py"
 LATERAL_LOCK = "        FOR NO KEY UPDATE OF execution, job SKIP LOCKED\n"
 
 
@@ -195,33 +203,33 @@ MUTANTS = [
     ),
     Mutant(
         "a lost reply is told as a loss",
-        "Fate.DONE_BEFORE if outcome == wanted[keys[execution_id]] else Fate.LOST",
-        "Fate.LOST",
-        path="django_pgqueue/lifecycle/finishes.py",
+        "TransitionResult.ALREADY_DONE if outcome == wanted[keys[execution_id]] else TransitionResult.LOST",
+        "TransitionResult.LOST",
+        path="django_pgqueue/lifecycle/completions.py",
     ),
     Mutant(
         "a locked execution is told as lost",
-        "fates[execution_id] = Fate.LOCKED",
-        "fates[execution_id] = Fate.LOST",
-        path="django_pgqueue/lifecycle/finishes.py",
+        "results[execution_id] = TransitionResult.LOCKED",
+        "results[execution_id] = TransitionResult.LOST",
+        path="django_pgqueue/lifecycle/completions.py",
     ),
     Mutant(
         "finishes are not sorted",
         "rows = sorted(finished)",
         "rows = list(finished)",
-        path="django_pgqueue/lifecycle/finishes.py",
+        path="django_pgqueue/lifecycle/completions.py",
     ),
     Mutant(
         "no second try after a deadlock",
         "for _ in range(TRIES - 1):",
         "for _ in range(0):",
-        path="django_pgqueue/lifecycle/persistence.py",
+        path="django_pgqueue/lifecycle/execute.py",
     ),
     Mutant(
         "one job's act does not insist",
         "if waiting and time.monotonic() > deadline:",
         "if waiting:",
-        path="django_pgqueue/lifecycle/application.py",
+        path="django_pgqueue/lifecycle/operator.py",
     ),
     Mutant(
         "isolation left to the database",
@@ -281,6 +289,9 @@ MUTANTS = [
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",
+    "only the outer LIMIT in CLAIM": "rows are locked one by one, so the outer LIMIT stops the lateral queries",
+    "programs of a dead isolated process go on": "the worker process kills them too; the fork server is only sooner",
+    "rows are not repaired": "the repair under the lock does all of it; the one before only makes that one short",
     "MATERIALIZED removed in CLAIM": "PostgreSQL inlines no CTE that locks rows or draws from a sequence",
 }
 
@@ -297,52 +308,82 @@ def mutated(text: str, mutant: Mutant) -> str:
     return text[:start] + part.replace(mutant.old, mutant.new) + text[end:]
 
 
-def run_tests(place: Path, tests: Sequence[str]) -> tuple[bool, str]:
-    """Run tests in the copy up to the first that fails; return whether all passed, and which failed."""
-    done = pytest(place, "-x", *tests)
-    found = KILLED.search(done.stdout)
-    return done.returncode == 0, found[1] if found else done.stdout[-300:] + done.stderr[-300:]
+def run_tests(place: Path, tests: Sequence[str]) -> tuple[str, str]:
+    """Run tests in the copy up to the first that fails; return what became of the mutant, and which test failed."""
+    try:
+        code, output = pytest(place, "-x", *tests)
+    except subprocess.TimeoutExpired:
+        return "killed", f"the tests have not ended after {LIMIT_SECONDS} s"
+    found = KILLED.search(output)
+    if not found and "Timeout" in output:  # pytest-timeout ends the whole run, and leaves what the test has made
+        (place.parent / DIRTY).touch()
+        return "killed", "a test hung"
+    return ("SURVIVED" if code == 0 else "killed" if found else "NOT RUN"), found[1] if found else output[-300:]
 
 
-def failing_anyway(place: Path, tests: Sequence[str]) -> list[str]:
+def failing_anyway(place: Path, tests: Sequence[str], jobs: int) -> list[str]:
     """Return the tests that fail without any mutant: they would seem to kill every one."""
-    done = pytest(place, *tests)
-    failing = KILLED.findall(done.stdout)
-    if done.returncode and not failing:
-        raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
+    code, output = pytest(place, "-n", str(jobs), "--dist", "loadfile", *tests, limit_seconds=6 * LIMIT_SECONDS)
+    failing = KILLED.findall(output)
+    if code and not failing:
+        raise RuntimeError(output[-2000:])
     return failing
 
 
-def pytest(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest in the copy."""
-    options = ("-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "--reuse-db", "--hypothesis-profile=mutation")
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *arguments],
-        cwd=place,
-        env={**os.environ, "PYTHONPATH": str(place), "TMPDIR": str(place.parent)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+def pytest(place: Path, *arguments: str, limit_seconds: float = LIMIT_SECONDS) -> tuple[int, str]:
+    """Run pytest in the copy; return its exit code and what it printed."""
+    dirty = place.parent / DIRTY
+    database = "--create-db" if dirty.exists() else "--reuse-db"
+    dirty.unlink(missing_ok=True)
+    options = ("-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", database, "--hypothesis-profile=mutation")
+    # A file, because a pipe would be waited for until the last of its processes ends.
+    with (place.parent / "output").open("w+") as output:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *arguments],
+            cwd=place,
+            env={**os.environ, "PYTHONPATH": str(place), "TMPDIR": str(place.parent)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+            timeout=limit_seconds,
+        )
+        output.seek(0)
+        return done.returncode, output.read()
 
 
-def main(names: Sequence[str], tests: Sequence[str]) -> int:
-    """Try the mutants named, or all, with these tests or else each with its own; return the number of survivors."""
-    survivors = 0
+def main(names: Sequence[str], tests: Sequence[str], jobs: int) -> int:
+    """Try the mutants named, or all, with these tests or else each with its own; return how many were not killed."""
     for mutant in MUTANTS:  # refuse before the long run
-        mutated((CHECKOUT / mutant.path).read_text(), mutant)
-    with tempfile.TemporaryDirectory(prefix="pgq-", dir="/tmp") as top:
-        Path(top).chmod(0o711)
-        place = copied_to(Path(top, "copy"))
-        mutants = chosen(names)
-        own = [tests or mutant.tests or QUICK for mutant in mutants]
-        failing = failing_anyway(place, list(dict.fromkeys(name for choice in own for name in choice)))
+        mutated((CHECKOUT / mutant.file).read_text(), mutant)
+    mutants = chosen(names)
+    own = [tests or mutant.tests or QUICK for mutant in mutants]
+    places: SimpleQueue[Path] = SimpleQueue()
+    with ExitStack() as stack:
+        for _ in range(jobs):
+            places.put(copied_to(new_place(stack)))
+        failing = failing_anyway(first := places.get(), list(dict.fromkeys(chain.from_iterable(own))), jobs)
+        places.put(first)
         print(f"left out, for they fail without a mutant: {failing}", flush=True)  # noqa: T201
         left_out = [f"--deselect={test}" for test in failing]
-        for mutant, choice in zip(mutants, own, strict=True):
-            survivors += not is_killed(place, mutant, [*choice, *left_out])
-    return survivors
+
+        def verdict(mutant: Mutant, choice: Sequence[str]) -> str:
+            place = places.get()
+            try:
+                return tried(place, mutant, [*choice, *left_out])
+            finally:
+                places.put(place)
+
+        with ThreadPoolExecutor(jobs) as pool:
+            verdicts = Counter(pool.map(verdict, mutants, own))
+    print(", ".join(f"{count} {word}" for word, count in sorted(verdicts.items())))  # noqa: T201
+    return sum(verdicts[word] for word in ("SURVIVED", "NOT RUN"))
+
+
+def new_place(stack: ExitStack) -> Path:
+    """Return the path of a copy to be, in a temporary directory of its own."""
+    top = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgq-", dir="/tmp")))
+    top.chmod(0o711)
+    return top / "copy"
 
 
 def copied_to(place: Path) -> Path:
@@ -365,25 +406,26 @@ def chosen(names: Sequence[str]) -> list[Mutant]:
     return found
 
 
-def is_killed(place: Path, mutant: Mutant, tests: Sequence[str]) -> bool:
-    """Try one mutant in the copy, and undo it."""
-    path = place / mutant.path
+def tried(place: Path, mutant: Mutant, tests: Sequence[str]) -> str:
+    """Try one mutant in the copy, and undo it; return the verdict."""
+    path = place / mutant.file
     original = path.read_text()
     began = time.monotonic()
     try:
         path.write_text(mutated(original, mutant))
-        passed, word = run_tests(place, tests)
+        verdict, word = run_tests(place, tests)
     finally:
         path.write_text(original)
-    equivalent = EQUIVALENT.get(mutant.name) if passed else None
-    verdict = "equivalent" if equivalent else "SURVIVED" if passed else "killed"
-    print(f"{verdict:10} {mutant.name} ({time.monotonic() - began:.0f} s): {equivalent or word}", flush=True)  # noqa: T201
-    return not passed or equivalent is not None
+    if verdict == "SURVIVED" and mutant.name in EQUIVALENT:
+        verdict, word = "equivalent", EQUIVALENT[mutant.name]
+    print(f"{verdict:10} {mutant.name} ({time.monotonic() - began:.0f} s): {word}", flush=True)  # noqa: T201
+    return verdict
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of the names of mutants, or from:to by number; all without")
     parser.add_argument("--tests", nargs="+", default=(), help="instead of each mutant's own choice")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time, each in a copy of its own")
     options = parser.parse_args()
-    sys.exit(1 if main(options.names, options.tests) else 0)
+    sys.exit(1 if main(options.names, options.tests, options.jobs) else 0)

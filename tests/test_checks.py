@@ -8,7 +8,8 @@ from django.core.checks import run_checks
 from django.db import connections
 from django.test import override_settings
 
-from django_pgqueue import checks, every, registry, timetable
+from django_pgqueue import checks, every, registry
+from django_pgqueue.schedules import declarations
 from django_pgqueue.task import Task
 from tests.app import tasks
 
@@ -51,14 +52,14 @@ def test_a_task_where_no_worker_looks_is_an_error(monkeypatch):
 
 def test_two_schedules_of_one_name_and_one_that_cannot_run_are_errors(monkeypatch):
     monkeypatch.setattr(registry, "_tasks", {**registry._tasks})
-    monkeypatch.setattr(timetable, "_declared", {})
-    timetable.declare(tasks.noop, [every(hours=1, name="twice"), every(hours=2, name="twice")])
-    timetable.declare(tasks.add, every(hours=1, args=["x" * 300_000]))
+    monkeypatch.setattr(declarations, "_declared", {})
+    declarations.declare(tasks.noop, [every(hours=1, name="twice"), every(hours=2, name="twice")])
+    declarations.declare(tasks.add, every(hours=1, args=["x" * 300_000]))
     found = checks.check_schedules(None)
     assert ids(found) == ["pgqueue.E006", "pgqueue.E006"]
     assert "named 'twice'" in found[0].msg
     assert "MAX_ARGUMENTS_BYTES" in found[1].msg
-    assert list(timetable.definitions("default")) == ["twice"], "and neither stops the others"
+    assert list(declarations.definitions("default")) == ["twice"], "and neither stops the others"
     with override_settings(PGQUEUE={"LEASE": 0}):
         assert checks.check_schedules(None) == []
 

@@ -13,14 +13,15 @@ from django.test import override_settings
 from django_pgqueue import checks, registry
 from django_pgqueue.management.commands import runworker
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker import Options, finisher
+from django_pgqueue.worker import Options
+from django_pgqueue.worker.completion import writer
 from tests.app import tasks
 from tests.worker.test_executor import raw_job
 
 
 @pytest.mark.parametrize("text", ["", " ", "a,,b", "a b", "a,é"])
 def test_a_name_that_no_queue_can_have_is_refused(text):
-    with pytest.raises(CommandError, match="cannot be a queue"):
+    with pytest.raises(CommandError, match="Invalid queue name"):
         runworker.queue_names(text)
 
 
@@ -32,12 +33,12 @@ def test_queues_are_named_in_order_and_once():
 def test_a_worker_says_what_it_is_about_to_do():
     line = runworker.banner(Options(database="default", queue_names=("mail",), processes=2, concurrency=5))
     assert line.startswith("Worker on database 'default': mail; 5 jobs at a time in each of 2 processes; ")
-    assert "tasks known" in line
+    assert "tasks registered" in line
 
 
 @pytest.mark.parametrize("command", [("runworker",), ("pgqueue", "worker"), ("pgqueue", "prune")])
 def test_an_alias_that_is_not_there_is_named(command):
-    with pytest.raises(CommandError, match="no alias 'nowhere': it has default"):
+    with pytest.raises(CommandError, match="no alias 'nowhere': pass --database with one of default"):
         call_command(*command, "--database", "nowhere", stdout=StringIO())
 
 
@@ -57,11 +58,11 @@ def test_a_module_that_is_not_there_is_named_with_where_it_was_named():
 
 
 def test_a_task_that_is_not_known_is_said_once_a_minute(db, caplog, monkeypatch):
-    monkeypatch.setattr(finisher, "_warned_at", {})
+    monkeypatch.setattr(writer, "_warned_at", {})
     for _ in range(3):
         raw_job("shop.tasks.brand_new")
     tasks.noop.enqueue()
     with caplog.at_level(logging.WARNING, logger="django_pgqueue.worker"):
         assert run_jobs() == 4
     [record] = caplog.records
-    assert "knows no task named 'shop.tasks.brand_new'" in record.getMessage()
+    assert "has no task named 'shop.tasks.brand_new'" in record.getMessage()

@@ -27,11 +27,11 @@ def run(*arguments):
 @pytest.mark.parametrize(
     ("target", "error", "words"),
     [
-        ({}, TypeError, "name of a queue, or task="),
-        ({"queue_name": "mail", "task": tasks.noop}, TypeError, "one of the two"),
-        ({"queue_name": "two words"}, ValueError, "can be no queue"),
-        ({"task": ""}, ValueError, "can be no task"),
-        ({"task": 7}, ValueError, "can be no task"),
+        ({}, TypeError, "either a queue name or a task"),
+        ({"queue_name": "mail", "task": tasks.noop}, TypeError, "only one of them"),
+        ({"queue_name": "two words"}, ValueError, "invalid queue name"),
+        ({"task": ""}, ValueError, "invalid task name"),
+        ({"task": 7}, ValueError, "invalid task name"),
     ],
 )
 @pytest.mark.parametrize("act", [control.pause, control.resume, control.drain, control.clear])
@@ -138,7 +138,7 @@ def test_a_drain_inside_a_transaction_is_refused():
 def test_the_commands_say_what_they_did():
     tasks.noop.using(queue_name="mail").enqueue()
     tasks.noop.using(queue_name="mail", run_after=3600).enqueue()
-    assert run("pause", "mail", "--reason", "the server is down", "--until", "2h") == "Paused. 2 jobs wait."
+    assert run("pause", "mail", "--reason", "the server is down", "--until", "2h") == "Paused. 2 jobs are waiting."
     pause = Pause.objects.get()
     assert pause.paused_by
     assert pause.reason == "the server is down"
@@ -146,7 +146,7 @@ def test_the_commands_say_what_they_did():
     assert run("clear", "mail", "--dry-run") == "2 jobs would be cancelled."
     assert run("clear", "mail") == "Cancelled 2 jobs."
     assert run("resume", "mail") == "Resumed."
-    assert run("resume", "mail") == "It was not paused."
+    assert run("resume", "mail") == "Nothing to resume: it is not paused."
 
 
 def test_an_instant_is_taken_in_the_project_s_time_zone_unless_it_has_its_own():
@@ -159,9 +159,9 @@ def test_an_instant_is_taken_in_the_project_s_time_zone_unless_it_has_its_own():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("pause",), "name of a queue, or task="),
-        (("pause", "mail", "--until", "tomorrow"), "'tomorrow' is no time"),
-        (("drain", "mail", "--timeout", "ten"), "'ten' is no duration"),
+        (("pause",), "either a queue name or a task"),
+        (("pause", "mail", "--until", "tomorrow"), "Invalid --until 'tomorrow'"),
+        (("drain", "mail", "--timeout", "ten"), "Invalid --timeout 'ten'"),
         (("clear", "mail", "--database", "nowhere"), "no alias 'nowhere'"),
     ],
 )
@@ -171,7 +171,15 @@ def test_a_command_that_cannot_be_meant_says_what_to_do(arguments, words):
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("timeout", [-1, "soon"])
+def test_drain_invalid_timeout_pauses_nothing(timeout):
+    with pytest.raises((TypeError, ValueError), match="duration"):
+        control.drain("mail", timeout=timeout)
+    assert not Pause.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_drain_of_what_does_not_run_is_over_at_once():
-    assert run("drain", "mail", "--timeout", "1s") == "Paused, and nothing of it runs."
+    assert run("drain", "mail", "--timeout", "1s") == "Paused, and no job of it is running."
     assert Pause.objects.get().reason == "drained"
     Pause.objects.all().delete()

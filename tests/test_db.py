@@ -10,7 +10,7 @@ from django.db import connection, transaction
 
 from django_pgqueue import db, server
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker import atomic
+from django_pgqueue.worker.execution import atomic
 from tests.app import tasks
 from tests.helpers import scalar
 

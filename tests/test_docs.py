@@ -28,13 +28,14 @@ from django_pgqueue.models import Job
 from django_pgqueue.states import GONE, TRANSITIONS, Act, State
 from django_pgqueue.task import Task
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker.supervisor import KILL_AFTER_GRACE_SECONDS
+from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
 from tests.benchmarks import cli
 
 TOP = Path(__file__).parents[1]
-FILES = [TOP / "README.md", TOP / ".github/SECURITY.md", *sorted(TOP.glob("docs/*.md"))]
+IN_DOCS = [path for path in TOP.glob("docs/**/*.md") if "_build" not in path.parts]
+FILES = [TOP / "README.md", TOP / "CONTRIBUTING.md", TOP / ".github/SECURITY.md", *sorted(IN_DOCS)]
 PAGES = {str(path.relative_to(TOP)): path.read_text() for path in FILES}
-TUTORIAL = "docs/tutorial.md"
+TUTORIAL = "docs/start/tutorial.md"
 """It has a project of its own: see `tests/process/test_tutorial.py`."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^]]+\]\(([^)\s]+)\)")
@@ -138,7 +139,7 @@ def test_the_tests_of_the_page_on_testing_pass(shop):
     assert result.errors == result.failures == []
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/from_")])
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/coming_from/")])
 def test_the_task_after_a_move_runs(shop, page):
     """Now and in three days, by the page's own code."""
     [block] = re.findall(r"^<!-- ours -->\n```python\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
@@ -163,9 +164,9 @@ def test_the_examples_of_the_page_on_tasks_run_one_after_another(shop):
     tasks = importlib.import_module("shop.tasks")
     names = dict(vars(tasks), order=tasks.Order.objects.create(email="ada@example.com"))
     done = 0
-    for block in blocks("docs/tasks.md"):
+    for block in blocks("docs/guides/tasks.md"):
         if file_of(block) is None:
-            exec(compile(block, "docs/tasks.md", "exec"), names)  # noqa: S102 -- our own text
+            exec(compile(block, "docs/guides/tasks.md", "exec"), names)  # noqa: S102 -- our own text
             done += 1
     assert done >= 5
     assert async_to_sync(names["view"])("grace@example.com")
@@ -189,7 +190,7 @@ def test_the_example_of_directives_ends_as_it_says(shop, email, state):
 
 def test_the_examples_of_the_page_on_retries_find_what_died_and_bring_it_back(shop, capsys):
     tasks, receivers = importlib.import_module("shop.tasks"), importlib.import_module("shop.receivers")
-    bring_back, count = [block for block in blocks("docs/retries.md") if file_of(block) is None]
+    bring_back, count = [block for block in blocks("docs/guides/retries.md") if file_of(block) is None]
 
     def fail(order_id):
         raise ConnectionError
@@ -210,11 +211,11 @@ def test_the_examples_of_the_page_on_progress_tell_and_wait(shop, capsys):
     tasks = importlib.import_module("shop.tasks")
     for name in ("ada", "grace"):
         tasks.Order.objects.create(email=f"{name}@example.com")
-    show, wait = [block for block in blocks("docs/progress.md") if file_of(block) is None]
+    show, wait = [block for block in blocks("docs/guides/progress_and_results.md") if file_of(block) is None]
     names = dict(vars(tasks))
     with override_settings(PGQUEUE={"IMMEDIATE": True}):
-        exec(compile(show, "docs/progress.md", "exec"), names)  # noqa: S102 -- our own text
-        exec(compile(wait, "docs/progress.md", "exec"), names)  # noqa: S102 -- our own text
+        exec(compile(show, "docs/guides/progress_and_results.md", "exec"), names)  # noqa: S102 -- our own text
+        exec(compile(wait, "docs/guides/progress_and_results.md", "exec"), names)  # noqa: S102 -- our own text
         assert capsys.readouterr().out.startswith("2.0 2.0 grace@example.com 20")
         assert names["report"]() == 2
         assert tasks.number_orders.enqueue().progress.done == 2
@@ -222,10 +223,10 @@ def test_the_examples_of_the_page_on_progress_tell_and_wait(shop, capsys):
 
 def test_the_examples_of_the_page_on_middleware_carry_a_tenant_and_a_trace(shop):
     tasks, middleware = importlib.import_module("shop.tasks"), importlib.import_module("shop.middleware")
-    call, _ = [block for block in blocks("docs/middleware.md") if file_of(block) is None]
+    call, _ = [block for block in blocks("docs/guides/middleware.md") if file_of(block) is None]
     names = dict(vars(tasks))
     with override_settings(PGQUEUE={"MIDDLEWARE": ["shop.middleware.Tenancy", "shop.middleware.Tracing"]}):
-        exec(compile(call, "docs/middleware.md", "exec"), names)  # noqa: S102 -- our own text
+        exec(compile(call, "docs/guides/middleware.md", "exec"), names)  # noqa: S102 -- our own text
         token = middleware.tenant.set("grace")
         spans = middleware.traceparent.set("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
         second = tasks.whose.enqueue()
@@ -247,9 +248,9 @@ def test_every_python_block_is_python(page):
 
 
 def test_the_example_of_settings_is_without_a_fault():
-    [block] = blocks("docs/settings.md")
+    [block] = blocks("docs/reference/settings.md")
     names: dict[str, object] = {}
-    exec(compile(block, "docs/settings.md", "exec"), names)  # noqa: S102 -- our own text
+    exec(compile(block, "docs/reference/settings.md", "exec"), names)  # noqa: S102 -- our own text
     assert conf.problems(names["PGQUEUE"]) == []
 
 
@@ -290,7 +291,7 @@ def test_every_test_that_is_named_is_there(page):
 
 
 def test_every_guarantee_names_what_holds_it():
-    rows = [row for head in ("what", "what is lost") for row in table("docs/guarantees.md", head)]
+    rows = [row for head in ("what", "what is lost") for row in table("docs/concepts/guarantees.md", head)]
     assert len(rows) > 25
     assert all(re.search(r"::test_|\bF\d\d\b|model|checker", row[-1]) for row in rows)
 
@@ -302,18 +303,18 @@ def test_no_page_promises_what_nobody_can_keep(page):
 
 def test_the_index_leads_to_every_page():
     linked = set(LINK.findall(PAGES["docs/index.md"]))
-    assert linked >= {path.name for path in TOP.glob("docs/*.md")} - {"index.md"}
+    assert linked >= {page.removeprefix("docs/") for page in PAGES if page.startswith("docs/")} - {"index.md"}
 
 
 def test_holes_are_reported_where_somebody_reads_it():
     policy = PAGES[".github/SECURITY.md"]
     assert "private vulnerability reporting" in policy
     assert "@" not in policy, "an address that nobody may read"
-    assert {".github/SECURITY.md", "docs/security.md"} <= set(LINK.findall(PAGES["README.md"]))
+    assert {".github/SECURITY.md", "docs/production/security.md"} <= set(LINK.findall(PAGES["README.md"]))
 
 
 def test_each_threat_is_held_by_something():
-    rows = table("docs/security.md", "threat")
+    rows = table("docs/production/security.md", "threat")
     assert len(rows) >= 10
     assert all(done and CODE.search(held) for _, done, held in rows)
 
@@ -326,7 +327,7 @@ def test_the_readme_is_short():
 
 
 def test_the_drawing_has_exactly_the_edges_of_the_code():
-    [drawing] = blocks("docs/state_machine.md", "mermaid")
+    [drawing] = blocks("docs/concepts/life_cycle.md", "mermaid")
     edges = re.findall(r"^ +(\S+) --> (\S+) : (.+)$", drawing, re.MULTILINE)
     assert len(edges) == len(drawing.strip().splitlines()) - 1, "a line that is no edge"
     drawn = {(end(before), Act(act), end(after)) for before, after, acts in edges for act in acts.split(", ")}
@@ -339,17 +340,17 @@ def end(word: str) -> State | None:
 
 
 def test_the_table_has_every_act_and_outcome():
-    assert [plain(row[0]) for row in table("docs/state_machine.md", "act")] == list(Act)
-    assert {plain(row[0]) for row in table("docs/state_machine.md", "outcome")} == set(states.Outcome)
+    assert [plain(row[0]) for row in table("docs/concepts/life_cycle.md", "act")] == list(Act)
+    assert {plain(row[0]) for row in table("docs/concepts/life_cycle.md", "outcome")} == set(states.Outcome)
 
 
 def test_every_setting_is_there_with_its_default():
-    rows = table("docs/settings.md", "key")
+    rows = table("docs/reference/settings.md", "key")
     told = {plain(key): ast.literal_eval(plain(default)) for key, _, default, _ in rows}
     assert len(told) == len(rows)
     assert told == {name: option.default for name, option in conf.OPTIONS.items()}
     assert all(unit and meaning for _, unit, _, meaning in rows)
-    kept = {plain(row[0]): float(row[2].split("`")[1]) for row in table("docs/settings.md", "state")}
+    kept = {plain(row[0]): float(row[2].split("`")[1]) for row in table("docs/reference/settings.md", "state")}
     assert kept == conf.DEFAULT_RETENTION
 
 
@@ -359,7 +360,7 @@ def test_every_setting_that_is_named_is_one(page):
 
 
 def test_every_option_of_a_task_is_there():
-    told = {plain(row[0]) for row in table("docs/tasks.md", "option")}
+    told = {plain(row[0]) for row in table("docs/guides/tasks.md", "option")}
     made_elsewhere = {
         "func",
         "signature",
@@ -373,7 +374,7 @@ def test_every_option_of_a_task_is_there():
 
 
 def test_every_signal_is_there():
-    told = {plain(row[0]) for row in table("docs/tasks.md", "signal")}
+    told = {plain(row[0]) for row in table("docs/guides/tasks.md", "signal")}
     assert told == {name for name, value in vars(signals).items() if isinstance(value, Signal)}
 
 
@@ -397,7 +398,7 @@ def long_options(parser: ArgumentParser) -> set[str]:
 
 
 def test_every_option_of_the_worker_is_there():
-    assert {plain(row[0]) for row in table("docs/worker.md", "option")} == own_options("runworker")
+    assert {plain(row[0]) for row in table("docs/production/worker.md", "option")} == own_options("runworker")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -407,16 +408,17 @@ def test_every_option_that_is_named_is_one(page):
         known |= own_options("pgqueue", subcommand)
     known |= {"--verbosity", "--deploy"}  # Django's own
     of_others = {
-        "README.md": {"--serve", "--matrix"},
+        "README.md": {"--serve", "--matrix", "--quick"},
+        "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix"},
         TUTORIAL: {"--rm", "--detach", "--publish", "--env"},  # Docker's
-        "docs/reliability.md": OF_THE_SUITES,
-        "docs/performance.md": long_options(cli.make_parser()),
+        "docs/internals/reliability.md": OF_THE_SUITES,
+        "docs/internals/performance.md": long_options(cli.make_parser()),
     }
     known |= of_others.get(page, set())
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGES[page])) <= known
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/deployment.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/production/deployment.md"])
 def test_what_stops_a_worker_waits_long_enough(page):
     waits = re.findall(r"(?:TimeoutStopSec=|stop_grace_period: |^)(\d+)s?$", PAGES[page], re.MULTILINE)
     assert len(waits) == 2

@@ -18,7 +18,8 @@ from asgiref.sync import async_to_sync
 from django.db import connection, connections, transaction
 from django.test import override_settings
 
-from django_pgqueue import db, ends, lifecycle, waiting
+from django_pgqueue import db, lifecycle
+from django_pgqueue.waiting import listener, results
 from tests import helpers
 from tests.app import tasks
 from tests.process.harness import environment
@@ -33,16 +34,16 @@ SESSIONS = (
 @pytest.fixture(autouse=True)
 def fresh(committing, monkeypatch):
     """Nobody listens before a test, nor after it; after an error it is tried again soon."""
-    monkeypatch.setattr(ends, "PAUSE_LIMIT_SECONDS", 0.02)
-    ends.close()
+    monkeypatch.setattr(listener, "PAUSE_LIMIT_SECONDS", 0.02)
+    listener.close()
     yield
-    ends.close()
+    listener.close()
 
 
 @pytest.fixture
 def only_told(monkeypatch):
     """Has a wait fail that finds the end by looking; it listens after its first look."""
-    original = waiting._pauses
+    original = results._pauses
 
     def pauses(job, timeout_seconds):
         for pause_seconds in original(job, timeout_seconds):
@@ -50,9 +51,9 @@ def only_told(monkeypatch):
             yield pause_seconds
             assert time.monotonic() - began < pause_seconds, "nobody has told of the end"
 
-    monkeypatch.setattr(waiting, "_pauses", pauses)
-    monkeypatch.setattr(waiting, "FIRST_PAUSE_SECONDS", LONG)
-    monkeypatch.setattr(waiting, "LOOKS_ALONE", 1)
+    monkeypatch.setattr(results, "_pauses", pauses)
+    monkeypatch.setattr(results, "FIRST_PAUSE_SECONDS", LONG)
+    monkeypatch.setattr(results, "LOOKS_ALONE", 1)
 
 
 @pytest.fixture
@@ -92,14 +93,14 @@ def again(job):
 def end(engine, job):
     """Do as a worker that has heard somebody wait for it."""
     succeed(engine, job)
-    ends.tell(engine, ends.OVER, [job.pk])
+    listener.notify(engine, listener.OVER, [job.pk])
 
 
 def wait_until_asked(asked, jobs):
     """Wait until the workers were told that these are awaited."""
     left = {job.pk for job in jobs}
     while left:
-        left.difference_update(*map(ends.ids_in, asked()))
+        left.difference_update(*map(listener.ids_in, asked()))
 
 
 def listening_threads():
@@ -110,7 +111,7 @@ def listening_threads():
 
 
 def test_the_end_is_heard_of(engine, only_told, overhears):
-    job, asked = tasks.add.enqueue(2, 3), overhears(ends.AWAITED)
+    job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
     waits = in_background(lambda: job.wait(LONG * 2))
     assert asked() == [str(job.pk)]
     end(engine, job)
@@ -118,7 +119,7 @@ def test_the_end_is_heard_of(engine, only_told, overhears):
 
 
 def test_many_waits_of_both_kinds_share_one_connection(engine, only_told, overhears):
-    jobs, asked = [tasks.add.enqueue(2, 3) for _ in range(24)], overhears(ends.AWAITED)
+    jobs, asked = [tasks.add.enqueue(2, 3) for _ in range(24)], overhears(listener.AWAITED)
 
     async def all_of(some):
         return await asyncio.gather(*[job.await_result(LONG * 2) for job in some])
@@ -129,35 +130,35 @@ def test_many_waits_of_both_kinds_share_one_connection(engine, only_told, overhe
     assert len(engine.execute(SESSIONS).fetchall()) == len(listening_threads()) == 1
     for job in jobs:
         succeed(engine, job)
-    ends.tell(engine, ends.OVER, [job.pk for job in jobs])
+    listener.notify(engine, listener.OVER, [job.pk for job in jobs])
     assert [one.result() for one in waits] == [[7] * 20, 7, 7, 7, 7, 7]
 
 
 def test_an_end_before_anybody_knew_of_the_wait_is_found_when_they_are_told(engine, only_told, monkeypatch):
-    job, original = tasks.add.enqueue(2, 3), ends.tell
+    job, original = tasks.add.enqueue(2, 3), listener.notify
 
     def tell(*arguments):
         if helpers.state_of(engine, job.pk) == "ready":
             succeed(engine, job)
         original(*arguments)
 
-    monkeypatch.setattr(ends, "tell", tell)
+    monkeypatch.setattr(listener, "notify", tell)
     assert job.wait(LONG * 2) == 7
 
 
 def test_a_word_that_is_no_end_ends_no_wait(engine, only_told, overhears):
-    job, asked = tasks.add.enqueue(2, 3), overhears(ends.AWAITED)
+    job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
     waits = in_background(lambda: job.wait(LONG * 2))
     asked()
     for word in ("", "x", "-1", "٣", "9" * 5000, f"{job.pk}", f"{job.pk},{job.pk}"):
-        engine.execute("SELECT pg_notify(%s, %s)", (ends.OVER, word))
+        engine.execute("SELECT pg_notify(%s, %s)", (listener.OVER, word))
     end(engine, job)
     assert waits.result() == 7
 
 
 def test_the_workers_are_told_again_for_those_who_came_later(engine, only_told, overhears, monkeypatch):
-    monkeypatch.setattr(ends, "REPEAT_SECONDS", 0.05)
-    job, asked = tasks.add.enqueue(2, 3), overhears(ends.AWAITED)
+    monkeypatch.setattr(listener, "REPEAT_SECONDS", 0.05)
+    job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
     waits = in_background(lambda: job.wait(LONG * 2))
     assert set(asked(3)) == {str(job.pk)}
     end(engine, job)
@@ -165,9 +166,9 @@ def test_the_workers_are_told_again_for_those_who_came_later(engine, only_told, 
 
 
 def test_many_ids_go_in_several_words(engine, overhears):
-    asked, many = overhears(ends.AWAITED), list(range(10**18, 10**18 + 2 * ends.IDS_A_WORD + 1))
-    ends.tell(engine, ends.AWAITED, many)
-    assert [one for word in asked(3) for one in ends.ids_in(word)] == many
+    asked, many = overhears(listener.AWAITED), list(range(10**18, 10**18 + 2 * listener.IDS_A_WORD + 1))
+    listener.notify(engine, listener.AWAITED, many)
+    assert [one for word in asked(3) for one in listener.ids_in(word)] == many
 
 
 # ------------------------------------------------------------------ not being told
@@ -175,7 +176,7 @@ def test_many_ids_go_in_several_words(engine, overhears):
 
 def test_an_end_that_nobody_tells_of_is_found_by_looking(engine, overhears):
     """As with a worker that was not there to hear of the wait."""
-    job, asked = tasks.add.enqueue(2, 3), overhears(ends.AWAITED)
+    job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
     waits = in_background(lambda: job.wait(LONG))
     asked()
     succeed(engine, job)
@@ -183,7 +184,7 @@ def test_an_end_that_nobody_tells_of_is_found_by_looking(engine, overhears):
 
 
 def test_after_its_session_was_ended_it_listens_again(engine, only_told, overhears):
-    job, asked = tasks.add.enqueue(2, 3), overhears(ends.AWAITED)
+    job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
     waits = in_background(lambda: job.wait(LONG * 2))
     asked()
     [[pid]] = engine.execute(SESSIONS).fetchall()
@@ -193,7 +194,7 @@ def test_after_its_session_was_ended_it_listens_again(engine, only_told, overhea
     assert waits.result() == 7
 
 
-@pytest.mark.parametrize("where", ["connect", "tell"])
+@pytest.mark.parametrize("where", ["connect", "notify"])
 def test_where_nothing_can_be_heard_it_looks_and_tries_again(engine, monkeypatch, where):
     job, tries = tasks.add.enqueue(2, 3), []
 
@@ -201,7 +202,7 @@ def test_where_nothing_can_be_heard_it_looks_and_tries_again(engine, monkeypatch
         tries.append(where)
         raise psycopg.OperationalError("as asked")
 
-    monkeypatch.setattr(ends, where, fail)
+    monkeypatch.setattr(listener, where, fail)
     waits = in_background(lambda: job.wait(LONG))
     helpers.wait_until(lambda: len(tries) > 1)
     succeed(engine, job)
@@ -211,14 +212,14 @@ def test_where_nothing_can_be_heard_it_looks_and_tries_again(engine, monkeypatch
 def test_behind_a_pooler_nothing_is_listened_to(engine, monkeypatch):
     """There LISTEN would be left on a connection that is somebody else's."""
     monkeypatch.setattr(db, "PLANNER", "-c jit=off")  # what a pooler that ignores options leaves of them
-    job, opened, said, original = tasks.add.enqueue(2, 3), [], [], ends.connect
+    job, opened, said, original = tasks.add.enqueue(2, 3), [], [], listener.connect
 
     def connect(*arguments):
         opened.append(original(*arguments))
         monkeypatch.setattr(opened[-1], "execute", said.append)
         return opened[-1]
 
-    monkeypatch.setattr(ends, "connect", connect)
+    monkeypatch.setattr(listener, "connect", connect)
     waits = in_background(lambda: job.wait(LONG))
     helpers.wait_until(lambda: len(opened) > 1)
     succeed(engine, job)
@@ -236,16 +237,16 @@ def test_where_notifications_are_off_it_looks(engine):
 
 
 def test_another_alias_leads_past_a_pooler(engine, other, only_told, overhears, monkeypatch):
-    aliases, original = [], ends.connect
-    monkeypatch.setattr(ends, "connect", lambda alias, *rest: aliases.append(alias) or original(alias, *rest))
-    job, asked = tasks.add.enqueue(2, 3), overhears(ends.AWAITED)
+    aliases, original = [], listener.connect
+    monkeypatch.setattr(listener, "connect", lambda alias, *rest: aliases.append(alias) or original(alias, *rest))
+    job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
     with override_settings(PGQUEUE={"LISTEN_DATABASE": "other"}):
         waits = in_background(lambda: job.wait(LONG * 2))
         asked()
         end(engine, job)
         waits.result()
     assert aliases == ["other"]
-    ends.close()
+    listener.close()
 
 
 def test_where_no_thread_can_be_started_it_looks(engine, monkeypatch):
@@ -257,7 +258,7 @@ def test_where_no_thread_can_be_started_it_looks(engine, monkeypatch):
         full.setattr(threading.Thread, "start", start)
         with pytest.raises(TimeoutError):
             job.wait(0.1)
-    assert ends._all["default"]._thread is None
+    assert listener._all["default"]._thread is None
 
 
 def test_where_no_descriptor_is_left_it_looks(engine, monkeypatch):
@@ -272,14 +273,14 @@ def test_where_no_descriptor_is_left_it_looks(engine, monkeypatch):
 
 
 def test_what_could_not_be_heard_is_not_tried_again_for_nobody(engine, monkeypatch):
-    monkeypatch.setattr(ends, "PAUSE_LIMIT_SECONDS", 0.4)
+    monkeypatch.setattr(listener, "PAUSE_LIMIT_SECONDS", 0.4)
     job, tries = tasks.add.enqueue(2, 3), []
 
     def connect(*_):
         tries.append(threading.current_thread())
         raise psycopg.OperationalError("as asked")
 
-    monkeypatch.setattr(ends, "connect", connect)
+    monkeypatch.setattr(listener, "connect", connect)
     with pytest.raises(TimeoutError):
         job.wait(0.1)
     tries[0].join(LONG)
@@ -290,21 +291,21 @@ def test_what_could_not_be_heard_is_not_tried_again_for_nobody(engine, monkeypat
 
 
 def test_a_short_wait_asks_nobody(engine, overhears, monkeypatch):
-    job, asked = tasks.add.enqueue(2, 3), overhears(ends.AWAITED)
+    job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
     with pytest.raises(TimeoutError):
         job.wait(0.02)
     with monkeypatch.context() as early, pytest.raises(TimeoutError):
-        early.setattr(waiting, "LOOKS_ALONE", 1)
+        early.setattr(results, "LOOKS_ALONE", 1)
         job.wait(0)
     succeed(engine, job)
     assert job.wait(LONG) == 7
     assert listening_threads() == []
-    engine.execute(f"NOTIFY {ends.AWAITED}, 'the first word'")
+    engine.execute(f"NOTIFY {listener.AWAITED}, 'the first word'")
     assert asked() == ["the first word"]
 
 
 def test_none_is_begun_where_to_wait_is_refused_nor_where_jobs_run_in_their_caller(committing):
-    with transaction.atomic(), suppress(waiting.CannotWait):
+    with transaction.atomic(), suppress(results.CannotWait):
         tasks.add.enqueue(2, 3).wait(LONG)
     with override_settings(PGQUEUE={"IMMEDIATE": True}):
         assert tasks.add.enqueue(2, 3).wait(LONG) == 5
@@ -312,10 +313,10 @@ def test_none_is_begun_where_to_wait_is_refused_nor_where_jobs_run_in_their_call
 
 
 def test_it_is_closed_soon_after_the_last_wait_and_another_begins_anew(engine, monkeypatch):
-    monkeypatch.setattr(ends, "KEEP_SECONDS", 0.05)
+    monkeypatch.setattr(listener, "KEEP_SECONDS", 0.05)
     for _ in range(2):
         told = threading.Event()
-        with ends.awaiting("default", 1, told.set):
+        with listener.awaiting("default", 1, told.set):
             assert told.wait(LONG)
             assert len(engine.execute(SESSIONS).fetchall()) == 1
         helpers.wait_until(lambda: not engine.execute(SESSIONS).fetchall())
@@ -335,10 +336,10 @@ def scratch(engine):
 
 def test_a_test_database_can_be_dropped_right_after_a_wait(engine, scratch, monkeypatch):
     """PostgreSQL gives sessions 5 s to leave it."""
-    assert ends.KEEP_SECONDS < 4
-    monkeypatch.setattr(ends, "KEEP_SECONDS", 0.05)
+    assert listener.KEEP_SECONDS < 4
+    monkeypatch.setattr(listener, "KEEP_SECONDS", 0.05)
     told = threading.Event()
-    with ends.awaiting(scratch, 1, told.set):
+    with listener.awaiting(scratch, 1, told.set):
         assert told.wait(LONG)
     engine.execute(f"DROP DATABASE {engine.info.dbname}_scratch")
 
@@ -349,18 +350,18 @@ def test_a_test_database_can_be_dropped_right_after_a_wait(engine, scratch, monk
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_after_a_fork_the_child_listens_by_itself_and_the_parent_goes_on(engine):
     heard, in_child = [], []
-    with ends.awaiting("default", 1, lambda: heard.append(os.getpid())):
+    with listener.awaiting("default", 1, lambda: heard.append(os.getpid())):
         helpers.wait_until(lambda: heard)
         child = os.fork()
         if child == 0:
             with ExitStack() as stack:
                 stack.callback(os._exit, 1)
-                with ends.awaiting("default", 1, lambda: in_child.append(os.getpid())):
+                with listener.awaiting("default", 1, lambda: in_child.append(os.getpid())):
                     helpers.wait_until(lambda: in_child)
                 os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         told = len(heard)
-        ends.tell(engine, ends.OVER, [1])
+        listener.notify(engine, listener.OVER, [1])
         helpers.wait_until(lambda: len(heard) > told)
     assert set(heard) == {os.getpid()}
 
@@ -371,9 +372,9 @@ import threading
 atexit.register(lambda: [print(one) for one in threading.enumerate() if one.name == "pgqueue-ends"])  # called last
 import django
 django.setup()
-from django_pgqueue import ends
+from django_pgqueue.waiting import listener
 told = threading.Event()
-wait = ends.awaiting("default", 1, told.set)
+wait = listener.awaiting("default", 1, told.set)
 wait.__enter__()
 assert told.wait(20)
 """

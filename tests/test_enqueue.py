@@ -18,8 +18,8 @@ from django.db import DatabaseError, connection, transaction
 from django.test import override_settings
 
 from django_pgqueue import InvalidTask, db, registry, signals
-from django_pgqueue.arguments import CHUNK, CHUNK_SIZE
 from django_pgqueue.models import Job
+from django_pgqueue.serialization import CHUNK, CHUNK_SIZE
 from django_pgqueue.task import Task
 from tests import helpers
 from tests.app import tasks

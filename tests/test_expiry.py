@@ -9,11 +9,11 @@ import pytest
 from django_pgqueue import InvalidTask, signals, task
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs, time_travel
-from django_pgqueue.worker.link import Link
-from django_pgqueue.worker.maintenance import Maintenance
+from django_pgqueue.worker.maintenance.maintenance import Maintenance
+from django_pgqueue.worker.runtime.connection import Link
 from tests.app import tasks
 
-REASON = "it had not started by the time that it was to (expires)"
+REASON = "the job did not start before it expired (expires)"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from django_pgqueue import expressions
+from django_pgqueue.schedules import expressions
 
 ZONES = [
     "UTC",
@@ -147,14 +147,14 @@ def test_an_interval_has_its_bounds(duration):
         ("61 * * * *", "UTC", "Bad minute"),
         ("@reboot", "UTC", "five fields"),
         ("0 0 30 2 *", "UTC", "Bad day"),
-        ("* * * * MON#6", "UTC", "no cron expression"),
+        ("* * * * MON#6", "UTC", "invalid cron expression"),
         ("every 0 seconds", "UTC", "1 second"),
         ("every 400 days", "UTC", "366 days"),
         ("every five minutes", "UTC", "five fields"),
         ("1," * 200, "UTC", "five fields"),
-        ("0 9 * * *", "Europe/Atlantis", "no time zone"),
-        ("0 9 * * *", "../../etc/passwd", "no time zone"),
-        ("0 9 * * *", "", "no time zone"),
+        ("0 9 * * *", "Europe/Atlantis", "invalid time zone"),
+        ("0 9 * * *", "../../etc/passwd", "invalid time zone"),
+        ("0 9 * * *", "", "invalid time zone"),
     ],
 )
 def test_what_is_no_schedule_is_refused_in_words(expression, zone, wanted):

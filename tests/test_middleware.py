@@ -307,10 +307,10 @@ def test_a_run_that_returns_no_context_manager_fails_the_attempt():
         ("tests.app.middleware.Nothing", "at least one of the methods enqueue, run, arun"),
         ("tests.app.middleware.NoManager", "decorate a generator function with contextlib.contextmanager"),
         ("tests.app.middleware.NoAsyncManager", "contextlib.asynccontextmanager"),
-        ("tests.app.middleware.OnlyAsync", r"has arun\(\) for coroutine tasks, and no run\(\)"),
+        ("tests.app.middleware.OnlyAsync", r"has arun\(\) for coroutine tasks but no run\(\)"),
         ("tests.app.middleware.AsyncEnqueue", r"its enqueue\(\) must be a plain method"),
         ("tests.app.middleware.NoMethod", "its run must be a method"),
-        ("tests.app.middleware.NeedsArguments", "cannot be made: TypeError"),
+        ("tests.app.middleware.NeedsArguments", "cannot be instantiated: TypeError"),
     ],
 )
 def test_what_is_no_middleware_is_an_error_of_the_check_of_the_worker_and_of_an_enqueue(path, words):

@@ -205,7 +205,7 @@ def test_a_lock_that_is_not_to_be_had_fails_and_names_who_has_it(engine, monkeyp
             apply(ALLOWED["a column that may be empty"], atomic=True)
     assert holder in str(error.value)
     assert [record.getMessage() for record in caplog.records] == [
-        f"pgqueue_job is held by {holder}: trying again until it is free"
+        f"pgqueue_job is locked by {holder}: retrying until it is free"
     ]
 
 

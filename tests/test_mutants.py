@@ -7,10 +7,10 @@ import pytest
 from tests.mutation import CHECKOUT, MUTANTS, mutated
 
 
-@pytest.mark.parametrize("path", sorted({mutant.path for mutant in MUTANTS}))
+@pytest.mark.parametrize("path", sorted({mutant.file for mutant in MUTANTS}))
 def test_every_mutant_fits_the_code(path):
     """One that does not would be found out only when all are tried, which is seldom."""
     text = (CHECKOUT / path).read_text()
     for mutant in MUTANTS:
-        if mutant.path == path:
+        if mutant.file == path:
             assert mutated(text, mutant) != text, mutant.name

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from django_pgqueue.arguments import encode_arguments, encode_result
 from django_pgqueue.retry import MAX_DELAY_SECONDS, delay_after, exponential
-from django_pgqueue.worker import describe
+from django_pgqueue.serialization import encode_arguments, encode_result
+from django_pgqueue.worker.execution import error_text
 from tests import helpers
 
 EXAMPLES = settings().max_examples // 2
@@ -95,15 +95,15 @@ def test_any_duration_that_is_accepted_is_one_postgresql_can_add(delay):
 @example(text="\x00\ud800" * 100, limit=40)
 @example(text="\U0001f600" * 100, limit=101)
 def test_a_text_is_made_storable_within_its_limit_and_stays_so(text, limit):
-    stored = describe.storable(text, limit)
+    stored = error_text.storable(text, limit)
     assert "\x00" not in stored
     data = stored.encode()
     assert len(data) <= limit
-    assert describe.storable(stored, limit) == stored
+    assert error_text.storable(stored, limit) == stored
     clean = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
     if len(clean.encode()) <= limit:
         assert stored == clean
-    elif limit < describe.MIN_CUT_BYTES:
+    elif limit < error_text.MIN_CUT_BYTES:
         assert clean.startswith(stored)
     else:
         head, _, rest = stored.partition("\n[… ")
@@ -115,7 +115,7 @@ def test_a_text_is_made_storable_within_its_limit_and_stays_so(text, limit):
 @given(text=WIDE | LONG)
 def test_whatever_a_task_raises_can_be_stored(engine, text):
     exception = type("Odd", (Exception,), {"__module__": text[:50], "__str__": lambda self: text})()
-    written = describe.class_path(exception), describe.message(exception), describe.traceback_text(exception)
+    written = error_text.class_path(exception), error_text.message(exception), error_text.traceback_text(exception)
     helpers.clear_tables(engine)
     helpers.make_job(engine)
     failed = helpers.failed(helpers.claim_one(engine).key, None)[0]._replace(

@@ -92,4 +92,4 @@ def test_admin_behind_a_replica_acts_on_the_primary(admin_client: Client, replic
     lists = ("job", "deadjob", "pause", "schedule", "worker")
     assert {admin_client.get(f"/admin/pgqueue/{name}/").status_code for name in lists} == {200}
     form = {"action": "cancel_selected", "_selected_action": job.pk, "shown": f"{job.pk}:::ready"}
-    assert b"1 job cancelled" in admin_client.post("/admin/pgqueue/job/", form, follow=True).content
+    assert b"1 job is cancelled" in admin_client.post("/admin/pgqueue/job/", form, follow=True).content

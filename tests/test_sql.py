@@ -19,23 +19,24 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_pgqueue import db, lifecycle, sql
+from django_pgqueue import db, lifecycle
 from django_pgqueue.lifecycle import ExecutionKey
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import Pausable, State
 from tests import helpers
+from tests.statements import MODULES, STATEMENTS, replace_execute
 
-STATEMENTS = {name: text for name, text in vars(sql).items() if name.isupper() and isinstance(text, str)}
 PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
 # ------------------------------------------------------------------ text
 
 
-def test_each_constant_is_one_plain_literal():
-    tree = ast.parse(Path(inspect.getfile(sql)).read_text())
+@pytest.mark.parametrize("module", dict.fromkeys(MODULES.values()), ids=lambda module: module.__name__)
+def test_each_constant_is_one_plain_literal(module):
+    tree = ast.parse(Path(inspect.getfile(module)).read_text())
     assigned = [node for node in tree.body if isinstance(node, ast.AnnAssign)]
-    assert {ast.unparse(node.target) for node in assigned} == set(STATEMENTS)
+    assert {ast.unparse(node.target) for node in assigned} == {name for name, of in MODULES.items() if of is module}
     assert all(isinstance(node.value, ast.Constant) for node in assigned)
     rest = [node for node in tree.body if not isinstance(node, ast.AnnAssign | ast.ImportFrom)]
     assert len(rest) == 1  # the docstring
@@ -85,9 +86,7 @@ def test_lifecycle_gives_each_statement_exactly_its_parameters(engine, job_in, m
         given.setdefault(name, set()).update(params, {"time_shift_seconds"})
         return original(connection, statement, params)
 
-    modules = "application claims finishes maintenance pauses persistence abandoned scheduling unique workers"
-    for module in modules.split():
-        monkeypatch.setattr(f"django_pgqueue.lifecycle.{module}.execute", execute)
+    replace_execute(monkeypatch, execute)
     call_everything(engine, job_in)
     assert set(given) == set(STATEMENTS)
     for name, params in given.items():

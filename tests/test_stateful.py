@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from django_pgqueue import db, lifecycle
-from django_pgqueue.lifecycle import Cancelled, Cursor, ExecutionKey, Fate, Lane, Moved, Released
+from django_pgqueue.lifecycle import Cancelled, Cursor, ExecutionKey, Lane, Moved, Released, TransitionResult
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 from tests import helpers
@@ -210,14 +210,16 @@ class Queue(RuleBasedStateMachine):
             setattr(job, name, value)
         return state
 
-    def lost(self, execution_id: int, wanted: Outcome, missing: Fate = Fate.LOST) -> Fate:
+    def lost(
+        self, execution_id: int, wanted: Outcome, missing: TransitionResult = TransitionResult.LOST
+    ) -> TransitionResult:
         execution = self.executions.get(execution_id)
         if execution is None:
             return missing
         if self.is_orphan(execution):
             del self.executions[execution_id]  # whoever meets it removes it
-            return Fate.LOST
-        return Fate.DONE_BEFORE if execution.outcome is wanted else Fate.LOST
+            return TransitionResult.LOST
+        return TransitionResult.ALREADY_DONE if execution.outcome is wanted else TransitionResult.LOST
 
     # ------------------------------------------------------------------ the application
 
@@ -416,10 +418,10 @@ class Queue(RuleBasedStateMachine):
         ids = list({self.any_execution(data) for _ in range(data.draw(st.integers(1, 3)))})
         wanted = {}
         for execution_id in ids:
-            wanted[execution_id] = Fate.LOST
+            wanted[execution_id] = TransitionResult.LOST
             if held := self.held(execution_id):
                 held[1].progress = (done, self.now)
-                wanted[execution_id] = Fate.DONE
+                wanted[execution_id] = TransitionResult.DONE
             else:
                 self.lost(execution_id, Outcome.SUCCEEDED)
         told = [lifecycle.Noted(self.key(execution_id), Progress(done), 0.0) for execution_id in ids]
@@ -434,7 +436,7 @@ class Queue(RuleBasedStateMachine):
             if held := self.held(execution_id):
                 self.close(execution_id, Outcome.SUCCEEDED, started=True)
                 self.move(held[1], State.SUCCEEDED, result=result)
-                wanted[execution_id] = Fate.DONE
+                wanted[execution_id] = TransitionResult.DONE
             else:
                 wanted[execution_id] = self.lost(execution_id, Outcome.SUCCEEDED)
         assert lifecycle.succeed(self.engine, helpers.succeeded(*map(self.key, ids), result=result)) == wanted
@@ -444,10 +446,10 @@ class Queue(RuleBasedStateMachine):
     def succeed_and_discard(self, data: st.DataObject) -> None:
         execution_id = self.any_execution(data)
         if held := self.held(execution_id):
-            wanted = Fate.DONE
+            wanted = TransitionResult.DONE
             self.forget(held[1].id)
         else:
-            wanted = self.lost(execution_id, Outcome.SUCCEEDED, Fate.DONE_BEFORE)
+            wanted = self.lost(execution_id, Outcome.SUCCEEDED, TransitionResult.ALREADY_DONE)
         assert lifecycle.succeed_and_discard(self.engine, [self.key(execution_id)]) == {execution_id: wanted}
 
     @precondition(lambda self: self.handed_out)
@@ -462,7 +464,7 @@ class Queue(RuleBasedStateMachine):
                 delay = None  # the policy's part: no attempt is left
             self.close(execution_id, outcome, "as asked", started=True)
             crashes = job.crashes + (outcome is Outcome.CRASHED)
-            wanted = Moved(Fate.DONE, self.end(job, delay, crashes=crashes, unknown_since=None))
+            wanted = Moved(TransitionResult.DONE, self.end(job, delay, crashes=crashes, unknown_since=None))
         else:
             wanted = Moved(self.lost(execution_id, outcome))
         seconds = None if delay is None else delay * TICK
@@ -491,7 +493,8 @@ class Queue(RuleBasedStateMachine):
             target = State.CANCELLED if job.asked else State.READY
             job.counted.remove(execution_id)
             wanted = Moved(
-                Fate.DONE, self.move(job, target, delay, attempt=max(job.attempt - 1, 0), unknown_since=since)
+                TransitionResult.DONE,
+                self.move(job, target, delay, attempt=max(job.attempt - 1, 0), unknown_since=since),
             )
         else:
             wanted = Moved(self.lost(execution_id, outcome))
@@ -510,7 +513,7 @@ class Queue(RuleBasedStateMachine):
         if held := self.held(execution_id):
             self.close(execution_id, Outcome.CANCELLED, "obeyed")
             self.move(held[1], State.CANCELLED)
-            wanted = Fate.DONE
+            wanted = TransitionResult.DONE
         done = lifecycle.end_cancelled(self.engine, [Cancelled(self.key(execution_id), None, 0.0, "obeyed")])
         assert done == {execution_id: wanted}
 
@@ -609,7 +612,7 @@ class Queue(RuleBasedStateMachine):
             self.close(one.id, Outcome.CRASHED, "its worker was lost")
             since = None if one.started else job.unknown_since
             moved = self.end(job, own, crashes=job.crashes + one.started, unknown_since=since)
-            wanted[one.id] = Moved(Fate.DONE, moved)
+            wanted[one.id] = Moved(TransitionResult.DONE, moved)
         done = lifecycle.rescue(
             self.engine,
             lambda held: None if delay is None or held.attempt >= held.max_attempts else delay * TICK,

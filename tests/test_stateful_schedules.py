@@ -12,9 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from django_pgqueue import db, expressions, firing, lifecycle
+from django_pgqueue import db, lifecycle
 from django_pgqueue.lifecycle import Scheduled
-from django_pgqueue.worker import scheduler
+from django_pgqueue.schedules import expressions, job_options
+from django_pgqueue.worker.maintenance import scheduler
 from tests import helpers
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -68,7 +69,7 @@ class Schedules(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, 2))
     def look(self, worker: int) -> None:
-        self.read[worker] = lifecycle.schedules(self.engine)[1]
+        self.read[worker] = lifecycle.read_schedules(self.engine)[1]
 
     @rule(worker=st.integers(0, 2))
     def work(self, worker: int) -> None:
@@ -81,14 +82,14 @@ class Schedules(RuleBasedStateMachine):
                 self.fired.append((one.schedule_id, tick_at))
             return fired
 
-        with mock.patch.object(lifecycle, "fire", noting), mock.patch.object(firing, "options_of", self.options):
+        with mock.patch.object(lifecycle, "fire", noting), mock.patch.object(job_options, "options_of", self.options):
             for one in self.read.get(worker, []):
                 if one.enabled:
                     scheduler.fire_due(self.engine, one)
 
     @rule(data=st.data(), expression=EXPRESSIONS)
     def change(self, data: st.DataObject, expression: str) -> None:
-        one = data.draw(st.sampled_from(lifecycle.schedules(self.engine)[1]))
+        one = data.draw(st.sampled_from(lifecycle.read_schedules(self.engine)[1]))
         definition = helpers.definition(one.name, expression=expression, missed=one.missed)
         following_at = expressions.next_after(expression, "UTC", one.seen_at)
         assert lifecycle.change_schedule(
@@ -97,7 +98,7 @@ class Schedules(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def switch(self, data: st.DataObject) -> None:
-        one = data.draw(st.sampled_from(lifecycle.schedules(self.engine)[1]))
+        one = data.draw(st.sampled_from(lifecycle.read_schedules(self.engine)[1]))
         if one.enabled:
             assert lifecycle.pause_schedule(self.engine, one.schedule_id)
         else:
@@ -106,7 +107,7 @@ class Schedules(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def run_now(self, data: st.DataObject) -> None:
-        one = data.draw(st.sampled_from(lifecycle.schedules(self.engine)[1]))
+        one = data.draw(st.sampled_from(lifecycle.read_schedules(self.engine)[1]))
         ran = lifecycle.run_schedule(self.engine, one, self.options(self.engine, one))
         self.own += ran is not None and ran.what == "fired"
 

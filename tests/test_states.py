@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from django_pgqueue import lifecycle, states
-from django_pgqueue.lifecycle import Cancelled, Fate, Moved, Released
+from django_pgqueue.lifecycle import Cancelled, Moved, Released, TransitionResult
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, GONE, TRANSITIONS, Act, State
 from tests import helpers
@@ -151,7 +151,12 @@ def prune_task(engine, one):
     return sum(lifecycle.prune(engine, state, 0.0, task_name=helpers.NOOP).removed for state in FINISHED)
 
 
-NOT_DONE = (Fate.LOST, Fate.DONE_BEFORE, Moved(Fate.LOST), Moved(Fate.DONE_BEFORE))
+NOT_DONE = (
+    TransitionResult.LOST,
+    TransitionResult.ALREADY_DONE,
+    Moved(TransitionResult.LOST),
+    Moved(TransitionResult.ALREADY_DONE),
+)
 
 VARIANTS = [
     Variant(Act.ENQUEUE, "one", enqueue, ()),
@@ -271,7 +276,7 @@ def test_a_rescue_charges_a_crash_only_to_what_had_started(engine, free_slots, c
     job_id = helpers.make_job(engine)
     [claimed] = helpers.claim_all(engine, limit=1, free_slots=free_slots)
     helpers.end_lease(engine)
-    assert helpers.rescue(engine) == {claimed.execution_id: Moved(Fate.DONE, State.READY)}
+    assert helpers.rescue(engine) == {claimed.execution_id: Moved(TransitionResult.DONE, State.READY)}
     row = helpers.job_row(engine, job_id)
     assert (row["attempt"], row["crashes"]) == (1, crashes)
     assert row["isolated"] == bool(crashes)

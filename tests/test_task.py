@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from django_pgqueue import InvalidTask, Task, TaskContext, cron, every, registry, task, timetable
+from django_pgqueue import InvalidTask, Task, TaskContext, cron, every, registry, task
+from django_pgqueue.schedules import declarations
 from tests.app import tasks
 
 
@@ -43,7 +44,7 @@ async def async_generator():
 def own_registry(monkeypatch):
     """Tasks made here are forgotten again."""
     monkeypatch.setattr(registry, "_tasks", {**registry._tasks})
-    monkeypatch.setattr(timetable, "_declared", {**timetable._declared})
+    monkeypatch.setattr(declarations, "_declared", {**declarations._declared})
 
 
 def test_it_is_still_the_function():
@@ -83,6 +84,7 @@ def test_two_functions_cannot_have_one_name(options):
     task(name="taken")(plain)
     with pytest.raises(InvalidTask, match="both named 'taken'"):
         task(**options)(another)
+    assert registry.get(f"{__name__}.another") is None, "a refused task leaves no name behind"
 
 
 def test_a_module_that_is_loaded_again_replaces_its_tasks():
@@ -113,13 +115,13 @@ def test_using_returns_a_changed_copy():
 @pytest.mark.parametrize(
     ("function", "options", "wanted"),
     [
-        (lambda: None, {}, "module level"),
+        (lambda: None, {}, "module-level"),
         (generator, {}, "generator"),
         (async_generator, {}, "generator"),
-        (print, {}, "module level"),
+        (print, {}, "module-level"),
         (coroutine, {"atomic": True}, "atomic"),
-        (plain, {"takes_context": True}, "named context"),
-        (another, {"takes_context": True}, "named context"),
+        (plain, {"takes_context": True}, "argument named context"),
+        (another, {"takes_context": True}, "argument named context"),
         (plain, {"name": "a b"}, "characters"),
         (plain, {"name": "x" * 101}, "100"),
         (plain, {"queue_name": "'; DROP TABLE job; --"}, "queue_name"),
@@ -146,9 +148,9 @@ def test_using_returns_a_changed_copy():
         (plain, {"schedule": "0 9 * * *"}, "must be cron"),
         (plain, {"schedule": ["@daily"]}, "must be cron"),
         (plain, {"schedule": None}, "must be cron"),
-        (plain, {"schedule": every(minutes=5)}, "cannot call it: missing a required argument: 'a'"),
+        (plain, {"schedule": every(minutes=5)}, "cannot call the task: missing a required argument: 'a'"),
         (plain, {"schedule": cron("@daily", args=[1, 2, 3])}, "too many positional"),
-        (plain, {"schedule": [every(hours=1, args=[1]), every(hours=1, kwargs={"c": 1})]}, "cannot call it"),
+        (plain, {"schedule": [every(hours=1, args=[1]), every(hours=1, kwargs={"c": 1})]}, "cannot call the task"),
         (plain, {"schedule": every(hours=1, args=[datetime(2030, 1, 1, tzinfo=UTC)])}, "isoformat"),
     ],
 )
@@ -164,13 +166,13 @@ def test_a_method_and_an_inner_function_are_refused():
         pass
 
     for function in (inner, Task.call, InvalidTask):
-        with pytest.raises(InvalidTask, match="module level"):
+        with pytest.raises(InvalidTask, match="module-level"):
             task(function)
 
 
 @pytest.mark.parametrize("function", [functools.partial(plain, 1), Task(func=plain)])
 def test_a_callable_that_is_no_function_is_refused(function):
-    with pytest.raises(InvalidTask, match="module level"):
+    with pytest.raises(InvalidTask, match="module-level"):
         task(function)
 
 
@@ -207,11 +209,11 @@ def test_a_retention_of_its_own_is_for_all_states_or_by_state():
     ("options", "says"),
     [
         ({"queue": "mail"}, "did you mean 'queue_name'"),
-        ({"xyzzy": 1}, "they are aliases"),
+        ({"xyzzy": 1}, "the options are aliases"),
         ({"aliases": "old.name"}, "not the string 'old.name'"),
         ({"atomic": "yes"}, "atomic must be True or False"),
         ({"store_result": None}, "store_result must be True or False"),
-        ({"backoff": -5}, "backoff: a duration"),
+        ({"backoff": -5}, "backoff: invalid duration"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_was_meant(options, says):
@@ -232,7 +234,7 @@ def test_a_task_has_its_schedules_with_the_options_of_its_jobs():
             every(days=1, args=[1], name="by hand"),
         ],
     )(plain)
-    found = timetable.definitions("default")
+    found = declarations.definitions("default")
     assert [name for name in found if found[name].task_name == made.name] == [made.name, f"{made.name}:2", "by hand"]
     first, second = found[made.name], found[f"{made.name}:2"]
     assert first.arguments == '{"args":[1],"kwargs":{"b":2}}'
@@ -245,13 +247,13 @@ def test_a_task_has_its_schedules_with_the_options_of_its_jobs():
         *("every 5 minutes", 30.0),
         *("latest", "overlap"),
     )
-    assert first.digest != second.digest == timetable.definitions("default")[second.name].digest
+    assert first.digest != second.digest == declarations.definitions("default")[second.name].digest
 
 
 def test_a_cron_expression_is_read_in_the_project_s_time_zone_unless_it_names_one(settings):
     settings.TIME_ZONE = "Asia/Tokyo"
     task(schedule=[cron("@daily"), cron("@daily", tz=ZoneInfo("Europe/Paris"))])(another)
-    found = timetable.definitions("default")
+    found = declarations.definitions("default")
     name = f"{__name__}.another"
     assert (found[name].time_zone, found[f"{name}:2"].time_zone) == ("Asia/Tokyo", "Europe/Paris")
 
@@ -260,15 +262,15 @@ def test_a_task_that_is_made_again_has_its_new_schedules_and_one_that_is_gone_ha
     task(schedule=every(hours=1))(another)
     task(schedule=every(hours=2))(another)
     name = f"{__name__}.another"
-    assert timetable.definitions("default")[name].expression == "every 2 hours"
+    assert declarations.definitions("default")[name].expression == "every 2 hours"
     task(another)
-    assert name not in timetable.definitions("default")
+    assert name not in declarations.definitions("default")
 
 
 def test_schedules_of_a_task_of_another_database_are_that_database_s():
     task(database="elsewhere", schedule=every(hours=1))(another)
-    assert f"{__name__}.another" not in timetable.definitions("default")
-    assert list(timetable.definitions("elsewhere")) == [f"{__name__}.another"]
+    assert f"{__name__}.another" not in declarations.definitions("default")
+    assert list(declarations.definitions("elsewhere")) == [f"{__name__}.another"]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +284,7 @@ def test_schedules_of_a_task_of_another_database_are_that_database_s():
         (lambda: every(hours=1, missed="never"), "missed must be one of"),  # type: ignore[arg-type]  # what is tested
         (lambda: every(hours=1, if_running="wait"), "if_running must be one of"),  # type: ignore[arg-type]  # as above
         (lambda: every(hours=1, jitter=-1), "duration"),
-        (lambda: every(hours=1, jitter=timedelta(days=2)), "a day at most"),
+        (lambda: every(hours=1, jitter=timedelta(days=2)), "at most a day"),
         (lambda: every(hours=1, name=""), "printable"),
         (lambda: every(hours=1, name=" x"), "printable"),
         (lambda: every(hours=1, name="x" * 201), "printable"),

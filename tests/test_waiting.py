@@ -12,10 +12,11 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import CannotWait, JobCancelled, JobFailed, JobGone, lifecycle, waiting
+from django_pgqueue import CannotWait, JobCancelled, JobFailed, JobGone, lifecycle
 from django_pgqueue.context import running_job
 from django_pgqueue.models import Job
 from django_pgqueue.testing import run_jobs
+from django_pgqueue.waiting import results
 from tests import helpers
 from tests.app import tasks
 
@@ -37,14 +38,14 @@ both = pytest.mark.parametrize("how", ["sync", "async"])
 def looked(monkeypatch):
     """Calls what a test wants to happen at each look, before it."""
     plans: dict[int, object] = {}
-    original, count = waiting._is_over, iter(range(1000))
+    original, count = results._is_over, iter(range(1000))
 
     def look(job, *, is_first):
         if plan := plans.get(next(count)):
             plan()
         return original(job, is_first=is_first)
 
-    monkeypatch.setattr(waiting, "_is_over", look)
+    monkeypatch.setattr(results, "_is_over", look)
     return plans
 
 
@@ -112,7 +113,7 @@ def test_the_reason_of_a_cancellation_is_told(job, engine):
 @both
 def test_a_row_that_is_removed_ends_it(job, engine, looked, how):
     looked[2] = lambda: engine.execute("DELETE FROM pgqueue_job")
-    with pytest.raises(JobGone, match="is not there any more: it was pruned or deleted") as raised:
+    with pytest.raises(JobGone, match="no longer exists: it was pruned or deleted") as raised:
         waited(job, how)
     assert raised.value.job_id == job.pk
 
@@ -127,7 +128,7 @@ def test_a_success_that_keeps_nothing_says_so(engine, committing, looked):
 @both
 @pytest.mark.parametrize("timeout", [0, 0.05, timedelta(milliseconds=50)])
 def test_the_time_ends_it(job, how, timeout):
-    with pytest.raises(TimeoutError, match=rf"job {job.pk} \(tests.app.tasks.add\) was not over within 0(.05)? s"):
+    with pytest.raises(TimeoutError, match=rf"job {job.pk} \(tests.app.tasks.add\) was not finished within 0(.05)? s"):
         waited(job, how, timeout)
 
 
@@ -138,7 +139,7 @@ def test_a_time_that_is_none_is_refused(job, timeout, error):
 
 
 def test_the_last_look_is_at_the_end_of_the_time(job, engine, looked, monkeypatch):
-    monkeypatch.setattr(waiting, "FIRST_PAUSE_SECONDS", 30.0)
+    monkeypatch.setattr(results, "FIRST_PAUSE_SECONDS", 30.0)
     looked[1] = lambda: lifecycle.cancel(engine, [job.pk])
     with pytest.raises(JobCancelled):
         job.wait(0.05)
@@ -181,14 +182,14 @@ def test_it_looks_ever_less_often_by_one_query_each(job, monkeypatch):
     """Until it hears; here it never does."""
     slept = []
     deaf = SimpleNamespace(wait=slept.append, clear=lambda: None, set=None)
-    monkeypatch.setattr(waiting, "threading", SimpleNamespace(Event=lambda: deaf))
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: sum(slept)))
-    monkeypatch.setattr(waiting.ends, "awaiting", lambda *_: nullcontext())
+    monkeypatch.setattr(results, "threading", SimpleNamespace(Event=lambda: deaf))
+    monkeypatch.setattr(results, "time", SimpleNamespace(monotonic=lambda: sum(slept)))
+    monkeypatch.setattr(results.listener, "awaiting", lambda *_: nullcontext())
     with CaptureQueriesContext(connection) as queries, pytest.raises(TimeoutError):
         job.wait(60)
     assert len(queries) == len(slept) + (slept[-1] > 0) or len(queries) == len(slept)
-    assert slept[0] == waiting.FIRST_PAUSE_SECONDS
-    assert max(slept) == waiting.LONGEST_PAUSE_SECONDS
+    assert slept[0] == results.FIRST_PAUSE_SECONDS
+    assert max(slept) == results.LONGEST_PAUSE_SECONDS
     assert len(slept) < 80
     assert not any("arguments" in query["sql"] for query in queries), "the row is read when it is over"
 

@@ -1,7 +1,10 @@
-"""The admin: jobs, dead letters, workers, schedules and pauses to look at, and what an operator may do.
+"""The operator's console in Django's admin: jobs, dead letters, workers, schedules and pauses.
 
-Everything is bounded, so that it works on millions of jobs (see `paginator`, `filters`), and everything is text:
-nothing is decoded in a list, nothing imported because a row names it. Jobs change through `models` only (see `acts`).
+Django's admin autodiscovery imports this package. Three invariants hold for every page:
+
+* Queries are bounded, so that the pages work with millions of jobs (see `paginator` and `filters`).
+* Rows are shown as text. A list decodes no arguments, and no page imports a module because a row names it.
+* Jobs change only through `lifecycle` and the model's methods (see `job_actions`).
 """
 
 from django.contrib import admin

@@ -1,7 +1,7 @@
-"""The page that asks before jobs that have succeeded run again.
+"""The page that asks for confirmation before succeeded jobs run again.
 
-`acts` calls it. The page carries each job that it counted, with its state and `finished_at`: what is confirmed applies
-to these jobs alone, and works without JavaScript.
+Called by `job_actions`. The page carries the id, the state and `finished_at` of every job that it counted, so the
+confirmed operation changes these jobs and no others. It works without JavaScript.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from django_pgqueue.states import Act, Seen, State
 from . import shown
 
 if TYPE_CHECKING:
-    from .acts import Operation
+    from .job_actions import Operation
 
 FIELD: Final = "confirmed"
 
 
 def is_given(request: HttpRequest) -> bool:
-    """Say whether the form comes from the page that asks."""
+    """Return whether the form was posted by the confirmation page."""
     return FIELD in request.POST
 
 
 def ask(request: HttpRequest, operation: Operation, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
-    """Return a page that asks, with the numbers, if jobs that have succeeded would run again; None otherwise."""
+    """Return the confirmation page, with counts, if succeeded jobs would run again; None otherwise."""
     counts = Counter(each.state for each in seen.values())
     if operation.act is not Act.RETRY or not counts[State.SUCCEEDED] or is_given(request):
         return None
     context: dict[str, Any] = {
         **site.each_context(request),
-        "title": _("Run jobs again that have succeeded?"),
-        "original": _("Run jobs again that have succeeded?"),
+        "title": _("Run succeeded jobs again?"),
+        "original": _("Run succeeded jobs again?"),
         "opts": Job._meta,
         "has_view_permission": True,
         "succeeded": counts[State.SUCCEEDED],

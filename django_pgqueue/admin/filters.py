@@ -1,7 +1,7 @@
-"""Filters of the lists, each over an index, or over the newest jobs where there is none.
+"""Filters of the admin's lists. Each one uses an index or, where none exists, searches only the newest jobs.
 
-Django's own filters on a column run `SELECT DISTINCT` over the whole table for their choices (60 ms on a million
-rows), and `date_hierarchy` counts days (227 ms).
+Used by `jobs`. Django's own filters are too slow for this table: on a million rows, the choices of a column filter
+come from `SELECT DISTINCT` over the whole table (60 ms), and `date_hierarchy` counts days (227 ms).
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from django_pgqueue.db import clock
 from django_pgqueue.models import DeadJob, Execution, Job
 from django_pgqueue.states import FINISHED, State
 
-from .words import breakable, shortened
+from .formatting import breakable, shortened
 
 NEWEST: Final = 100_000
-"""Jobs, by id, that are looked at first where no index leads to a name: the columns of unfinished jobs have none."""
+"""Newest jobs, by id, that are searched first for a name without an index (unfinished jobs have none by name)."""
 
 WINDOWS: Final = (NEWEST, 2_000_000)
-"""How far back a name is looked for: the second only if the first has none. A million rows take about 0.2 s."""
+"""How many ids back to search for a name. The second window is searched only if the first one has no match.
+
+A million rows take about 0.2 s.
+"""
 
 IN_LINE: Final = 1_000
-"""Due or scheduled jobs that are listed, of all lanes."""
+"""Due or scheduled jobs listed at most, over all lanes."""
 
 SECONDS: Final = {"hour": 3600.0, "day": 86400.0, "week": 7 * 86400.0}
 
@@ -42,17 +45,18 @@ _names: WeakKeyDictionary[HttpRequest, stats.Names] = WeakKeyDictionary()
 
 
 class Window(NamedTuple):
-    """The jobs among which a name was looked for, and what a title says of them; "" if that is all jobs."""
+    """The matching jobs, and the part of the table that was searched for them."""
 
     queryset: QuerySet[Any]
-    words: Any
+    scope: str
+    """Shown in the filter's title; "" if all jobs were searched."""
 
 
 def among_newest(queryset: QuerySet[Any], **condition: str) -> Window:
-    """Return the jobs that meet a condition without an index, from as far back as it takes to find one.
+    """Return the jobs that meet a condition that has no index, from the newest window that has such a job.
 
-    Where the newest jobs have none, older ones are looked at. So a name that some jobs have is not answered by
-    "0 jobs", unless all of them are older than the last window; then the words say what was not looked at.
+    If the newest jobs have no match, older jobs are searched. The answer is therefore "0 jobs" for an existing name
+    only if all its jobs are older than the last window. In that case `scope` says how many jobs were searched.
     """
     last_id = stats.last_id(connections[queryset.db])
     first_id = stats.first_id(connections[queryset.db])
@@ -69,7 +73,7 @@ def among_newest(queryset: QuerySet[Any], **condition: str) -> Window:
 
 
 def _names_of(request: HttpRequest, queryset: QuerySet[Any]) -> stats.Names:
-    """Return the names to choose from, read once a request for both filters."""
+    """Return the names to choose from. They are read once per request, for both name filters."""
     if request not in _names:
         _names[request] = stats.names(connections[queryset.db])
     return _names[request]
@@ -80,10 +84,10 @@ SCHEDULED: Final = "scheduled"
 
 
 def in_line(queryset: QuerySet[Any], *, is_due: bool, queue_name: str | None) -> QuerySet[Any]:
-    """Return the ready jobs that are due, or those that are due later: the first `IN_LINE`, lane by lane.
+    """Return the first `IN_LINE` ready jobs that are due now, or the first that are due later, lane by lane.
 
-    A lane is one queue at one priority, and a range of the index. All lanes in one condition would read every scheduled
-    job on the way to those that are due.
+    A lane is one queue at one priority, and one range of the index. Each lane has a query of its own, because one
+    condition over all lanes would read every scheduled job to find the due ones.
     """
     ids: list[int] = []
     now = Now() + Value(timedelta(seconds=clock.shift_seconds), DurationField())
@@ -105,12 +109,12 @@ class StateFilter(admin.SimpleListFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Iterable[tuple[str, Any]]:
-        """Return the states that an act leads to."""
+        """Return the states to choose from. `waiting` is left out because no transition leads to it."""
         states = [(state.value, state.value) for state in State if state is not State.WAITING]
         return [states[0], (DUE, _("ready: due")), (SCHEDULED, _("ready: scheduled")), *states[1:]]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Add the condition, with what the partial index of that state asks for."""
+        """Filter by the state, with the condition of that state's partial index, so that PostgreSQL can use it."""
         state = self.value()
         if state is None:
             return queryset
@@ -127,34 +131,34 @@ class StateFilter(admin.SimpleListFilter):
 
 
 class NameFilter(admin.SimpleListFilter):
-    """Jobs with one name in one column; base of the filters by queue and by task."""
+    """Jobs with one name in one column. Base class of the filters by queue and by task."""
 
     column: str
     indexed_states: frozenset[str]
-    """States whose jobs are found without looking at all of them: for these it is exact, for others over the newest."""
+    """Values of the state filter for which an index finds all jobs. For others, only the newest jobs are searched."""
 
     def names(self, request: HttpRequest, queryset: QuerySet[Any]) -> set[str]:
         """Return the names to choose from."""
         raise NotImplementedError
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[tuple[str, str]]:
-        """Return the names to choose from, and the one chosen, also if no job has it any more."""
+        """Return the names to choose from. The chosen name is among them even if no job has it any more."""
         names = self.names(request, model_admin.get_queryset(request))
         chosen = self.used_parameters.get(self.parameter_name or "")
         return [(name, breakable(shortened(name))) for name in sorted(names | ({str(chosen)} if chosen else set()))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Add the condition; the title says so where it is over the newest jobs only."""
+        """Filter by the name. If only the newest jobs were searched, the filter's title says so."""
         name = self.value()
         if name is None:
             return queryset
         if "\0" in name:
-            return queryset.none()  # PostgreSQL has no such text, and psycopg refuses to ask
+            return queryset.none()  # PostgreSQL text cannot contain NUL, and psycopg raises an error for it
         if self._is_indexed(request, queryset):
             return queryset.filter(**{self.column: name})
-        found, words = among_newest(queryset, **{self.column: name})
-        if words:
-            self.title = f"{self.title}, {words}"
+        found, scope = among_newest(queryset, **{self.column: name})
+        if scope:
+            self.title = f"{self.title}, {scope}"
         return found
 
     def _is_indexed(self, request: HttpRequest, queryset: QuerySet[Any]) -> bool:
@@ -170,7 +174,7 @@ class QueueFilter(NameFilter):
     indexed_states = frozenset({State.READY, DUE, SCHEDULED, State.RUNNING, State.DEAD})
 
     def names(self, request: HttpRequest, queryset: QuerySet[Any]) -> set[str]:
-        """Return the queues of jobs and of registered tasks."""
+        """Return the queues of existing jobs and of registered tasks."""
         return {*_names_of(request, queryset).queues, *(task.queue_name for task in registry.all_tasks())}
 
 
@@ -183,31 +187,31 @@ class TaskFilter(NameFilter):
     indexed_states = frozenset({*FINISHED, DUE, SCHEDULED})
 
     def names(self, request: HttpRequest, queryset: QuerySet[Any]) -> set[str]:
-        """Return the tasks of jobs and the registered ones."""
+        """Return the tasks of existing jobs and the registered tasks."""
         return {*_names_of(request, queryset).tasks, *(task.name for task in registry.all_tasks())}
 
 
 class _Past(admin.SimpleListFilter):
-    """The past hour, day or week."""
+    """Base class of the filters by time: the past hour, day or week."""
 
     parameter_name = "since"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Iterable[tuple[str, Any]]:
-        """Return the three spans."""
+        """Return the three time spans."""
         return [("hour", _("Past hour")), ("day", _("Past 24 hours")), ("week", _("Past 7 days"))]
 
     def seconds(self) -> float | None:
-        """Return the chosen span."""
+        """Return the chosen time span in seconds; None if none is chosen."""
         return SECONDS.get(self.value() or "")
 
 
 class EnqueuedFilter(_Past):
-    """Jobs enqueued lately: an interval of ids, as these rise with the time."""
+    """Jobs enqueued recently. Ids increase with time, so the filter is a range of ids."""
 
     title = _("time of enqueuing")
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Add the condition."""
+        """Filter by the first id of the time span."""
         seconds = self.seconds()
         if seconds is None:
             return queryset
@@ -216,11 +220,11 @@ class EnqueuedFilter(_Past):
 
 
 class DiedFilter(_Past):
-    """Dead letters by when they died."""
+    """Dead letters by their time of death."""
 
     title = _("time of death")
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Add the condition."""
+        """Filter by `finished_at`."""
         seconds = self.seconds()
         return queryset if seconds is None else queryset.filter(finished_at__gte=Now() - timedelta(seconds=seconds))

@@ -1,4 +1,8 @@
-"""The lists of jobs and of dead letters, their searches and their actions."""
+"""The lists of jobs and of dead letters, with their searches and actions.
+
+Registered in `__init__`. Both lists use the permissions on `Job`. Rows are read-only; operations go through
+`job_actions`.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,15 @@ from django_pgqueue.models import Job
 from django_pgqueue.states import FINISHED, State
 
 from . import shown
-from .acts import CANCEL, OPERATIONS, RETRY, RUN_NOW, Operation, act_on_many, act_on_one
-from .columns import JobColumns, with_latest_execution
 from .filters import DUE, SCHEDULED, DiedFilter, EnqueuedFilter, QueueFilter, StateFilter, TaskFilter, among_newest
-from .page import job_page
-from .words import shortened
+from .formatting import shortened
+from .job_actions import CANCEL, OPERATIONS, RETRY, RUN_NOW, Operation, act_on_many, act_on_one
+from .job_columns import JobColumns, with_latest_execution
+from .job_page import job_page
 
 
 class JobAdmin(JobColumns):
-    """All jobs, newest first; those in a finished state by when they finished, as their index has them."""
+    """All jobs, newest first. With a finished state chosen, the order is by finish time, which the index provides."""
 
     list_display = [
         "number",
@@ -39,18 +43,18 @@ class JobAdmin(JobColumns):
         "run_time",
     ]
     list_filter = [StateFilter, EnqueuedFilter, QueueFilter, TaskFilter]
-    search_fields = ["id"]  # shows the box; get_search_results decides
-    search_help_text = _("The number of a job, or the exact name of a task, among the newest 2,000,000 jobs.")
+    search_fields = ["id"]  # makes Django show the search box; get_search_results() does the search
+    search_help_text = _("The number of a job, or the exact name of a task (searches the newest 2,000,000 jobs).")
     actions = ["retry_selected", "cancel_selected", "run_selected"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the jobs as the list shows them."""
+        """Return the jobs with what the list shows of them."""
         return with_latest_execution(super().get_queryset(request))
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        """Return the newest first: by id, or by the index over finished jobs where one state is chosen.
+        """Return an order that an index provides.
 
-        Jobs in line come as they are claimed.
+        Due and scheduled jobs are in claim order, jobs in a finished state by finish time, and all others by id.
         """
         if request.GET.get("state") in (DUE, SCHEDULED):
             return ("-priority", "run_after", "id")
@@ -59,7 +63,7 @@ class JobAdmin(JobColumns):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find one job by its number, or jobs by the exact name of their task."""
+        """Find a job by its number, or jobs by the exact name of their task."""
         term = search_term.strip()
         number = term.removeprefix("#")
         if not term:
@@ -69,42 +73,42 @@ class JobAdmin(JobColumns):
         return ((queryset.none() if "\0" in term else self.with_task(queryset, term)), False)
 
     def with_task(self, queryset: QuerySet[Any], task_name: str) -> QuerySet[Any]:
-        """Return the jobs of a task: no index leads to those of unfinished ones."""
+        """Return the jobs of a task among the newest, because no index finds unfinished jobs by task."""
         return among_newest(queryset, task_name=task_name).queryset
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Say whether the user may see jobs; the same permission for dead letters."""
+        """Return whether the user may view jobs. Dead letters need the same permission."""
         return request.user.has_perm("pgqueue.view_job")
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Say whether the user may make finished jobs ready."""
+        """Return whether the user may retry jobs."""
         return RETRY.is_allowed(request)
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """Say whether the user may cancel jobs."""
+        """Return whether the user may cancel jobs."""
         return CANCEL.is_allowed(request)
 
     def has_run_permission(self, request: HttpRequest) -> bool:
-        """Say whether the user may make jobs due."""
+        """Return whether the user may run jobs now."""
         return RUN_NOW.is_allowed(request)
 
     @admin.action(description=_("Retry selected"), permissions=["retry"])
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Make the finished jobs among the selected ready again."""
+        """Make the selected finished jobs ready again."""
         return act_on_many(request, RETRY, queryset, self.admin_site)
 
     @admin.action(description=_("Cancel selected"), permissions=["cancel"])
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Cancel the selected jobs, or ask the running ones to stop."""
+        """Cancel the selected jobs. Running ones are asked to stop."""
         return act_on_many(request, CANCEL, queryset, self.admin_site)
 
     @admin.action(description=_("Run selected now"), permissions=["run"])
     def run_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Make the selected jobs that are due later due at once."""
+        """Make the selected scheduled jobs due now."""
         return act_on_many(request, RUN_NOW, queryset, self.admin_site)
 
     def action_checkbox(self, obj: Any) -> SafeString:
-        """Return Django's checkbox, and beside it what this row shows: an act applies to that alone."""
+        """Return Django's checkbox and hidden fields with what this row shows; see `shown`."""
         return format_html("{}{}", super().action_checkbox(obj), shown.fields(obj))
 
     def get_urls(self) -> list[URLPattern]:
@@ -121,7 +125,7 @@ class JobAdmin(JobColumns):
         return own + super().get_urls()
 
     def act_view(self, request: HttpRequest, job_id: int, operation: Operation) -> HttpResponseBase:
-        """Do it to one job, then show its page; POST only."""
+        """Run an operation on one job, then show its page. Only POST is allowed."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         jobs = Job.objects.using(router.db_for_write(Job))
@@ -135,22 +139,25 @@ class JobAdmin(JobColumns):
         )
 
     def not_found(self, request: HttpRequest, object_id: str) -> HttpResponseRedirect:
-        """Say that there is no such job, or no longer, and show the list."""
-        messages.warning(request, _("There is no job #%(number)s here.") % {"number": shortened(object_id, 20)})
+        """Show the list, with a message that the job does not exist."""
+        messages.warning(
+            request,
+            _("Job #%(number)s does not exist. It may have been pruned.") % {"number": shortened(object_id, 20)},
+        )
         url = f"admin:pgqueue_{self.opts.model_name}_changelist"
         return HttpResponseRedirect(reverse(url, current_app=self.admin_site.name))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the page of one job; there is no form to post."""
+        """Show the page of one job. It is read-only, so POST is refused."""
         if request.method not in {"GET", "HEAD"}:
             return HttpResponseNotAllowed(["GET", "HEAD"])
         return job_page(self, request, object_id, extra_context or {})
 
 
 class DeadJobAdmin(JobAdmin):
-    """Dead letters only, the latest first."""
+    """Dead letters, latest death first."""
 
     list_display = ["number", "task", "queue", "attempts", "enqueued", "died", "run_time"]
     list_filter = [DiedFilter, QueueFilter, TaskFilter]
@@ -158,17 +165,17 @@ class DeadJobAdmin(JobAdmin):
     actions = ["retry_selected"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the dead ones, with what their index asks for."""
+        """Return the dead jobs, with the condition of their partial index, so that PostgreSQL can use it."""
         return super().get_queryset(request).filter(state=State.DEAD, finished_at__isnull=False)
 
     def with_task(self, queryset: QuerySet[Any], task_name: str) -> QuerySet[Any]:
-        """Return the dead jobs of a task: an index leads to them."""
+        """Return the dead jobs of a task. An index finds all of them."""
         return queryset.filter(task_name=task_name)
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        """Return the order of the index."""
+        """Return the order that the index of dead jobs provides."""
         return ("-finished_at",)
 
     def get_urls(self) -> list[URLPattern]:
-        """Leave the operations to the URLs of jobs: a dead letter that is retried is none any more."""
+        """Leave out the operations' URLs. They belong to `JobAdmin`, because a retried job is not a dead letter."""
         return [url for url in super().get_urls() if "operation" not in url.default_args]

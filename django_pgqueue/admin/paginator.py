@@ -1,4 +1,4 @@
-"""Pages over many rows, without counting them all."""
+"""A paginator that works on a large table because it stops counting at `COUNT_LIMIT`. Used by all lists."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ else:
     Paginator = paginator.Paginator  # not generic at run time
 
 COUNT_LIMIT = 10_000
-"""Rows that are counted, and paged through, at most; beyond it a filter helps more than page 101.
+"""Rows that are counted and can be paged through at most. Beyond that, a filter helps more than page 101.
 
-`count(*)` over a million jobs took 23 ms with everything in cache, ten times that on a busy table; the count of a
-subquery limited to 10,001 took 0.65 ms.
+`count(*)` over a million jobs took 23 ms with everything in cache, and ten times that on a busy table. The count of a
+subquery limited to 10,001 rows took 0.65 ms.
 """
 
 
 class BoundedPaginator(Paginator):
-    """A paginator that counts to `COUNT_LIMIT`; `is_bounded` says that there is more."""
+    """A paginator that counts at most `COUNT_LIMIT` rows. `is_bounded` is true if there are more."""
 
     count_limit = COUNT_LIMIT
 
@@ -34,7 +34,7 @@ class BoundedPaginator(Paginator):
 
     @property
     def is_bounded(self) -> bool:
-        """Say whether there are more rows than were counted."""
+        """Whether there are more than `COUNT_LIMIT` rows."""
         return self._counted > COUNT_LIMIT
 
     @cached_property

@@ -1,4 +1,8 @@
-"""What is paused: a list, a form that pauses, and what ends a pause or clears what waits behind it."""
+"""The list of pauses: pause a queue or a task, resume it, or cancel the jobs that wait behind it.
+
+All changes go through `control`, so the admin and the command line do the same. A row that was written by hand may have
+a name that `control.pause()` would refuse. Listing and resuming it still works.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +28,8 @@ from django_pgqueue.states import Pausable
 from django_pgqueue.validation import NAME
 
 from . import shown
+from .formatting import ago, badge, breakable, full_date, moment, seen_at, visible
 from .readonly import ReadOnlyAdmin
-from .words import ago, badge, breakable, full_date, moment, seen_at, visible
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Pause]
@@ -33,47 +37,49 @@ else:
     ModelForm = forms.ModelForm  # not generic at run time
 
 COUNTED: Final = 10_000
-"""Waiting jobs that are counted for the list: 0.65 ms."""
+"""Waiting jobs counted per pause at most. Counting that many takes 0.65 ms."""
 
 
 class PauseForm(ModelForm):
-    """What to pause, until when, and why. What is paused already is paused anew."""
+    """The target, the end and the reason of a pause. Pausing a paused queue or task replaces its end and reason."""
 
     class Meta:
         model = Pause
         fields = ["kind", "name", "paused_until", "reason"]
         widgets = {"reason": forms.Textarea(attrs={"rows": 2})}
         help_texts = {
-            "kind": _("All jobs of a queue, or all jobs of a task. They wait, and none is lost; what runs goes on."),
-            "name": _("The queue's name, or the task's as jobs show it, such as shop.tasks.send_receipt."),
-            "paused_until": _("It ends by itself then. Empty: somebody has to end it."),
+            "kind": _("All jobs of a queue, or all jobs of a task. They wait and are not lost. Running jobs continue."),
+            "name": _("The name of the queue, or of the task as the list of jobs shows it: shop.tasks.send_receipt."),
+            "paused_until": _(
+                "The pause ends by itself at this time. Leave it empty to pause until an operator resumes it."
+            ),
         }
 
     def clean_name(self) -> str:
-        """Refuse what can be no name."""
+        """Refuse an invalid name."""
         name = str(self.cleaned_data["name"])
         if not NAME.fullmatch(name):
-            raise forms.ValidationError(_("1 to 100 of the characters A-Z a-z 0-9 _ . : -"))
+            raise forms.ValidationError(_("Invalid name: use 1 to 100 of the characters A-Z a-z 0-9 _ . : -"))
         return name
 
     def clean_paused_until(self) -> Any:
-        """Refuse what would end before it begins."""
+        """Refuse an end in the past."""
         until = self.cleaned_data["paused_until"]
         if until is not None and until <= timezone.now():
-            raise forms.ValidationError(_("This is past already."))
+            raise forms.ValidationError(_("This time is in the past. Choose a later one, or leave it empty."))
         return until
 
     def clean(self) -> dict[str, Any] | None:
-        """Let a pause be told anew: then it is that one."""
+        """Edit the existing pause if there is one; otherwise the unique constraint would refuse the form."""
         target = {"kind": self.cleaned_data.get("kind"), "name": self.cleaned_data.get("name")}
-        known = Pause.objects.using(_alias()).filter(**target).first()
-        if known is not None:
-            self.instance = known
+        existing = Pause.objects.using(_alias()).filter(**target).first()
+        if existing is not None:
+            self.instance = existing
         return super().clean()
 
 
 class PauseAdmin(ReadOnlyAdmin):
-    """Pauses, the latest first."""
+    """Pauses, latest first."""
 
     form = PauseForm
     list_display = ["state", "what", "waiting", "running", "since", "until", "by", "why"]
@@ -87,29 +93,33 @@ class PauseAdmin(ReadOnlyAdmin):
         return pauses.annotate(seen_at=Now())
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Say whether the user may pause."""
+        """Return whether the user may pause."""
         return request.user.has_perm("pgqueue.pause_queue")
 
     def has_resume_permission(self, request: HttpRequest) -> bool:
-        """Say whether the user may end pauses."""
+        """Return whether the user may resume."""
         return request.user.has_perm("pgqueue.pause_queue")
 
     def has_clear_permission(self, request: HttpRequest) -> bool:
-        """Say whether the user may cancel what waits."""
+        """Return whether the user may cancel the jobs behind a pause."""
         return request.user.has_perms(["pgqueue.pause_queue", "pgqueue.cancel_job"])
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the list: it has all there is to see."""
+        """Redirect to the list, which shows everything about a pause."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         return HttpResponseRedirect(reverse("admin:pgqueue_pause_changelist", current_app=self.admin_site.name))
 
     def save_model(self, request: HttpRequest, obj: Pause, form: Any, change: bool) -> None:  # noqa: FBT001 -- Django's
-        """Pause, in the name of the user."""
+        """Pause as the user, and set the primary key that the admin's log entry needs."""
         control.pause(
-            **_target(obj), until=obj.paused_until, reason=obj.reason, by=request.user.get_username(), database=_alias()
+            **_pause_arguments(obj),
+            until=obj.paused_until,
+            reason=obj.reason,
+            by=request.user.get_username(),
+            database=_alias(),
         )
         if obj.kind == Pausable.TASK:
             obj.name = registry.names_of(obj.name)[0]
@@ -119,33 +129,38 @@ class PauseAdmin(ReadOnlyAdmin):
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Pause]) -> None:
         """End the selected pauses."""
         for pause in queryset:
-            if control.resume_named(*_named(pause), _alias()):
-                _write_down(request, pause, "Resumed.")
-                messages.success(request, _("%(what)s goes on.") % {"what": pause})
+            if control.resume_named(*_target_of(pause), _alias()):
+                _log_change(request, pause, "Resumed.")
+                messages.success(request, _("%(what)s is resumed.") % {"what": pause})
 
-    @admin.action(description=_("Cancel what waits in selected"), permissions=["clear"])
+    @admin.action(description=_("Cancel waiting jobs of selected"), permissions=["clear"])
     def clear_selected(self, request: HttpRequest, queryset: QuerySet[Pause]) -> HttpResponse | None:
-        """Ask, with the numbers; then cancel the jobs that wait behind the selected pauses."""
+        """Ask for confirmation with counts, then cancel the jobs that wait behind the selected pauses.
+
+        Jobs that were enqueued after the confirmation page was read are not cancelled, because it did not count them.
+        """
         if "confirmed" not in request.POST:
-            return self._ask(request, queryset)
+            return self._confirmation(request, queryset)
         for pause in queryset:
-            waiting = control.waiting_behind(*_named(pause), _alias()).filter(enqueued_at__lte=shown.page_at(request))
+            waiting = control.waiting_behind(*_target_of(pause), _alias()).filter(
+                enqueued_at__lte=shown.page_at(request)
+            )
             count = waiting.cancel(running=False)
-            _write_down(request, pause, f"Cleared: {count} jobs cancelled.")
-            told = ngettext("%(what)s: %(count)s job cancelled.", "%(what)s: %(count)s jobs cancelled.", count)
-            messages.success(request, told % {"what": pause, "count": f"{count:,}"})
+            _log_change(request, pause, f"Cleared: {count} jobs cancelled.")
+            text = ngettext("%(what)s: %(count)s job cancelled.", "%(what)s: %(count)s jobs cancelled.", count)
+            messages.success(request, text % {"what": pause, "count": f"{count:,}"})
         return None
 
-    def _ask(self, request: HttpRequest, queryset: QuerySet[Pause]) -> HttpResponse:
+    def _confirmation(self, request: HttpRequest, queryset: QuerySet[Pause]) -> HttpResponse:
         pauses = list(queryset)
-        numbers = [(pause, f"{control.waiting_behind(*_named(pause), _alias()).count():,}") for pause in pauses]
+        counts = [(pause, f"{control.waiting_behind(*_target_of(pause), _alias()).count():,}") for pause in pauses]
         context = {
             **self.admin_site.each_context(request),
-            "title": _("Cancel what waits?"),
-            "original": _("Cancel what waits?"),
+            "title": _("Cancel the waiting jobs?"),
+            "original": _("Cancel the waiting jobs?"),
             "opts": self.opts,
             "has_view_permission": True,
-            "numbers": numbers,
+            "counts": counts,
             "field": shown.TIME_FIELD,
             "shown_at": max((shown.number(seen_at(pause)) for pause in pauses), default=""),
         }
@@ -156,77 +171,77 @@ class PauseAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("state"))
     def state(self, pause: Pause) -> SafeString:
-        """Return a badge: paused, or over."""
-        over = pause.paused_until is not None and pause.paused_until <= seen_at(pause)
-        return badge("cancelled", _("over")) if over else badge("running", _("paused"))
+        """Return a badge: paused or ended."""
+        has_ended = pause.paused_until is not None and pause.paused_until <= seen_at(pause)
+        return badge("cancelled", _("ended")) if has_ended else badge("running", _("paused"))
 
-    @admin.display(description=_("what"))
+    @admin.display(description=_("target"))
     def what(self, pause: Pause) -> SafeString:
-        """Return its kind and name."""
+        """Return the kind and the name of what is paused."""
         return breakable(str(pause))
 
     @admin.display(description=_("waiting"))
     def waiting(self, pause: Pause) -> str:
-        """Return how many jobs wait in a queue, as far as that is cheap to say; no index has a task's."""
+        """Return how many jobs wait behind the pause of a queue. No index counts the waiting jobs of a task."""
         if pause.kind != Pausable.QUEUE:
             return "–"
-        count = control.waiting_behind(*_named(pause), _alias()).order_by()[: COUNTED + 1].count()
+        count = control.waiting_behind(*_target_of(pause), _alias()).order_by()[: COUNTED + 1].count()
         return f"{COUNTED:,}+" if count > COUNTED else f"{count:,}"
 
     @admin.display(description=_("still running"))
     def running(self, pause: Pause) -> str:
-        """Return how many jobs have begun before the pause and go on: at 0 it is drained."""
-        return f"{control.running_behind(*_named(pause), _alias()).count():,}"
+        """Return how many jobs started before the pause and still run. At 0 it is drained."""
+        return f"{control.running_behind(*_target_of(pause), _alias()).count():,}"
 
     @admin.display(description=_("since"))
     def since(self, pause: Pause) -> Any:
-        """Return when it began."""
+        """Return when the pause began."""
         return moment(pause.paused_at, ago(pause.paused_at, seen_at(pause), brief=True))
 
     @admin.display(description=_("until"))
     def until(self, pause: Pause) -> Any:
-        """Return when it ends by itself, if it does."""
-        return moment(pause.paused_until) if pause.paused_until else _("somebody resumes it")
+        """Return when the pause ends by itself, if it does."""
+        return moment(pause.paused_until) if pause.paused_until else _("resumed by an operator")
 
     @admin.display(description=_("by"))
     def by(self, pause: Pause) -> str:
-        """Return who paused it."""
+        """Return the name of the operator who paused it."""
         return visible(pause.paused_by)
 
     @admin.display(description=_("reason"))
     def why(self, pause: Pause) -> str:
-        """Return why."""
+        """Return the reason that the operator gave."""
         return visible(pause.reason)
 
 
-def held_back_by(queue_name: str, task_name: str, database: str | None) -> list[str]:
-    """Return in words the pauses that a job waits behind."""
+def pauses_of(queue_name: str, task_name: str, database: str | None) -> list[str]:
+    """Return a description of each pause that keeps a job of this queue and task from starting."""
     pauses = in_force().using(database).filter(name__in=[queue_name, *registry.names_of(task_name)])
     return [
-        " ".join(filter(None, [_told(pause), visible(pause.reason)]))
+        " ".join(filter(None, [_description(pause), visible(pause.reason)]))
         for pause in pauses
         if pause.kind != Pausable.QUEUE or pause.name == queue_name
     ]
 
 
 def in_force() -> QuerySet[Pause]:
-    """Return the pauses that are not over."""
+    """Return the pauses that have not ended."""
     return Pause.objects.filter(Q(paused_until__isnull=True) | Q(paused_until__gt=Now()))
 
 
-def _told(pause: Pause) -> str:
+def _description(pause: Pause) -> str:
     by = _(" by %(who)s") % {"who": visible(pause.paused_by)} if pause.paused_by else ""
     until = _(" until %(at)s") % {"at": full_date(pause.paused_until)} if pause.paused_until else ""
-    told = _("%(what)s, paused%(by)s%(until)s") % {"what": visible(str(pause)), "by": by, "until": until}
-    return f"{told}:" if pause.reason else str(told)
+    text = _("%(what)s, paused%(by)s%(until)s") % {"what": visible(str(pause)), "by": by, "until": until}
+    return f"{text}:" if pause.reason else str(text)
 
 
-def _target(pause: Pause) -> dict[str, str]:
+def _pause_arguments(pause: Pause) -> dict[str, str]:
     return {"queue_name" if pause.kind == Pausable.QUEUE else "task": pause.name}
 
 
-def _named(pause: Pause) -> tuple[Pausable, str]:
-    """Return what a row pauses. An invalid kind counts as a queue."""
+def _target_of(pause: Pause) -> tuple[Pausable, str]:
+    """Return the kind and the name of what a row pauses. An invalid kind counts as a queue."""
     return (Pausable.TASK if pause.kind == Pausable.TASK else Pausable.QUEUE), pause.name
 
 
@@ -234,5 +249,5 @@ def _alias() -> str:
     return control.alias(None)
 
 
-def _write_down(request: HttpRequest, pause: Pause, what: str) -> None:
-    LogEntry.objects.log_actions(request.user.pk, [pause], CHANGE, what)  # type: ignore[arg-type]  # it has a user
+def _log_change(request: HttpRequest, pause: Pause, message: str) -> None:
+    LogEntry.objects.log_actions(request.user.pk, [pause], CHANGE, message)  # type: ignore[arg-type]  # not anonymous

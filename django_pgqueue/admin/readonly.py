@@ -1,4 +1,8 @@
-"""What all lists here have in common: nothing is edited, and nothing is counted that need not be."""
+"""The base class of all lists in this admin: read-only, and bounded however many rows a table has.
+
+It turns off everything in Django's change list that would scan the table: the full count, facets, sorting by columns,
+and conditions in the URL that no index supports.
+"""
 
 from __future__ import annotations
 
@@ -19,42 +23,42 @@ else:
 
 
 LOOKUPS: Final = frozenset({"id", "id__exact", "id__in", "pk", "pk__exact", "pk__in"})
-"""Conditions that a URL may name: `?arguments__icontains=` would read every row."""
+"""Conditions allowed in the URL. Others are refused, because `?arguments__icontains=` would read every row."""
 
 
 class ReadOnlyAdmin(ModelAdmin):
-    """A list to look at, which works however many rows there are."""
+    """A read-only list whose queries stay fast however many rows the table has."""
 
     paginator = BoundedPaginator
-    show_full_result_count = False  # else a second count, of the whole table
-    show_facets = admin.ShowFacets.NEVER  # a count per choice
-    sortable_by = ()  # by columns without an index
+    show_full_result_count = False  # otherwise Django also counts the whole table
+    show_facets = admin.ShowFacets.NEVER  # facets would run one count per choice of a filter
+    sortable_by = ()  # most columns have no index to sort by
 
     class Media:
         css = {"all": ["pgqueue/admin.css"]}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the rows of the database that acts write to: what a replica shows may be over."""
+        """Return rows of the database that operations write to, because a replica may show an outdated state."""
         rows: QuerySet[Any] = super().get_queryset(request)
         return rows.using(router.db_for_write(self.model))
 
     def lookup_allowed(self, lookup: str, value: str, request: Any = None) -> bool:
-        """Refuse conditions in the URL that no index leads to; the filters of the lists have their own parameters."""
+        """Allow only conditions that use an index, and the parameters of the list's own filters."""
         return lookup in LOOKUPS or lookup in {getattr(each, "parameter_name", None) for each in self.list_filter}
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the list, under a title that asks for no selection where no row leads to a page."""
+        """Show the list. If its rows link to no page, replace Django's title "Select … to view"."""
         title = {} if self.list_display_links is not None else {"title": capfirst(self.opts.verbose_name_plural)}
         return super().changelist_view(request, {**title, **(extra_context or {})})
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Refuse: jobs come from `enqueue()`."""
+        """Return False. Only `enqueue()` adds jobs."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Refuse: only `lifecycle` writes."""
+        """Return False. Only `lifecycle` changes rows."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Refuse: prune removes."""
+        """Return False. Only pruning removes rows."""
         return False

@@ -1,4 +1,4 @@
-"""The columns of the list of schedules: what each says, in words."""
+"""Columns of the list of schedules, and the read-only values on the page of a schedule. Base of `schedules`."""
 
 from __future__ import annotations
 
@@ -14,104 +14,116 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import expressions
 from django_pgqueue.lifecycle import VOUCHED_SECONDS
 from django_pgqueue.models import Job, Schedule
+from django_pgqueue.schedules import expressions
 
-from .page import TEXT_LIMIT
+from .formatting import ago, badge, breakable, duration, moment, pretty_json, seen_at, shortened, visible
+from .job_page import TEXT_LIMIT
 from .readonly import ReadOnlyAdmin
-from .words import ago, badge, breakable, duration, moment, pretty_json, seen_at, shortened, visible
 
 
 class ScheduleColumns(ReadOnlyAdmin):
-    """Columns that the list of schedules and their pages show."""
+    """Columns of the list and of the pages of schedules."""
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the schedules, with the database's clock; arguments are not read for a list."""
+        """Return the schedules with the database's clock and the last job's state, without their arguments."""
         last_job = Job.objects.filter(pk=OuterRef("last_job_id")).values("state")[:1]
         found: QuerySet[Any] = super().get_queryset(request)
         shown: QuerySet[Any] = found.defer("arguments").annotate(seen_at=Now(), last_state=Subquery(last_job))
         return shown
 
     @admin.display(description=_("schedule"))
-    def title(self, one: Schedule) -> SafeString:
-        """Return the name, and below it the task where that is another, and what is wrong."""
-        task = "" if one.name.partition(":")[0] == one.task_name else breakable(one.task_name)
-        parts = [breakable(one.name)]
+    def title(self, schedule: Schedule) -> SafeString:
+        """Return the name; below it, the task if the name does not say it, and the problem if there is one."""
+        task = "" if schedule.name.partition(":")[0] == schedule.task_name else breakable(schedule.task_name)
+        parts = [breakable(schedule.name)]
         if task:
             parts.append(format_html('<div class="pgqueue-quiet">{}</div>', task))
-        if why := wrong(one):
-            parts.append(format_html('<div class="pgqueue-last-error">{}</div>', shortened(why)))
+        if problem := problem_of(schedule):
+            parts.append(format_html('<div class="pgqueue-last-error">{}</div>', shortened(problem)))
         return format_html_join("", "{}", ((part,) for part in parts))
 
     @admin.display(description=_("state"))
-    def state(self, one: Schedule) -> SafeString:
-        """Return a badge: on, paused, in no code, or wrong."""
-        if wrong(one):
-            return badge("dead", _("wrong"))
-        if not one.enabled:
+    def state(self, schedule: Schedule) -> SafeString:
+        """Return a badge: on, paused, in no worker's code, or cannot run."""
+        if problem_of(schedule):
+            return badge("dead", _("cannot run"))
+        if not schedule.enabled:
             return badge("cancelled", _("paused"))
-        if one.vouched_at is not None and (seen_at(one) - one.vouched_at).total_seconds() > VOUCHED_SECONDS:
+        if (
+            schedule.vouched_at is not None
+            and (seen_at(schedule) - schedule.vouched_at).total_seconds() > VOUCHED_SECONDS
+        ):
             return badge("cancelled", _("in no worker's code"))
         return badge("succeeded", _("on"))
 
     @admin.display(description=_("task"))
-    def task(self, one: Schedule) -> SafeString:
-        """Return the task's name."""
-        return breakable(one.task_name)
+    def task(self, schedule: Schedule) -> SafeString:
+        """Return the name of the task."""
+        return breakable(schedule.task_name)
 
     @admin.display(description=_("when"))
-    def when(self, one: Schedule) -> SafeString:
-        """Return in words when it runs, and the expression that says so, with its time zone."""
-        words = visible(expressions.in_words(one.expression))
-        if one.expression.startswith("every "):  # an interval says it itself, and knows no time zone
-            return format_html("{}", words)
-        shown = words, visible(one.expression), visible(one.time_zone)
+    def when(self, schedule: Schedule) -> SafeString:
+        """Return a description of when it runs, and the expression with its time zone."""
+        text = visible(expressions.in_words(schedule.expression))
+        if schedule.expression.startswith("every "):  # the text of an interval says it all, and time zones do not apply
+            return format_html("{}", text)
+        shown = text, visible(schedule.expression), visible(schedule.time_zone)
         return format_html('{}<div class="pgqueue-quiet"><code>{}</code> {}</div>', *shown)
 
     @admin.display(description=_("next run"), empty_value="")
-    def next_run(self, one: Schedule) -> Any:
-        """Return when it runs next, in words."""
-        if not one.enabled or wrong(one):
+    def next_run(self, schedule: Schedule) -> Any:
+        """Return when it runs next, relative to now."""
+        if not schedule.enabled or problem_of(schedule):
             return ""
-        is_due = one.next_run_at <= seen_at(one)
-        return moment(one.next_run_at, str(_("due now")) if is_due else ago(one.next_run_at, seen_at(one), brief=True))
+        is_due = schedule.next_run_at <= seen_at(schedule)
+        return moment(
+            schedule.next_run_at,
+            str(_("due now")) if is_due else ago(schedule.next_run_at, seen_at(schedule), brief=True),
+        )
 
     @admin.display(description=_("last run"), empty_value="")
-    def last_run(self, one: Schedule) -> Any:
-        """Return when it ran last, in words."""
-        return one.last_run_at and moment(one.last_run_at, ago(one.last_run_at, seen_at(one), brief=True))
+    def last_run(self, schedule: Schedule) -> Any:
+        """Return when it ran last, relative to now."""
+        return schedule.last_run_at and moment(
+            schedule.last_run_at, ago(schedule.last_run_at, seen_at(schedule), brief=True)
+        )
 
     @admin.display(description=_("last result"), empty_value="")
-    def last_result(self, one: Schedule) -> Any:
-        """Return the state of the last job, which leads to it; it may be gone by now."""
-        state = vars(one).get("last_state")
-        if one.last_job_id is None or state is None:
-            return "" if one.last_job_id is None else _("removed")
-        url = reverse("admin:pgqueue_job_change", args=[one.last_job_id], current_app=self.admin_site.name)
+    def last_result(self, schedule: Schedule) -> Any:
+        """Return the state of the last job, as a link to it; "removed" if the job has been pruned."""
+        state = vars(schedule).get("last_state")
+        if schedule.last_job_id is None or state is None:
+            return "" if schedule.last_job_id is None else _("removed")
+        url = reverse("admin:pgqueue_job_change", args=[schedule.last_job_id], current_app=self.admin_site.name)
         return format_html('<a href="{}">{}</a>', url, badge(state, state))
 
     @admin.display(description=_("jitter"))
-    def jitter(self, one: Schedule) -> str:
-        """Return by how much each start is put off at most."""
-        return duration(timedelta(seconds=one.jitter_seconds)) if one.jitter_seconds else str(_("none"))
+    def jitter(self, schedule: Schedule) -> str:
+        """Return the maximum random delay of each run."""
+        return duration(timedelta(seconds=schedule.jitter_seconds)) if schedule.jitter_seconds else str(_("none"))
 
     @admin.display(description=_("defined in"))
-    def where(self, one: Schedule) -> str:
-        """Return where it is defined."""
-        return one.get_origin_display()
+    def where(self, schedule: Schedule) -> str:
+        """Return whether the schedule is defined in code or in the admin."""
+        return schedule.get_origin_display()
 
     @admin.display(description=_("arguments"))
-    def shown_arguments(self, one: Schedule) -> SafeString:
-        """Return the arguments as text, which can be shown whatever they are."""
-        text = Schedule.objects.filter(pk=one.pk).values_list(Left(Cast("arguments", TextField()), TEXT_LIMIT)).first()
+    def shown_arguments(self, schedule: Schedule) -> SafeString:
+        """Return the arguments as text, because Python cannot decode every value that a row can contain."""
+        text = (
+            Schedule.objects.filter(pk=schedule.pk)
+            .values_list(Left(Cast("arguments", TextField()), TEXT_LIMIT))
+            .first()
+        )
         return format_html('<pre class="pgqueue-text">{}</pre>', pretty_json(text[0] if text else ""))
 
 
-def wrong(one: Schedule) -> str:
-    """Return why a schedule cannot run, "" if it can: as a worker has noted, or as anybody can see."""
+def problem_of(schedule: Schedule) -> str:
+    """Return why a schedule cannot run, "" if it can: an invalid expression, or the problem that a worker recorded."""
     try:
-        expressions.check(one.expression, one.time_zone)
+        expressions.check(schedule.expression, schedule.time_zone)
     except ValueError as error:
         return visible(str(error))
-    return visible(one.problem)
+    return visible(schedule.problem)

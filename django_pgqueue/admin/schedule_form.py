@@ -1,4 +1,8 @@
-"""The form of a schedule that is made in the admin: everything is checked before anything is written."""
+"""The form of a schedule that is defined in the admin. Used by `schedules`.
+
+It checks everything that a worker needs to run the schedule, so that an operator sees a mistake when saving and not at
+the first run. It writes nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,11 @@ from django.core.exceptions import ValidationError
 from django.forms.fields import InvalidJSONInput
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import expressions, registry, timetable
-from django_pgqueue.arguments import encode_arguments
+from django_pgqueue import registry
 from django_pgqueue.lifecycle import Definition
 from django_pgqueue.models import Schedule
+from django_pgqueue.schedules import declarations, expressions
+from django_pgqueue.serialization import encode_arguments
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Schedule]
@@ -34,19 +39,19 @@ DEFAULTS: dict[str, Any] = {
 
 
 class JSONField(forms.JSONField):
-    """Django's, that refuses what Python cannot read, as nested 10,000 deep, instead of failing."""
+    """A JSON field that reports JSON which Python cannot read, such as lists nested 10,000 deep, as a form error."""
 
     widget = forms.Textarea(attrs={"rows": 3, "cols": 60})
 
     def to_python(self, value: Any) -> Any:
-        """Return what the JSON says."""
+        """Return the decoded value."""
         try:
             return super().to_python(value)
         except (RecursionError, ValueError) as error:
-            raise ValidationError(_("This cannot be read as JSON.")) from error
+            raise ValidationError(_("Invalid JSON: it cannot be read. Check brackets, quotes and commas.")) from error
 
     def bound_data(self, data: Any, initial: Any) -> Any:
-        """Return what is shown again, as it was given if it cannot be read."""
+        """Return what the form shows again: the text as it was entered if it cannot be read."""
         try:
             return super().bound_data(data, initial)
         except (RecursionError, ValueError):
@@ -54,7 +59,7 @@ class JSONField(forms.JSONField):
 
 
 class ScheduleForm(ModelForm):
-    """What, when, with what."""
+    """The task, its arguments, and when to run it."""
 
     task_name = forms.ChoiceField(label=_("Task"))
     expression = forms.CharField(
@@ -62,24 +67,24 @@ class ScheduleForm(ModelForm):
         max_length=expressions.MAX_LENGTH,
         widget=AdminTextInputWidget,
         help_text=_(
-            "A cron expression of five fields, minute hour day month weekday, as in 30 9 * * 1-5; @hourly, @daily, "
-            "@weekly, @monthly or @yearly; or an interval, as in: every 5 minutes."
+            "A cron expression with five fields (minute hour day month weekday), such as 30 9 * * 1-5; or @hourly, "
+            "@daily, @weekly, @monthly, @yearly; or an interval, such as: every 5 minutes."
         ),
     )
     time_zone = forms.CharField(
         label=_("Time zone"),
         max_length=64,
         widget=AdminTextInputWidget,
-        help_text=_("That a cron expression is read in, as in Europe/Paris."),
+        help_text=_("Time zone of the cron expression, such as Europe/Paris."),
     )
-    args = JSONField(label=_("Arguments"), required=False, help_text=_('A list in JSON, as in [1, "a"].'))
-    kwargs = JSONField(label=_("Named arguments"), required=False, help_text=_('An object in JSON, as in {"days": 7}.'))
+    args = JSONField(label=_("Arguments"), required=False, help_text=_('A JSON list, such as [1, "a"].'))
+    kwargs = JSONField(label=_("Named arguments"), required=False, help_text=_('A JSON object, such as {"days": 7}.'))
     jitter_seconds = forms.FloatField(
         label=_("Jitter"),
         required=False,
         min_value=0,
-        max_value=timetable.MAX_JITTER_SECONDS,
-        help_text=_("Seconds up to which each start is put off at random."),
+        max_value=declarations.MAX_JITTER_SECONDS,
+        help_text=_("Each run is delayed by a random time of up to this many seconds."),
     )
 
     class Meta:
@@ -100,9 +105,9 @@ class ScheduleForm(ModelForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         names = [task.name for task in registry.all_tasks()]
-        former = self.instance.task_name
-        self.fields["task_name"].choices = [  # type: ignore[attr-defined]  # it is a ChoiceField, said above
-            (name, name) for name in dict.fromkeys(["", *([former] if former else []), *names])
+        current = self.instance.task_name
+        self.fields["task_name"].choices = [  # type: ignore[attr-defined]  # a ChoiceField, declared above
+            (name, name) for name in dict.fromkeys(["", *([current] if current else []), *names])
         ]
         own = dict(DEFAULTS, time_zone=settings.TIME_ZONE)
         if not self.instance._state.adding:
@@ -113,30 +118,30 @@ class ScheduleForm(ModelForm):
         self.initial = {**self.initial, **own}
 
     def clean_name(self) -> str:
-        """Refuse a name that another schedule of the admin has, or that cannot be one."""
+        """Refuse an invalid name, and a name that another schedule of the admin has."""
         name: str = self.cleaned_data["name"].strip()
-        if not timetable.is_name(name):
-            raise ValidationError(_("A name is of printable characters."))
+        if not declarations.is_name(name):
+            raise ValidationError(_("Invalid name: use printable characters only."))
         if Schedule.objects.filter(origin="admin", name=name).exclude(pk=self.instance.pk).exists():
-            raise ValidationError(_("There is a schedule of this name."))
+            raise ValidationError(_("Another schedule has this name. Choose a different one."))
         return name
 
     def clean_task_name(self) -> str:
-        """Refuse a task that is not known here."""
+        """Refuse a task that is not registered in this process."""
         name: str = self.cleaned_data["task_name"]
         if registry.get(name) is None:
-            raise ValidationError(_("No task of this name is known here."))
+            raise ValidationError(_("No task with this name is registered. Choose one from the list."))
         return name
 
     def clean_time_zone(self) -> str:
-        """Refuse a time zone that is none."""
+        """Refuse an unknown time zone."""
         name: str = self.cleaned_data["time_zone"]
         if name not in available_timezones():
-            raise ValidationError(_("No time zone has this name; one is named as in Europe/Paris, or UTC."))
+            raise ValidationError(_("Unknown time zone. Use a name such as Europe/Paris or UTC."))
         return name
 
     def clean(self) -> dict[str, Any]:
-        """Refuse an expression that is none, and arguments that the task does not take."""
+        """Refuse an invalid expression, and arguments that the task does not accept."""
         given = super().clean() or self.cleaned_data
         given["expression"] = " ".join(given.get("expression", "").split())
         args, kwargs = given.get("args") or [], given.get("kwargs") or {}
@@ -148,9 +153,9 @@ class ScheduleForm(ModelForm):
                 self.add_error("expression", str(error))
         self._check_jitter(given.get("task_name"), given["jitter_seconds"])
         if not isinstance(args, list):
-            self.add_error("args", _("It must be a list, as in [1, 2]."))
+            self.add_error("args", _("Arguments must be a list, such as [1, 2]."))
         elif not isinstance(kwargs, dict):
-            self.add_error("kwargs", _('It must be an object, as in {"days": 7}.'))
+            self.add_error("kwargs", _('Named arguments must be an object, such as {"days": 7}.'))
         elif not self.errors.keys() & {"task_name", "args", "kwargs"}:
             self._check_call(given["task_name"], args, kwargs)
         return given
@@ -159,24 +164,24 @@ class ScheduleForm(ModelForm):
         task = registry.get(task_name)
         try:
             if task is not None:
-                timetable.check_arguments(task, args, kwargs)
+                declarations.check_arguments(task, args, kwargs)
             encode_arguments(args, kwargs)
         except (TypeError, ValueError) as error:
-            self.add_error("args", _("The task cannot be called with these: %(why)s") % {"why": error})
+            self.add_error("args", _("The task does not accept these arguments: %(why)s") % {"why": error})
 
     def _check_jitter(self, task_name: str | None, jitter_seconds: float) -> None:
         task = registry.get(task_name) if task_name else None
         try:
             if task is not None:
-                timetable.check_jitter(task, jitter_seconds)
+                declarations.check_jitter(task, jitter_seconds)
         except ValueError as error:
             self.add_error("jitter_seconds", str(error))
 
     def definition(self) -> Definition:
-        """Return what a valid form says."""
+        """Return the definition that a valid form describes."""
         given = self.cleaned_data
         task = registry.get(given["task_name"])
-        assert task is not None, "clean_task_name() has seen to it"  # noqa: S101 -- for the type checker
+        assert task is not None, "clean_task_name() has checked it"  # noqa: S101 -- for the type checker
         return Definition(
             name=given["name"],
             task_name=given["task_name"],
@@ -186,5 +191,5 @@ class ScheduleForm(ModelForm):
             missed=given["missed"],
             if_running=given["if_running"],
             jitter_seconds=given["jitter_seconds"],
-            **timetable.task_options(task),
+            **declarations.task_options(task),
         )

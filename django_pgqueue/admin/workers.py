@@ -1,4 +1,4 @@
-"""The list of workers."""
+"""The list of workers: which run, which have stopped, and which have sent no heartbeat lately."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.conf import get_settings
 from django_pgqueue.models import Worker
 
+from .formatting import ago, badge, moment, seen_at, visible
 from .readonly import ReadOnlyAdmin
-from .words import ago, badge, moment, seen_at, visible
 
 
 class WorkerAdmin(ReadOnlyAdmin):
-    """Workers, the latest start first; one whose beat is older than two leases is silent."""
+    """Workers, latest start first. Two leases without a heartbeat show as "no heartbeat"."""
 
     list_display = ["state", "host", "pid", "program", "queues", "concurrency", "started", "last_beat", "stopped"]
     list_display_links = None
@@ -36,47 +36,47 @@ class WorkerAdmin(ReadOnlyAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the list: it has all there is to see."""
+        """Redirect to the list, which shows everything about a worker."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         return HttpResponseRedirect(reverse("admin:pgqueue_worker_changelist", current_app=self.admin_site.name))
 
     @admin.display(description=_("state"))
     def state(self, worker: Worker) -> SafeString:
-        """Return a badge: working, silent or stopped."""
-        state, word = "succeeded", _("working")
+        """Return a badge: working, stopped, or no heartbeat."""
+        state, text = "succeeded", _("working")
         if worker.stopped_at is not None:
-            state, word = "cancelled", _("stopped")
+            state, text = "cancelled", _("stopped")
         elif seen_at(worker) - worker.last_beat_at > timedelta(seconds=2 * get_settings().LEASE):
-            state, word = "dead", _("silent")
-        return badge(state, word)
+            state, text = "dead", _("no heartbeat")
+        return badge(state, text)
 
     @admin.display(description=_("host"))
     def host(self, worker: Worker) -> str:
-        """Return the host's name."""
+        """Return the name of the host."""
         return visible(worker.hostname)
 
     @admin.display(description=_("version"))
     def program(self, worker: Worker) -> str:
-        """Return the version of this package that the worker runs."""
+        """Return the version of django-pgqueue that the worker runs."""
         return visible(worker.version)
 
     @admin.display(description=_("queues"))
     def queues(self, worker: Worker) -> str:
-        """Return the queues it takes jobs from."""
+        """Return the queues that the worker claims jobs from."""
         return visible(worker.queue_names) or str(_("all"))
 
     @admin.display(description=_("started"))
     def started(self, worker: Worker) -> Any:
-        """Return when it started."""
+        """Return when the worker started."""
         return moment(worker.started_at, ago(worker.started_at, seen_at(worker)))
 
-    @admin.display(description=_("last beat"))
+    @admin.display(description=_("last heartbeat"))
     def last_beat(self, worker: Worker) -> Any:
-        """Return when it last said that it lives."""
+        """Return when the worker last sent a heartbeat."""
         return moment(worker.last_beat_at, ago(worker.last_beat_at, seen_at(worker)))
 
     @admin.display(description=_("stopped"), empty_value="")
     def stopped(self, worker: Worker) -> Any:
-        """Return when it stopped, if it did."""
+        """Return when the worker stopped, if it has."""
         return worker.stopped_at and moment(worker.stopped_at, ago(worker.stopped_at, seen_at(worker)))

@@ -1,11 +1,12 @@
-"""Django's tasks framework on this queue: `"BACKEND": "django_pgqueue.backend.PgQueueBackend"` in TASKS.
+"""A backend for Django's tasks framework: `"BACKEND": "django_pgqueue.backend.PgQueueBackend"` in TASKS.
 
-The adapter maps words: the same registry, worker and tables as for this package's own tasks.
+Applications import `task` and the classes from here. Tasks of the framework use the same registry, worker and tables as
+this package's own tasks; this package only translates between the two interfaces.
 """
 
 from .adapter import JobContext
+from .backend import PgQueueBackend
 from .results import JobResult
-from .store import PgQueueBackend
 from .tasks import PgQueueTask, task
 
 __all__ = ["JobContext", "JobResult", "PgQueueBackend", "PgQueueTask", "task"]

@@ -1,4 +1,8 @@
-"""What the engine asks while it runs a job of Django's framework: the context, and the return value's form."""
+"""Give the engine the parts of Django's framework that a running job needs: the context and the return value's form.
+
+`tasks.for_engine()` attaches an `Adapter` to each task of the registry that belongs to Django's framework. The engine
+calls it and imports nothing of the framework itself, which Django 5.2 does not have.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from django.db import DatabaseError
 
 from django_pgqueue import context as engine
 
-from . import results, telling
+from . import results, signals
 from .compat import TaskContext, TaskResultDoesNotExist, TaskResultStatus, normalize_json
 
 if TYPE_CHECKING:
@@ -20,50 +24,55 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobContext(TaskContext):  # type: ignore[misc, type-arg]  # frozen in truth, and takes no types there
-    """Django's context, and in `job` this package's: whether the lease is lost, whether it is the last attempt."""
+class JobContext(TaskContext):  # type: ignore[misc, type-arg]  # frozen at run time, where it takes no types
+    """Django's task context, with this package's own context in `job`.
+
+    Attributes:
+        job: The context of this package. It knows, for example, whether the lease is lost and whether this is the last
+            attempt.
+    """
 
     job: engine.TaskContext
 
     @property
     def attempt(self) -> int:
-        """1 for the first."""
+        """The number of this attempt, starting with 1."""
         return self.job.attempt
 
 
 class Adapter:
-    """Stands between the engine and one task of Django's framework."""
+    """Translates between the engine and one task of Django's framework."""
 
     __slots__ = ("options", "task")
 
     def __init__(self, task: PgQueueTask[Any, Any], options: Mapping[str, Any]) -> None:
         self.task = task
-        """As it was decorated."""
+        """The task as it was decorated."""
         self.options = options
-        """Of its backend then."""
+        """The OPTIONS of its backend at that time."""
 
     @property
     def database(self) -> str | None:
-        """The alias that the backend's OPTIONS name, if they do."""
+        """The alias in the backend's OPTIONS; None if the database routers choose it."""
         return self.options.get("DATABASE")
 
     def enqueued(self, job_id: int, database: str, queue_name: str) -> None:
-        """Send `task_enqueued` for a job that a schedule has made."""
-        telling.enqueued(self.task, job_id, database, queue_name)
+        """Send `task_enqueued` for a job that a schedule has enqueued."""
+        signals.enqueued(self.task, job_id, database, queue_name)
 
     def context(self, job: engine.TaskContext) -> JobContext:
-        """Return what the task is given as its first argument.
+        """Return the first argument of a task with `takes_context`.
 
-        Its result is loaded when it is asked for: a coroutine cannot wait for that, so for one it is loaded here. No
-        attempt is lost to a query that fails.
+        The task result in it loads its fields on first use. A coroutine cannot run that query, so its result is loaded
+        here. If the query fails, the attempt runs anyway.
         """
-        given = {"queue_name": job.queue_name}
-        result = results.told(self.task, job.job_id or 0, job.database, TaskResultStatus.RUNNING, given)
+        changes = {"queue_name": job.queue_name}
+        result = results.new_result(self.task, job.job_id or 0, job.database, TaskResultStatus.RUNNING, changes)
         if iscoroutinefunction(self.task.func):
             with suppress(DatabaseError, TaskResultDoesNotExist):
                 result.load()
         return JobContext(task_result=result, job=job)
 
     def result(self, value: Any) -> Any:
-        """Return a return value in the types of JSON, as Django's framework does: bytes become text, for one."""
+        """Return a return value in JSON types, as Django's framework does. For example, bytes become text."""
         return normalize_json(value)

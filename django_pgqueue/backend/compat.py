@@ -1,6 +1,7 @@
-"""The tasks framework that there is: Django's own from 6.0 on, before that its backport, `django-tasks`.
+"""Import the tasks framework: Django's own from 6.0 on, or its backport `django-tasks` on earlier versions.
 
-Where both are installed Django's own counts: their classes and signals are not the same.
+All modules of this package import the framework from here. If both are installed, Django's own is used, because the
+classes and signals of the two are different objects.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ else:
         from django_tasks.utils import normalize_json
     except ModuleNotFoundError as error:
         raise ImproperlyConfigured(
-            "Django has a tasks framework from 6.0 on; before that, install its backport: "
-            "pip install 'dj-pgqueue[backport]', and add 'django_tasks' to INSTALLED_APPS"
+            "django_pgqueue.backend needs Django's tasks framework (Django 6.0 or later) or its backport: "
+            "run pip install 'dj-pgqueue[backport]' and add 'django_tasks' to INSTALLED_APPS"
         ) from error
-    # Its releases up to 0.12 have the longer name.
+    # django-tasks up to 0.12 calls it InvalidTaskError.
     InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
 
 __all__ = [

@@ -1,4 +1,8 @@
-"""Jobs in the words of Django's framework: `TaskResult`, with the errors and workers of all attempts, in one query."""
+"""Translate a job's row into the `TaskResult` of Django's framework.
+
+Called by `backend` and `signals`. One query reads the job with the errors and workers of all its attempts. A row never
+makes this fail: whatever it contains, the result shows what can be shown.
+"""
 
 from __future__ import annotations
 
@@ -34,24 +38,29 @@ STATUS: Final[dict[str, TaskResultStatus]] = {
     State.CANCELLED: TaskResultStatus.FAILED,
 }
 UNCOUNTED: Final = frozenset({Outcome.RELEASED, Outcome.SNOOZED})
+"""Outcomes that do not count as an attempt."""
 WORKER_LOST: Final = "django_pgqueue.exceptions.WorkerLost"
 CANCELLED: Final = "django_pgqueue.exceptions.Cancel"
 OF_EXECUTION: Final = ("worker_id", "outcome", "claimed_at", "started_at", "exception_class", "error", "traceback")
 
 
-class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own takes none
-    """The result of a job. A signal's holds what is known then; the rest is loaded at its first use, in one query.
+class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own class takes no types
+    """The result of a job.
 
-    After `refresh()` it is that of the same job at that time. Raises `TaskResultDoesNotExist` where the row is gone.
+    The result that a signal sends has only the fields that are known without a query. The first use of another field
+    loads all missing ones in one query, and raises `TaskResultDoesNotExist` if the job's row is gone. Call `refresh()`
+    to update all fields to the job's present state.
+
+    Attributes:
+        is_duplicate: Whether `enqueue()` returned an existing job with the same unique key instead of adding one.
     """
 
     __slots__ = ("_database", "is_duplicate")
 
     is_duplicate: bool
-    """Whether `enqueue()` has found this job instead of adding one, for its unique key."""
 
     def __getattr__(self, name: str) -> Any:
-        """Called for what is not set yet."""
+        """Load the missing fields. Python calls this for an attribute that is not set."""
         if name == "is_duplicate":
             return False
         if name not in FIELDS:
@@ -60,7 +69,7 @@ class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own takes non
         return object.__getattribute__(self, name)
 
     def load(self) -> None:
-        """Fill in what is not set, by one query."""
+        """Load the fields that are not set, in one query."""
         loaded = load(self._database, int(self.id), self.backend)
         for field in FIELDS:
             try:
@@ -73,8 +82,8 @@ FIELDS: Final = frozenset(field.name for field in fields(TaskResult))
 
 
 def load(database: str, job_id: int, backend: str) -> JobResult:
-    """Return the result of a job, as one query finds it; raises `TaskResultDoesNotExist`."""
-    from django_pgqueue.models import Execution, Job  # tasks load before the apps are ready
+    """Return the result of a job in one query. Raise `TaskResultDoesNotExist` if there is no such job."""
+    from django_pgqueue.models import Execution, Job  # task modules are imported before models can be
 
     of_job = Execution.objects.filter(job_id=OuterRef("pk")).order_by("id")
     history = ArraySubquery(of_job.values(record=JSONObject(**{name: name for name in OF_EXECUTION})))
@@ -85,16 +94,16 @@ def load(database: str, job_id: int, backend: str) -> JobResult:
 
 
 def of_job_row(job: Job, backend: str, history: list[dict[str, Any]]) -> JobResult:
-    """Return the result of a job whose executions are known."""
+    """Return the result of a job from its row and its executions."""
     attempts = [record for record in history if record["outcome"] not in UNCOUNTED]
     result = JobResult(
         task=_task_of(job, backend, history),
         id=str(job.pk),
-        status=STATUS.get(job.state, TaskResultStatus.FAILED),  # a row may hold anything
+        status=STATUS.get(job.state, TaskResultStatus.FAILED),  # a row can contain an unknown state
         enqueued_at=job.enqueued_at,
-        started_at=_began(attempts[0]) if attempts else None,
+        started_at=_started_at(attempts[0]) if attempts else None,
         finished_at=job.finished_at,
-        last_attempted_at=_began(attempts[-1]) if attempts else None,
+        last_attempted_at=_started_at(attempts[-1]) if attempts else None,
         args=_of_call(job, "args", []),
         kwargs=_of_call(job, "kwargs", {}),
         backend=backend,
@@ -106,28 +115,31 @@ def of_job_row(job: Job, backend: str, history: list[dict[str, Any]]) -> JobResu
 
 
 def _of_call(job: Job, name: str, empty: list[Any] | dict[str, Any]) -> Any:
-    """Return a part of a job's arguments; empty if the row, which anybody may have written, does not have it so."""
+    """Return `args` or `kwargs` of a job; `empty` if the row, which may be written by hand, has no valid value."""
     value = job.arguments.get(name) if isinstance(job.arguments, dict) else None
     return value if isinstance(value, type(empty)) else empty
 
 
-def told(
+def new_result(
     task: PgQueueTask[Any, Any], job_id: int, database: str, status: TaskResultStatus, changes: Mapping[str, Any]
 ) -> JobResult:
-    """Return what a signal knows of a job, without a query; the rest is loaded when somebody asks for it."""
+    """Return a result with what is known without a query. Its other fields are loaded on first use."""
     result = object.__new__(JobResult)
     backend = alias_for(task.backend, database)
-    known = {"task": _changed(task, {"backend": backend, **changes}), "id": str(job_id), "status": status}
+    known = {"task": _copy_with(task, {"backend": backend, **changes}), "id": str(job_id), "status": status}
     for name, value in {**known, "backend": backend, "_database": database}.items():
         object.__setattr__(result, name, value)
     return result
 
 
 def alias_for(preferred: str, database: str) -> str:
-    """Return the alias of TASKS whose jobs are in this database: the one preferred, if it is among them."""
+    """Return an alias of TASKS whose jobs are in this database: `preferred` if possible.
+
+    Return `preferred` if no alias of TASKS uses this database.
+    """
     aliases: list[str] = [preferred, *task_backends]
     for alias in aliases:
-        with suppress(ImproperlyConfigured):  # an alias that is gone, or cannot be made, is not the one
+        with suppress(ImproperlyConfigured):  # skip an alias that was removed or cannot be created
             if getattr(task_backends[alias], "database", None) == database:
                 return alias
     return preferred
@@ -137,17 +149,17 @@ def alias_for(preferred: str, database: str) -> str:
 
 
 def _task_of(job: Job, backend: str, history: list[dict[str, Any]]) -> PgQueueTask[Any, Any]:
-    """Return the task of a row as it was enqueued; but when it was to run is not known any more after a retry.
+    """Return the task of a row as it was enqueued. After a retry the original `run_after` is unknown, and None.
 
-    Nothing is validated: a task that is gone, or a queue that is no longer in QUEUES, must not hide a result.
+    Nothing is validated, because a removed task, or a queue that is no longer in QUEUES, must not hide a result.
     """
     known = registry.get(job.task_name)
-    moved = len(history) > 1 or (history and job.state == State.READY)
+    was_rescheduled = len(history) > 1 or (history and job.state == State.READY)
     row: dict[str, Any] = {
         "delay": None,
         "queue_name": job.queue_name,
         "priority": job.priority,
-        "run_after": None if moved or job.run_after == job.enqueued_at else job.run_after,
+        "run_after": None if was_rescheduled or job.run_after == job.enqueued_at else job.run_after,
         "backend": backend,
         "expires": job.expires_at,
         "headers": job.headers if isinstance(job.headers, dict) else None,
@@ -161,26 +173,27 @@ def _task_of(job: Job, backend: str, history: list[dict[str, Any]]) -> PgQueueTa
             row["expires"] = known.expires
         if callable(known.unique_key):
             row["unique_key"] = known.unique_key
-        return _changed(known.adapter.task, row)
+        return _copy_with(known.adapter.task, row)
     task_class: Any = task_backends[backend].task_class
     defaults = {field.name: field.default for field in fields(task_class)}
     func = _unknown(job.task_name) if known is None else known.func
     takes_context = known is not None and known.takes_context
-    return _made(task_class, {**defaults, **row, "func": func, "takes_context": takes_context})
+    return _new_task(task_class, {**defaults, **row, "func": func, "takes_context": takes_context})
 
 
 def _is_expiry_of(job: Job, expires: Any) -> bool:
-    """Say whether a job expires as its task says, counted from its enqueue."""
+    """Return whether a job's expiry is the one that its task's `expires` gives, counted from its enqueue."""
     if job.expires_at is None or expires is None or isinstance(expires, datetime):
         return bool(job.expires_at == expires)
     return abs((job.expires_at - job.enqueued_at).total_seconds() - seconds(expires)) < 0.001
 
 
-def _changed(task: PgQueueTask[Any, Any], changes: Mapping[str, Any]) -> PgQueueTask[Any, Any]:
-    return _made(type(task), {**{field.name: getattr(task, field.name) for field in fields(task)}, **changes})
+def _copy_with(task: PgQueueTask[Any, Any], changes: Mapping[str, Any]) -> PgQueueTask[Any, Any]:
+    return _new_task(type(task), {**{field.name: getattr(task, field.name) for field in fields(task)}, **changes})
 
 
-def _made(task_class: type[PgQueueTask[Any, Any]], values: Mapping[str, Any]) -> PgQueueTask[Any, Any]:
+def _new_task(task_class: type[PgQueueTask[Any, Any]], values: Mapping[str, Any]) -> PgQueueTask[Any, Any]:
+    """Return a task with these fields, without the validation in `__post_init__()`."""
     task = object.__new__(task_class)
     for name, value in values.items():
         object.__setattr__(task, name, value)
@@ -188,25 +201,28 @@ def _made(task_class: type[PgQueueTask[Any, Any]], values: Mapping[str, Any]) ->
 
 
 def _unknown(name: str) -> FunctionType:
-    """Return a function in place of one that this process does not have."""
+    """Return a stand-in for the function of a task that is not registered in this process."""
 
     def unknown(*args: Any, **kwargs: Any) -> Any:
-        raise LookupError(f"there is no task {name!r} here: it was renamed (give its task aliases=…) or removed")
+        raise LookupError(
+            f"no task {name!r} is registered in this process: "
+            "if it was renamed, add the old name to aliases=... of its task; otherwise it was removed"
+        )
 
     module, _, qualname = name.rpartition(".")
     unknown.__module__, unknown.__qualname__, unknown.__name__ = module, qualname, qualname
-    return unknown  # type: ignore[return-value]  # mypy takes it for any callable
+    return unknown  # type: ignore[return-value]  # mypy sees only a callable
 
 
 # ------------------------------------------------------------------------------- the attempts
 
 
-def _began(record: Mapping[str, Any]) -> datetime:
+def _started_at(record: Mapping[str, Any]) -> datetime:
     return datetime.fromisoformat(record["started_at"] or record["claimed_at"])
 
 
 def _errors(state: str, history: list[dict[str, Any]]) -> list[TaskError]:
-    """Return an error for each attempt that failed, and one for a job that ended without an attempt that did."""
+    """Return an error for each failed attempt, and one for a job that ended without a failed attempt."""
     errors = [_error(record) for record in history if record["outcome"] in (Outcome.FAILED, Outcome.CRASHED)]
     last = history[-1] if history else None
     if state == State.DEAD and last and last["outcome"] in UNCOUNTED:

@@ -1,4 +1,8 @@
-"""Tasks of Django's framework, with this package's options; and how each gets its entry in the registry."""
+"""The task class and the `@task` decorator for Django's framework, with this package's options.
+
+Creating a `PgQueueTask` registers it with the engine (`adopt()`), so that a worker finds it by its module path. A copy
+made by `using()` is not registered again.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,17 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
-from django_pgqueue import exceptions, registry, timetable
+from django_pgqueue import exceptions, registry
 from django_pgqueue.conf import Retention
 from django_pgqueue.exceptions import Duration
 from django_pgqueue.retry import Backoff
+from django_pgqueue.schedules import declarations
+from django_pgqueue.schedules.declarations import Times
 from django_pgqueue.task import Errors, Isolation, OnConflict, UniqueKey, UniqueWhile
 from django_pgqueue.task import Task as EngineTask
-from django_pgqueue.timetable import Times
 from django_pgqueue.validation import RunAfter
 
-from . import telling
+from . import signals
 from .adapter import Adapter
 from .compat import InvalidTask, Task, task_backends
 
@@ -26,12 +31,12 @@ R = TypeVar("R")
 if TYPE_CHECKING:
 
     class TypedTask(Task[P, R]):
-        """Django's task, which its stubs and the backport know the function's types of."""
+        """Django's task, generic over the function's types, as its stubs and the backport declare it."""
 
 else:
 
     class TypedTask(Task):
-        """Django's task, which takes no types when the program runs."""
+        """Django's task, which is not generic at run time."""
 
         __slots__ = ()
 
@@ -40,7 +45,7 @@ else:
 
 
 class Options(TypedDict, total=False):
-    """What `task()` takes besides `takes_context`."""
+    """The options of `task()` except `takes_context`."""
 
     priority: int
     queue_name: str
@@ -63,17 +68,22 @@ class Options(TypedDict, total=False):
 
 
 DEFAULTS = frozenset({"MAX_ATTEMPTS", "BACKOFF", "TIMEOUT", "RETENTION"})
-"""What a backend's OPTIONS may say for all tasks that do not say it themselves."""
+"""Defaults in a backend's OPTIONS for tasks that do not set the option themselves."""
 SHARED = frozenset({"queue_name", "priority", "takes_context"})
-"""Fields of Django's task that mean the same here."""
+"""Fields of Django's task that have the same meaning in the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PgQueueTask(TypedTask[P, R]):
-    """A task of Django's framework whose jobs this package runs. Its further fields are the options of our `@task`.
+    """A task of Django's framework whose jobs this package runs.
 
-    Without `max_attempts`, here or in the backend's OPTIONS, a job is not tried again: whoever wrote the task for
-    Django's framework did not expect it to be.
+    The additional fields are the options of this package's own `@task`, with one difference: without `max_attempts`,
+    here or in the backend's OPTIONS, a job is not retried, because code that was written for Django's framework does
+    not expect retries.
+
+    Attributes:
+        headers: Headers for the middleware. Set it with `using()`; it is not an option of `@task`.
+        delay: Delay from the time of the enqueue. Set it with `using(run_after=timedelta(...))`; it is not an option.
     """
 
     max_attempts: int | None = None
@@ -92,12 +102,10 @@ class PgQueueTask(TypedTask[P, R]):
     on_conflict: OnConflict = "skip"
     schedule: Times | Iterable[Times] = field(default=(), repr=False, compare=False)
     headers: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
-    """Set by `using()`, and by no option."""
     delay: timedelta | None = None
-    """From the enqueue, by the queue's time: set by `using(run_after=timedelta)`, and by no option."""
 
     def __post_init__(self) -> None:
-        """Raises `InvalidTask` of Django's framework for what its backend, or this package, does not take."""
+        """Validate and register the task. Raise Django's `InvalidTask` for options that a backend does not accept."""
         Task.__post_init__(self)  # super() without arguments fails in a class with slots before Python 3.14
         adopt(self)
 
@@ -115,7 +123,26 @@ class PgQueueTask(TypedTask[P, R]):
         unique_while: UniqueWhile | None = None,
         on_conflict: OnConflict | None = None,
     ) -> PgQueueTask[P, R]:
-        """Return a copy with other values; what is None stays. `run_after` may be a timedelta from the enqueue."""
+        """Return a copy of the task with other options. Options that are None keep their value.
+
+        Args:
+            priority: -100 to 100. Jobs with a higher priority are claimed first.
+            queue_name: Name of the queue.
+            run_after: Earliest time to run the job: an aware datetime, or a timedelta from the enqueue.
+            backend: Alias in TASKS.
+            max_attempts: Maximum number of attempts, 1 to 1000.
+            headers: Headers for the middleware, encodable as JSON.
+            expires: Time by which the job must start; later it is cancelled. An aware datetime, or seconds or a
+                timedelta from the enqueue.
+            unique_key: A key that only one job can have at a time, or a function of the call's arguments that returns
+                one.
+            unique_while: How long a job keeps its key: "ready", "ready+running", or seconds or a timedelta from the
+                enqueue.
+            on_conflict: What `enqueue()` does if another job has the key: "skip", "replace" or "raise".
+
+        Raises:
+            InvalidTask: An option is invalid.
+        """
         given: dict[str, Any] = {
             "priority": priority,
             "queue_name": queue_name,
@@ -135,8 +162,8 @@ class PgQueueTask(TypedTask[P, R]):
         return replace(self, **changes)
 
 
-NOT_THE_ENGINE_S = {"delay", "schedule"}
-OURS = tuple(sorted({one.name for one in fields(PgQueueTask)} - {one.name for one in fields(Task)} - NOT_THE_ENGINE_S))
+NOT_ENGINE_FIELDS = {"delay", "schedule"}
+OURS = tuple(sorted({f.name for f in fields(PgQueueTask)} - {f.name for f in fields(Task)} - NOT_ENGINE_FIELDS))
 
 
 @overload
@@ -150,10 +177,21 @@ def task(
     *, takes_context: Literal[False] = ..., **options: Unpack[Options]
 ) -> Callable[[Callable[P, R]], PgQueueTask[P, R]]: ...
 def task(function: Callable[..., Any] | None = None, /, *, backend: str = "default", **options: Any) -> Any:
-    """Do what Django's `@task` does, with this package's options on every version of Django, and for every backend.
+    """Decorate a function like Django's `@task`, with this package's options on every Django version and backend.
 
-    Django's own takes them from 6.1 on, and only while the backend's `task_class` has them: a project whose tests run
-    on Django's ImmediateBackend could not be imported there.
+    Django's own decorator accepts additional options from Django 6.1 on, and only if the backend's `task_class` has
+    them. A project whose tests use Django's ImmediateBackend could not be imported with it.
+
+    Args:
+        function: The function, if the decorator is used without options.
+        backend: The alias in TASKS.
+        **options: `takes_context`, and the options of `PgQueueTask`.
+
+    Returns:
+        The task, or a decorator that returns it.
+
+    Raises:
+        InvalidTask: The function or an option is invalid.
     """
 
     def decorate(func: Callable[..., Any]) -> PgQueueTask[Any, Any]:
@@ -166,38 +204,41 @@ def task(function: Callable[..., Any] | None = None, /, *, backend: str = "defau
 
 
 DJANGO_DEFAULTS: dict[str, Any] = {"priority": 0, "queue_name": "default", "run_after": None, "takes_context": False}
-"""Which the fields of Django 6.0's task do not have."""
+"""Defaults that the fields of Django 6.0's task class lack."""
 
 
 def adopt(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
-    """Return the task of the registry that runs this one's jobs; the first made of its function is put there."""
+    """Return the registered engine task of this task's function. Register this one if the function has none yet.
+
+    Raise the framework's `InvalidTask` if the engine refuses the task. Nothing is registered in that case.
+    """
     name = task.module_path
     known = registry.get(name)
     if known is not None and known.func is task.func:
         return known
     try:
-        made = for_engine(task)
-        times = timetable.check_schedule(made, task.schedule)  # before anything is known of the task
-        registry.register(made)
-        timetable.declare(made, times)
+        engine_task = for_engine(task)
+        times = declarations.check_schedule(engine_task, task.schedule)  # an error must not leave the task registered
+        registry.register(engine_task)
+        declarations.declare(engine_task, times)
     except exceptions.InvalidTask as error:
         raise InvalidTask(str(error)) from error
-    telling.connect(made.name)
-    for alias in made.aliases:
-        telling.connect(alias)
-    return made
+    signals.connect(engine_task.name)
+    for alias in engine_task.aliases:
+        signals.connect(alias)
+    return engine_task
 
 
 def for_engine(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
-    """Return this task in the words of the engine; raises the engine's `InvalidTask`."""
+    """Return the engine's task for this task, with the defaults of its backend. Raise the engine's `InvalidTask`."""
     options = getattr(task.get_backend(), "options", {})
-    words = {name: getattr(task, name) for name in (*OURS, *SHARED)}
+    values = {name: getattr(task, name) for name in (*OURS, *SHARED)}
     for name in DEFAULTS & set(options):
-        if words[name.lower()] is None:
-            words[name.lower()] = options[name]
-    if words["max_attempts"] is None:
-        words["max_attempts"] = 1
+        if values[name.lower()] is None:
+            values[name.lower()] = options[name]
+    if values["max_attempts"] is None:
+        values["max_attempts"] = 1
     run_after = task.run_after if task.delay is None else task.delay
     return EngineTask(
-        func=task.func, name=task.module_path, run_after=run_after, adapter=Adapter(task, options), **words
+        func=task.func, name=task.module_path, run_after=run_after, adapter=Adapter(task, options), **values
     )

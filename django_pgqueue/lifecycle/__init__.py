@@ -1,39 +1,23 @@
-"""The state machine: one function per act, and the only code that writes state.
+"""The job state machine: one function per transition, and the only code that writes state.
 
-Each function runs one statement (rescue: two) on the connection it is given, in that connection's transaction, and
-tells for each id what happened. To lose a race is a value, not an exception:
+The worker, `enqueue()`, the operator's methods, the admin and the testing tools call it. It protects one invariant:
+a worker can complete an execution only while that execution is open. The fence is in each statement (see
+`django_pgqueue.sql`).
 
-* `Fate.DONE`: this call did it;
-* `Fate.DONE_BEFORE`: an earlier call of the same worker had done it, its reply was lost;
-* `Fate.LOST`: the execution was closed by somebody else, or its job is gone: nothing this worker did counts;
-* `Fate.LOCKED`: another session holds the rows; the execution is open still, ask again.
+Each function normally runs one statement (`rescue()` and `requeue()` run two) on the connection that it gets, in that
+connection's transaction. It returns what happened to each id. A lost race is a return value, not an exception:
 
-Deadlocks, serialization failures and lock time-outs are retried on engine connections; inside a caller's
-transaction they pass through, for only the caller can retry that.
+* `TransitionResult.DONE`: this call made the transition.
+* `TransitionResult.ALREADY_DONE`: an earlier call of the same worker made it, and the reply was lost.
+* `TransitionResult.LOST`: another worker closed the execution, or its job is gone. This worker's result is discarded.
+* `TransitionResult.LOCKED`: another session has locked the rows. The execution is still open, so call again.
+
+On engine connections, deadlocks, serialization failures and lock timeouts are retried. In a caller's transaction these
+errors are raised, because only the caller can repeat the whole transaction.
 """
 
-from .abandoned import Requeued, requeue
-from .application import (
-    LOCK_WAIT_SECONDS,
-    cancel,
-    enqueue,
-    enqueue_many,
-    existing,
-    retry,
-    run_now,
-)
-from .claims import (
-    AHEAD_BYTES,
-    cancel_requests,
-    claim,
-    claim_one,
-    extend,
-    extend_each,
-    look,
-    next_in_line,
-    set_aside,
-)
-from .finishes import (
+from .claims import AHEAD_BYTES, claim, claim_one, look, next_in_line, set_aside
+from .completions import (
     end_cancelled,
     fail,
     note_progress,
@@ -43,18 +27,17 @@ from .finishes import (
     succeed,
     succeed_and_discard,
 )
-from .maintenance import (
-    PRUNE_LIMIT,
-    expire,
-    open_executions,
-    prunable,
-    prune,
-    repair_rows,
-    rescue,
-)
+from .enqueueing import enqueue, enqueue_many
+from .execute import FAILURES, Divided, Refused, divided, may_divide, savepoint
+from .expiry import expire
+from .leases import cancel_requests, extend, extend_each, open_executions
+from .operator import LOCK_WAIT_SECONDS, cancel, existing, retry, run_now
 from .pauses import pause, prune_pauses, resume
-from .persistence import FAILURES, Divided, Refused, divided, may_divide, savepoint
-from .scheduling import (
+from .pruning import PRUNE_LIMIT, prunable, prune
+from .repair import repair_rows
+from .requeues import Requeued, requeue
+from .rescues import rescue
+from .schedules import (
     VOUCHED_SECONDS,
     Definition,
     Fired,
@@ -68,11 +51,30 @@ from .scheduling import (
     pause_schedule,
     plan_schedule,
     prune_schedule_runs,
+    read_schedules,
     remove_schedules,
     resume_schedule,
     run_schedule,
-    schedules,
     vouch,
+)
+from .types import (
+    EPOCH,
+    Beat,
+    Cancelled,
+    Claimed,
+    Cursor,
+    Enqueued,
+    ExecutionKey,
+    Failed,
+    Held,
+    Lane,
+    LaneScan,
+    Moved,
+    Noted,
+    Pruned,
+    Released,
+    Succeeded,
+    TransitionResult,
 )
 from .unique import (
     HOLDS_PRUNED,
@@ -84,25 +86,6 @@ from .unique import (
     prune_holds,
     replace,
     replace_for_period,
-)
-from .values import (
-    EPOCH,
-    Beat,
-    Cancelled,
-    Claimed,
-    Cursor,
-    Enqueued,
-    ExecutionKey,
-    Failed,
-    Fate,
-    Held,
-    Lane,
-    Look,
-    Moved,
-    Noted,
-    Pruned,
-    Released,
-    Succeeded,
 )
 from .workers import (
     beat_workers,
@@ -128,12 +111,11 @@ __all__ = [
     "Enqueued",
     "ExecutionKey",
     "Failed",
-    "Fate",
     "Fired",
     "Held",
     "JobOptions",
     "Lane",
-    "Look",
+    "LaneScan",
     "Moved",
     "Noted",
     "Pruned",
@@ -142,6 +124,7 @@ __all__ = [
     "Requeued",
     "Scheduled",
     "Succeeded",
+    "TransitionResult",
     "add_schedule",
     "arguments_of",
     "beat_workers",
@@ -180,6 +163,7 @@ __all__ = [
     "prune_pauses",
     "prune_schedule_runs",
     "prune_workers",
+    "read_schedules",
     "register_worker",
     "release",
     "remove_orphans",
@@ -195,7 +179,6 @@ __all__ = [
     "run_now",
     "run_schedule",
     "savepoint",
-    "schedules",
     "set_aside",
     "snooze",
     "succeed",

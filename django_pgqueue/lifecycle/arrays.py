@@ -1,4 +1,7 @@
-"""Arrays as PostgreSQL reads them: psycopg's own way, in Python too, takes five times as long."""
+"""Write Python sequences as PostgreSQL array literals. The statements of `lifecycle` take them as parameters.
+
+psycopg's own conversion also runs in Python and takes five times as long.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,17 @@ T = TypeVar("T")
 
 
 def numbers(values: Iterable[float]) -> str:
-    """Return an array of numbers, for a parameter that is cast to its type."""
+    """Return an array literal of numbers. The statement casts it to the type of its parameter."""
     return "{" + ",".join(map(repr, values)) + "}"
 
 
 def texts(values: Iterable[str]) -> str:
-    """Return an array of any texts, for a parameter that is cast to its type."""
+    """Return an array literal of any texts. The statement casts it to the type of its parameter."""
     return "{" + ",".join(map(_quoted, values)) + "}"
 
 
 def exact(instant: datetime | None) -> str:
-    """Return an instant as text with its microseconds, for an exact comparison; "" for none."""
+    """Return a timestamp as text with its microseconds, for an exact comparison; an empty string for None."""
     return "" if instant is None else instant.isoformat()
 
 
@@ -30,9 +33,10 @@ def _quoted(text: str) -> str:
 
 
 def sparse(values: Sequence[T | None]) -> list[T | None]:
-    """Return the values, or no value at all if each of them is None, because `unnest()` fills up with NULL.
+    """Return the values as a list, or an empty list if all of them are None.
 
-    A session with `array_nulls=off` reads NULL in an array as a text. On a Django connection, which has the settings
-    of its role, an array of one value therefore never holds NULL.
+    `unnest()` pads the shorter of several arrays with NULL, so an empty array reads as NULL for every row. A session
+    with `array_nulls=off` would read a NULL inside an array as the text "NULL". Django connections use their role's
+    settings, and this function keeps NULL out of every array that they send with a single value.
     """
     return [] if all(value is None for value in values) else list(values)

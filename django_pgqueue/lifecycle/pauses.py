@@ -1,4 +1,8 @@
-"""Pauses: what workers leave alone. On the operator's connection, in whatever transaction is open there."""
+"""Pause and resume queues and tasks, in the transaction that is open on the operator's connection.
+
+`django_pgqueue.control` calls these functions. A pause changes no job: workers skip paused queues and tasks when they
+claim.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +23,21 @@ def pause(
     paused_by: str = "",
     reason: str = "",
 ) -> None:
-    """Pause a queue or a task until an instant, for so long, or until it is resumed; again: as told now."""
-    when = {"until": until, "for_seconds": for_seconds}
-    who = {"paused_by": paused_by, "reason": reason}
-    execute(connection, sql.PAUSE, {"kind": kind.value, "name": name, **when, **who})
+    """Pause a queue or a task: until a time, during a number of seconds, or until `resume()`.
+
+    If it is paused already, the new end, `paused_by` and `reason` replace the old ones.
+    """
+    end = {"until": until, "for_seconds": for_seconds}
+    note = {"paused_by": paused_by, "reason": reason}
+    execute(connection, sql.pauses.PAUSE, {"kind": kind.value, "name": name, **end, **note})
 
 
 def resume(connection: Connection, kind: Pausable, name: str) -> bool:
-    """End a pause; say whether there was one, that had not ended by itself."""
-    rows = execute(connection, sql.RESUME, {"kind": kind.value, "name": name})
+    """End a pause; return whether there was one that had not ended by itself."""
+    rows = execute(connection, sql.pauses.RESUME, {"kind": kind.value, "name": name})
     return bool(rows and rows[0][0])
 
 
 def prune_pauses(connection: Connection, older_than_seconds: float) -> None:
-    """Forget pauses that ended by themselves so long ago."""
-    execute(connection, sql.PRUNE_PAUSES, {"older_than_seconds": older_than_seconds})
+    """Remove pauses that ended by themselves more than `older_than_seconds` ago."""
+    execute(connection, sql.pauses.PRUNE_PAUSES, {"older_than_seconds": older_than_seconds})

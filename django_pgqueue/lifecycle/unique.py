@@ -1,4 +1,8 @@
-"""Adding jobs that are to be the only ones with their key: on the caller's connection, in the caller's transaction."""
+"""Add jobs with a unique key, on the caller's connection and in the caller's transaction.
+
+`django_pgqueue.enqueue.unique` calls these functions. The unique indexes protect the invariant: at most one job of a
+task has a key at a time, by the states of that job or for a uniqueness window (a row of `pgqueue_hold`).
+"""
 
 from __future__ import annotations
 
@@ -8,29 +12,29 @@ from typing import Final, Unpack
 from django_pgqueue import sql
 from django_pgqueue.db import Connection, execute
 
-from .persistence import persistently
-from .values import DEFAULTS, Enqueued, Row
+from .execute import execute_with_retry
+from .types import DEFAULTS, Enqueued, Row
 
 HOLDS_PRUNED: Final = 1000
-"""Holds that one statement forgets."""
+"""Uniqueness windows that one statement removes at most."""
 
 
 def enqueue_unique(
     connection: Connection, *, arguments: str, unique_key: str, ready_only: bool, **row: Unpack[Row]
 ) -> Enqueued | None:
-    """Add one ready job, if no other has its key; None if one has.
+    """Add one ready job if no other job has its key; otherwise return None.
 
-    `ready_only`: others are kept away only until it is claimed for the first time, else until it has ended. Waits for
-    the end of a transaction that has just taken the key.
+    With `ready_only` the job has its key until it is claimed for the first time, otherwise until it has ended. If an
+    uncommitted transaction has just taken the key, this function waits for the end of that transaction.
     """
-    return _enqueue(connection, sql.ENQUEUE_UNIQUE, arguments, unique_key, ready_only=ready_only, row=row)
+    return _enqueue(connection, sql.unique.ENQUEUE_UNIQUE, arguments, unique_key, ready_only=ready_only, row=row)
 
 
 def replace(
     connection: Connection, *, arguments: str, unique_key: str, ready_only: bool, **row: Unpack[Row]
 ) -> Enqueued | None:
-    """Put a call in the place of the job that waits with its key, or add one; None if that job runs already."""
-    return _enqueue(connection, sql.ENQUEUE_OR_REPLACE, arguments, unique_key, ready_only=ready_only, row=row)
+    """Replace the call of the ready job that has the key, or add a job; return None if that job is running."""
+    return _enqueue(connection, sql.unique.ENQUEUE_OR_REPLACE, arguments, unique_key, ready_only=ready_only, row=row)
 
 
 def _enqueue(
@@ -44,54 +48,61 @@ def _enqueue(
 def enqueue_many_unique(
     connection: Connection, *, calls: str, ready_only: bool, replace: bool, **row: Unpack[Row]
 ) -> list[tuple[int, str | None]]:
-    """Do so for each of `calls`, a JSON array of objects of `call` and `key`, in one statement.
+    """Do as `enqueue_unique()` or `replace()` for each of `calls`, in one statement.
 
-    Returns the ids of the jobs that were added or replaced, with their keys, by id: new ones in the order given. A null
-    key takes part in nothing of this.
+    `calls` is a JSON array of objects with `call` and `key`. A job with a null key is always added.
+
+    Return the ids of the jobs that were added or replaced, with their keys, sorted by id. The ids of new jobs have the
+    order of `calls`.
     """
-    statement = sql.ENQUEUE_MANY_OR_REPLACE if replace else sql.ENQUEUE_MANY_UNIQUE
+    statement = sql.unique.ENQUEUE_MANY_OR_REPLACE if replace else sql.unique.ENQUEUE_MANY_UNIQUE
     params = {"arguments": calls, **DEFAULTS, **row, "unique_ready_only": ready_only or None}
     rows = execute(connection, statement, params)
-    return sorted(((found[0], found[1]) for found in rows), key=lambda each: each[0])
+    return sorted(((job_id, key) for job_id, key in rows), key=lambda pair: pair[0])
 
 
 def holders(connection: Connection, task_name: str, unique_keys: Collection[str]) -> dict[str, int]:
-    """Return, by key, the ids of the jobs of a task that have these keys now."""
-    rows = execute(connection, sql.HOLDERS, {"task_name": task_name, "unique_keys": list(unique_keys)})
+    """Return the ids of the jobs of a task that have these keys now, by key."""
+    rows = execute(connection, sql.unique.HOLDERS, {"task_name": task_name, "unique_keys": list(unique_keys)})
     return dict(rows)
 
 
 def enqueue_for_period(
     connection: Connection, *, calls: str, period_seconds: float, **row: Unpack[Row]
 ) -> list[Enqueued]:
-    """Add those of `calls` whose keys nobody holds, and hold these for so long; return the new jobs, in that order.
+    """Add those of `calls` whose keys have no open uniqueness window, and open one of `period_seconds` for each.
 
-    `calls` is a JSON array as `enqueue_many_unique` takes it, no key in it twice; one without a key is added. Waits for
-    the end of a transaction that has just taken one of the keys.
+    `calls` is a JSON array as for `enqueue_many_unique()`, with no key in it twice. A job with a null key is always
+    added. If an uncommitted transaction has just taken one of the keys, this function waits for its end.
+
+    Return the new jobs in the order of `calls`.
     """
     params = {**DEFAULTS, **row, "calls": calls, "period_seconds": period_seconds}
-    return list(map(Enqueued._make, execute(connection, sql.ENQUEUE_FOR_PERIOD, params)))
+    return list(map(Enqueued._make, execute(connection, sql.unique.ENQUEUE_FOR_PERIOD, params)))
 
 
 def replace_for_period(connection: Connection, *, calls: str, **row: Unpack[Row]) -> list[tuple[Enqueued, str]]:
-    """Put each of `calls` in the place of the job that holds its key, if that waits; return those jobs and keys."""
+    """Replace the calls of the jobs whose uniqueness windows have these keys, if the jobs are ready.
+
+    Return the replaced jobs and their keys.
+    """
     params: dict[str, object] = {**DEFAULTS, **row, "calls": calls}
-    params.pop("queue_name")  # the job stays in its own
-    rows = execute(connection, sql.REPLACE_FOR_PERIOD, params)
-    return [(Enqueued._make(found[:4]), found[4]) for found in rows]
+    params.pop("queue_name")  # the job stays in its queue
+    rows = execute(connection, sql.unique.REPLACE_FOR_PERIOD, params)
+    return [(Enqueued._make(columns[:4]), columns[4]) for columns in rows]
 
 
 def holds(
     connection: Connection, task_name: str, unique_keys: Collection[str], job_ids: Sequence[int] = ()
 ) -> dict[str, int]:
-    """Return, by key, the ids of the jobs that these keys of a task are held for, ended or gone though they may be.
+    """Return the ids of the jobs that opened the uniqueness windows of these keys of a task, by key.
 
-    `job_ids`: those that are to be among them even where their period is over by now.
+    The jobs may have ended, and their rows may be gone. Jobs in `job_ids` are returned even if their window has ended.
     """
     params = {"task_name": task_name, "unique_keys": list(unique_keys), "job_ids": list(job_ids)}
-    return dict(execute(connection, sql.HOLDS, params))
+    return dict(execute(connection, sql.unique.HOLDS, params))
 
 
 def prune_holds(connection: Connection, limit: int = HOLDS_PRUNED) -> int:
-    """Forget up to `limit` holds whose period is over; return how many."""
-    return len(persistently(connection, sql.PRUNE_HOLDS, {"limit": limit}))
+    """Remove up to `limit` uniqueness windows that have ended; return how many."""
+    return len(execute_with_retry(connection, sql.unique.PRUNE_HOLDS, {"limit": limit}))

@@ -1,4 +1,7 @@
-"""The register of workers: for people to look at, and for the ids that leases are held under."""
+"""Write the register of workers: the ids that own leases, and what the admin shows of each worker.
+
+The supervisor calls these functions, as does `manage.py pgqueue run`. No two workers ever get the same id.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Sequence
 
 from django_pgqueue import sql
 from django_pgqueue.db import Connection, execute
+
+from .execute import Divided, divided
 
 
 def register_worker(
@@ -18,9 +23,9 @@ def register_worker(
     concurrency: int,
     worker_id: int | None = None,
 ) -> int:
-    """Record a worker process; return the id under which it holds leases.
+    """Record a worker process; return the id that owns its leases.
 
-    Without `worker_id` it gets a new one, which no worker has had before, also if the tables were emptied meanwhile.
+    Without `worker_id` the worker gets a new id that no worker has had before, even if the tables were emptied.
     """
     params = {
         "hostname": hostname,
@@ -30,19 +35,28 @@ def register_worker(
         "concurrency": concurrency,
         "worker_id": worker_id,
     }
-    return int(execute(connection, sql.REGISTER_WORKER, params)[0][0])
+    return int(execute(connection, sql.workers.REGISTER_WORKER, params)[0][0])
 
 
 def beat_workers(connection: Connection, worker_ids: Sequence[int]) -> set[int]:
-    """Record that these workers live; return the ids of those that have a record."""
-    return {row[0] for row in execute(connection, sql.BEAT_WORKERS, {"worker_ids": list(worker_ids)})}
+    """Record a heartbeat of these workers; return the ids of those that have a record.
+
+    If the database refuses to write one record, the others are still written. The refused one counts as existing.
+    """
+
+    def update(part: Sequence[int]) -> dict[int, bool]:
+        rows = execute(connection, sql.workers.BEAT_WORKERS, {"worker_ids": list(part)})
+        return {worker_id: True for (worker_id,) in rows}
+
+    parts: Divided[int, bool] = divided(connection, worker_ids, update)
+    return {*parts.answers, *(refused.row for refused in parts.refused)}
 
 
 def unregister_worker(connection: Connection, worker_id: int) -> None:
     """Record that a worker has stopped."""
-    execute(connection, sql.UNREGISTER_WORKER, {"worker_id": worker_id})
+    execute(connection, sql.workers.UNREGISTER_WORKER, {"worker_id": worker_id})
 
 
 def prune_workers(connection: Connection, retention_seconds: float) -> None:
-    """Remove the records of workers that have been silent for longer."""
-    execute(connection, sql.PRUNE_WORKERS, {"retention_seconds": retention_seconds})
+    """Remove the records of workers whose last heartbeat is older than `retention_seconds`."""
+    execute(connection, sql.workers.PRUNE_WORKERS, {"retention_seconds": retention_seconds})

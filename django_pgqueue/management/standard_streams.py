@@ -1,18 +1,23 @@
-"""Standard streams that are closed or cannot be written: a worker starts, works and stops all the same.
+"""Keep a worker running when its standard streams are closed or cannot be written.
 
-A service manager may start a program without them (`runworker >&-`), or with a full disk behind them. Left alone, the
-next pipe or connection that is opened gets number 1 or 2, and whatever is printed goes there.
+Called by the management commands. A service manager can start a program without standard streams (`runworker >&-`), or
+with a full disk behind them. If a stream is closed, the next pipe or connection that the process opens gets its
+descriptor, and everything that is printed goes there.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import sys
+from contextlib import suppress
 from typing import TextIO
+
+from django.core.management.base import OutputWrapper
 
 
 def open_missing_streams() -> None:
-    """Open `/dev/null` in place of each standard stream that is closed."""
+    """Open `/dev/null` in place of each closed standard stream."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -22,12 +27,31 @@ def open_missing_streams() -> None:
     sys.stderr = sys.stderr or _null()
 
 
+def write_if_writable(stdout: OutputWrapper, line: str) -> None:
+    """Write a line, unless the disk or the pipe is full: a write to a full pipe without a reader never returns."""
+    with suppress(OSError):
+        if _can_write(stdout):
+            stdout.write(line)
+            stdout.flush()
+
+
 def discard_unwritable_output() -> None:
-    """Have Python's own flush at the exit not fail: that would end a sound worker with exit code 120."""
+    """Discard output that cannot be flushed. Otherwise Python's flush at exit fails, and the exit code becomes 120."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
         sys.stdout = _null()
+
+
+def _can_write(stdout: OutputWrapper) -> bool:
+    """Return whether a line can be written without blocking. A pipe counts as writable if 4 KiB fit into it."""
+    try:
+        descriptor = stdout.fileno()
+    except (AttributeError, OSError, ValueError):  # a stream in memory has no descriptor
+        return True
+    poller = select.poll()
+    poller.register(descriptor, select.POLLOUT)
+    return bool(poller.poll(0))
 
 
 def _open_null_as(number: int) -> None:
@@ -35,7 +59,7 @@ def _open_null_as(number: int) -> None:
     if descriptor != number:
         os.dup2(descriptor, number)
         os.close(descriptor)
-    os.set_inheritable(number, True)  # noqa: FBT003 -- programs that tasks start have standard streams too
+    os.set_inheritable(number, True)  # noqa: FBT003 -- programs that tasks start need standard streams too
 
 
 def _null() -> TextIO:

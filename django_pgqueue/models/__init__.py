@@ -1,12 +1,12 @@
-"""The tables as Django models: the read side. Nothing here writes state: `lifecycle` does, and only it.
+"""Django models of the tables, for reading and for the admin. Only `lifecycle` writes the state of a job.
 
-There are no foreign keys in the database: one on executions cost 15 % of the throughput, and no act needs it.
+The database has no foreign keys: one on executions cost 15 % of the throughput, and no transition needs it.
 """
 
 from .executions import Execution
 from .holds import Hold
+from .job_methods import BATCH_SIZE
 from .jobs import DeadJob, Job, JobQuerySet
-from .operator import BATCH_SIZE
 from .pauses import Pause
 from .schedules import Schedule, ScheduleRun
 from .workers import Worker

@@ -1,4 +1,4 @@
-"""Holds as a Django model: unique keys that are taken for a period, whatever has become of their jobs."""
+"""The Django model of uniqueness windows: unique keys that are taken for a period, whatever their jobs' state."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from django_pgqueue.fields import InstantField
 
 
 class Hold(models.Model):
-    """A unique key that no other job can take before `held_until`; `job_id` is the one that has taken it last.
+    """A uniqueness window: no other job can take the key before `held_until`. `job_id` took it last.
 
-    A row of its own, for it outlives the job's: with a retention of 0 that is gone with its success.
+    It has its own table because it outlives the job's row: with a retention of 0, the job's success removes that row.
     """
 
     job_id = models.BigIntegerField(_("job"), primary_key=True)

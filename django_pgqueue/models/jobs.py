@@ -1,9 +1,8 @@
-"""Jobs as a Django model: the read side.
+"""The Django model of jobs, for reading.
 
-Nothing here writes state. `Job.retry()`, `Job.cancel()` and the same on querysets call `lifecycle`,
-the only writer; a model saved by hand is on its own. There are no foreign keys in the database: one
-on executions cost 15 % of the throughput, and no act needs it. `Job.objects.delete()` still takes the
-executions along, by Django's own cascade.
+Only `lifecycle` writes the state of a job: `Job.retry()`, `Job.cancel()`, `Job.run_now()` and the same methods of
+querysets call it. Saving a `Job` instance bypasses the state machine. The database has no foreign keys (see `models`),
+so Django's own cascade removes the executions when you delete jobs with `Job.objects.delete()`.
 """
 
 from __future__ import annotations
@@ -21,42 +20,52 @@ from django_pgqueue.fields import InstantField, PlainJSONField, are_instants
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Seen, State
 
-from . import operator
+from . import job_methods
 
 if TYPE_CHECKING:
     from django_pgqueue.exceptions import Duration
 
-    from .operator import Act
+    from .job_methods import OperatorTransition
 
 RUN_AFTER_FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 RUN_AFTER_LAST = datetime(9000, 1, 1, tzinfo=UTC)
-"""No driver can read a timestamp after the year 9999, and one such row would stop its whole claim."""
+"""Bounds of `run_after`. No driver can read a timestamp after the year 9999; one such row would make a claim fail."""
 
 
 class JobQuerySet(models.QuerySet["Job"]):
-    """Jobs, with the acts an operator has on many at once."""
+    """A queryset of jobs, with the methods of an operator for many jobs.
+
+    Each method runs in batches of 1,000 jobs. Each batch commits on its own, unless the caller has a transaction open.
+    Jobs that stay locked by another session for 5 s are left alone and not counted.
+    """
 
     def retry(self) -> int:
-        """Make the finished jobs of this queryset ready again, now, with all their attempts; say how many.
+        """Make the finished jobs of this queryset ready again, due now, with all their attempts.
 
-        In batches, each a transaction of its own unless the caller has one open. Jobs that are not
-        finished, or that another session holds locked, are left alone and not counted. So are jobs that have finished
-        since the call began, because another operator may have retried them meanwhile.
+        Jobs that are not finished are left alone. So are jobs that have finished since the call began, because another
+        operator may have retried them in the meantime, and jobs whose unique key another job has.
+
+        Returns:
+            The number of jobs that changed.
         """
-        from django_pgqueue.lifecycle import retry  # lifecycle stands above models
+        from django_pgqueue.lifecycle import retry  # `lifecycle` is a layer above the models
 
         return self._in_batches(retry, makes_due=True, finished_before=True)
 
-    retry.alters_data = True  # type: ignore[attr-defined]  # Django's mark: never called by a template
-    retry.queryset_only = True  # type: ignore[attr-defined]  # not offered as Job.objects.retry()
+    retry.alters_data = True  # type: ignore[attr-defined]  # Django: templates must not call it
+    retry.queryset_only = True  # type: ignore[attr-defined]  # not available as Job.objects.retry()
 
     def cancel(self, *, running: bool = True) -> int:
-        """Cancel the jobs of this queryset; say how many changed.
+        """Cancel the jobs of this queryset.
 
-        Ready jobs end cancelled. Running ones are asked to stop, and end cancelled instead of being
-        tried again; without `running` they are left alone, those too that begin meanwhile. In batches, as `retry()`.
+        Args:
+            running: Whether to ask running jobs to stop as well; they become cancelled instead of being retried. If
+                False, running jobs are left alone, including those that start during the call.
+
+        Returns:
+            The number of jobs that changed.
         """
-        from django_pgqueue.lifecycle import cancel  # lifecycle stands above models
+        from django_pgqueue.lifecycle import cancel  # as above
 
         return self._in_batches(partial(cancel, running=running))
 
@@ -64,8 +73,8 @@ class JobQuerySet(models.QuerySet["Job"]):
     cancel.queryset_only = True  # type: ignore[attr-defined]  # as above
 
     def run_now(self) -> int:
-        """Make the ready jobs of this queryset that are due later due at once; say how many changed."""
-        from django_pgqueue.lifecycle import run_now  # lifecycle stands above models
+        """Make the ready jobs of this queryset that are due later due at once; return how many changed."""
+        from django_pgqueue.lifecycle import run_now  # as above
 
         return self._in_batches(run_now, makes_due=True)
 
@@ -74,13 +83,15 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     _db: str | None
 
-    def _in_batches(self, act: Act, *, makes_due: bool = False, finished_before: bool = False) -> int:
+    def _in_batches(
+        self, transition: OperatorTransition, *, makes_due: bool = False, finished_before: bool = False
+    ) -> int:
         connection = connections[self._db or router.db_for_write(Job)]
         jobs = self.using(connection.alias)
         changed = 0
-        for task_names, seen in operator.batches(jobs, finished_before=finished_before):
+        for task_names, seen in job_methods.batches(jobs, finished_before=finished_before):
             compared = seen if finished_before else None
-            changed += len(operator.act_on(connection, act, task_names, compared, makes_due=makes_due))
+            changed += len(job_methods.act_on(connection, transition, task_names, compared, makes_due=makes_due))
         return changed
 
 
@@ -107,16 +118,16 @@ class Job(models.Model):
     expires_at = InstantField(_("expires at"), null=True)
     unique_key = models.CharField(_("unique key"), max_length=200, null=True, db_collation="C")  # noqa: DJ001 -- NULL is "none"
     unique_ready_only = models.BooleanField(null=True)
-    """Whether others with the key are kept away only while this one waits for the first time; never False."""
+    """True: the job has its key only until it is claimed for the first time. NULL: until it has ended. Never False."""
     limit_key = models.CharField(max_length=100, null=True)  # noqa: DJ001 -- NULL is "unlimited"; reserved
     result = PlainJSONField(_("result"), null=True)
     progress_done = models.FloatField(_("done"), null=True)
     progress_total = models.FloatField(_("of"), null=True)
-    progress_message = models.TextField(_("message"), null=True)  # noqa: DJ001 -- NULL is "nothing told yet"
+    progress_message = models.TextField(_("message"), null=True)  # noqa: DJ001 -- NULL is "none reported yet"
     progress_at = InstantField(_("told at"), null=True)
 
     if TYPE_CHECKING:
-        objects: ClassVar[JobQuerySet]  # without a plugin no type checker sees what a manager has of its queryset
+        objects: ClassVar[JobQuerySet]  # without a plugin, type checkers do not see a manager's queryset methods
     else:
         objects = JobQuerySet.as_manager()
 
@@ -130,8 +141,8 @@ class Job(models.Model):
             ("run_job", _("Can run waiting jobs now")),
         ]
         indexes = [
-            # Each lane, one queue at one priority, is an exact range of it; the literal state keeps
-            # finished jobs out, and jobs with a limit are not seen by plain claims at all.
+            # Each lane (one queue at one priority) is an exact range of this index. The predicate keeps out finished
+            # jobs, and jobs with a limit, which plain claims must not see.
             models.Index(
                 models.F("queue_name"),
                 models.F("priority").desc(),
@@ -140,7 +151,7 @@ class Job(models.Model):
                 name="pgqueue_job_ready",
                 condition=Q(state="ready", limit_key__isnull=True),
             ),
-            # Only jobs that expire are in it.
+            # Contains only jobs that can expire.
             models.Index(
                 "expires_at", name="pgqueue_job_expiring", condition=Q(state="ready", expires_at__isnull=False)
             ),
@@ -148,7 +159,7 @@ class Job(models.Model):
             models.Index("task_name", "finished_at", name="pgqueue_job_task", condition=Q(finished_at__isnull=False)),
         ]
         constraints = [
-            # What a job of that key would have to wait for; only jobs with a key are in it.
+            # Contains the jobs that keep others with the same key away. Jobs without a key are not in it.
             models.UniqueConstraint(
                 fields=["task_name", "unique_key"],
                 name="pgqueue_job_unique",
@@ -164,7 +175,7 @@ class Job(models.Model):
                 name="pgqueue_job_run_after",
                 condition=Q(run_after__gte=RUN_AFTER_FIRST, run_after__lt=RUN_AFTER_LAST),
             ),
-            # What statements on many rows rely on: one row that breaks it could stop all the others.
+            # Statements on many rows rely on these checks: one row that violates them could block all others.
             models.CheckConstraint(name="pgqueue_job_state", condition=Q(state__in=[state.value for state in State])),
             models.CheckConstraint(
                 name="pgqueue_job_counters", condition=Q(attempt__gte=0, crashes__gte=0, max_attempts__gte=1)
@@ -177,86 +188,104 @@ class Job(models.Model):
         ]
 
     is_duplicate = False
-    """Whether `enqueue()` has added none, for this one has its unique key already."""
+    """Whether `enqueue()` returned this existing job instead of adding one, because it has the same unique key."""
 
     enqueued_on: str | None = None
-    """The alias that `enqueue()` wrote this job to; None if this instance comes from a query."""
+    """Alias of the database that `enqueue()` wrote this job to; None if this instance comes from a query."""
 
     def __str__(self) -> str:
         return f"{self.task_name} #{self.pk}"
 
     @property
     def progress(self) -> Progress | None:
-        """What the running attempt, or the last one, has told, as of the last refresh; None if nothing."""
+        """The progress reported by the current or last attempt, as of the last refresh; None before any report."""
         if self.progress_done is None:
             return None
         return Progress(self.progress_done, self.progress_total, self.progress_message or "", self.progress_at)
 
     def wait(self, timeout: Duration) -> Any:
-        """Wait until this job is over, refresh it, and return its result; see `waiting.wait`."""
-        from django_pgqueue.waiting import wait  # which reads models
+        """Wait until this job is finished, refresh it, and return its result.
+
+        Retries, releases and rescues do not end the wait. `waiting.wait` describes how it polls.
+
+        Args:
+            timeout: How long to wait at most, in seconds or as a timedelta.
+
+        Raises:
+            JobFailed: The job is dead.
+            JobCancelled: The job was cancelled.
+            JobGone: The job's row no longer exists.
+            TimeoutError: The job was not finished when `timeout` passed.
+            CannotWait: The job cannot finish while this code waits, for example in the transaction that enqueued it.
+        """
+        from django_pgqueue.waiting.results import wait  # it imports the models
 
         return wait(self, timeout)
 
     async def await_result(self, timeout: Duration) -> Any:
-        """Do the same from asynchronous code; see `waiting.await_result`."""
-        from django_pgqueue.waiting import await_result  # as above
+        """Do as `wait()` from asynchronous code."""
+        from django_pgqueue.waiting.results import await_result  # as above
 
         return await await_result(self, timeout)
 
     def retry(self, *, using: str | None = None) -> bool:
-        """Make this finished job ready again, now, with all its attempts; say whether it changed.
+        """Make this finished job ready again, due now, with all its attempts.
 
-        Returns False if the job's state or `finished_at` is not what this instance has: somebody else has retried the
-        job since it was read, or it had not finished then. Call `refresh_from_db()` first to act on the present state.
-
-        One statement in whatever transaction is open on the connection. Where another session holds the row locked it
-        waits, up to `lifecycle.LOCK_WAIT_SECONDS`, and raises `JobLocked` after that. Refreshes nothing.
+        The change is part of the transaction that is open on the connection, if any. This instance is not refreshed.
 
         Args:
             using: Alias of the database. By default the one that `enqueue()` wrote to, or that the routers name for
                 writes (`db_for_write`).
-        """
-        from django_pgqueue.lifecycle import retry  # lifecycle stands above models
 
-        return self._act(retry, Seen(self.state, self.finished_at), using, makes_due=True)
+        Returns:
+            Whether the job changed. False if its state or `finished_at` differs from this instance (it was retried
+            since, or had not finished; `refresh_from_db()` reads the current state), or another job has its key.
+
+        Raises:
+            JobLocked: Another session kept the row locked for 5 s (`lifecycle.LOCK_WAIT_SECONDS`).
+        """
+        from django_pgqueue.lifecycle import retry  # `lifecycle` is a layer above the models
+
+        return self._run(retry, Seen(self.state, self.finished_at), using, makes_due=True)
 
     def cancel(self, *, using: str | None = None) -> bool:
-        """Cancel this job, or ask it to stop if it is running; say whether anything changed.
+        """Cancel this job, or ask it to stop if it is running; return whether it changed.
 
-        A job that was read as waiting is also cancelled if it runs by now. One that was read as finished is left
-        alone, even if somebody else has retried it since. For `using` and locked rows, see `retry()`.
+        A job that was read as ready is asked to stop if it is running by now. A job that was read as finished is left
+        alone, even if it was retried since. For `using`, transactions and locked rows, see `retry()`.
         """
         from django_pgqueue.lifecycle import cancel  # as above
 
-        return self._act(cancel, Seen(self.state, self.finished_at) if self.state in FINISHED else None, using)
+        return self._run(cancel, Seen(self.state, self.finished_at) if self.state in FINISHED else None, using)
 
     def run_now(self, *, using: str | None = None) -> bool:
-        """Make this ready job due at once; say whether it changed.
+        """Make this ready job due at once; return whether it changed.
 
-        Returns False if the job's state or `run_after` is not what this instance has: it has run since, or somebody
-        else has changed it. For `using` and locked rows, see `retry()`.
+        Return False if the job's state or `run_after` differs from this instance: it has run or was changed since. For
+        `using`, transactions and locked rows, see `retry()`.
         """
         from django_pgqueue.lifecycle import run_now  # as above
 
-        return self._act(run_now, Seen(self.state, run_after=self.run_after), using, makes_due=True)
+        return self._run(run_now, Seen(self.state, run_after=self.run_after), using, makes_due=True)
 
-    def _act(self, act: Act, seen: Seen | None, using: str | None, *, makes_due: bool = False) -> bool:
+    def _run(
+        self, transition: OperatorTransition, seen: Seen | None, using: str | None, *, makes_due: bool = False
+    ) -> bool:
         if self.pk is None:
             raise ValueError("A job that was never enqueued cannot be changed: call enqueue() on its task.")
         connection = connections[using or self.write_alias]
         compared = None if seen is None or self._state.adding else {self.pk: seen}
         names = {self.pk: self.task_name}
-        return bool(operator.act_on(connection, act, names, compared, alone=True, makes_due=makes_due))
+        return bool(job_methods.act_on(connection, transition, names, compared, alone=True, makes_due=makes_due))
 
     @property
     def write_alias(self) -> str:
-        """The alias of the database that acts on this job write to."""
+        """Alias of the database that this job's methods write to."""
         return self.enqueued_on or router.db_for_write(type(self), instance=self)
 
 
 class DeadJob(Job):
-    """A dead letter: the same rows, for a list of their own in the admin."""
+    """A proxy of `Job` for the list of dead letters in the admin."""
 
     class Meta:
         proxy = True

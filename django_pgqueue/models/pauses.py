@@ -1,4 +1,4 @@
-"""Pauses as a Django model: what workers leave alone for a while, for people to look at."""
+"""The Django model of pauses. The admin shows them, `lifecycle` writes them, and workers read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_pgqueue.states import Pausable
 
 
 class Pause(models.Model):
-    """A queue or a task whose jobs no worker claims; see `django_pgqueue.control`, which makes and ends it."""
+    """A paused queue or task: no worker claims its jobs. `django_pgqueue.control` creates and removes pauses."""
 
     Kind = Pausable
 
@@ -29,7 +29,7 @@ class Pause(models.Model):
         permissions = [("pause_queue", _("Can pause and resume queues and tasks"))]
         constraints = [
             models.UniqueConstraint(fields=["kind", "name"], name="pgqueue_pause_of"),
-            # NULL is "until somebody resumes it".
+            # NULL in `paused_until` means "until it is resumed".
             models.CheckConstraint(name="pgqueue_pause_instants", condition=are_instants("paused_at", "paused_until")),
         ]
 

@@ -1,6 +1,7 @@
-"""Schedules and their ticks as Django models: the read side, as in `models`.
+"""The Django models of schedules and their ticks, for reading and for the admin. Only `lifecycle` writes them.
 
-A schedule is all in its row, so that any worker fires it, whatever code it has. `lifecycle` writes it.
+A schedule is completely described by its row, so any worker can fire it, whichever version of the code it runs. Only
+schedules of tasks with a unique key need a worker that knows the task.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Origin(models.TextChoices):
 
 
 class Missed(models.TextChoices):
-    """What is done about ticks that no worker was there for."""
+    """The rule for ticks that passed while no worker was running."""
 
     SKIP = "skip", _("skip them")
     LATEST = "latest", _("run once for all of them")
@@ -28,7 +29,7 @@ class Missed(models.TextChoices):
 
 
 class IfRunning(models.TextChoices):
-    """What is done at a tick while an earlier job of the schedule is not finished."""
+    """The rule for a tick that comes while an earlier job of the schedule is not finished."""
 
     OVERLAP = "overlap", _("run beside it")
     SKIP = "skip", _("skip this tick")
@@ -36,7 +37,7 @@ class IfRunning(models.TextChoices):
 
 
 class Schedule(models.Model):
-    """What is enqueued at certain times."""
+    """A schedule: a task, its arguments, and the times at which it is enqueued."""
 
     name = models.CharField(_("name"), max_length=200, db_collation="C")
     origin = models.CharField(_("defined in"), max_length=5, choices=Origin, db_default=Origin.ADMIN)
@@ -51,23 +52,23 @@ class Schedule(models.Model):
     priority = models.SmallIntegerField(_("priority"), db_default=0)
     max_attempts = models.SmallIntegerField(_("attempts at most"), db_default=10)
     expires_seconds = models.FloatField(null=True)
-    """By when its jobs have to start, from the enqueue; None: whenever."""
+    """Seconds after the enqueue by which a job has to start. None: no limit."""
     is_unique = models.BooleanField(db_default=False)
-    """Whether its task has a unique key: a worker whose code has none for it leaves the ticks to others."""
+    """Whether the task has a unique key. A worker whose code has no key for the task leaves the ticks to others."""
     enabled = models.BooleanField(_("enabled"), db_default=True)
     next_run_at = InstantField(_("next run"))
     last_run_at = InstantField(_("last run"), null=True)
     last_job_id = models.BigIntegerField(_("last job"), null=True)
     revision = models.BigIntegerField(db_default=0)
-    """Raised by each change of the definition: what was worked out from an earlier one is written no more."""
+    """Incremented by every change. Nothing that was computed from an earlier revision is written."""
     digest = models.CharField(max_length=32, db_default="")
-    """Of the definition in the code; empty for those of the admin."""
+    """Hash of the definition in code; empty for schedules of the admin."""
     former_digests = models.TextField(db_default="")
-    """Of what the definition was before, the latest last: by these an old worker knows that it is old."""
+    """Hashes of earlier definitions, the latest last. A worker whose definition is here runs older code."""
     vouched_at = InstantField(null=True)
-    """When a worker whose code has this definition last said so."""
+    """When a worker whose code has this definition last confirmed it; NULL for schedules of the admin."""
     problem = models.TextField(_("problem"), db_default="")
-    """Why the tick that is due could not be fired, in the words of the worker that tried last."""
+    """Why the due tick could not be fired, as the worker that tried last reported it."""
 
     class Meta:
         verbose_name = _("schedule")
@@ -88,7 +89,7 @@ class Schedule(models.Model):
 
 
 class ScheduleRun(models.Model):
-    """One tick of a schedule that was dealt with, and its job: the evidence that keeps it from being fired again."""
+    """A tick of a schedule that was fired or skipped, and its job. The row keeps the tick from being fired again."""
 
     schedule = models.ForeignKey(
         Schedule,
@@ -101,7 +102,7 @@ class ScheduleRun(models.Model):
     tick_at = InstantField(_("tick"))
     fired_at = InstantField(_("fired at"), db_default=Now())
     job_id = models.BigIntegerField(_("job"), null=True)
-    """None: skipped, for an earlier job was not finished, or another one has the unique key."""
+    """None if the tick was skipped: an earlier job was not finished, or another job had the unique key."""
 
     class Meta:
         verbose_name = _("run of a schedule")

@@ -1,4 +1,4 @@
-"""Workers as a Django model: for people to look at, and the holders of leases by their ids."""
+"""The Django model of workers, which the admin shows. The id of a worker identifies the owner of a lease."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django_pgqueue.fields import InstantField
 
 
 class Worker(models.Model):
-    """One start of a worker process: for people to look at; its id names the holder of a lease."""
+    """One start of a worker process, for the admin and for monitoring. Its id owns the leases of its executions."""
 
     hostname = models.CharField(_("host"), max_length=255)
     pid = models.IntegerField(_("process id"))

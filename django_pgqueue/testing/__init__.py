@@ -1,13 +1,17 @@
-"""The testing kit: real rows and statements, in the test's own thread and transaction.
+"""Test helpers for applications: run jobs, assert what was enqueued, and travel in time.
 
-`ImmediateBackend` and `DummyBackend` are Django's, for TASKS, with tasks that take this package's options.
+Tests import the functions from here, or use the pytest fixture `pgqueue`. The functions use the real tables and
+statements on the test's own connection, so they work inside `TestCase`, and everything is rolled back with the test.
+
+`ImmediateBackend` and `DummyBackend` are Django's task backends for tests, for use in TASKS. Their tasks accept this
+package's options.
 """
 
 from typing import Any
 
-from .asserting import assert_enqueued, assert_not_enqueued, capture_jobs, enqueued
+from .assertions import assert_enqueued, assert_not_enqueued, capture_jobs, enqueued
 from .clock import time_travel
-from .running import run_jobs
+from .runner import run_jobs
 
 __all__ = [
     "DummyBackend",
@@ -22,7 +26,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs a tasks framework only where it is asked for: on Django 5.2 that is another package's."""
+    """Import the backends on first use, because Django 5.2 has no tasks framework without another package."""
     if name not in ("DummyBackend", "ImmediateBackend"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import backends

@@ -1,6 +1,6 @@
-"""Django's own backends for tests, with a task class that takes this package's options.
+"""Django's own task backends for tests, with a task class that accepts this package's options.
 
-With Django's, `@task(max_attempts=5)` is a TypeError when the module is imported.
+With Django's backends themselves, `@task(max_attempts=5)` raises a TypeError when its module is imported.
 """
 
 from django_pgqueue.backend import PgQueueTask
@@ -8,12 +8,12 @@ from django_pgqueue.backend.compat import dummy, immediate
 
 
 class ImmediateBackend(immediate.ImmediateBackend):
-    """Runs a task at its enqueue, in the caller's thread, and stores nothing."""
+    """A backend that runs a task when it is enqueued, in the caller's thread. It stores nothing."""
 
     task_class = PgQueueTask
 
 
 class DummyBackend(dummy.DummyBackend):
-    """Keeps what was enqueued in `results`, and runs nothing."""
+    """A backend that keeps enqueued tasks in its `results` and runs nothing."""
 
     task_class = PgQueueTask

@@ -1,4 +1,4 @@
-"""Time travel: the queue's statements see a later time; no row is touched, and nobody sleeps."""
+"""Time travel for tests: the queue's statements see a later time. No row is changed, and nothing sleeps."""
 
 from __future__ import annotations
 
@@ -15,12 +15,26 @@ R = TypeVar("R")
 
 
 class time_travel:
-    """Let the queue's time be that much later: delayed jobs and retries come due, retention ends, leases run out.
+    """Move the queue's clock forward, so that delayed jobs and retries are due, retention ends and leases expire.
 
-    A context manager, or a decorator of functions and coroutine functions; journeys within one another add up. It moves
-    the time of this process's queue statements, which is PostgreSQL's. What the tasks themselves take for the time is
-    `freezegun`'s or `time-machine`'s business, and neither moves the queue. Raises `ValueError` for a journey into the
-    past.
+    Use it as a context manager, or as a decorator of functions and coroutine functions. Nested uses add up.
+
+    It shifts PostgreSQL's time in the queue statements of this process. It does not change the time that tasks
+    themselves see: use `freezegun` or `time-machine` for that. These in turn do not move the queue's clock.
+
+    Args:
+        days: Days to add.
+        hours: Hours to add.
+        minutes: Minutes to add.
+        seconds: Seconds to add.
+        milliseconds: Milliseconds to add.
+
+    Raises:
+        ValueError: The sum of the arguments is negative.
+
+    Example:
+        >>> with time_travel(hours=1):
+        ...     run_jobs()
     """
 
     def __init__(
@@ -28,7 +42,7 @@ class time_travel:
     ) -> None:
         shift = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
         if shift < timedelta():
-            raise ValueError(f"time travel leads into the future only, not {shift.total_seconds():g} s")
+            raise ValueError(f"time_travel() cannot go back by {-shift.total_seconds():g} s: pass a positive time span")
         self.shift_seconds = shift.total_seconds()
 
     def __enter__(self) -> None:
@@ -38,21 +52,27 @@ class time_travel:
         clock.shift_seconds -= self.shift_seconds
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate a function; raises `TypeError` for anything else, of which nothing would travel."""
+        """Decorate a function or a coroutine function.
+
+        Raises:
+            TypeError: `function` is anything else, such as a class. Decorating it would have no effect.
+        """
         if not inspect.isfunction(function):
-            raise TypeError(f"time_travel decorates functions, not {function!r}: decorate the methods of a class")
+            raise TypeError(
+                f"time_travel() decorates functions, got {function!r}: decorate the methods of a class one by one"
+            )
         if inspect.iscoroutinefunction(function):
 
             @wraps(function)
-            async def travelling(*args: P.args, **kwargs: P.kwargs) -> object:
+            async def async_wrapper(*args: P.args, **kwargs: P.kwargs) -> object:
                 with self:
                     return await function(*args, **kwargs)
 
-            return travelling  # type: ignore[return-value]  # a coroutine function, as it was
+            return async_wrapper  # type: ignore[return-value]  # mypy does not see that it is a coroutine function too
 
         @wraps(function)
-        def travels(*args: P.args, **kwargs: P.kwargs) -> R:
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             with self:
-                return function(*args, **kwargs)  # type: ignore[no-any-return]  # isfunction() made it any
+                return function(*args, **kwargs)  # type: ignore[no-any-return]  # isfunction() made its type Any
 
-        return travels
+        return wrapper

@@ -1,4 +1,9 @@
-"""A job in the caller's own thread: at its enqueue for `PGQUEUE["IMMEDIATE"]`, in tests, in `manage.py pgqueue run`."""
+"""Run a job in the caller's own thread: for `PGQUEUE["IMMEDIATE"]`, in tests, and for `manage.py pgqueue run`.
+
+`run_at_enqueue()` is a receiver of the signal `job_enqueued`, `testing` calls `run_here()`, and `foreground_run` calls
+`attempt()` and `write()`. Worker processes do not use this module. The caller may have a transaction open: a statement
+of the task that fails undoes only what the task has written, and leaves the caller's transaction usable.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +20,10 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.context import running_job
 from django_pgqueue.exceptions import JobLocked
 
-from .describe import is_a, log_exception
-from .executor import Attempt
-from .finisher import finish
-from .notes import Notes
+from .completion.progress_writer import Notes
+from .completion.writer import finish
+from .execution.attempt import Attempt
+from .execution.error_text import is_a, log_exception
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -26,22 +31,23 @@ if TYPE_CHECKING:
     from django_pgqueue.db import Connection
     from django_pgqueue.lifecycle import Claimed
 
-    from .report import Report
+    from .execution.report import Report
 
 logger = logging.getLogger("django_pgqueue.worker")
 
 CALLERS_ID: Final = 0
-"""Leases of a caller are held under an id that no worker has."""
+"""The worker id of executions that run in the caller's thread. No worker has this id."""
 
 
 LOCKED_SECONDS: Final = 10.0
-"""How long a finish waits for a beat, or somebody else, to let go of its rows."""
+"""How long `write()` retries while another session, such as one that sends a heartbeat, has the job's rows locked."""
 
 
 def run_here(alias: str, claimed: Claimed) -> Report:
-    """Run and finish a claimed job on this thread's connection, in the transaction that is open there, if any.
+    """Run a claimed job on this thread's connection and write its result, in the transaction that may be open there.
 
-    Raises `JobLocked` if somebody holds its rows for 10 s: how it ended is not written then.
+    Raises:
+        JobLocked: if another session has the job's rows locked for 10 s. The result is not written then.
     """
     notes = Notes()
     report = attempt(alias, claimed, notes)
@@ -50,33 +56,38 @@ def run_here(alias: str, claimed: Claimed) -> Report:
 
 
 def write(connection: Connection, report: Report, notes: Notes) -> None:
-    """Write how far an attempt came and how it ended.
+    """Write the progress and the result of an attempt.
 
-    Raises `JobLocked` as `run_here`, and `KeyboardInterrupt` if that has ended it.
+    Raises:
+        JobLocked: if another session has the job's rows locked for 10 s.
+        KeyboardInterrupt: if it ended the attempt, after the result was written.
     """
     deadline = time.monotonic() + LOCKED_SECONDS
     while notes.write(connection, [report.claimed.key]) or _is_locked(connection, report):
         if time.monotonic() > deadline:
-            raise JobLocked(f"job {report.claimed.job_id} stayed locked by another session at its finish")
+            raise JobLocked(
+                f"job {report.claimed.job_id} stayed locked by another session for {LOCKED_SECONDS:g} s: "
+                f"its result was not written"
+            )
         time.sleep(0.005)
     exception = report.exception
-    if exception is not None and is_a(exception, KeyboardInterrupt):  # meant for the caller, whose thread this is
+    if exception is not None and is_a(exception, KeyboardInterrupt):  # Ctrl-C also interrupts the caller
         raise exception
 
 
 def _is_locked(connection: Connection, report: Report) -> bool:
-    """Write how an attempt ended; return whether its rows were locked. Raises what the database raises for the row."""
-    done = finish(connection, [report])
-    if done.refused:
-        raise done.refused[0].error
-    return bool(done.locked)
+    """Write the result of an attempt; return whether its rows were locked. Raises the database's error for the row."""
+    finished = finish(connection, [report])
+    if finished.refused:
+        raise finished.refused[0].error
+    return bool(finished.locked)
 
 
 def attempt(alias: str, claimed: Claimed, notes: Notes, asked_to_cancel: Callable[[], bool] | None = None) -> Report:
-    """Run a claimed job in this thread, and return how it ended.
+    """Run a claimed job in this thread and return its report, which is not written yet.
 
-    In a transaction that is open here a statement that fails undoes what the task has written, and no more: a worker
-    has no transaction around it.
+    If the caller has a transaction open, a failed statement undoes only what the task has written. In a worker the task
+    runs without a surrounding transaction.
     """
     before = running_job.get()
     try:
@@ -91,12 +102,14 @@ def _attempt(connection: BaseDatabaseWrapper, attempt: Attempt) -> Report:
     with transaction.atomic(using=connection.alias):
         report = attempt.run()
         if connection.connection.info.transaction_status is psycopg.pq.TransactionStatus.INERROR:
+            # A statement of the task has failed. Without the rollback to the savepoint, every later statement of the
+            # caller would fail too.
             transaction.set_rollback(True, using=connection.alias)
     return report
 
 
 def run_at_enqueue(sender: str, job_id: int, database: str, **_: Any) -> None:
-    """Run a job that is due; what becomes of it is written, and a failure logged. A receiver of `job_enqueued`."""
+    """Run a job at once if it is due, write its result, and log a failure. A receiver of `job_enqueued`."""
     claimed = lifecycle.claim_one(
         connections[database], job_id, worker_id=CALLERS_ID, lease_seconds=get_settings().LEASE, only_due=True
     )
@@ -104,8 +117,8 @@ def run_at_enqueue(sender: str, job_id: int, database: str, **_: Any) -> None:
         return
     report = run_here(database, claimed)
     if report.is_failure:
-        words = f"job {job_id} ({registry.in_words(sender)}) failed"
+        headline = f"job {job_id} ({registry.in_words(sender)}) failed"
         if report.exception is None:
-            logger.error("%s", words)
+            logger.error("%s", headline)
         else:
-            log_exception(words, report.exception)
+            log_exception(headline, report.exception)

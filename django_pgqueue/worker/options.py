@@ -1,4 +1,4 @@
-"""What a worker was asked to be."""
+"""The options of one worker, as `runworker` received them. All parts of the worker read them; none changes them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from django_pgqueue.task import Isolation
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The command line of `runworker`; None where a setting or nothing decides. Durations in seconds."""
+    """The command line of `runworker`. Options that were not given have the value of their setting, or None."""
 
     database: str
     queue_names: tuple[str, ...] = ()
-    """Strict in this order; empty: all queues."""
+    """Queues to serve, strictly in this order. An empty tuple means all queues."""
     concurrency: int = field(default_factory=lambda: get_settings().CONCURRENCY)
     processes: int = field(default_factory=lambda: get_settings().PROCESSES)
     drain: bool = False
-    """End when nothing due is left."""
+    """Exit when no due job is left."""
     max_jobs: int | None = None
     """Replace a process after this many jobs."""
     max_rss_mb: int | None = None
-    """Replace a process whose resident memory has grown beyond this many MiB."""
+    """Replace a process whose resident memory exceeds this many MiB."""
     grace_seconds: float = field(default_factory=lambda: get_settings().GRACE)
     listen: bool = True
     isolation: Isolation | None = None
-    """"process": every job in a process of its own, whatever its task says."""
+    """"process": run every job in an isolated process, whatever its task says."""
     health_file: str | None = None
-    """Where to tell of the worker's health, once a second."""
+    """The path of the file to which the worker writes its health once a second."""

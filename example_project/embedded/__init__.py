@@ -1,1 +1,1 @@
-"""A database backend that brings its own PostgreSQL server, for a demo and for tests."""
+"""A database backend that starts its own PostgreSQL server, for the demo and for tests."""

@@ -1,4 +1,4 @@
-"""Django's PostgreSQL backend, over a server that starts with the first connection."""
+"""Django's PostgreSQL backend on a server that starts with the first connection."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from .server import ensure
 
 
 class DatabaseClient(client.DatabaseClient):
-    """What `manage.py dbshell` starts; it reads the settings without connecting first."""
+    """The client that `manage.py dbshell` starts. It does not connect first, so it has to start the server itself."""
 
     def runshell(self, parameters: list[str]) -> None:  # type: ignore[override]
         self.connection.settings_dict.update(ensure())

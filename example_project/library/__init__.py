@@ -1,1 +1,1 @@
-"""A small document library: what an application of the queue looks like, and what `bin/demo` shows."""
+"""A small document library: an example of an application that uses the queue. `bin/demo` shows it."""

@@ -1,4 +1,4 @@
-"""Documents in the admin: to look at, and to search as readers do."""
+"""The documents in the admin: read-only, with full-text search."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,26 +16,26 @@ else:
 
 @admin.register(Document)
 class DocumentAdmin(DocumentModelAdmin):
-    """The library's list; its search is PostgreSQL's full-text search over what the jobs stored."""
+    """The list of documents. It searches with PostgreSQL's full-text search what the jobs have stored."""
 
     list_display = ["path", "title", "kind", "size", "lines", "words", "indexed_at"]
     list_filter = ["kind", ("indexed_at", admin.EmptyFieldListFilter)]
-    search_fields = ["path"]  # so that there is a box; see get_search_results
-    search_help_text = 'Words in the text, as in a web search: savepoint "nested transaction" -sqlite'
+    search_fields = ["path"]  # makes Django show the search box; get_search_results() does the search
+    search_help_text = 'Words in the text, in the syntax of a web search: savepoint "nested transaction" -sqlite'
     exclude = ["vector"]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Document], search_term: str
     ) -> tuple[QuerySet[Document], bool]:
-        """Search the text instead of columns."""
+        """Search the text instead of the columns."""
         if not search_term.strip():
             return queryset, False
         return queryset & Document.objects.search(search_term), False
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Documents come from `import_documents` only."""
+        """Return False. Only `import_documents` adds documents."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """What is stored is what the file says."""
+        """Return False. A document shows what its file contains."""
         return False

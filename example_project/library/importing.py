@@ -1,4 +1,7 @@
-"""A folder's files become documents, and jobs that index them."""
+"""Import the files of a folder as documents, and enqueue a job to index each one.
+
+Called by the commands `import_documents` and `demo`. Invariant: a document and its job are committed together.
+"""
 
 import os
 from collections import Counter
@@ -15,12 +18,12 @@ from .tasks import index_document
 
 BATCH_SIZE: Final = 250
 BINARIES: Final = 10
-"""Binary files of each suffix that become documents: enough to see what becomes of jobs that cannot succeed."""
+"""Binary files per suffix that become documents: enough to show what happens to jobs that cannot succeed."""
 PATH_LENGTH: Final = 1000
 
 
 class Found(NamedTuple):
-    """A file that the library takes."""
+    """A file that becomes a document."""
 
     path: Path
     kind: str
@@ -28,9 +31,9 @@ class Found(NamedTuple):
 
 
 def import_folder(top: Path, *, binaries: int = BINARIES) -> Iterator[list[Document]]:
-    """Add all documents below a folder; yield each batch when it is committed.
+    """Add all documents below a folder. Yield each batch after it is committed.
 
-    Documents that are there already are indexed again.
+    Existing documents are indexed again.
     """
     files = find_files(top, binaries=binaries)
     while batch := list(islice(files, BATCH_SIZE)):
@@ -38,7 +41,7 @@ def import_folder(top: Path, *, binaries: int = BINARIES) -> Iterator[list[Docum
 
 
 def add_batch(files: Iterable[Found]) -> list[Document]:
-    """Add files and the jobs that index them in one transaction: never one without the other."""
+    """Add files and the jobs that index them in one transaction, so that neither exists without the other."""
     with transaction.atomic():
         documents = Document.objects.bulk_create(
             [Document(path=str(file.path), kind=file.kind, size=file.size) for file in files],
@@ -51,8 +54,8 @@ def add_batch(files: Iterable[Found]) -> list[Document]:
 
 
 def find_files(top: Path, *, binaries: int) -> Iterator[Found]:
-    """Walk a folder in order; links are left out, and binary files beyond so many of each suffix."""
-    taken = Counter[str]()
+    """Yield the files below a folder in order, without links, and at most `binaries` binary files per suffix."""
+    binary_counts = Counter[str]()
     for folder, folders, names in os.walk(top.resolve()):
         folders.sort()
         for path in (Path(folder, name) for name in sorted(names)):
@@ -60,12 +63,12 @@ def find_files(top: Path, *, binaries: int) -> Iterator[Found]:
             if kind is None or not is_storable(path):
                 continue
             if kind == BINARY:
-                taken[path.suffix] += 1
-                if taken[path.suffix] > binaries:
+                binary_counts[path.suffix] += 1
+                if binary_counts[path.suffix] > binaries:
                     continue
             yield Found(path, kind, path.stat().st_size)
 
 
 def is_storable(path: Path) -> bool:
-    """Say whether this is a file of its own, with a name that fits the table; one that is not UTF-8 does not."""
+    """Return whether this is a file, not a link, whose path the table can store. Paths must be UTF-8."""
     return path.is_file() and not path.is_symlink() and len(str(path)) <= PATH_LENGTH and str(path).isprintable()

@@ -1,4 +1,4 @@
-"""The library's one table."""
+"""The library's only model."""
 
 from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchQuery, SearchRank, SearchVectorField
@@ -7,19 +7,19 @@ from django.db.models import F
 
 
 class DocumentQuerySet(models.QuerySet["Document"]):
-    """Documents, and the way to find them."""
+    """Documents, with full-text search."""
 
     def search(self, words: str) -> "DocumentQuerySet":
-        """Return documents with all these words, best first; quotes, `or` and `-` mean what they do in web searches."""
+        """Return the documents that match, best first. Quotes, `or` and `-` have the meaning of a web search."""
         query = SearchQuery(words, config="english", search_type="websearch")
         return self.filter(vector=query).order_by(SearchRank(F("vector"), query).desc(), "path")
 
 
 class Document(models.Model):
-    """A file, and what its indexing found in it; the latter is empty until then, and for ever in a binary file."""
+    """A file, and what its job found in it. These fields stay empty until the job has succeeded."""
 
     class Kind(models.TextChoices):
-        """What a file is, by its name."""
+        """The kind of a file, by its name."""
 
         PYTHON = "python"
         C = "c"

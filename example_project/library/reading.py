@@ -1,4 +1,4 @@
-"""What is in a file: its kind by its name, its text, and what can be counted in it. No database here."""
+"""Read a file: its kind from its name, its text, its title and its counts. This module does not use the database."""
 
 import hashlib
 import re
@@ -25,7 +25,7 @@ KINDS: Final = {
     ".gz": BINARY,
     ".exe": BINARY,
 }
-"""Kinds by suffix; files with another suffix are not documents, but for those that packages always have."""
+"""The kind of each suffix. A file with another suffix is a document only if its name is in `PROSE_NAMES`."""
 
 PROSE_NAMES: Final = {"METADATA", "LICENSE", "AUTHORS", "COPYING", "README", "NOTICE"}
 
@@ -36,12 +36,12 @@ TITLE_LENGTH: Final = 200
 
 
 class NotText(Exception):
-    """The file's bytes are no text, and never will be; the message begins with the reason, then a colon."""
+    """The file does not contain text, so no retry can succeed. The message starts with the reason and a colon."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A file's text, and what was counted in it."""
+    """The text of a file, with its title and counts."""
 
     text: str
     sha256: str
@@ -51,12 +51,12 @@ class Reading:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the kind of document a file is by its name; None if it is none."""
+    """Return the kind of document that a file is, by its name; None if it is not a document."""
     return KINDS.get(path.suffix) or ("prose" if path.name in PROSE_NAMES else None)
 
 
 def read(path: Path, kind: str) -> Reading:
-    """Read a file, count and extract; raises `NotText` for bytes that are no text, `OSError` as `open()` does."""
+    """Read a file and return its text, title and counts. Raise `NotText` for other contents, or `OSError`."""
     data = path.read_bytes()
     text = decode(data)
     return Reading(
@@ -69,7 +69,7 @@ def read(path: Path, kind: str) -> Reading:
 
 
 def decode(data: bytes) -> str:
-    """Return the text of a file's bytes, UTF-8 without zero bytes, which PostgreSQL cannot store."""
+    """Decode UTF-8. Raise `NotText` for other bytes, and for zero bytes, which PostgreSQL cannot store."""
     if (offset := data.find(b"\0")) >= 0:
         raise NotText(f"binary file: a zero byte at offset {offset:,} of {len(data):,}, so there is no text to index")
     try:
@@ -79,7 +79,7 @@ def decode(data: bytes) -> str:
 
 
 def title_of(text: str, path: Path, kind: str) -> str:
-    """Return what the file says it is about: docstring, package summary or first line; else its name."""
+    """Return the title of a file: its docstring, package summary or first line; otherwise its name."""
     if kind == "python":
         found = DOCSTRING.match(text)
     elif path.name == "METADATA":

@@ -1,4 +1,4 @@
-"""The library's jobs: one task for each thing a queue has to be good at."""
+"""The tasks of the library. Each one shows a different feature of the queue."""
 
 import time
 from pathlib import Path
@@ -17,15 +17,15 @@ from .models import Document
 from .reading import NotText, read
 
 MOST_CHARACTERS: Final = 200_000
-"""Characters of a text that are searched: PostgreSQL keeps at most 1 MB of words and positions a row."""
+"""Characters of a text that are indexed: PostgreSQL stores at most 1 MB of words and positions per row."""
 
 
 @task(atomic=True, max_attempts=3, backoff=1, no_retry_for=(FileNotFoundError, PermissionError))
 def index_document(document_id: int) -> int:
-    """Read, count, extract, store the full-text vector; return the number of words.
+    """Index a document: store its title, counts and full-text vector. Return the number of words.
 
-    Atomic: the document's row and the job's end are one transaction, so no document is ever half indexed, nor
-    indexed by a job that says it failed. A file that is no text is a dead letter at once: no retry will change it.
+    The task is atomic: the document's row and the job's completion are one transaction, so no document is indexed by a
+    job that failed. The job of a file that is not text becomes a dead letter at once, because no retry can succeed.
     """
     document = Document.objects.get(pk=document_id)
     try:
@@ -46,9 +46,9 @@ def index_document(document_id: int) -> int:
 
 @task
 async def summarise_kind(kind: str) -> dict[str, int]:
-    """Add up the documents of one kind once all are indexed: an async task, which comes back later if it is early.
+    """Add up the documents of one kind after all are indexed. An async task that snoozes if it runs too early.
 
-    `Snooze` is not a failure: the job is given back, and no attempt is counted.
+    `Snooze` is not a failure: the job becomes ready again for later, and the attempt is not counted.
     """
     if await Job.objects.filter(task_name=index_document.name).exclude(state__in=FINISHED).aexists():
         raise Snooze(1, "documents are still being indexed")
@@ -58,14 +58,14 @@ async def summarise_kind(kind: str) -> dict[str, int]:
 
 
 class CatalogueUnavailable(Exception):
-    """The outside service did not answer this time."""
+    """The external service did not answer."""
 
 
 @task(takes_context=True, max_attempts=5, backoff=0.4, retry_for=CatalogueUnavailable)
 def announce_document(context: TaskContext, document_id: int, failing_attempts: int) -> str:
-    """Tell a public catalogue of a document: it stands for any service that fails now and then.
+    """Announce a document to a public catalogue, which stands for any service that fails now and then.
 
-    Here it fails exactly as often as the job says, so that the demo can check each attempt.
+    It fails exactly `failing_attempts` times, so that the demo can check each attempt.
     """
     if context.attempt <= failing_attempts:
         raise CatalogueUnavailable(f"attempt {context.attempt}: no answer from the catalogue")
@@ -74,17 +74,17 @@ def announce_document(context: TaskContext, document_id: int, failing_attempts: 
 
 @task(takes_context=True)
 def export_library(context: TaskContext, seconds: float) -> str:
-    """Write an export for `seconds`: a slow job, beside which the others go on. It stops if its lease is lost."""
+    """Write an export for `seconds`. A slow job, while others continue; it stops if its lease is lost."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if context.lost.wait(timeout=0.1):
-            raise LeaseLost("somebody else runs this export now")
+            raise LeaseLost("the lease is lost: another worker may run this export now")
     return f"exported in {seconds} s"
 
 
 @task
 def most_used_words(limit: int) -> list[str]:
-    """Return the words that most documents indexed until now have; the demo enqueues it to run some seconds later."""
+    """Return the words that occur in most of the documents indexed so far. The demo enqueues it with a delay."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT word FROM ts_stat('SELECT vector FROM library_document WHERE vector IS NOT NULL') "

@@ -12,9 +12,8 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from django_pgqueue import db
-from django_pgqueue.admin import acts, shown
-from django_pgqueue.lifecycle import application
+from django_pgqueue import db, lifecycle
+from django_pgqueue.admin import job_actions, shown
 from django_pgqueue.models import Job
 from tests.admin.conftest import JobMaker
 
@@ -157,7 +156,7 @@ def test_get_and_a_missing_token_change_nothing(
 def test_a_job_that_is_gone(operator: Client, db: None) -> None:
     for number in ("17", "9" * 30):
         response = operator.post(f"{JOBS}{number}/retry/", follow=True)
-        assert response.status_code == 200 and "There is no job #" in response.content.decode()
+        assert response.status_code == 200 and "does not exist. It may have been pruned" in response.content.decode()
 
 
 @pytest.mark.parametrize("name", ACTS)
@@ -176,7 +175,7 @@ def test_action_tells_how_many_changed_and_how_many_not(operator: Client, make_j
 def test_action_across_takes_all_that_is_filtered_in_batches(
     operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acts, "BATCH_SIZE", 3)
+    monkeypatch.setattr(job_actions, "BATCH_SIZE", 3)
     wanted = [make_job("dead", queue_name="a") for _ in range(7)]
     other = make_job("dead", queue_name="b")
     page = post_action(operator, f"{JOBS}?queue=a", "retry_selected", wanted[0], across=True)
@@ -193,10 +192,10 @@ def test_action_across_takes_all_that_is_filtered_in_batches(
 def test_action_across_stops_at_the_limit_and_says_so(
     operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acts, "SELECTION_LIMIT", 4)
+    monkeypatch.setattr(job_actions, "SELECTION_LIMIT", 4)
     jobs = [make_job("dead") for _ in range(6)]
     page = post_action(operator, DEAD, "retry_selected", jobs[0], across=True)
-    assert ">4 jobs are ready again" in page and "Only the first 4 were looked at" in page
+    assert ">4 jobs are ready again" in page and "Only the first 4 selected jobs were processed" in page
     assert Job.objects.filter(state="dead").count() == 2
 
 
@@ -219,12 +218,12 @@ def test_a_running_job_is_asked_to_stop_once(operator: Client, make_job: JobMake
 
 @pytest.mark.django_db(transaction=True)
 def test_locked_jobs_are_told(operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "LOCK_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(lifecycle.operator, "LOCK_WAIT_SECONDS", 0.05)
     locked, free = make_job("dead"), make_job("dead")
     with closing(db.connect("default", "test")) as holder, holder.transaction():
         holder.execute("SELECT 1 FROM pgqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
         page = click(operator, locked, "retry").content.decode()
-        assert 'class="error"' in page and "holds this job locked" in page
+        assert 'class="error"' in page and "another session has locked this job" in page
         assert ">1 job was left" in post_action(operator, JOBS, "retry_selected", locked)
         page = post_action(operator, JOBS, "retry_selected", locked, free)
         assert ">1 job is ready again" in page and ">1 job was left" in page

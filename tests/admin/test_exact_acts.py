@@ -15,7 +15,7 @@ from django.db import connection, connections
 from django.test import Client
 
 from django_pgqueue import lifecycle
-from django_pgqueue.admin import acts
+from django_pgqueue.admin import job_actions
 from django_pgqueue.models import Job, Schedule
 from tests import helpers
 from tests.admin.conftest import JobMaker, shown_by
@@ -182,7 +182,7 @@ def test_retry_of_succeeded_jobs_asks_with_the_count(operator: Client, make_job:
 
 def test_retry_of_many_succeeded_jobs_carries_each(operator: Client, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page that asks carries 10,000 jobs at most, in one field: Django takes no more than 1,000 fields."""
-    monkeypatch.setattr(acts, "SELECTION_LIMIT", 1500)
+    monkeypatch.setattr(job_actions, "SELECTION_LIMIT", 1500)
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, finished_at)"

@@ -67,7 +67,7 @@ def test_buttons_are_those_that_the_user_may_press(
         ({"minutes": 4}, "due in 4 min"),
         ({"minutes": -4}, "waiting for a worker, due for 4 min"),
         ({"minutes": 60, "attempt": 2}, "waiting for attempt 3 of 10, due in 1 h"),
-        ({"minutes": 1, "unknown_since": timezone.now()}, "no worker has known its task since"),
+        ({"minutes": 1, "unknown_since": timezone.now()}, "no worker has known its task for"),
     ],
 )
 def test_what_holds_it_back_is_said(
@@ -108,7 +108,7 @@ def test_page_costs_a_few_queries_whatever_the_attempts(operator: Client, make_j
     with CaptureQueriesContext(connection) as captured:
         page = page_of(operator, job)
     assert len(captured) <= 8, [q["sql"] for q in captured]
-    assert page.count("<article") == 50 and "Earlier ones are not shown" in page
+    assert page.count("<article") == 50 and "Earlier executions are not shown" in page
 
 
 @pytest.mark.django_db(transaction=True)

@@ -96,7 +96,7 @@ def test_the_list_shows_the_last_job_and_its_result(planner: Client, db: None) -
     [
         ("enabled = false", "paused"),
         ("expression = 'whenever'", "must have five fields"),
-        ("time_zone = 'Mars'", "is no time zone"),
+        ("time_zone = 'Mars'", "invalid time zone"),
         ("origin = 'code', vouched_at = now() - interval '1 hour'", "in no worker"),
         ("next_run_at = now() - interval '1 minute'", "due now"),
         ("name = E'<b>\\x1b'", "&lt;b&gt;\\x1b"),
@@ -151,7 +151,7 @@ def test_one_is_made_and_edited(planner: Client, db: None) -> None:
     [
         ({"expression": "whenever"}, "expression", "five fields"),
         ({"expression": "61 * * * *"}, "expression", "Bad minute"),
-        ({"time_zone": "Mars"}, "time_zone", "No time zone"),
+        ({"time_zone": "Mars"}, "time_zone", "Unknown time zone"),
         ({"task_name": "os.system"}, "task_name", "not one of the available"),
         ({"args": '{"a": 1}'}, "args", "must be a list"),
         ({"args": '"x"'}, "args", "must be a list"),
@@ -165,7 +165,7 @@ def test_one_is_made_and_edited(planner: Client, db: None) -> None:
         ({"jitter_seconds": "-1"}, "jitter_seconds", "greater than or equal"),
         ({"jitter_seconds": "nan"}, "jitter_seconds", "number"),
         ({"missed": "?"}, "missed", "valid choice"),
-        ({"name": "taken"}, "name", "of this name"),
+        ({"name": "taken"}, "name", "has this name"),
         ({"name": "a\tb"}, "name", "printable"),
     ],
 )
@@ -247,18 +247,18 @@ def test_run_pause_and_resume(planner: Client, db: None) -> None:
         "Resume.",
     ]
     assert planner.get(f"{url}run/").status_code == 405
-    assert "no such schedule" in planner.post(f"{SCHEDULES}4711/run/", follow=True).content.decode()
+    assert "does not exist any more" in planner.post(f"{SCHEDULES}4711/run/", follow=True).content.decode()
 
 
 def test_actions_on_many(planner: Client, db: None) -> None:
     ones = [make(str(number), origin=origin) for number, origin in enumerate(["code", "admin", "admin"])]
     chosen = {"_selected_action": [one.pk for one in ones]}
-    for action, done in (("pause", "3 schedules are paused"), ("pause", "3 left as they are"), ("run", "3 jobs are")):
+    for action, done in (("pause", "3 schedules are paused"), ("pause", "Not changed: 3."), ("run", "3 jobs are")):
         answer = planner.post(SCHEDULES, {"action": f"{action}_selected", **chosen}, follow=True)
         assert done in answer.content.decode()
     assert Job.objects.count() == 3
     answer = planner.post(SCHEDULES, {"action": "resume_selected", **chosen}, follow=True)
-    assert "3 schedules go on" in answer.content.decode()
+    assert "3 schedules are resumed" in answer.content.decode()
 
 
 def test_edit_of_a_changed_schedule_is_refused(planner: Client, db: None) -> None:
@@ -268,7 +268,7 @@ def test_edit_of_a_changed_schedule_is_refused(planner: Client, db: None) -> Non
     shown = shown_by(planner, url)
     planner.post(url, {**GIVEN, **shown, "expression": "5 4 * * *"})
     answer = planner.post(url, {**GIVEN, **shown, "expression": "6 4 * * *"}, follow=True)
-    assert "has changed it. Nothing was changed" in answer.content.decode()
+    assert "or has changed it. Try again." in answer.content.decode()
     one.refresh_from_db()
     assert one.expression == "5 4 * * *"
 
@@ -298,7 +298,7 @@ def test_run_now_names_the_job_that_is_in_the_way(
     answer = planner.post(SCHEDULES, chosen, follow=True).content.decode()
     assert f"job {there.pk} has its unique key." in answer
     assert "1 job is enqueued" in answer
-    assert "left as they are" not in answer
+    assert "Not changed" not in answer
     assert Job.objects.filter(task_name=helpers.NOOP).count() == 1
     assert LogEntry.objects.count() == 1
 
@@ -332,7 +332,7 @@ def test_what_a_worker_could_not_fire_is_shown_with_the_reason(planner: Client, 
     lifecycle.note_problem(connection, helpers.schedule_of(connection, one.pk), "the unique key raised <KeyError>")
     for text in (page(planner), page(planner, f"{SCHEDULES}{one.pk}/change/")):
         assert "the unique key raised &lt;KeyError&gt;" in text
-    assert ">wrong<" in page(planner)
+    assert ">cannot run<" in page(planner)
 
 
 def test_a_schedule_has_the_expiry_and_the_uniqueness_of_its_task(
@@ -363,11 +363,11 @@ def test_each_act_needs_its_permission(client_of: Callable[..., Client], db: Non
 
 @pytest.mark.django_db(transaction=True)
 def test_one_that_somebody_holds_is_said_to_be_locked(planner: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_pgqueue.lifecycle.scheduling.LOCK_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("django_pgqueue.lifecycle.schedules.LOCK_WAIT_SECONDS", 0.05)
     one = make()
     with closing(helpers.connect()) as other, helpers.transaction(other):
         other.execute("SELECT FROM pgqueue_schedule FOR UPDATE")
-        assert "another session holds it" in planner.post(f"{SCHEDULES}{one.pk}/run/", follow=True).content.decode()
+        assert "or is locked" in planner.post(f"{SCHEDULES}{one.pk}/run/", follow=True).content.decode()
         answer = planner.post(f"{SCHEDULES}{one.pk}/change/", GIVEN, follow=True)
-        assert "Another session holds" in answer.content.decode()
+        assert "another session has locked" in answer.content.decode()
     assert not Job.objects.exists()

@@ -106,7 +106,7 @@ def test_what_cannot_be_stored_is_refused_before_anything_is_written(arguments, 
 
 
 def test_arguments_that_do_not_fit_are_refused():
-    with pytest.raises(TypeError, match="cannot be called like this"):
+    with pytest.raises(TypeError, match="cannot be called with these arguments"):
         tasks.add.enqueue()
 
 

@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_pgqueue import DuplicateJob, cron, every, registry, timetable
+from django_pgqueue import DuplicateJob, cron, every, registry
 from django_pgqueue.backend import PgQueueTask
 from django_pgqueue.backend import task as our_task
 from django_pgqueue.backend.compat import InvalidTask, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
 from django_pgqueue.models import Job, Schedule
+from django_pgqueue.schedules import declarations
 from django_pgqueue.testing import run_jobs, time_travel
 from tests.framework import tasks
 
@@ -126,7 +127,7 @@ def test_headers_go_with_the_job_and_are_on_the_result_s_task():
 def alone(monkeypatch):
     """A process without any task."""
     monkeypatch.setattr(registry, "_tasks", {})
-    monkeypatch.setattr(timetable, "_declared", {})
+    monkeypatch.setattr(declarations, "_declared", {})
 
 
 def test_a_schedule_of_a_task_is_one_of_the_code(alone, told):
@@ -142,16 +143,16 @@ def test_a_schedule_of_a_task_is_one_of_the_code(alone, told):
 def test_it_is_where_the_backend_has_its_jobs(alone, configure):
     configure(OPTIONS={"DATABASE": "other"})
     our_task(schedule=every(hours=1, args=[1]))(tasks.bare.func)
-    assert len(timetable.definitions("other")) == 1
-    assert timetable.definitions("default") == {}
+    assert len(declarations.definitions("other")) == 1
+    assert declarations.definitions("default") == {}
 
 
 def test_a_copy_declares_no_schedule_anew(alone, monkeypatch):
     swept = our_task(schedule=every(hours=1, args=[1]))(tasks.bare.func)
-    monkeypatch.setattr(timetable, "declare", None)
+    monkeypatch.setattr(declarations, "declare", None)
     copy = swept.using(priority=1)
     assert copy.enqueue(1).task == copy
-    assert len(timetable.definitions("default")) == 1
+    assert len(declarations.definitions("default")) == 1
 
 
 # ------------------------------------------------------------------ what is wrong
@@ -167,14 +168,14 @@ def test_a_copy_declares_no_schedule_anew(alone, monkeypatch):
         ({"unique_key": "k", "unique_while": "running"}, "unique_while must be"),
         ({"unique_key": "k", "on_conflict": "ignore"}, "on_conflict must be one of"),
         ({"schedule": "@daily"}, r"schedule must be cron\(…\)"),
-        ({"schedule": cron("@daily", kwargs={"nothing": 1})}, "cannot call it"),
+        ({"schedule": cron("@daily", kwargs={"nothing": 1})}, "cannot call the task"),
         ({"schedule": cron("@daily", args=[1], jitter=60), "expires": 60}, "make jitter shorter"),
     ],
 )
 def test_a_wrong_option_is_refused_at_its_import_and_nothing_is_known_of_the_task(alone, options, words):
     with pytest.raises(InvalidTask, match=words):
         our_task(**options)(tasks.bare.func)
-    assert registry._tasks == timetable._declared == {}
+    assert registry._tasks == declarations._declared == {}
 
 
 @pytest.mark.parametrize(

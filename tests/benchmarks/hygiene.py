@@ -1,6 +1,6 @@
 """What each measure of hygiene costs a job, in µs: `python -m tests.benchmarks.hygiene`. Not a test; not run in CI.
 
-Medians of 15 rounds. The figures in docs/hygiene.md are from here.
+Medians of 15 rounds. The figures in docs/concepts/leaks.md are from here.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Callable
 import django
 from django.db import connection
 
-from django_pgqueue.worker import drift, hygiene
-from django_pgqueue.worker.hand import Hand
+from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.slots import leaks
+from django_pgqueue.worker.slots.inflight import InFlight
 
 ROUNDS = 15
 COLUMNS = ", ".join(f'"shop_order"."column_{number}"' for number in range(20))
@@ -31,8 +32,8 @@ def cost(call: Callable[[], object], times: int) -> float:
 
 
 def around() -> None:
-    hygiene.before_job()
-    hygiene.after_job()
+    django_connections.before_job()
+    django_connections.after_job()
 
 
 def spoil(statement: str) -> None:
@@ -56,23 +57,23 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
     django.setup()
     connection.settings_dict["NAME"] = "postgres"
-    context = hygiene.clean_context()
+    context = django_connections.clean_context()
     show("a copy of a clean context", lambda: context.copy().run(bool), bool, times=20_000)
-    hygiene.watch()
+    django_connections.watch()
     show("before and after a job, on a thread without a connection", around, times=20_000)
     connection.ensure_connection()
     around()
     show("the same with a connection", around, times=20_000)
     show(
         "each statement: told from those that last (known)",
-        lambda: hygiene._is_known_to_change(STATEMENT),
+        lambda: django_connections._is_known_to_change(STATEMENT),
         times=20_000,
     )
-    show("the same, seen for the first time", lambda: hygiene.changes_the_session(STATEMENT), times=2_000)
+    show("the same, seen for the first time", lambda: django_connections.changes_the_session(STATEMENT), times=2_000)
     show("a server-side cursor was used: CLOSE ALL", half_read, plain, times=200)
     show("the session was changed: a new connection", lambda: spoil("SET statement_timeout = 0"), plain, times=20)
-    look = drift.Drift(Hand(10), asyncio.new_event_loop())
-    show("a look at the process, once a second", look._look, times=200)
+    look = leaks.LeakDetector(InFlight(10), asyncio.new_event_loop())
+    show("a check of the process, once a second", look._check, times=200)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from django_pgqueue import sql
 from tests import helpers
+from tests.statements import STATEMENTS, replace_statement
 
 GATE = 4711
 
@@ -23,11 +23,11 @@ class Gates:
         self, statement: str, connection, call: Callable[[], object], *, must_wait: bool = True
     ) -> Iterator[helpers.Background]:
         """Unless it `must_wait`, the call may find no row to look at, and be over without having met the gate."""
-        text = getattr(sql, statement)
+        text = STATEMENTS[statement]
         target = "FROM unnest("
         assert target in text
         gated = text.replace(target, f"FROM (SELECT pg_advisory_xact_lock_shared({GATE})) AS gate, {target[5:]}", 1)
-        self.monkeypatch.setattr(sql, statement, gated)
+        replace_statement(self.monkeypatch, statement, gated)
         self.watcher.execute("SELECT pg_advisory_lock(%s)", [GATE])
         waiting = helpers.Background(call)
         try:
@@ -35,10 +35,10 @@ class Gates:
             helpers.wait_until(
                 lambda: helpers.waits_for_lock(self.watcher, pid) or not (must_wait or waiting.thread.is_alive())
             )
-            self.monkeypatch.setattr(sql, statement, text)
+            replace_statement(self.monkeypatch, statement, text)
             yield waiting
         finally:
-            self.monkeypatch.setattr(sql, statement, text)
+            replace_statement(self.monkeypatch, statement, text)
             self.watcher.execute("SELECT pg_advisory_unlock(%s)", [GATE])
             waiting.thread.join(30)
 

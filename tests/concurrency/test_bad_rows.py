@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import psycopg
 import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import State
-from django_pgqueue.worker import giving
-from django_pgqueue.worker.giving import give_back
-from django_pgqueue.worker.link import Link
-from django_pgqueue.worker.maintenance import Maintenance
-from django_pgqueue.worker.notes import Notes
-from django_pgqueue.worker.pruner import Pruner
-from django_pgqueue.worker.scheduler import Scheduler
+from django_pgqueue.worker.completion import release
+from django_pgqueue.worker.completion.progress_writer import Notes
+from django_pgqueue.worker.completion.release import give_back
+from django_pgqueue.worker.maintenance.maintenance import Maintenance
+from django_pgqueue.worker.maintenance.pruner import Pruner
+from django_pgqueue.worker.maintenance.scheduler import Scheduler
+from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers
 
 REFUSALS = ("P0001", "54000", "42501")
@@ -38,7 +40,7 @@ def claim_many(engine, count=20, **changes):
 
 @pytest.mark.parametrize("sqlstate", REFUSALS)
 def test_release_trigger_refuses_one_others_are_ready(engine, sqlstate, caplog):
-    giving.refusals._logged_at = float("-inf")
+    release.refusals._logged_at = float("-inf")
     claimed = claim_many(engine)
     bad, *others = claimed
     with helpers.users_trigger(engine, f"NEW.id = {bad.job_id}", sqlstate):
@@ -201,7 +203,7 @@ def old_jobs(engine, count):
 
 
 @pytest.mark.parametrize("sqlstate", [*REFUSALS, "23503"])
-def test_prune_trigger_refuses_some_others_are_removed(engine, sqlstate):
+def test_prune_trigger_refuses_some_others_are_removed(engine, sqlstate, monkeypatch):
     """Also where the refused jobs fill more than a batch: the pruner goes on behind them."""
     old_jobs(engine, 2100)
     with helpers.users_trigger(engine, "OLD.id BETWEEN 500 AND 1600 AND OLD.id % 100 <> 0", sqlstate, event="DELETE"):
@@ -209,12 +211,48 @@ def test_prune_trigger_refuses_some_others_are_removed(engine, sqlstate):
         pruner.prune(engine)
         left = helpers.scalar(engine, "SELECT count(*) FROM pgqueue_job")
         assert (left, pruner.removed) == (1089, 2100 - 1089)
-        began = engine.execute("SELECT count(*) FROM pgqueue_job").statusmessage
+        refused_again: list[int] = []
+        monkeypatch.setattr(pruner.refusals, "note", lambda job_id, error: refused_again.append(job_id))
         pruner.prune(engine)
-        assert began and pruner.removed == 0
+        assert pruner.removed == 0
+        assert refused_again == [], "they are not tried again before the marks expire"
     again = Pruner()
     again.prune(engine)
     assert again.removed == 1089
+
+
+def test_requeue_job_claimed_after_its_snapshot_is_left_alone(engine, second, gates):
+    """The statement does not see the new execution; it sees that the attempt is another one."""
+    helpers.make_job(engine)
+    helpers.claim_one(engine)
+    engine.execute("DELETE FROM pgqueue_execution")
+    with gates("REQUEUE", engine, lambda: lifecycle.requeue(engine, lambda held: 0.0, worker_id=1, error="")):
+        second.execute("UPDATE pgqueue_job SET state = 'ready'")
+        claimed = helpers.claim_one(second)
+    assert helpers.state_of(engine, claimed.job_id) == "running"
+    assert [row["outcome"] for row in helpers.rows_of(engine, "pgqueue_execution").values()] == [None]
+
+
+def test_prune_all_of_one_instant_refused_round_ends(engine, monkeypatch):
+    """Jobs that one statement has cancelled finished at the same instant."""
+    monkeypatch.setattr(lifecycle, "PRUNE_LIMIT", 20)
+    monkeypatch.setattr(lifecycle, "prune", partial(lifecycle.prune, limit=20))
+    old_jobs(engine, 20)
+    engine.execute("UPDATE pgqueue_job SET finished_at = '2001-01-01'")
+    with helpers.users_trigger(engine, "true", event="DELETE"):
+        pruner = Pruner()
+        pruner.prune(engine)
+    assert pruner.removed == 0
+
+
+def test_prune_batch_refused_as_a_whole_is_passed_by(engine, monkeypatch):
+    monkeypatch.setattr(lifecycle, "PRUNE_LIMIT", 20)
+    monkeypatch.setattr(lifecycle, "prune", partial(lifecycle.prune, limit=20))
+    old_jobs(engine, 60)
+    with helpers.users_trigger(engine, "OLD.id BETWEEN 15 AND 45", event="DELETE"):
+        pruner = Pruner()
+        pruner.prune(engine)
+    assert pruner.removed == 29
 
 
 def test_prune_users_foreign_key_refuses_one_others_are_removed(engine):
@@ -309,6 +347,19 @@ def test_operators_act_trigger_refuses_one_others_change(engine, act, sqlstate):
             act(engine, [job_ids[2]], alone=True)
 
 
+@pytest.mark.parametrize("sqlstate", REFUSALS)
+def test_retry_trigger_refuses_one_others_are_ready(engine, sqlstate):
+    claimed = claim_many(engine, 5, max_attempts=1)
+    lifecycle.fail(engine, [row for one in claimed for row in helpers.failed(one.key, None)])
+    bad, *others = claimed
+    with helpers.users_trigger(engine, f"NEW.id = {bad.job_id}", sqlstate):
+        changed = lifecycle.retry(engine, [one.job_id for one in claimed])
+        assert set(changed) == {one.job_id for one in others}
+        with pytest.raises(psycopg.Error):
+            lifecycle.retry(engine, [bad.job_id])
+    assert states(engine, [bad]) == ["dead"]
+
+
 def test_expire_skipped_job_does_not_fill_the_batch(engine):
     skipped, *others = helpers.make_jobs(engine, 3, expires_seconds=-1.0)
     expired = lifecycle.expire(engine, worker_id=1, error="late", limit=2, skipped_ids=[skipped])
@@ -330,3 +381,36 @@ def test_extend_trigger_refuses_one_others_are_extended(engine):
     }
     assert errors == [refused.execution_id]
     assert list(helpers.rescue(engine)) == [refused.execution_id]
+
+
+def register_workers(engine, count):
+    about = {"hostname": "here", "version": "0", "queue_names": "", "concurrency": 1}
+    return [lifecycle.register_worker(engine, pid=number, worker_id=number, **about) for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("sqlstate", REFUSALS)
+def test_worker_record_trigger_refuses_others_are_kept_up(engine, sqlstate):
+    worker_ids = register_workers(engine, 3)
+    before = helpers.rows_of(engine, "pgqueue_worker")
+    with helpers.users_trigger(engine, "NEW.id = 2", sqlstate, table="pgqueue_worker"):
+        assert lifecycle.beat_workers(engine, [*worker_ids, 4]) == {1, 2, 3}
+    after = helpers.rows_of(engine, "pgqueue_worker")
+    assert {one for one in worker_ids if after[one]["last_beat_at"] > before[one]["last_beat_at"]} == {1, 3}
+
+
+def test_pauses_that_cannot_be_removed_do_not_keep_holds(maintenance, engine):
+    """Each kind of record is a duty of its own."""
+    engine.execute(
+        "INSERT INTO pgqueue_pause (kind, name, paused_at, paused_until, paused_by, reason) "
+        "VALUES ('queue', 'mail', '2000-01-01', '2000-01-02', '', '')"
+    )
+    engine.execute(
+        "INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until) VALUES (1, 't', 'k', '2000-01-01')"
+    )
+    for duty in maintenance.duties:
+        duty.due_at = 0.0
+    with helpers.users_trigger(engine, "OLD.kind = 'queue'", table="pgqueue_pause", event="DELETE"):
+        with pytest.raises(psycopg.Error):
+            maintenance.tick()
+        maintenance.tick()
+    assert helpers.rows_of(engine, "pgqueue_hold") == {}

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from django_pgqueue import db, lifecycle
-from django_pgqueue.lifecycle import Fate, Lane, Released, persistence
+from django_pgqueue.lifecycle import Lane, Released, TransitionResult, execute
 from tests import helpers
 
 LANES = [Lane("default", 9), Lane("default", 5), Lane("default", 0)]
@@ -55,13 +55,13 @@ class Crowd:
         left = [one for one in job_of if one not in back]
         while back:
             moved = self._persist(lifecycle.release, connection, [Released(key_of[one]) for one in back])
-            back = [one for one, (fate, _) in moved.items() if fate is Fate.LOCKED]
-            self._count(given_back=sum(fate is Fate.DONE for fate, _ in moved.values()))
+            back = [one for one, (fate, _) in moved.items() if fate is TransitionResult.LOCKED]
+            self._count(given_back=sum(fate is TransitionResult.DONE for fate, _ in moved.values()))
         while left:
             fates = self._persist(lifecycle.succeed, connection, helpers.succeeded(*[key_of[one] for one in left]))
-            assert set(fates.values()) <= {Fate.DONE, Fate.LOCKED}
-            left = [one for one, fate in fates.items() if fate is Fate.LOCKED]
-            self._count(done=[job_of[one] for one, fate in fates.items() if fate is Fate.DONE])
+            assert set(fates.values()) <= {TransitionResult.DONE, TransitionResult.LOCKED}
+            left = [one for one, fate in fates.items() if fate is TransitionResult.LOCKED]
+            self._count(done=[job_of[one] for one, fate in fates.items() if fate is TransitionResult.DONE])
 
     def _persist(self, act, *args):
         while True:
@@ -141,7 +141,7 @@ def test_eight_workers_do_5000_jobs_once_each_while_rows_are_edited_and_given_ba
 
 def test_a_users_bulk_update_makes_no_deadlock(work_through, monkeypatch):
     """With every deadlock reported: no act is tried again here, and the user's statement never was."""
-    monkeypatch.setattr(persistence, "TRIES", 1)
+    monkeypatch.setattr(execute, "TRIES", 1)
     crowd = work_through(15_000, 3, [bulk_update, beat], setup="SET deadlock_timeout = '20ms'")
     assert crowd.again == 0
 

@@ -40,7 +40,7 @@ def buffers(connection, cursor, *, paused=(), lane=DEFAULT_LANE):
         "ahead_bytes": lifecycle.AHEAD_BYTES,
     }
     with helpers.transaction(connection):
-        query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.CLAIM}"
+        query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.claims.CLAIM}"
         [[answer]] = connection.execute(query, params).fetchall()
     return picking(answer[0]["Plan"])
 

@@ -54,12 +54,12 @@ def test_the_time_that_a_claim_s_answer_takes_is_no_time_to_start_in(engine, mon
     clock = types.SimpleNamespace(now=1000.0)
 
     def slow(*arguments):
-        rows = persistently(*arguments)
+        rows = execute_with_retry(*arguments)
         clock.now += 5.0
         return rows
 
-    persistently = claims.persistently
-    monkeypatch.setattr(claims, "persistently", slow)
+    execute_with_retry = claims.execute_with_retry
+    monkeypatch.setattr(claims, "execute_with_retry", slow)
     monkeypatch.setattr(claims, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
     helpers.make_job(engine, expires_seconds=2.0)
     assert 1000.0 < helpers.claim_one(engine).start_by <= 1002.0

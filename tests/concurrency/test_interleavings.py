@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from psycopg.types.json import Jsonb
 
 from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle import Cancelled, ExecutionKey, Fate, Moved, Released, application
+from django_pgqueue.lifecycle import Cancelled, ExecutionKey, Moved, Released, TransitionResult, operator
 from django_pgqueue.states import FINISHED, TRANSITIONS, Act, Outcome, State
 from tests import helpers
 from tests.test_stateful import WRONG
@@ -203,7 +203,7 @@ class Sessions(RuleBasedStateMachine):
             "obey": lambda: lifecycle.end_cancelled(connection, [Cancelled(key, None, 0.0)]),
         }
         told = acts[name]()[execution_id]
-        if (told.fate if isinstance(told, Moved) else told) is Fate.DONE:
+        if (told.fate if isinstance(told, Moved) else told) is TransitionResult.DONE:
             self.note(who, lambda: self.ended(execution_id, ENDINGS[name]))
 
     def last(self, connection: Any, failed: list[lifecycle.Failed]) -> list[lifecycle.Failed]:
@@ -272,7 +272,7 @@ def history(watcher):
 def test_however_two_transactions_overlap_nothing_waits_and_nothing_is_wrong(
     engine, second, history, gates, monkeypatch, request
 ):
-    monkeypatch.setattr(application, "LOCK_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(operator, "LOCK_WAIT_SECONDS", 0.0)
     for connection in (engine, second):
         connection.execute("SET lock_timeout = '5s'")
     Sessions.connections, Sessions.watcher, Sessions.gates = (engine, second), history, gates

@@ -10,7 +10,7 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.states import State
-from django_pgqueue.worker.pruner import Pruner
+from django_pgqueue.worker.maintenance.pruner import Pruner
 from tests import helpers
 
 LOCKED, FREE = 150, 3
@@ -61,7 +61,7 @@ def test_rescue_under_strict_isolation_takes_jobs_back(engine, isolation):
 
 @pytest.mark.parametrize("table", ["pgqueue_execution", "pgqueue_job"])
 def test_prune_passes_locked_rows_by(engine, second, monkeypatch, table):
-    monkeypatch.setattr(lifecycle.maintenance, "PRUNE_LIMIT", 100)
+    monkeypatch.setattr(lifecycle.pruning, "PRUNE_LIMIT", 100)
     monkeypatch.setattr(lifecycle, "PRUNE_LIMIT", 100)
     prune = lifecycle.prune
     monkeypatch.setattr(lifecycle, "prune", lambda *args, **options: prune(*args, limit=100, **options))

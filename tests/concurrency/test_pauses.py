@@ -10,7 +10,7 @@ import pytest
 from django_pgqueue import control, db, lifecycle, registry
 from django_pgqueue.lifecycle import Lane
 from django_pgqueue.states import Pausable
-from django_pgqueue.worker.lanes import Lanes
+from django_pgqueue.worker.claiming.lanes import Lanes
 from tests import helpers
 
 MAIL, OTHER = Lane("mail", 0), Lane("other", 5)

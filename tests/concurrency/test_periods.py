@@ -155,8 +155,8 @@ def test_holds_that_are_over_are_forgotten_but_for_one_that_is_being_taken_anew(
 @pytest.mark.parametrize(
     ("statement", "params", "index"),
     [
-        (sql.HOLDS, {"task_name": helpers.NOOP, "unique_keys": [KEY], "job_ids": []}, "pgqueue_hold_of"),
-        (sql.PRUNE_HOLDS, {"limit": 1000}, "pgqueue_hold_over"),
+        (sql.unique.HOLDS, {"task_name": helpers.NOOP, "unique_keys": [KEY], "job_ids": []}, "pgqueue_hold_of"),
+        (sql.unique.PRUNE_HOLDS, {"limit": 1000}, "pgqueue_hold_over"),
     ],
 )
 def test_holds_are_found_by_an_index(engine, statement, params, index):

@@ -9,9 +9,10 @@ from functools import partial
 import psycopg
 import pytest
 
-from django_pgqueue import JobLocked, lifecycle, registry, timetable
-from django_pgqueue.lifecycle import scheduling
-from django_pgqueue.worker.scheduler import Scheduler
+from django_pgqueue import JobLocked, lifecycle, registry
+from django_pgqueue.lifecycle import schedules
+from django_pgqueue.schedules import declarations
+from django_pgqueue.worker.maintenance.scheduler import Scheduler
 from tests import helpers
 from tests.app import tasks
 
@@ -78,8 +79,8 @@ def test_after_many_ticks_the_last_one_s_job_still_counts(engine):
 
 def test_eight_workers_fire_each_of_fifty_ticks_once(engine, new_connection, monkeypatch):
     """All look at the same moment, again and again, while an operator edits the rows."""
-    monkeypatch.setattr(timetable, "definitions", lambda alias: {})
-    seen_at, _ = lifecycle.schedules(engine)
+    monkeypatch.setattr(declarations, "definitions", lambda alias: {})
+    seen_at, _ = lifecycle.read_schedules(engine)
     first_at = seen_at - timedelta(seconds=49)
     for number in range(4):
         lifecycle.add_schedule(
@@ -170,7 +171,7 @@ def test_what_was_worked_out_before_a_change_is_not_written_after_it(engine, sec
 
 
 def test_two_workers_that_start_at_once_write_a_definition_down_once(engine, second):
-    seen_at, _ = lifecycle.schedules(engine)
+    seen_at, _ = lifecycle.read_schedules(engine)
     with helpers.transaction(engine):
         assert lifecycle.add_schedule(engine, helpers.definition(), origin="code", next_run_at=seen_at)
         adding = helpers.Background(
@@ -182,7 +183,7 @@ def test_two_workers_that_start_at_once_write_a_definition_down_once(engine, sec
 
 
 def test_no_act_on_a_schedule_waits_for_its_row(engine, second, monkeypatch):
-    monkeypatch.setattr(scheduling, "LOCK_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(schedules, "LOCK_WAIT_SECONDS", 0.05)
     engine.execute("SET lock_timeout = '1s'")
     one = helpers.schedule_of(engine, helpers.make_schedule(engine))
     change = partial(
@@ -253,7 +254,7 @@ def test_for_a_key_that_an_open_transaction_has_it_waits_once_and_the_tick_stays
 ):
     """Also behind a pooler, where the session has no time-out of its own."""
     engine.execute("SET lock_timeout = 0")
-    monkeypatch.setattr(scheduling, "KEY_WAIT", "50ms")
+    monkeypatch.setattr(schedules, "KEY_WAIT", "50ms")
     one = helpers.schedule_of(engine, helpers.make_schedule(engine))
     with helpers.transaction(second):
         take(second, options)
@@ -269,11 +270,13 @@ def test_for_a_key_that_an_open_transaction_has_it_waits_once_and_the_tick_stays
 
 
 def test_while_a_key_is_waited_for_the_other_schedules_fire(engine, second, monkeypatch):
-    monkeypatch.setattr(timetable, "definitions", lambda alias: {})
+    monkeypatch.setattr(declarations, "definitions", lambda alias: {})
     monkeypatch.setitem(registry._tasks, helpers.NOOP, tasks.noop.using(unique_key="k"))
-    monkeypatch.setattr(scheduling, "KEY_WAIT", "50ms")
-    helpers.make_schedule(engine, "held")
-    helpers.make_schedule(engine, "free", task_name="tests.app.tasks.add", arguments='{"args":[1],"kwargs":{}}')
+    monkeypatch.setattr(schedules, "KEY_WAIT", "50ms")
+    yearly = {"expression": "@yearly"}  # the next tick of a minute may be a moment away
+    helpers.make_schedule(engine, "held", **yearly)
+    arguments = '{"args":[1],"kwargs":{}}'
+    helpers.make_schedule(engine, "free", task_name="tests.app.tasks.add", arguments=arguments, **yearly)
     with helpers.transaction(second):
         take(second, KEYED)
         assert Scheduler().turn(engine) > 1, "it is not tried again without a pause"

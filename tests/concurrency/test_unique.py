@@ -7,7 +7,7 @@ import json
 import pytest
 
 from django_pgqueue import lifecycle, sql
-from django_pgqueue.lifecycle import application
+from django_pgqueue.lifecycle import operator
 from django_pgqueue.states import Outcome
 from tests import helpers
 
@@ -240,10 +240,10 @@ def test_a_retry_of_many_is_one_statement_whatever_keys_are_there(engine, monkey
     helpers.enqueue_unique(engine, "order:8")
     if running:
         helpers.claim_one(engine)
-    sent, persistently = [], application.persistently
-    monkeypatch.setattr(application, "persistently", lambda *given: sent.append(given[1]) or persistently(*given))
+    sent, original = [], operator.execute_with_retry
+    monkeypatch.setattr(operator, "execute_with_retry", lambda *given: sent.append(given[1]) or original(*given))
     assert lifecycle.retry(engine, dead) == {dead[2]: "ready"}
-    assert sent == [sql.RETRY]
+    assert sent == [sql.operator.RETRY]
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
@@ -303,5 +303,5 @@ def test_the_look_for_holders_goes_by_the_index(engine):
     helpers.enqueue_unique(engine, KEY)
     engine.execute("ANALYZE pgqueue_job")
     params = {"task_name": helpers.NOOP, "unique_keys": [KEY]}
-    plan = "\n".join(row[0] for row in engine.execute(f"EXPLAIN {sql.HOLDERS}", params).fetchall())
+    plan = "\n".join(row[0] for row in engine.execute(f"EXPLAIN {sql.unique.HOLDERS}", params).fetchall())
     assert "pgqueue_job_unique" in plan

@@ -84,7 +84,7 @@ def test_nothing_stalls_while_a_long_transaction_is_in_the_migration_s_way(relea
         with helpers.transaction(deployment.connect(), "SELECT count(*) FROM pgqueue_job"):
             began = helpers.scalar(deployment.watcher, "SELECT clock_timestamp()")
             migrate = deployment.migrate(releases.next, log)
-            held = helpers.wait_until(lambda: "trying again" in log.read_text() or migrate.poll(), 30)
+            held = helpers.wait_until(lambda: "retrying until" in log.read_text() or migrate.poll(), 30)
             assert held is True, log.read_text()
             free_at = time.monotonic() + HELD_SECONDS
             worker.wait_until(lambda: time.monotonic() > free_at, HELD_SECONDS + 20)

@@ -19,7 +19,7 @@ FROM pgqueue_execution AS execution JOIN pgqueue_job AS job ON job.id = executio
 """
 DUE_LATER = "SELECT count(*) FROM pgqueue_job WHERE run_after > statement_timestamp()"
 HURRY = 'Job.objects.filter(state="ready", unknown_since__isnull=False).run_now()'
-"""What docs/deploys.md says to do when the last old worker is gone."""
+"""What docs/production/upgrading.md says to do when the last old worker is gone."""
 
 
 def test_what_the_new_code_enqueues_waits_uncounted_for_a_new_worker(releases, deployed):
@@ -31,7 +31,7 @@ def test_what_the_new_code_enqueues_waits_uncounted_for_a_new_worker(releases, d
     old.wait_until(lambda: deployment.watcher.execute(given_back).fetchone() == (3,))
     delays = deployment.watcher.execute(DELAYS).fetchall()
     assert [delay for delay, _ in delays] == [15.0] * 3
-    for (_, error), why in zip(delays, ("knows no task", "arguments do not fit", "knows no task"), strict=True):
+    for (_, error), why in zip(delays, ("has no task", "arguments do not fit", "has no task"), strict=True):
         assert why in error
     assert deployment.lines() == [], "an old worker has entered a function"
     new = deployment.worker(releases.next)

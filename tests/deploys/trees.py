@@ -47,8 +47,8 @@ def build_next(home: Path) -> Path:
     package = tree / "django_pgqueue"
     with (package / "models/__init__.py").open("a") as models:
         models.write(MODELS)
-    sql = (package / "sql.py").read_text()
-    (package / "sql.py").write_text(_writing_notes(sql))
+    inserts = package / "sql" / "enqueueing.py"
+    inserts.write_text(_writing_notes(inserts.read_text()))
     last = max(path.stem for path in (package / "migrations").glob("[0-9]*.py"))
     for name, operations in (("8001_note", NOTE), ("8002_host", HOST), ("8003_index", INDEX)):
         text = MIGRATION.format(atomic=operations is not INDEX, after=last, operations=operations)

@@ -20,7 +20,7 @@ def test_sigterm_in_the_middle_stops_everything(start: Start, folder: Path, plac
     code, output = end(process)
     assert code == 128 + signal.SIGTERM, output
     assert "The worker has stopped." in output
-    assert "Interrupted; all is stopped." in output
+    assert "Interrupted. All processes are stopped." in output
     assert users_of(place) == []
 
 

@@ -49,8 +49,8 @@ def test_adds_up(first_run):
     assert re.search(r"\b4 dead: binary file \(Dead\)", output)
     assert re.search(r"\b1 dead: not UTF-8 text \(Dead\)", output)
     assert re.search(r"announce_document +2 +2 +0 +1 +0\n", output)
-    assert "30 documents: lines, words and SHA-256 are the files' own" in output
-    assert "All is as it should be." in output
+    assert "30 documents: lines, words and SHA-256 match the files" in output
+    assert "Everything is correct." in output
 
 
 def test_leaves_no_process(first_run, place):
@@ -73,7 +73,7 @@ def test_search_finds_what_was_indexed(served, start):
 def test_a_second_demo_is_refused(served, start, folder):
     code, output = end(start("demo", folder))
     assert code == 1
-    assert "Another demo is at work" in output
+    assert "Another demo is running" in output
 
 
 def test_check_sees_one_wrong_count(served, start):

@@ -1,7 +1,7 @@
 """What must hold of any run, whatever fault was in it: a pure function over its history.
 
-Each invariant has a number, the same as in docs/reliability.md, and is checked by one function. A violation names the
-invariant, the job, and what was seen.
+Each invariant has a number, the same as in docs/internals/reliability.md, and is checked by one function. A violation
+names the invariant, the job, and what was seen.
 """
 
 from __future__ import annotations

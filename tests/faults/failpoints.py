@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 from django_pgqueue import lifecycle, signals
+from django_pgqueue.worker.runtime.service import Service
 from tests.faults import journal
 
 VARIABLE: Final = "PGQUEUE_FAILPOINT"
@@ -159,6 +160,24 @@ def install() -> None:
     for act in ACTS:
         setattr(lifecycle, act, _wrapped(act, getattr(lifecycle, act)))
     signals.job_started.connect(lambda **kwargs: hit("start"), weak=False)
+    setattr(Service, "_pause_after", with_errors_noted(Service._pause_after))  # noqa: B010 -- mypy refuses a method
+
+
+def with_errors_noted(
+    pause_after: Callable[[Service, BaseException], float],
+) -> Callable[[Service, BaseException], float]:
+    """Return the method of a service that meets an error, which now writes the error to the journal too.
+
+    The log does not have all errors: it has at most one line a second of all processes together.
+    """
+
+    @functools.wraps(pause_after)
+    def noted(self: Service, error: BaseException) -> float:
+        if not self.stopping:  # a service that stops waits for nothing
+            journal.write("error", thread=self.name, error=type(error).__name__)
+        return pause_after(self, error)
+
+    return noted
 
 
 def _wrapped(act: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -200,6 +219,7 @@ def _tell(act: str, own: bool, answer: Any, kwargs: dict[str, Any]) -> None:
         journal.write("ack", act=act, own=own, fates={held.execution_id: moved.fate.value for held, moved in answer})
     elif isinstance(answer, dict) and answer and act != "extend":
         fates = {
-            key: (moved if isinstance(moved, lifecycle.Fate) else moved.fate).value for key, moved in answer.items()
+            key: (moved if isinstance(moved, lifecycle.TransitionResult) else moved.fate).value
+            for key, moved in answer.items()
         }
         journal.write("ack", act=act, own=own, fates=fates)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -70,7 +69,7 @@ class Effect(NamedTuple):
 
 
 class Complaint(NamedTuple):
-    """A worker's loop said that it met an error, and would go on."""
+    """A service of a worker met an error, and goes on after a pause."""
 
     source: str
     at: float
@@ -121,9 +120,6 @@ PAUSES: Final = """
 SELECT extract(epoch FROM at)::float8, kind, name, paused, extract(epoch FROM paused_until)::float8
 FROM fault_pause ORDER BY id
 """
-COMPLAINT: Final = re.compile(
-    r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (\d+) (\S+) WARNING \S+: .*; again in \d+ s$", re.M
-)
 
 
 def collect(connection: psycopg.Connection[Any], where: Path) -> History:
@@ -131,9 +127,10 @@ def collect(connection: psycopg.Connection[Any], where: Path) -> History:
     jobs = connection.execute("SELECT id, fault_job(job) FROM pgqueue_job AS job").fetchall()
     opened = connection.execute("SELECT id, job_id FROM pgqueue_execution WHERE outcome IS NULL").fetchall()
     effects = connection.execute("SELECT job_id, execution_id, kind FROM fault_effect ORDER BY id").fetchall()
+    records = journal.read(where)
     return History(
         events=[Event(*row) for row in connection.execute(EVENTS).fetchall()],
-        records=journal.read(where),
+        records=records,
         effects=[Effect(*row) for row in effects],
         jobs=dict(jobs),
         orders={tag for (tag,) in connection.execute("SELECT tag FROM fault_order").fetchall()},
@@ -142,13 +139,14 @@ def collect(connection: psycopg.Connection[Any], where: Path) -> History:
         schedules=dict(connection.execute(SCHEDULES).fetchall()),
         holds=[Hold(*row) for row in connection.execute(HOLDS).fetchall()],
         pauses=[Pause(*row) for row in connection.execute(PAUSES).fetchall()],
-        complaints=[found for log in sorted(where.glob("*.log")) for found in complaints(log.read_text())],
+        complaints=complaints(records),
     )
 
 
-def complaints(log: str) -> list[Complaint]:
-    """Return the errors that the loops of a worker met, by process and thread, from its log."""
+def complaints(records: Sequence[Record]) -> list[Complaint]:
+    """Return the errors that the services of workers met."""
     return [
-        Complaint(f"{pid} {thread}", datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp())  # noqa: DTZ007 -- local
-        for at, pid, thread, *_ in COMPLAINT.findall(log)
+        Complaint(f"{record['pid']} {record['thread']}", record["at"])
+        for record in records
+        if record["event"] == "error"
     ]

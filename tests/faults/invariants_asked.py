@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
 
-from django_pgqueue.expressions import EVERY, UNITS
+from django_pgqueue.schedules.expressions import EVERY, UNITS
 from tests.faults.history import Event, History, Hold, Pause
 from tests.faults.lives import Life, Rules, Violation, operated
 

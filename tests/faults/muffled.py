@@ -1,4 +1,4 @@
-"""Runs a program whose output is a pipe that nobody reads: `python -m tests.faults.muffled COMMAND`.
+"""Runs a program whose output is a full pipe that nobody reads: `python -m tests.faults.muffled COMMAND`.
 
 The program itself keeps the reading end open, so that a write blocks when the pipe is full and never fails.
 """
@@ -17,6 +17,7 @@ def main() -> None:
     """Replace this process by the program."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    os.write(writer, b"x" * PIPE_BYTES)
     os.set_inheritable(reader, True)
     os.dup2(writer, 1)
     os.dup2(writer, 2)

@@ -35,9 +35,9 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "an atomic finish that is lost commits all the same",
-            "    if fate is not Fate.DONE:\n        raise LeaseLost",
+            "    if result is not TransitionResult.DONE:\n        raise LeaseLost",
             "    if False:\n        raise LeaseLost",
-            path=WORKER + "atomic.py",
+            path=WORKER + "execution/atomic.py",
         ),
         "F09",
     ),
@@ -46,34 +46,34 @@ MUTANTS: Final = (
             "nothing is rescued",
             "            rescued = lifecycle.rescue(\n",
             "            rescued = []\n            _ = (lambda *args, **options: [])(\n",
-            path=WORKER + "maintenance.py",
+            path=WORKER + "maintenance/maintenance.py",
         ),
         "F03",
     ),
     Broken(
         Mutant(
             "a crash is charged to all that a process held",
-            " if one.execution_id in started and",
+            " if held.execution_id in charged_ids and",
             " if",
-            path=WORKER + "settlement.py",
+            path=WORKER + "supervision/settlement.py",
         ),
         "F02",
     ),
     Broken(
         Mutant(
             "a crash is charged to nobody",
-            "set() if process.expected_to_end else set(process.board.suspects())",
+            "set() if process.expected_to_end else set(process.state.suspects())",
             "set()",
-            path=WORKER + "settlement.py",
+            path=WORKER + "supervision/settlement.py",
         ),
         "F62",
     ),
     Broken(
         Mutant(
             "a stopping process gives nothing back",
-            "        running = [one.claimed for one in list(self.hand.running.values())]\n",
+            "        running = [entry.claimed for entry in list(self.in_flight.running.values())]\n",
             "        running: list = []\n",
-            path=WORKER + "last_writes.py",
+            path=WORKER + "completion/last_writes.py",
         ),
         "F02b",
     ),
@@ -82,7 +82,7 @@ MUTANTS: Final = (
             "what a dead process held is not settled",
             "        to_fork = [process for process in list(self.ended) if not self._settle_here(process)]\n",
             "        to_fork: list = []\n",
-            path=WORKER + "settlement.py",
+            path=WORKER + "supervision/settlement.py",
         ),
         "F02",
     ),
@@ -91,7 +91,7 @@ MUTANTS: Final = (
             "a process goes on when its supervisor is gone",
             "            if order is not None:\n",
             '            if order is not None and order != b"":\n',
-            path=WORKER + "child.py",
+            path=WORKER + "worker_process.py",
         ),
         "F02b",
     ),
@@ -100,7 +100,7 @@ MUTANTS: Final = (
             "a lost claim is not given back",
             "        if stray:\n",
             "        if False:\n",
-            path=WORKER + "heartbeat.py",
+            path=WORKER + "claiming/lease_monitor.py",
         ),
         "F01b",
     ),
@@ -109,16 +109,16 @@ MUTANTS: Final = (
             "what a claim may still bring is released",
             "        claims_begun = self.claims.begun  #",
             "        claims_begun = 0  #",
-            path=WORKER + "heartbeat.py",
+            path=WORKER + "claiming/lease_monitor.py",
         ),
         "F108",
     ),
     Broken(
         Mutant(
             "what runs is released before the completer is empty",
-            "        self.hand.close()\n",
-            "        self.hand.close()\n        self.last_writes.release_running(0)\n",
-            path=WORKER + "child.py",
+            "        self.in_flight.close()\n",
+            "        self.in_flight.close()\n        self.last_writes.release_running(0)\n",
+            path=WORKER + "worker_process.py",
         ),
         "F109",
     ),
@@ -127,16 +127,16 @@ MUTANTS: Final = (
             "programs of isolated jobs outlive their worker",
             "        _kill_group(pid)\n    os._exit(0)\n",
             "        os.kill(pid, signal.SIGKILL)\n    os._exit(0)\n",
-            path=WORKER + "nursery.py",
+            path=WORKER + "isolation/fork_server.py",
         ),
         "F110",
     ),
     Broken(
         Mutant(
             "an isolated process trusts its connections for ever",
-            "        hygiene.close_ended()\n",
+            "        django_connections.close_ended()\n",
             "",
-            path=WORKER + "cell.py",
+            path=WORKER + "isolation/isolated_process.py",
         ),
         "F112",
     ),
@@ -145,7 +145,7 @@ MUTANTS: Final = (
             "rescue does not wait for two beats",
             "            if time.monotonic() - self.link.connected_at < 2 * get_settings().beat_seconds:\n",
             "            if False:\n",
-            path=WORKER + "maintenance.py",
+            path=WORKER + "maintenance/maintenance.py",
         ),
         "F20b",
     ),
@@ -154,7 +154,7 @@ MUTANTS: Final = (
             "no pause after an error",
             "        self._stopping.wait(pause_seconds * random.uniform(1, 1.3))",
             "        self._stopping.wait(0.05)",
-            path=WORKER + "service.py",
+            path=WORKER + "runtime/service.py",
         ),
         "F27,F38",
     ),
@@ -163,16 +163,16 @@ MUTANTS: Final = (
             "a row that cannot be claimed is not set aside",
             "                self._set_aside(connection, job_id, error)\n",
             "                pass\n",
-            path=WORKER + "claimer.py",
+            path=WORKER + "claiming/claimer.py",
         ),
         "F82",
     ),
     Broken(
         Mutant(
             "connections are not cleaned after a job",
-            "                hygiene.after_job()\n        except",
+            "                django_connections.after_job()\n        except",
             "                pass\n        except",
-            path=WORKER + "thread_slot.py",
+            path=WORKER + "slots/thread_slot.py",
         ),
         "F72,F74",
     ),
@@ -181,7 +181,7 @@ MUTANTS: Final = (
             "errors are stored as they are",
             'text.replace("\\x00", "\\N{REPLACEMENT CHARACTER}")',
             "text",
-            path=WORKER + "describe.py",
+            path=WORKER + "execution/error_text.py",
         ),
         "F67",
     ),
@@ -199,7 +199,7 @@ MUTANTS: Final = (
             "the supervisor does not beat",
             "        self._survive(lambda: self.leases.beat(self.children.values()))\n",
             "",
-            path=WORKER + "supervisor.py",
+            path=WORKER + "supervision/supervisor.py",
         ),
         "F09b",
     ),
@@ -215,18 +215,18 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "what came while nobody looked is left out",
-            "    ticks = [one.next_run_at, *rest][-MISSED_LIMIT:]\n",
-            "    ticks = [one.next_run_at]\n",
-            path=WORKER + "scheduler.py",
+            "    ticks = [schedule.next_run_at, *later_ticks][-MISSED_LIMIT:]\n",
+            "    ticks = [schedule.next_run_at]\n",
+            path=WORKER + "maintenance/scheduler.py",
         ),
         "F59b",
     ),
     Broken(
         Mutant(
             "of what was missed the latest is fired, whatever was asked",
-            '    if one.next_run_at >= on_time or one.missed == "all":\n',
-            "    if one.next_run_at >= on_time:\n",
-            path=WORKER + "scheduler.py",
+            '    if schedule.next_run_at >= on_time or schedule.missed == "all":\n',
+            "    if schedule.next_run_at >= on_time:\n",
+            path=WORKER + "maintenance/scheduler.py",
         ),
         "F61",
     ),
@@ -235,7 +235,7 @@ MUTANTS: Final = (
             "ticks go by UTC in every zone",
             "_cron(expression, instant.astimezone(_zone(time_zone)))",
             "_cron(expression, instant)",
-            path="django_pgqueue/expressions.py",
+            path="django_pgqueue/schedules/expressions.py",
         ),
         "F60",
     ),
@@ -262,7 +262,7 @@ MUTANTS: Final = (
             "nobody looks what is to be cancelled",
             "            requests = lifecycle.cancel_requests(connection, [self.worker_id], first_id=first_id)\n",
             "            requests = []\n",
-            path=WORKER + "heartbeat.py",
+            path=WORKER + "claiming/lease_monitor.py",
         ),
         "F84",
     ),
@@ -278,8 +278,8 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "the time that a claim's answer takes is time to start in",
-            "start_by=sent_at + one.start_by",
-            "start_by=time.monotonic() + one.start_by",
+            "start_by=sent_at + job.start_by",
+            "start_by=time.monotonic() + job.start_by",
             path="django_pgqueue/lifecycle/claims.py",
         ),
         "F86",
@@ -291,7 +291,7 @@ FAILED: Final = re.compile(r"^FAILED  (\S+)", re.M)
 def main(names: Sequence[str]) -> int:
     """Try the mutants whose names contain one of `names`, or all; return how many survived."""
     for broken in MUTANTS:  # refuse before the long run
-        mutated(Path(broken.mutant.path).read_text(), broken.mutant)
+        mutated(Path(broken.mutant.file).read_text(), broken.mutant)
     survivors = 0
     with tempfile.TemporaryDirectory(prefix="pgqm", dir="/tmp") as top:
         Path(top).chmod(0o755)
@@ -304,7 +304,7 @@ def main(names: Sequence[str]) -> int:
 
 def is_noticed(place: Path, broken: Broken) -> bool:
     """Try one mutant in the copy, and undo it; say whether a fault failed."""
-    path = place / broken.mutant.path
+    path = place / broken.mutant.file
     original = path.read_text()
     began = time.monotonic()
     try:

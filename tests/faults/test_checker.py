@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from tests.faults import checker
-from tests.faults.history import Complaint, complaints
+from django_pgqueue.worker.runtime import service as service_module
+from django_pgqueue.worker.runtime.service import Service
+from tests.faults import checker, invariants_seen, journal
+from tests.faults.failpoints import with_errors_noted
+from tests.faults.history import Complaint, History, complaints
+from tests.faults.lives import Rules
 from tests.faults.story import Story, broken
 
 
@@ -206,10 +212,17 @@ def test_bodies_that_overlap(story):
     assert "I1" in broken(story)
 
 
-def test_complaints_are_read_from_a_log():
-    log = (
-        "2026-01-01 00:00:00,250 12 pgqueue-fetcher WARNING pgqueue-fetcher: gone; again in 1 s\n"
-        "2026-01-01 00:00:01,000 12 MainThread INFO worker 1 is ready (process 12)\n"
-    )
-    [found] = complaints(log)
-    assert found.source == "12 pgqueue-fetcher"
+def test_complaints_service_meets_error_is_in_the_history(monkeypatch, tmp_path):
+    class Failing(Service):
+        def tick(self):
+            raise OSError("away")
+
+    monkeypatch.setenv(journal.DIRECTORY, str(tmp_path))
+    monkeypatch.setattr(service_module, "ERROR_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(Service, "_pause_after", with_errors_noted(Service._pause_after))
+    failing = Failing("failing")
+    for _ in range(3):
+        failing._survive()
+    found = complaints(journal.read(tmp_path))
+    assert [one.source for one in found] == [f"{os.getpid()} pgqueue-failing"] * 3
+    assert list(invariants_seen.no_spinning(History(complaints=found), {}, Rules()))

@@ -26,5 +26,5 @@ def test_every_fault_says_what_it_expects():
 def test_every_mutant_fits_the_code_and_names_faults_that_there_are():
     known = {fault.id for fault in load()}
     for broken in MUTANTS:
-        mutated((CHECKOUT / broken.mutant.path).read_text(), broken.mutant)
+        mutated((CHECKOUT / broken.mutant.file).read_text(), broken.mutant)
         assert set(broken.faults.split(",")) <= known, broken.mutant.name

@@ -6,7 +6,8 @@ import json
 from datetime import datetime, timedelta
 from typing import Any
 
-from django_pgqueue import expressions, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.schedules import expressions
 from tests import helpers
 from tests.faults.invariants_asked import FROM_SCHEDULE
 from tests.faults.run import TASKS, Run
@@ -14,7 +15,7 @@ from tests.faults.run import TASKS, Run
 
 def add(run: Run, name: str, expression: str, **changes: Any) -> int:
     """Add a schedule of the suite's `plain`, from its next tick on; return its id."""
-    seen_at, _ = lifecycle.schedules(run.connection)
+    seen_at, _ = lifecycle.read_schedules(run.connection)
     one = definition(name, expression, **changes)
     next_run_at = expressions.next_after(expression, one.time_zone, seen_at)
     made = lifecycle.add_schedule(run.connection, one, origin="admin", next_run_at=next_run_at)

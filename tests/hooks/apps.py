@@ -73,6 +73,16 @@ class HooksConfig(AppConfig):
         signals.worker_stopping.connect(on_stopping)
         atexit.register(lambda: note(f"atexit {os.getpid()}"))
 
+    def slow_exit_function(self) -> None:
+        kinds: list[str] = []
+
+        def note_slowly() -> None:
+            time.sleep(1.5 if kinds == ["isolated"] else 0.0)
+            note(f"atexit {os.getpid()}")
+
+        signals.worker_stopping.connect(lambda kind, **_: kinds.append(kind), weak=False)
+        atexit.register(note_slowly)
+
     def hanging_exit_function(self) -> None:
         atexit.register(lambda: threading.Event().wait())
 

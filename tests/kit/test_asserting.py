@@ -64,7 +64,7 @@ def test_a_failure_shows_the_nearest_miss(wanted, words):
     tasks.add.enqueue(99, b=99)
     assert_not_enqueued(tasks.add, **wanted)
     with pytest.raises(
-        AssertionError, match=rf"of 2 the nearest:\n  #\d+ tests.app.tasks.add\(7, b=1\) on 'mail'.*{words}"
+        AssertionError, match=rf"closest of 2 jobs:\n  #\d+ tests.app.tasks.add\(7, b=1\) on 'mail'.*{words}"
     ):
         assert_enqueued(tasks.add, **wanted)
 
@@ -78,10 +78,10 @@ def test_a_failure_says_that_it_has_run_already():
 
 
 def test_a_failure_says_what_was_enqueued_instead():
-    with pytest.raises(AssertionError, match=r"no job of tests\.app\.tasks\.add was enqueued; nothing was"):
+    with pytest.raises(AssertionError, match=r"no job of tests\.app\.tasks\.add is enqueued; no other job is waiting"):
         assert_enqueued(tasks.add)
     tasks.noop.enqueue()
-    with pytest.raises(AssertionError, match=r"what was: 1 × tests\.app\.tasks\.noop"):
+    with pytest.raises(AssertionError, match=r"waiting jobs: 1 × tests\.app\.tasks\.noop"):
         assert_enqueued(tasks.add)
 
 

@@ -9,7 +9,7 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle import claim_one
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker import foreground
-from django_pgqueue.worker.notes import Notes
+from django_pgqueue.worker.completion.progress_writer import Notes
 from tests import helpers
 from tests.app import tasks
 

@@ -8,7 +8,7 @@ import pytest
 
 from django_pgqueue.conf import get_settings
 from django_pgqueue.models import Job
-from django_pgqueue.testing import live
+from django_pgqueue.testing import live_worker as module
 from tests.app import tasks
 from tests.framework import tasks as framework
 
@@ -60,7 +60,7 @@ def test_bulk_and_djangos_framework_do_so_too():
 def test_the_same_errors_come_from_an_enqueue():
     with pytest.raises(TypeError, match="cannot be called"):
         tasks.add.enqueue()
-    with pytest.raises(TypeError, match="JSON has no form"):
+    with pytest.raises(TypeError, match="JSON cannot represent"):
         tasks.add.enqueue(object(), b=1)
 
 
@@ -116,7 +116,7 @@ def test_live_worker_is_ours_behind_channels(transactional_db, tmp_path, monkeyp
     )
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "channels_settings")
     monkeypatch.syspath_prepend(str(tmp_path))
-    worker = live.LiveWorker(tmp_path).start()
+    worker = module.LiveWorker(tmp_path).start()
     job = tasks.add.enqueue(1, b=2)
     worker.wait_until_idle()
     worker.stop()
@@ -126,12 +126,12 @@ def test_live_worker_is_ours_behind_channels(transactional_db, tmp_path, monkeyp
 
 def test_one_that_cannot_start_says_why(transactional_db, tmp_path):
     with pytest.raises(RuntimeError, match="unrecognized arguments: --nonsense"):
-        live.LiveWorker(tmp_path).start("--nonsense")
+        module.LiveWorker(tmp_path).start("--nonsense")
 
 
 def test_one_that_is_not_ready_in_time_is_ended(transactional_db, tmp_path, monkeypatch):
-    monkeypatch.setattr(live, "START_SECONDS", 0.01)
-    worker = live.LiveWorker(tmp_path)
+    monkeypatch.setattr(module, "START_SECONDS", 0.01)
+    worker = module.LiveWorker(tmp_path)
     with pytest.raises(RuntimeError, match="not ready"):
         worker.start()
     assert worker._process is None
@@ -141,4 +141,4 @@ def test_one_that_is_not_ready_in_time_is_ended(transactional_db, tmp_path, monk
 def test_what_cannot_be_told_to_a_worker_is_named(transactional_db, tmp_path, settings, tasks_setting):
     settings.TASKS = tasks_setting
     with pytest.raises(RuntimeError, match="built-in function print"):
-        live.LiveWorker(tmp_path).start()
+        module.LiveWorker(tmp_path).start()

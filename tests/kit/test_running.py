@@ -45,7 +45,7 @@ def test_it_is_a_decorator_too_and_ends_with_an_error():
 
 
 def test_nobody_travels_into_the_past():
-    with pytest.raises(ValueError, match="future only"), time_travel(minutes=-1):
+    with pytest.raises(ValueError, match="cannot go back by 60 s"), time_travel(minutes=-1):
         pass
 
 

@@ -6,9 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from django_pgqueue import cron, every, registry, task, timetable
+from django_pgqueue import cron, every, registry, task
 from django_pgqueue.db import clock
 from django_pgqueue.models import Job, Schedule
+from django_pgqueue.schedules import declarations
 from django_pgqueue.testing import capture_jobs, run_jobs, time_travel
 
 pytestmark = pytest.mark.django_db
@@ -26,7 +27,7 @@ def sweep(what: str = "all") -> str:
 def sweeping(monkeypatch):
     """A task that the code has run each hour, and another way at midnight."""
     monkeypatch.setattr(registry, "_tasks", {})
-    monkeypatch.setattr(timetable, "_declared", {})
+    monkeypatch.setattr(declarations, "_declared", {})
     ran.clear()
     return task(schedule=[every(hours=1), cron("@daily", args=["night"])])(sweep)
 
@@ -55,7 +56,7 @@ def test_on_a_journey_what_was_missed_is_made_up_once(sweeping):
 def test_their_jobs_are_as_those_of_an_enqueue(monkeypatch, settings):
     settings.PGQUEUE = {"TASK_MODULES": [__name__]}
     monkeypatch.setattr(registry, "_tasks", {})
-    monkeypatch.setattr(timetable, "_declared", {})
+    monkeypatch.setattr(declarations, "_declared", {})
     once = task(unique_key="k", expires=60, schedule=every(hours=1))(sweep)
     assert run_jobs(schedules=True) == 0
     waiting = once.using(run_after=timedelta(hours=5), expires=timedelta(hours=9)).enqueue()

@@ -10,14 +10,15 @@ from collections.abc import Iterator
 import pytest
 from django.test import override_settings
 
-from django_pgqueue import lifecycle, sql
-from django_pgqueue.lifecycle import ExecutionKey, Failed, Fate, Released
+from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import ExecutionKey, Failed, Released, TransitionResult
 from django_pgqueue.states import Outcome, State
-from django_pgqueue.worker import policy
+from django_pgqueue.worker.execution import retry_policy
 from tests import helpers
 from tests.model import protocol
 from tests.model.__main__ import under
 from tests.model.protocol import Act, Rules, World
+from tests.statements import STATEMENTS, replace_statement
 
 WORKER_IDS = {"A": 1, "B": 2}
 FENCE = "execution.outcome IS NULL"
@@ -100,11 +101,11 @@ class Replay:
         if act.way == Outcome.SUCCEEDED and not self.rules.atomic and self.world.effects > before.effects:
             self.engine.execute("INSERT INTO effect VALUES (%s)", [self.job_id])
 
-    def send(self, before: World, act: Act) -> Fate:
+    def send(self, before: World, act: Act) -> TransitionResult:
         slot = before.slots[slot_number(act)]
         return self.write(self.ids[slot.execution - 1], Outcome(slot.doing), before)
 
-    def write(self, execution_id: int, ending: Outcome, before: World) -> Fate:
+    def write(self, execution_id: int, ending: Outcome, before: World) -> TransitionResult:
         if ending is Outcome.SUCCEEDED:
             return lifecycle.succeed(self.engine, helpers.succeeded(self.key(execution_id)))[execution_id]
         if ending is Outcome.RELEASED:
@@ -122,25 +123,25 @@ class Replay:
         most = self.rules.max_attempts
         if ending is Outcome.CRASHED:
             held = lifecycle.Held(execution_id, 0, helpers.NOOP, "", job["attempt"], most, job["crashes"], True, 0.0)
-            delay = policy.delay_after_crash(held)
+            delay = retry_policy.delay_after_crash(held)
         else:
             delay = None if row["attempt"] >= most else 0.0
         return Failed(self.key(execution_id), ending, delay and 0.0, None, 0.0)
 
-    def commit(self, before: World, act: Act) -> Fate | None:
+    def commit(self, before: World, act: Act) -> TransitionResult | None:
         if act.way == "failed":
             return None
         with helpers.transaction(self.engine):
             self.engine.execute("INSERT INTO effect VALUES (%s)", [self.job_id])
             fate = self.write(self.ids[before.slots[slot_number(act)].execution - 1], Outcome.SUCCEEDED, before)
-            if fate is Fate.DONE:
+            if fate is TransitionResult.DONE:
                 self.engine.execute("COMMIT")
         return fate
 
     def rescue(self, before: World, act: Act) -> None:
         helpers.end_lease(self.engine)
-        done = lifecycle.rescue(self.engine, lambda held: policy.delay_after_crash(held) and 0.0, error="lost")
-        assert [moved.fate for _, moved in done] == [Fate.DONE]
+        done = lifecycle.rescue(self.engine, lambda held: retry_policy.delay_after_crash(held) and 0.0, error="lost")
+        assert [moved.fate for _, moved in done] == [TransitionResult.DONE]
 
     def cancel(self, before: World, act: Act) -> None:
         assert lifecycle.cancel(self.engine, [self.job_id]) == {self.job_id: State(self.world.state)}
@@ -210,9 +211,9 @@ def test_random_walks_do_what_the_model_says(engine, atomic):
 @pytest.mark.parametrize("fence", OTHER_FENCES)
 def test_what_the_model_says_of_a_weaker_fence_the_statements_do(engine, monkeypatch, fence):
     for name in ("SUCCEED", "FAIL", "RELEASE"):
-        text = getattr(sql, name)
+        text = STATEMENTS[name]
         assert text.count(FENCE) == 1
-        monkeypatch.setattr(sql, name, text.replace(FENCE, OTHER_FENCES[fence]))
+        replace_statement(monkeypatch, name, text.replace(FENCE, OTHER_FENCES[fence]))
     followed = 0
     for found in under(fence, most=500):
         followed += len(found.violations)
@@ -223,7 +224,8 @@ def test_what_the_model_says_of_a_weaker_fence_the_statements_do(engine, monkeyp
 
 
 def test_a_replay_would_notice(engine, monkeypatch):
-    monkeypatch.setattr(sql, "RELEASE", sql.RELEASE.replace("greatest(job.attempt - 1, 0)", "job.attempt"))
+    counted = STATEMENTS["RELEASE"].replace("greatest(job.attempt - 1, 0)", "job.attempt")
+    replace_statement(monkeypatch, "RELEASE", counted)
     replay = Replay(engine, Rules(give_backs=1))
     with pytest.raises(AssertionError):
         for name in ("claim", "give back", "send"):

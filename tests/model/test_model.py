@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_pgqueue.lifecycle import Fate
+from django_pgqueue.lifecycle import TransitionResult
 from tests.model import explore, protocol
 from tests.model.__main__ import under, violations
 from tests.model.explore import ENDING
@@ -27,7 +27,12 @@ def test_all_that_can_happen_has_happened(fenced):
     assert {name for name, _, _ in seen} == {
         *("claim", "start", "beat", "end", "give back", "send", "commit", "crash", "rescue", "cancel", "prune", "retry")
     }
-    assert {fate for _, _, fate in seen} == {Fate.DONE, Fate.DONE_BEFORE, Fate.LOST, None}
+    assert {fate for _, _, fate in seen} == {
+        TransitionResult.DONE,
+        TransitionResult.ALREADY_DONE,
+        TransitionResult.LOST,
+        None,
+    }
     assert {way for name, way, _ in seen if name == "claim"} == {"", "ahead", "reply lost"}
     assert {way for name, way, _ in seen if name == "commit"} == {"", "reply lost", "failed", "refused"}
     assert {world.state for found in fenced for world in found.came_by} == {

@@ -76,20 +76,20 @@ class Worker:
         database: dict[str, Any] | None = None,
         prefix: Sequence[str] = (),
         variables: Mapping[str, str] = MappingProxyType({}),
-        stderr: int | None = None,
+        output: int | None = None,
         **options: Any,
     ) -> None:
         """Start one: `prefix` is a program that starts it, `variables` go into its environment, options to PGQUEUE.
 
-        What it writes is in the file `log`, except where `stderr` is another descriptor.
+        What it writes is in the file `log`, except where `output` is another descriptor.
         """
         self.log = log
-        with log.open("ab") as output:
+        with log.open("ab") as file:
             self.process = subprocess.Popen(
                 [*prefix, sys.executable, "-m", "django", "runworker", *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output if stderr is None else stderr,
+                stdout=file if output is None else output,
+                stderr=file if output is None else output,
                 env=environment(database, **options) | dict(variables),
                 start_new_session=True,
             )

@@ -14,7 +14,7 @@ from tests.app import tasks
 from tests.framework import tasks as framework
 
 pytestmark = pytest.mark.process
-STOPPED = "stopped while it ran, for somebody has cancelled the job"
+STOPPED = "stopped while it ran because the job was cancelled"
 
 
 @pytest.fixture
@@ -118,13 +118,13 @@ def test_one_that_stays_is_closed_with_its_stack_and_its_slot_used_again(begin, 
     job.cancel()
     execution = wait_for_end(worker, job)
     assert (job.state, execution.outcome) == ("cancelled", "cancelled")
-    assert "did not end" in execution.error
+    assert "its code kept running" in execution.error
     assert "stay_all_the_same" in execution.error
     after = tasks.add.enqueue(1, 2)
     wait_for_end(worker, after)
     assert Job.objects.get(pk=other.pk).state == "running"
     end.touch()
-    worker.wait_until(lambda: "has ended after all; it does not count" in worker.said)
+    worker.wait_until(lambda: "has now ended; its result does not count" in worker.said)
     assert Job.objects.get(pk=job.pk).state == "cancelled"
 
 

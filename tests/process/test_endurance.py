@@ -328,7 +328,7 @@ def test_its_health_tells_that_it_lives_and_is_not_ready(case):
 
 def test_it_says_when_it_is_over(case):
     if not case.works_on:
-        case.worker.wait_until(lambda: "no more trouble" in case.worker.said)
+        case.worker.wait_until(lambda: "database outage is over" in case.worker.said)
         case.worker.wait_until(lambda: health.judge(str(case.health_file), ready=True)[0])
 
 

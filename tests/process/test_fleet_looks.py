@@ -13,7 +13,9 @@ from tests.app import tasks
 
 pytestmark = pytest.mark.process
 
-ENQUEUES = 15
+PROCESSES = 8
+ENQUEUES = 10
+LIMIT = 20
 QUIET = {"LEASE": 600.0, "RESCUE_INTERVAL": 600.0, "PRUNE_INTERVAL": 600.0, "POLL_INTERVAL": 600.0}
 """So that hardly anything but what is measured reaches the database."""
 FLUSH_SECONDS = 11.0
@@ -38,8 +40,8 @@ def enqueue_and_wait(times: int) -> None:
         wait(0.9)
 
 
-def transactions_per_enqueue(worker, processes) -> float:
-    worker.wait_until(lambda: worker.said.count("is ready") == processes, 40)
+def transactions_per_enqueue(worker) -> float:
+    worker.wait_until(lambda: worker.said.count("is ready") == PROCESSES, 40)
     enqueue_and_wait(2)
     before = transactions()
     enqueue_and_wait(ENQUEUES)
@@ -49,9 +51,9 @@ def transactions_per_enqueue(worker, processes) -> float:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("processes", "limit"), [(1, 12), (8, 20)])
-def test_enqueue_costs_an_idle_fleet_few_transactions(start, processes, limit):
-    worker = start("--processes", str(processes), "--concurrency", "2", **QUIET)
-    measured = transactions_per_enqueue(worker, processes)
-    print(f"{processes} processes: {measured:.1f} transactions for each enqueue")  # noqa: T201 -- a figure for people
-    assert measured <= limit
+def test_enqueue_costs_an_idle_fleet_few_transactions(start):
+    """The process that takes the job needs about nine."""
+    worker = start("--processes", str(PROCESSES), "--concurrency", "2", **QUIET)
+    measured = transactions_per_enqueue(worker)
+    print(f"{PROCESSES} processes: {measured:.1f} transactions for each enqueue")  # noqa: T201 -- a figure for people
+    assert measured <= LIMIT

@@ -51,7 +51,7 @@ def test_what_is_no_health_file_is_not_well(path, text):
 
 
 def test_without_a_file_there_is_no_worker(path):
-    assert health.judge(str(path)) == (False, f"no worker: there is no file {path}")
+    assert health.judge(str(path)) == (False, f"worker not running: health file {path} does not exist")
 
 
 def test_it_is_asked_without_django_s_settings_too(path):

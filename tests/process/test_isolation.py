@@ -54,7 +54,7 @@ def test_a_crash_is_charged_to_that_job_alone(start, tmp_path, how):
     executions = Execution.objects.filter(job=guilty)
     assert set(executions.values_list("outcome", flat=True)) == {"crashed"}
     if how == "segfault":
-        assert executions[0].error == "the process of its own that it ran in died (signal SIGSEGV)"
+        assert executions[0].error == "the job's isolated process died (signal SIGSEGV)"
         for execution in executions:
             assert (execution.finished_at - execution.started_at).total_seconds() < 1
     may_end.touch()
@@ -221,11 +221,11 @@ MAKE_ONE = """
 import os, signal, time
 import django
 django.setup()
-from django_pgqueue.worker.board import Board
-from django_pgqueue.worker.nursery import Nursery
+from django_pgqueue.worker.runtime.shared_memory import ProcessState
+from django_pgqueue.worker.isolation.fork_server import ForkServer
 os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
-nursery = Nursery("default", Board(1))  # kept: with it the processes end that it has made
-cell = nursery.new_cell()
+fork_server = ForkServer("default", ProcessState(1))  # kept: with it the processes end that it has made
+cell = fork_server.new_cell()
 deadline = time.monotonic() + 10
 while os.getpgid(cell.pid) != cell.pid and time.monotonic() < deadline:
     time.sleep(0.01)

@@ -77,7 +77,7 @@ def test_what_is_the_whole_process_s_is_told_and_cured_by_another_process(start,
     job.refresh_from_db()
     assert job.result[0] == str(Path.cwd())
     assert job.result[1] not in (wanderer.result, os.getpid())
-    name = "task tests.app.leftovers.wander left behind"
+    name = "task tests.app.leftovers.wander leaked"
     assert f"{name}: the working directory" in worker.said
-    assert f"{name}: the umask ('0022', now '0007'); the process is to be replaced" in worker.said
+    assert f"{name}: the umask ('0022', now '0007'); the process will be replaced" in worker.said
     assert worker.said.count("the working directory") == 1

@@ -82,4 +82,4 @@ def test_an_atomic_commit_whose_reply_is_lost_counts_once(start, server, proxy):
     assert outcomes(server) == {"succeeded": 1}
     with server.connect() as connection:
         assert scalar(connection, "SELECT count(*) FROM auth_group WHERE name = 'once'") == 1
-    worker.wait_until(lambda: "settled" in worker.said)
+    worker.wait_until(lambda: "the reply to its COMMIT was lost" in worker.said)

@@ -57,7 +57,7 @@ def test_worker_with_full_log_pipe_completes_and_reruns_nothing(start, full_pipe
     """Each of these jobs makes the engine log a line, some of them with a traceback; none logs itself."""
     jobs = [*[tasks.noop.enqueue() for _ in range(300)], *[tasks.isolated_noop.enqueue() for _ in range(3)]]
     failing = [tasks.fail.using(max_attempts=1).enqueue() for _ in range(20)]
-    worker = start("--grace", "3", stderr=full_pipe)
+    worker = start("--grace", "3", output=full_pipe)
     worker.wait_until(lambda: succeeded(*jobs), 30)
     worker.wait_until(lambda: Job.objects.filter(state="dead").count() == len(failing))
     running = tasks.wait_for_file.enqueue(str(tmp_path / "end"), started=str(tmp_path / "started"))
@@ -81,9 +81,11 @@ def test_lease_end_with_full_log_pipe_ends_process_in_time(start, full_pipe, tmp
         "isolated": lambda: tasks.sleep_uninterrupted.enqueue(60, str(started)),
     }[kind]()
     options = ["--isolation", "process"] if kind == "isolated" else []
-    worker = start("--concurrency", "1", *options, stderr=full_pipe)
+    worker = start("--concurrency", "1", *options, output=full_pipe)
     worker.wait_until(lambda: Execution.objects.filter(job=job, started_at__isnull=False).exists())
     [child] = worker.children
+    if kind == "isolated":
+        worker.wait_until(started.exists)  # the claim is written before there is a process for the job
     family = descendants(child)[1:] if kind == "isolated" else [child, *descendants(child)]
     assert family
     worker.send(signal.SIGSTOP)
@@ -95,3 +97,17 @@ def test_lease_end_with_full_log_pipe_ends_process_in_time(start, full_pipe, tmp
     assert worker.exit_code() == 0
     job.refresh_from_db()
     assert (job.state, job.crashes) == ("ready", 0)
+
+
+def test_lease_end_process_killed_without_a_stop_job_is_not_charged(start, full_pipe):
+    """The supervisor knows from shared memory why the process ended."""
+    job = tasks.hold_the_interpreter.enqueue(4)
+    worker = start("--concurrency", "1", output=full_pipe)
+    worker.wait_until(lambda: Execution.objects.filter(job=job, started_at__isnull=False).exists())
+    [child] = worker.children
+    worker.send(signal.SIGSTOP)
+    wait_until(lambda: not is_alive(child), 10)
+    worker.send(signal.SIGCONT)
+    worker.wait_until(lambda: succeeded(job), 30)
+    assert Execution.objects.filter(job=job).earliest("id").outcome == "released"
+    assert Job.objects.get(pk=job.pk).crashes == 0

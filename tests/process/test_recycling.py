@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import pytest
@@ -43,7 +45,7 @@ def test_while_slow_ones_run_on_threads_and_on_the_loop(start, tmp_path):
     worker = start("--max-jobs", "10", "--concurrency", "6", GRACE=0.2)
     worker.wait_until(lambda: all(mark.exists() for mark in started))
     tasks.record.enqueue_many([((str(path), str(number)), {}) for number in range(40)])
-    worker.wait_until(lambda: "is to be replaced" in worker.said)
+    worker.wait_until(lambda: "will be replaced" in worker.said)
     first, told_at = worker.children[0], time.monotonic()
     worker.wait_until(lambda: time.monotonic() > told_at + 1)  # five times the grace that a stop would have given
     assert Execution.objects.filter(job__in=slow, outcome=None).count() == 2
@@ -53,6 +55,29 @@ def test_while_slow_ones_run_on_threads_and_on_the_loop(start, tmp_path):
     assert sorted(map(int, path.read_text().split())) == list(range(40))
     worker.wait_until(lambda: first not in worker.children)
     assert Execution.objects.filter(job__in=slow).count() == 2
+
+
+@pytest.mark.parametrize("how", ["ends", "is killed"])
+def test_replacement_runs_at_full_width_once_its_predecessor(start, tmp_path, how):
+    """Until then both together run no more jobs than one process does."""
+    end_first, started, end_rest = tmp_path / "end first", tmp_path / "started", tmp_path / "end rest"
+    tasks.wait_for_file.using(max_attempts=1).enqueue(str(end_first), started=str(started))
+    worker = start("--max-jobs", "2", "--concurrency", "2")
+    worker.wait_until(started.exists)
+    [first] = worker.children
+    tasks.noop.enqueue()
+    worker.wait_until(lambda: len(worker.children) == 2)
+    rest = [tmp_path / "second", tmp_path / "third"]
+    for mark in rest:
+        tasks.wait_for_file.enqueue(str(end_rest), started=str(mark))
+    worker.wait_until(lambda: any(mark.exists() for mark in rest))
+    assert not all(mark.exists() for mark in rest)
+    if how == "ends":
+        end_first.touch()
+    else:
+        os.kill(first, signal.SIGKILL)
+    worker.wait_until(lambda: all(mark.exists() for mark in rest))
+    end_rest.touch()
 
 
 def test_async_ones(start, tmp_path):
@@ -104,7 +129,7 @@ def test_recycling_beside_long_jobs_is_bounded(start, tmp_path, kind):
 
     def has_seen_recycling() -> bool:
         look()
-        return bool(worker.said.count("is to be replaced: it finishes") >= processes)
+        return bool(worker.said.count("will be replaced: it finishes") >= processes)
 
     worker.wait_until(has_seen_recycling, 30)
     until = time.monotonic() + 3

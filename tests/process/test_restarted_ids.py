@@ -38,7 +38,7 @@ def test_end_of_old_job_after_ids_restart_counts_for_nobody(start, tmp_path, ids
     [execution] = Execution.objects.all()
     assert (execution.pk, execution.job_id) == (old_id, new.pk)
     old_end.touch()
-    first.wait_until(lambda: "was closed by somebody else" in first.said)
+    first.wait_until(lambda: "was closed by another process" in first.said)
     execution.refresh_from_db()
     assert execution.outcome is None
     new_end.touch()
@@ -61,7 +61,7 @@ def test_worker_after_flush_interrupts_old_jobs_keeps_new_ones(start, tmp_path):
         flush(session)
     new = tasks.wait_for_file.enqueue(str(may_end), started=str(again))
     worker.wait_until(again.exists)
-    worker.wait_until(lambda: "no longer this worker's: interrupted" in worker.said)
+    worker.wait_until(lambda: "no longer belong to this worker: interrupted" in worker.said)
     ran_from = time.monotonic()
     worker.wait_until(lambda: time.monotonic() - ran_from > 5)  # more than two leases
     may_end.touch()
@@ -85,7 +85,7 @@ def test_process_whose_running_id_recurs_runs_both_jobs(start, tmp_path):
     worker.wait_until(new_started.exists)
     assert list(Execution.objects.order_by("pk").values_list("pk", "outcome")) == [(1, "released"), (2, None)]
     may_end.touch()
-    worker.wait_until(lambda: "was closed by somebody else" in worker.said)
+    worker.wait_until(lambda: "was closed by another process" in worker.said)
     (tmp_path / "new may end").touch()
     worker.wait_until(lambda: Job.objects.filter(pk=new.pk, state="succeeded").exists())
     new.refresh_from_db()

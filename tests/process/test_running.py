@@ -119,7 +119,7 @@ def test_a_process_that_is_replaced_finishes_what_it_runs_however_long_that_take
     tasks.noop.enqueue()
     worker = start("--max-jobs", "2", "--concurrency", "2", GRACE=0.1)
     worker.wait_until(lambda: started.exists() and Job.objects.filter(state="succeeded").count() == 1)
-    worker.wait_until(lambda: "is to be replaced" in worker.said)
+    worker.wait_until(lambda: "will be replaced" in worker.said)
     first = worker.children
     waiting = tasks.noop.enqueue()
     assert worker.children == first

@@ -58,7 +58,7 @@ def test_a_worker_goes_on_with_schedules_when_the_database_is_there_again(start,
         )
         worker.wait_until(lambda seen=seen: ScheduleRun.objects.count() > seen + 1)
     engine.execute("ALTER TABLE pgqueue_schedulerun RENAME TO gone")
-    worker.wait_until(lambda: "trouble with the database" in worker.said)
+    worker.wait_until(lambda: "database outage" in worker.said)
     engine.execute("ALTER TABLE gone RENAME TO pgqueue_schedulerun")
     seen = ScheduleRun.objects.count()
     worker.wait_until(lambda: ScheduleRun.objects.count() > seen + 1)

@@ -58,18 +58,18 @@ def test_a_failure_shows_its_traceback_and_is_an_exit_code(capsys):
         run(result.id)
     assert exit_.value.code == 1
     assert "ValueError: shown" in capsys.readouterr().err
-    with pytest.raises(CommandError, match="is dead, and only a ready one can be run: --retry"):
+    with pytest.raises(CommandError, match="is dead, but only a ready job can be run: pass --retry"):
         run(result.id)
     with pytest.raises(SystemExit):
         run(result.id, "--retry")
 
 
 def test_what_is_not_there_or_somebody_elses_is_said(engine):
-    with pytest.raises(CommandError, match="no job 4711"):
+    with pytest.raises(CommandError, match="Job 4711 does not exist"):
         run(4711)
     job = tasks.noop.enqueue()
     helpers.claim_all(engine)
-    with pytest.raises(CommandError, match="is running, and only a ready one can be run: a worker has it"):
+    with pytest.raises(CommandError, match="is running, but only a ready job can be run: a worker has claimed it"):
         run(job.pk)
 
 
@@ -158,4 +158,4 @@ def test_a_worker_starts_anew_when_the_code_changes_and_charges_nobody(engine, c
         watcher.send_signal(signal.SIGTERM)
         code = watcher.wait(30)
     assert code == 0, log.read_text()
-    assert log.read_text().count("has changed: the worker starts anew") == 1
+    assert log.read_text().count("has changed: restarting the worker") == 1

@@ -90,7 +90,7 @@ def test_starved_worker_ends_after_a_lease(start, role, watcher):
     starve(watcher, role)
     job = tasks.noop.enqueue()
     starved.wait_until(lambda: child not in starved.children, 40)
-    assert "could not write how 1 jobs ended" in starved.said
+    assert "could not write the results of 1 jobs" in starved.said
     start("--concurrency", "1").wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded")
     assert Job.objects.get(pk=job.pk).crashes == 0
 

@@ -134,7 +134,7 @@ def test_job_that_ends_in_time_is_written_before_any_release(start, tmp_path):
         session.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [finished.pk])
         done.touch()
         worker.send(signal.SIGTERM)
-        worker.wait_until(lambda: "still run after the grace" in worker.said)
+        worker.wait_until(lambda: "still running after the grace" in worker.said)
         assert not Execution.objects.filter(job=stubborn, outcome="released").exists()
     assert worker.exit_code() == 0
     finished.refresh_from_db()

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 from asgiref.sync import async_to_sync
 
-from django_pgqueue import JobGone, ends
+from django_pgqueue import JobGone
 from django_pgqueue.models import Job
+from django_pgqueue.waiting import listener
 from tests.app import tasks
 from tests.test_ends import fresh, in_background, only_told, overhears, wait_until_asked
 
@@ -33,7 +34,7 @@ def knows(worker):
 
 
 def test_the_ends_of_all_kinds_of_jobs_are_told(worker, engine, only_told, overhears, tmp_path):
-    path, asked = str(tmp_path / "go"), overhears(ends.AWAITED)
+    path, asked = str(tmp_path / "go"), overhears(listener.AWAITED)
     threads = [tasks.wait_for_file.enqueue(path) for _ in range(3)]
     coroutines = [tasks.await_file.enqueue(path) for _ in range(8)]
     apart, gone = tasks.isolated_tell_and_wait.enqueue(path), tasks.wait_and_keep_nothing.enqueue(path)

@@ -1,4 +1,4 @@
-"""The roles of docs/security.md, made from its own text, on a database of their own that `queue_owner` has migrated."""
+"""The roles of docs/production/security.md, made from its text on a database that `queue_owner` has migrated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests import helpers
 from tests.process.conftest import start as start
 from tests.process.harness import DATABASE_KEYS, Worker, django
 
-DOCUMENT = Path(__file__).parents[2] / "docs/security.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/production/security.md"
 BLOCK = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROLE = re.compile(r"\bqueue_(owner|enqueuer|worker|viewer|operator|scheduler)\b")
 GROUPS = ("owner", "enqueuer", "worker", "viewer", "operator", "scheduler")

@@ -1,4 +1,4 @@
-"""The roles of docs/security.md: each can do its work, and none anything else.
+"""The roles of docs/production/security.md: each can do its work, and none anything else.
 
 The first test is exact: PostgreSQL checks privileges for an EXPLAIN as it does for the statement, so every statement of
 the package is asked about for every role. The others do the real thing.
@@ -16,9 +16,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from django_pgqueue import db, lifecycle, sql, stats
+from django_pgqueue import db, lifecycle, stats
 from django_pgqueue.models import Job
-from tests import helpers
+from tests import helpers, statements
 from tests.admin.conftest import Browser
 from tests.app import tasks
 from tests.process.harness import django
@@ -44,11 +44,8 @@ SCHEDULER = {
 }  # fmt: skip
 REPAIRS = {"REPAIR_JOBS", "REPAIR_EXECUTIONS", "REPAIR_SCHEDULES", "REPAIR_PAUSES"}
 """For the owner, who migrates."""
-STATEMENTS = {
-    name: text
-    for module in (sql, stats)
-    for name, text in vars(module).items()
-    if name.isupper() and isinstance(text, str)
+STATEMENTS = statements.STATEMENTS | {
+    name: text for name, text in vars(stats).items() if name.isupper() and isinstance(text, str)
 }
 MAY = {
     "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID"},  # what RETURNING reads
@@ -77,9 +74,7 @@ def parameters(superuser: db.EngineConnection, monkeypatch: pytest.MonkeyPatch) 
         given[statement[statement.index("pgqueue:") + 8 : statement.index(" */")].upper()] = params
         return original(on, statement, params)
 
-    modules = "application claims finishes maintenance pauses persistence abandoned scheduling unique workers"
-    for module in modules.split():
-        monkeypatch.setattr(f"django_pgqueue.lifecycle.{module}.execute", execute)
+    statements.replace_execute(monkeypatch, execute)
 
     def running(state: str) -> lifecycle.Claimed:
         helpers.make_job(superuser)
@@ -280,7 +275,7 @@ def leave_behind(superuser) -> int:
 @pytest.mark.process
 def test_the_worker_prunes_by_hand(superuser, as_role):
     with as_role("worker"):
-        assert "Removed 0" in django("pgqueue", "prune")
+        assert "Deleted 0" in django("pgqueue", "prune")
         assert "dead" in django("pgqueue", "prune", "--dry-run")
 
 

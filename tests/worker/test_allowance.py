@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from django_pgqueue import lifecycle
-from django_pgqueue.worker.allowance import Allowance
-from django_pgqueue.worker.board import Board
-from django_pgqueue.worker.hand import Full, Hand
+from django_pgqueue.worker.claiming.allowance import Allowance
+from django_pgqueue.worker.runtime.shared_memory import ProcessState
+from django_pgqueue.worker.slots.inflight import Full, InFlight
 from tests import helpers
 
 
@@ -24,42 +24,42 @@ def test_allowance_without_predecessor_is_concurrency():
 
 
 def test_allowance_grows_as_predecessor_jobs_end():
-    board = Board(8)
+    process_state = ProcessState(8)
     for slot in range(3):
-        board.started(slot, 100 + slot)
-    allowance = Allowance(4, board)
+        process_state.started(slot, 100 + slot)
+    allowance = Allowance(4, process_state)
     assert (allowance.places, allowance.may_retire) == (1, False)
-    board.ended(1)
+    process_state.ended(1)
     assert allowance.places == 2
 
 
 def test_allowance_after_predecessor_crashed_is_concurrency():
     """The slots of a process that died still show what ran there."""
-    board = Board(8)
-    board.started(0, 100)
-    allowance = Allowance(4, board)
-    board.mark_gone()
+    process_state = ProcessState(8)
+    process_state.started(0, 100)
+    allowance = Allowance(4, process_state)
+    process_state.mark_gone()
     assert (allowance.places, allowance.may_retire) == (4, True)
 
 
 def test_hand_runs_no_more_than_its_open_places():
-    hand = Hand(3, opened=1)
-    hand.add(jobs(3))
-    assert hand.start(1, 0, wait=False) is not None
-    assert hand.free_slots == 0
+    in_flight = InFlight(3, opened=1)
+    in_flight.add(jobs(3))
+    assert in_flight.start(1, 0, wait=False) is not None
+    assert in_flight.free_slots == 0
     with pytest.raises(Full):
-        hand.start(2, 1, wait=False)
-    waiting = helpers.Background(lambda: hand.start(2, 1, wait=True))
-    assert hand.open_places(2)
+        in_flight.start(2, 1, wait=False)
+    waiting = helpers.Background(lambda: in_flight.start(2, 1, wait=True))
+    assert in_flight.open_places(2)
     assert waiting.result() is not None
     with pytest.raises(Full):
-        hand.start(3, 2, wait=False)
+        in_flight.start(3, 2, wait=False)
 
 
 def test_hand_opens_no_more_than_its_capacity():
-    hand = Hand(3, opened=1)
-    assert hand.open_places(7)
-    assert hand.free_slots == 3
-    assert not hand.open_places(7)
-    assert not hand.open_places(1)
-    assert hand.free_slots == 3
+    in_flight = InFlight(3, opened=1)
+    assert in_flight.open_places(7)
+    assert in_flight.free_slots == 3
+    assert not in_flight.open_places(7)
+    assert not in_flight.open_places(1)
+    assert in_flight.free_slots == 3

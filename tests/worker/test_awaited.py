@@ -7,16 +7,17 @@ import time
 
 import pytest
 
-from django_pgqueue import db, ends, lifecycle
-from django_pgqueue.lifecycle import Fate, Moved
+from django_pgqueue import db, lifecycle
+from django_pgqueue.lifecycle import Moved, TransitionResult
 from django_pgqueue.states import State
-from django_pgqueue.worker import awaited as module
-from django_pgqueue.worker.awaited import Awaited, may_be_over
-from django_pgqueue.worker.bell import Bell
-from django_pgqueue.worker.completer import Completer
-from django_pgqueue.worker.link import Link
-from django_pgqueue.worker.maintenance import Maintenance
-from django_pgqueue.worker.report import Ending, Report
+from django_pgqueue.waiting import listener
+from django_pgqueue.worker.claiming.waker import Waker
+from django_pgqueue.worker.completion import waiters as module
+from django_pgqueue.worker.completion.completer import Completer
+from django_pgqueue.worker.completion.waiters import Waiters, may_be_over
+from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.maintenance.maintenance import Maintenance
+from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers
 
 LONG = 20.0
@@ -26,10 +27,10 @@ LONG = 20.0
 def said(new_connection, engine):
     """Returns the words that were said on `OVER` since it was last called."""
     listening = new_connection()
-    listening.execute(f"LISTEN {ends.OVER}")
+    listening.execute(f"LISTEN {listener.OVER}")
 
     def said():
-        engine.execute(f"NOTIFY {ends.OVER}, 'that is all'")
+        engine.execute(f"NOTIFY {listener.OVER}, 'that is all'")
         words = []
         for notice in listening.notifies(timeout=LONG):
             if notice.payload == "that is all":
@@ -77,20 +78,20 @@ GO_ON = {
 @pytest.mark.parametrize("end", [*ENDS, *GO_ON])
 def test_ends_are_told_of_and_what_goes_on_is_not(engine, completer, said, end):
     job_id, _ = helpers.make_jobs(engine, 2)
-    completer.awaited.hear(str(job_id))
+    completer.waiters.hear(str(job_id))
     one, other = helpers.claim_all(engine)
     if end == "wrote its end itself":
         lifecycle.succeed(engine, helpers.succeeded(one.key, other.key))
     finish(completer, *(report(claimed, **(ENDS | GO_ON)[end]) for claimed in (one, other)))
     assert said() == ([str(job_id)] if end in ENDS else [])
-    assert len(completer.awaited) == (end in GO_ON), "told of once"
+    assert len(completer.waiters) == (end in GO_ON), "told of once"
 
 
 def test_where_nobody_waits_nothing_is_sent(engine, completer, said, monkeypatch):
-    monkeypatch.delattr(ends, "tell")
+    monkeypatch.delattr(listener, "notify")
     helpers.make_jobs(engine, 3)
     finish(completer, *(report(claimed, Ending.SUCCEEDED) for claimed in helpers.claim_all(engine)))
-    completer.awaited.hear("12345")
+    completer.waiters.hear("12345")
     helpers.make_jobs(engine, 3)
     finish(completer, *(report(claimed, Ending.SUCCEEDED) for claimed in helpers.claim_all(engine)))
     assert said() == []
@@ -98,16 +99,16 @@ def test_where_nobody_waits_nothing_is_sent(engine, completer, said, monkeypatch
 
 def test_the_ends_of_a_batch_go_in_one_word_when_they_can_be_seen(engine, completer, said):
     ids = helpers.make_jobs(engine, 5)
-    completer.awaited.hear(",".join(map(str, ids[:3])))
+    completer.waiters.hear(",".join(map(str, ids[:3])))
     finish(completer, *(report(claimed, Ending.SUCCEEDED) for claimed in helpers.claim_all(engine)))
     assert {helpers.state_of(engine, job_id) for job_id in ids} == {"succeeded"}
     [word] = said()
-    assert sorted(ends.ids_in(word)) == ids[:3]
+    assert sorted(listener.ids_in(word)) == ids[:3]
 
 
 def test_an_end_that_is_locked_is_told_of_when_it_is_written(engine, second, completer, said):
     job_id = helpers.make_job(engine)
-    completer.awaited.hear(str(job_id))
+    completer.waiters.hear(str(job_id))
     completer.hand_over(report(helpers.claim_one(engine), Ending.SUCCEEDED))
     with helpers.transaction(second, "SELECT 1 FROM pgqueue_job FOR UPDATE"):
         completer.tick()
@@ -118,12 +119,12 @@ def test_an_end_that_is_locked_is_told_of_when_it_is_written(engine, second, com
 
 def test_a_word_that_cannot_be_sent_costs_no_end(engine, completer, said, monkeypatch):
     job_id = helpers.make_job(engine)
-    completer.awaited.hear(str(job_id))
+    completer.waiters.hear(str(job_id))
 
     def fail(connection, *_):
         connection.execute("SELECT 1 / 0")
 
-    monkeypatch.setattr(ends, "tell", fail)
+    monkeypatch.setattr(listener, "notify", fail)
     finish(completer, report(helpers.claim_one(engine), Ending.SUCCEEDED))
     assert helpers.state_of(engine, job_id) == "succeeded"
     assert completer.finished == 1
@@ -133,7 +134,7 @@ def test_maintenance_tells_of_what_it_ends(engine, said):
     maintenance = Maintenance(Link("default", "maintenance"))
     expired_id = helpers.make_job(engine, run_after=None, expires_at=None, expires_seconds=0.0)
     rescued_id = helpers.make_job(engine, max_attempts=1, priority=1)
-    maintenance.awaited.hear(f"{expired_id},{rescued_id}")
+    maintenance.waiters.hear(f"{expired_id},{rescued_id}")
     claimed = lifecycle.claim_one(engine, rescued_id, worker_id=1, lease_seconds=60.0)
     helpers.end_lease(engine, claimed.execution_id)
     with maintenance.link.use():
@@ -153,64 +154,70 @@ def test_what_is_not_repeated_is_forgotten_and_so_are_the_oldest_of_too_many(mon
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(module, "LIMIT", 3)
-    awaited = Awaited()
-    awaited.hear("1,2,3,4")
-    awaited.hear("3")
+    waiters = Waiters()
+    waiters.hear("1,2,3,4")
+    waiters.hear("3")
     now[0] += module.FORGET_SECONDS
-    awaited.hear("2")
-    assert list(awaited._heard_at) == [4, 3, 2]
+    waiters.hear("2")
+    assert list(waiters._heard_at) == [4, 3, 2]
     now[0] += 1
-    awaited.tell(None, [])
-    assert list(awaited._heard_at) == [2]
-    assert module.FORGET_SECONDS > 2 * ends.REPEAT_SECONDS
+    waiters.notify(None, [])
+    assert list(waiters._heard_at) == [2]
+    assert module.FORGET_SECONDS > 2 * listener.REPEAT_SECONDS
 
 
 @pytest.mark.parametrize("word", ["", "look", ",", "-1", "1.5", "٣", "9" * 7000, "DROP TABLE pgqueue_job"])
 def test_a_word_of_a_stranger_s_does_no_harm(word):
-    awaited = Awaited()
-    awaited.hear(word)
-    assert not awaited
+    waiters = Waiters()
+    waiters.hear(word)
+    assert not waiters
 
 
 def test_what_may_be_an_end():
-    assert may_be_over(Moved(Fate.DONE_BEFORE)), "the reply was lost: it has been written"
-    assert may_be_over(Moved(Fate.LOST)), "somebody else has ended it"
-    assert not may_be_over(Moved(Fate.LOCKED))
-    assert not may_be_over(Moved(Fate.DONE, State.READY))
+    assert may_be_over(Moved(TransitionResult.ALREADY_DONE)), "the reply was lost: it has been written"
+    assert may_be_over(Moved(TransitionResult.LOST)), "somebody else has ended it"
+    assert not may_be_over(Moved(TransitionResult.LOCKED))
+    assert not may_be_over(Moved(TransitionResult.DONE, State.READY))
 
 
 # ------------------------------------------------------------------ hearing
 
 
 def test_an_idle_worker_hears_and_sleeps_on(engine, new_connection):
-    bell, heard, listening = Bell(), [], new_connection()
-    bell.on_awaited = heard.append
-    for channel in (db.CHANNEL, ends.AWAITED):
+    waker, heard, listening = Waker(), [], new_connection()
+    waker.on_awaited = heard.append
+    for channel in (db.CHANNEL, listener.AWAITED):
         listening.execute(f"LISTEN {channel}")
-    bell.listen(listening)
-    bell.wait(0.0)
-    bell.words.clear()
-    sleeps = helpers.Background(lambda: bell.wait(LONG))
+    waker.listen(listening)
+    waker.wait(0.0)
+    waker.words.clear()
+    sleeps = helpers.Background(lambda: waker.wait(LONG))
     for number in range(3):
-        ends.tell(engine, ends.AWAITED, [number])
+        listener.notify(engine, listener.AWAITED, [number])
         helpers.wait_until(lambda number=number: len(heard) > number)
         assert sleeps.thread.is_alive()
     engine.execute(f"NOTIFY {db.CHANNEL}")
     assert sleeps.result() is True
-    assert (heard, bell.words) == (["0", "1", "2"], {""})
-    ends.tell(engine, ends.AWAITED, [3])
+    assert (heard, waker.words) == (["0", "1", "2"], {""})
+    listener.notify(engine, listener.AWAITED, [3])
     helpers.wait_until(lambda: select.select([listening], [], [], 0.0)[0])
-    bell.ring()
+    waker.ring()
     began = time.monotonic()
-    assert bell.wait(LONG) is False
+    assert waker.wait(LONG) is False
     assert time.monotonic() - began < LONG / 2, "a ring has ended no sleep"
     assert heard[3:] == ["3"]
-    ends.tell(engine, ends.AWAITED, [4])
-    assert bell.wait(0.05) is False
+    listener.notify(engine, listener.AWAITED, [4])
+    assert waker.wait(0.05) is False
     heard.clear()
-    bell.on_awaited = lambda word: (heard.append(word), ends.tell(engine, ends.AWAITED, [5]), time.sleep(0.01))
-    ends.tell(engine, ends.AWAITED, [5])
-    assert bell.wait(0.05) is False, "in a storm the time ends a sleep too"
+
+    def answer(word):
+        heard.append(word)
+        listener.notify(engine, listener.AWAITED, [5])
+        time.sleep(0.01)
+
+    waker.on_awaited = answer
+    listener.notify(engine, listener.AWAITED, [5])
+    assert waker.wait(0.05) is False, "in a storm the time ends a sleep too"
     assert len(heard) > 1
-    bell.take_back()
-    bell.close()
+    waker.take_back()
+    waker.close()

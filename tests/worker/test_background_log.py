@@ -11,9 +11,9 @@ import threading
 
 import pytest
 
-from django_pgqueue.worker import background_log as module
-from django_pgqueue.worker.background_log import LOGGERS, BackgroundLog
-from django_pgqueue.worker.log_process import LogProcess, encoded
+from django_pgqueue.worker.runtime import background_log as module
+from django_pgqueue.worker.runtime.background_log import LOGGERS, BackgroundLog
+from django_pgqueue.worker.supervision.log_process import LogProcess, encoded
 from tests.helpers import wait_until
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -59,7 +59,7 @@ def test_blocked_handler_blocks_no_thread_and_lines_are_counted(handler, monkeyp
     assert dropped >= 14
     handler.may_go_on.set()
     wait_until(lambda: log.flush(1.0))
-    assert f"{dropped} log lines were dropped, because the log was not read" in handler.messages
+    assert f"{dropped} log records were dropped because the log handlers did not keep up" in handler.messages
 
 
 def test_handler_that_exits_keeps_the_thread(handler):
@@ -86,8 +86,8 @@ def test_full_pipe_drops_lines_and_says_how_many(handler):
     readers: list[int] = []
 
     def fork(main, name):
-        [cell] = [one.cell_contents for one in main.__closure__ if isinstance(one.cell_contents, int)]
-        readers.append(os.dup(cell))
+        [isolated_process] = [one.cell_contents for one in main.__closure__ if isinstance(one.cell_contents, int)]
+        readers.append(os.dup(isolated_process))
         return 0
 
     process = LogProcess(fork)
@@ -99,7 +99,7 @@ def test_full_pipe_drops_lines_and_says_how_many(handler):
     logger.error("after")
     assert process._dropped == 0
     lines = os.read(readers[0], 1 << 20).decode()
-    assert "log lines were dropped" in lines
+    assert "log records were dropped" in lines
     assert "after" in lines
     process.close()
     os.close(readers[0])

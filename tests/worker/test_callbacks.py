@@ -11,10 +11,10 @@ from django.db import connection
 from django.db.backends.signals import connection_created
 
 from django_pgqueue.signals import TaskSignal
-from django_pgqueue.worker import callbacks as module
-from django_pgqueue.worker import hygiene
-from django_pgqueue.worker.callbacks import CallbackRunner
-from django_pgqueue.worker.events import IN_JOB_THREAD, IN_THIS_THREAD, Events
+from django_pgqueue.worker.completion import callbacks as module
+from django_pgqueue.worker.completion.callbacks import CallbackRunner
+from django_pgqueue.worker.completion.events import IN_JOB_THREAD, IN_THIS_THREAD, Events
+from django_pgqueue.worker.runtime import django_connections
 from tests.helpers import wait_until
 
 EVIL = [SystemExit, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, RuntimeError]
@@ -175,7 +175,7 @@ def test_event_without_room_is_dropped_and_counted(runner, signal, hanging, monk
     runner.watch()
     runner.watch()
     assert [record.getMessage() for record in caplog.records if "not sent" in record.getMessage()] == [
-        "20 signals were not sent: the receivers are too slow, 10 wait"
+        "20 signals were not sent because the receivers are too slow; 10 signals wait"
     ]
 
 
@@ -212,9 +212,9 @@ def test_quick_receivers_that_lag_ask_for_time(runner, signal, hanging, monkeypa
 @pytest.fixture
 def watched():
     """Note what happens on connections, as a worker process does from its start."""
-    connection_created.connect(hygiene._watch_connection)
+    connection_created.connect(django_connections._watch_connection)
     yield
-    connection_created.disconnect(hygiene._watch_connection)
+    connection_created.disconnect(django_connections._watch_connection)
 
 
 def test_terminated_session_fails_one_receiver_at_most(committing, engine, watched, runner, signal):

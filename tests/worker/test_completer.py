@@ -7,10 +7,10 @@ import time
 import pytest
 
 from django_pgqueue import lifecycle
-from django_pgqueue.worker import completer as module
-from django_pgqueue.worker.completer import Completer
-from django_pgqueue.worker.link import Link
-from django_pgqueue.worker.report import Ending, Report
+from django_pgqueue.worker.completion import completer as module
+from django_pgqueue.worker.completion.completer import Completer
+from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers
 
 LARGE = '"' + "x" * 65_000 + '"'

@@ -17,22 +17,22 @@ from django.conf import settings
 from django.test import override_settings
 
 from django_pgqueue.lifecycle import Claimed
-from django_pgqueue.worker import drift
-from django_pgqueue.worker.hand import Hand
+from django_pgqueue.worker.slots import leaks
+from django_pgqueue.worker.slots.inflight import InFlight
 
 
 class Jobs:
     """A hand whose jobs the test starts and ends."""
 
     def __init__(self) -> None:
-        self.hand = Hand(4)
+        self.in_flight = InFlight(4)
 
     def start(self, key: int, name: str = "shop.tasks.one") -> None:
-        self.hand.add([Claimed(key, key, name, "default", 0, datetime.now(UTC), "{}", 1, 1, 0, False, None, 0.0)])
-        assert self.hand.start(key, 0, wait=False) is not None
+        self.in_flight.add([Claimed(key, key, name, "default", 0, datetime.now(UTC), "{}", 1, 1, 0, False, None, 0.0)])
+        assert self.in_flight.start(key, 0, wait=False) is not None
 
     def end(self, key: int) -> None:
-        self.hand.end(key)
+        self.in_flight.end(key)
 
 
 @pytest.fixture
@@ -43,10 +43,12 @@ def jobs() -> Jobs:
 @pytest.fixture
 def watch(jobs, monkeypatch):
     """Begins to watch this very process; what a test changes has to be taken back by the test."""
-    monkeypatch.setattr(drift, "YOUNG_SECONDS", 0.0)
-    monkeypatch.setattr(drift, "told", drift.Told())
+    monkeypatch.setattr(leaks, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(leaks, "warn_once", leaks.WarnOnce())
     with closing(asyncio.new_event_loop()) as loop:
-        yield lambda: drift.Drift(jobs.hand, loop)  # in the test itself, for pytest changes the output before it
+        yield lambda: leaks.LeakDetector(
+            jobs.in_flight, loop
+        )  # in the test itself, for pytest changes the output before it
 
 
 @pytest.fixture
@@ -57,12 +59,12 @@ def elsewhere(tmp_path):
 
 
 def lines(caplog) -> list[str]:
-    return [record.getMessage() for record in caplog.records if "left behind" in record.getMessage()]
+    return [record.getMessage() for record in caplog.records if " leaked: " in record.getMessage()]
 
 
 def test_an_idle_process_is_not_even_looked_at(watch, elsewhere, monkeypatch):
     watching = watch()
-    monkeypatch.setattr(drift, "surroundings", lambda: pytest.fail("looked"))
+    monkeypatch.setattr(leaks, "surroundings", lambda: pytest.fail("looked"))
     assert not watching.calls_for_another_process()
 
 
@@ -82,7 +84,7 @@ def test_what_is_left_is_told_with_the_task_s_name_once(watch, jobs, elsewhere, 
     assert watching.calls_for_another_process()
     assert watching.calls_for_another_process()
     [line] = lines(caplog)
-    assert line.startswith("task shop.tasks.one left behind: the working directory")
+    assert line.startswith("task shop.tasks.one leaked: the working directory")
     assert os.getcwd() in line
 
 
@@ -113,7 +115,7 @@ def test_a_process_that_is_never_idle_is_judged_too(watch, jobs, elsewhere):
 
 def test_a_young_process_is_kept(watch, jobs, elsewhere, monkeypatch, caplog):
     watching = watch()
-    monkeypatch.setattr(drift, "YOUNG_SECONDS", 60.0)
+    monkeypatch.setattr(leaks, "YOUNG_SECONDS", 60.0)
     jobs.start(1)
     elsewhere()
     jobs.end(1)
@@ -128,7 +130,7 @@ def test_the_environment_is_told_of_by_names_and_no_reason_to_end(watch, jobs, m
     jobs.end(1)
     assert not watching.calls_for_another_process()
     [line] = lines(caplog)
-    assert "environment variables (SECRET_OF_MINE); nothing is done about it" in line
+    assert "environment variables (SECRET_OF_MINE); no action is taken" in line
 
 
 def test_settings_are_told_of_by_names(watch, jobs, caplog):
@@ -183,13 +185,13 @@ def changed_output():
 
 
 def open_many():
-    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(drift.MORE_FILES + 10)]
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(leaks.MORE_FILES + 10)]
     return lambda: [os.close(file) for file in files]
 
 
 def many_threads():
     done = threading.Event()
-    for _ in range(drift.MORE_THREADS + 10):
+    for _ in range(leaks.MORE_THREADS + 10):
         threading.Thread(target=done.wait, daemon=True).start()
     return done.set
 
@@ -225,7 +227,7 @@ def test_subtasks_left_on_the_event_loop_are_counted(watch, jobs):
         await asyncio.sleep(60)
 
     jobs.start(1)
-    left = [watching.loop.create_task(sleep()) for _ in range(drift.MORE_SUBTASKS + 1)]
+    left = [watching.loop.create_task(sleep()) for _ in range(leaks.MORE_SUBTASKS + 1)]
     jobs.end(1)
     assert watching.calls_for_another_process()
     for task in left:
@@ -234,5 +236,5 @@ def test_subtasks_left_on_the_event_loop_are_counted(watch, jobs):
 
 
 def test_what_was_told_is_known_and_a_full_memory_says_no_more():
-    told = drift.Told(words=2)
-    assert [told.is_new(text) for text in ("a", "b", "a", "c", "b")] == [True, True, False, False, False]
+    warn_once = leaks.WarnOnce(entries=2)
+    assert [warn_once.is_new(text) for text in ("a", "b", "a", "c", "b")] == [True, True, False, False, False]

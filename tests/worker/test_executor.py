@@ -16,8 +16,8 @@ from django_pgqueue import lifecycle, signals
 from django_pgqueue.db import clock
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker.executor import Attempt
-from django_pgqueue.worker.report import Ending
+from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.report import Ending
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db
@@ -170,7 +170,7 @@ def raw_job(task_name: str, arguments: str = '{"args":[],"kwargs":{}}') -> Job:
 @pytest.mark.parametrize(
     ("task_name", "arguments", "says"),
     [
-        ("os.system", '{"args":["true"],"kwargs":{}}', "knows no task"),
+        ("os.system", '{"args":["true"],"kwargs":{}}', "has no task"),
         ("tests.app.tasks.add", '{"args":[1,2,3],"kwargs":{}}', "do not fit"),
         ("tests.app.tasks.async_add", '{"args":[],"kwargs":{"z":1}}', "do not fit"),
         ("tests.app.tasks.add", "[]", "cannot be read"),

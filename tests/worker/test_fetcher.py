@@ -10,13 +10,13 @@ import pytest
 
 from django_pgqueue import db, lifecycle
 from django_pgqueue.states import Pausable
-from django_pgqueue.worker import fetcher as module
-from django_pgqueue.worker.events import IN_THIS_THREAD
-from django_pgqueue.worker.fetcher import Fetcher
-from django_pgqueue.worker.hand import Full, Hand
-from django_pgqueue.worker.lanes import Lanes
-from django_pgqueue.worker.link import Link
-from django_pgqueue.worker.rest import Rest
+from django_pgqueue.worker.claiming import fetcher as module
+from django_pgqueue.worker.claiming.fetcher import Fetcher
+from django_pgqueue.worker.claiming.lanes import Lanes
+from django_pgqueue.worker.claiming.pacing import Pacing
+from django_pgqueue.worker.completion.events import IN_THIS_THREAD
+from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.slots.inflight import Full, InFlight
 from tests import helpers
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
@@ -25,8 +25,8 @@ WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 class NoPool:
     """Slots that start nothing: a test starts and ends jobs itself."""
 
-    def __init__(self, hand):
-        self.hand = hand
+    def __init__(self, in_flight):
+        self.in_flight = in_flight
         self.submitted = deque()
 
     def submit(self, jobs):
@@ -44,10 +44,10 @@ def make_fetcher(committing):
 
     def make(*queue_names, capacity=10):
         links.append(Link("default", "fetcher"))
-        hand = Hand(capacity)
-        fetcher = Fetcher(links[-1], hand, NoPool(hand), NoCompleter(), Lanes(queue_names))
+        in_flight = InFlight(capacity)
+        fetcher = Fetcher(links[-1], in_flight, NoPool(in_flight), NoCompleter(), Lanes(queue_names))
         fetcher.claimer.worker_id = 7
-        bells.append(fetcher.bell)
+        bells.append(fetcher.waker)
         return fetcher
 
     yield make
@@ -60,8 +60,8 @@ def take(fetcher, count=None):
     taken = []
     while fetcher.pool.submitted and (count is None or len(taken) < count):
         claimed = fetcher.pool.submitted.popleft()
-        if fetcher.hand.start(claimed.execution_id, 0, wait=False):
-            fetcher.hand.end(claimed.execution_id)
+        if fetcher.in_flight.start(claimed.execution_id, 0, wait=False):
+            fetcher.in_flight.end(claimed.execution_id)
             taken.append(claimed)
     return taken
 
@@ -88,7 +88,7 @@ def test_it_claims_for_the_free_slots_at_first(engine, make_fetcher):
     helpers.make_jobs(engine, 100)
     fetcher = make_fetcher(capacity=10)
     fetcher.tick()
-    assert len(fetcher.hand.waiting) == 10
+    assert len(fetcher.in_flight.waiting) == 10
 
 
 def test_it_claims_ahead_of_fast_slots_and_not_of_slow_ones(engine, make_fetcher):
@@ -109,7 +109,7 @@ def test_what_waits_for_a_slot_longer_than_a_second_is_given_back_uncounted(engi
     helpers.make_jobs(engine, 5)
     fetcher = make_fetcher(capacity=5)
     fetcher.tick()
-    assert len(fetcher.hand.waiting) == 5
+    assert len(fetcher.in_flight.waiting) == 5
 
     def given_back():
         fetcher.tick()
@@ -140,7 +140,7 @@ def test_large_jobs_that_follow_small_ones_are_claimed_ahead_up_to_a_size(engine
         claims.append(take(fetcher))
     assert sum(len(one.arguments) for one in claims[-1]) <= lifecycle.AHEAD_BYTES < 100 * len(LARGE)
     fetcher.tick()
-    assert len(fetcher.hand.waiting) <= 10 + lifecycle.AHEAD_BYTES / len(LARGE)
+    assert len(fetcher.in_flight.waiting) <= 10 + lifecycle.AHEAD_BYTES / len(LARGE)
 
 
 def test_jobs_larger_than_what_is_claimed_ahead_still_fill_the_slots(engine):
@@ -227,16 +227,16 @@ def test_an_idle_fetcher_looks_often_at_first_and_then_sleeps_until_something_is
 
 
 def test_a_hand_starts_no_more_than_its_capacity():
-    hand = Hand(1)
+    in_flight = InFlight(1)
     jobs = [lifecycle.Claimed(n, n, "t", "q", 0, lifecycle.EPOCH, "{}", 1, 1, 0, False, None, 0.0) for n in (1, 2)]
-    hand.add(jobs)
-    assert hand.start(1, 0, wait=False) == jobs[0]
+    in_flight.add(jobs)
+    assert in_flight.start(1, 0, wait=False) == jobs[0]
     with pytest.raises(Full):
-        hand.start(2, 1, wait=False)
-    waiter = helpers.Background(lambda: hand.start(2, 1, wait=True))
-    hand.end(1)
+        in_flight.start(2, 1, wait=False)
+    waiter = helpers.Background(lambda: in_flight.start(2, 1, wait=True))
+    in_flight.end(1)
     assert waiter.result() == jobs[1]
-    assert hand.start(2, 1, wait=False) is None
+    assert in_flight.start(2, 1, wait=False) is None
 
 
 def test_no_long_sleep_before_a_claim_from_the_start(engine, make_fetcher):
@@ -279,11 +279,25 @@ def test_an_announced_job_of_a_queue_that_it_has_seen_paused_is_left_alone(engin
     helpers.make_job(engine)
     fetcher.look_soon()
     fetcher.tick()
-    assert not fetcher.hand.waiting
+    assert not fetcher.in_flight.waiting
     lifecycle.resume(engine, Pausable.QUEUE, "default")
     fetcher.lanes.look_again()
     fetcher.tick()
-    assert len(fetcher.hand.waiting) == 1
+    assert len(fetcher.in_flight.waiting) == 1
+
+
+def test_sleep_pause_and_job_announced_together_job_is_not_claimed(engine, make_fetcher, monkeypatch):
+    """The notification of the pause has the worker read the lanes before it claims the job."""
+    fetcher = make_fetcher()
+    helpers.make_job(engine)
+    drain(fetcher)
+    lifecycle.pause(engine, Pausable.QUEUE, "default")
+    helpers.make_job(engine)
+    monkeypatch.setattr(fetcher.waker, "wait", lambda seconds: True)
+    fetcher.waker.words = {db.LOOK_AGAIN}
+    fetcher._sleep(0.0)
+    fetcher.tick()
+    assert not fetcher.in_flight.waiting
 
 
 def test_a_job_that_is_due_soon_is_not_slept_over(engine, make_fetcher, monkeypatch):
@@ -302,7 +316,7 @@ def test_nothing_is_claimed_on_leases_that_are_about_to_end(engine, make_fetcher
     fetcher = make_fetcher()
     fetcher.may_claim = lambda: False
     assert fetcher.tick() == 0.1
-    assert not fetcher.hand.waiting
+    assert not fetcher.in_flight.waiting
 
 
 def test_no_job_is_blamed_for_a_sequence_that_is_behind_its_table(engine, make_fetcher):
@@ -332,7 +346,7 @@ def test_a_look_that_waited_for_a_migration_s_lock_is_not_followed_by_a_rest_of_
 
 
 def test_a_look_that_is_slow_each_time_rests_ten_times_as_long():
-    rest = Rest()
+    rest = Pacing()
     assert [rest.after(seconds) for seconds in (0.5, 0.5, 0.001, 0.5, 1.0)] == [0.0, 5.0, 0.01, 0.01, 5.0]
     assert rest.seconds == 5.0
 
@@ -340,9 +354,9 @@ def test_a_look_that_is_slow_each_time_rests_ten_times_as_long():
 def test_a_word_that_a_job_is_to_be_cancelled_is_passed_on(make_fetcher, monkeypatch):
     fetcher, heard = make_fetcher(), []
     fetcher.on_cancel_asked = lambda: heard.append("cancel")
-    monkeypatch.setattr(fetcher.bell, "wait", lambda timeout_seconds: True)
+    monkeypatch.setattr(fetcher.waker, "wait", lambda timeout_seconds: True)
     for word in ("", db.CANCEL_ASKED):
-        fetcher.bell.words = {word}
+        fetcher.waker.words = {word}
         fetcher._sleep(0.0)
     assert heard == ["cancel"]
 
@@ -353,20 +367,20 @@ def test_fetcher_after_ids_restart_holds_no_id_twice(make_fetcher, engine, monke
     monkeypatch.setattr(NoCompleter, "ids", lambda self: {2}, raising=False)
     helpers.make_jobs(engine, 3)
     fetcher.tick()
-    old = dict(fetcher.hand.waiting)
+    old = dict(fetcher.in_flight.waiting)
     assert sorted(old) == [1, 2, 3]
     for key in old:
-        fetcher.hand.start(key, 0, wait=False)
-    fetcher.hand.end(2)  # its end is being written
+        fetcher.in_flight.start(key, 0, wait=False)
+    fetcher.in_flight.end(2)  # its end is being written
     helpers.empty_tables(engine)
     helpers.make_jobs(engine, 4)
     fetcher.tick()
-    assert {key: fetcher.hand.running[key].claimed for key in (1, 3)} == {key: old[key].claimed for key in (1, 3)}
-    assert list(fetcher.hand.waiting) == [4]
-    fetcher.hand.start(4, 0, wait=False)
+    assert {key: fetcher.in_flight.running[key].claimed for key in (1, 3)} == {key: old[key].claimed for key in (1, 3)}
+    assert list(fetcher.in_flight.waiting) == [4]
+    fetcher.in_flight.start(4, 0, wait=False)
     fetcher.look_afresh()  # they are behind the cursor
     fetcher.tick()
-    new = [fetcher.hand.running[4].claimed, *(waiting.claimed for waiting in fetcher.hand.waiting.values())]
+    new = [fetcher.in_flight.running[4].claimed, *(waiting.claimed for waiting in fetcher.in_flight.waiting.values())]
     assert sorted(one.job_id for one in new) == [1, 2, 3, 4]
     assert fetcher.claims.begun == fetcher.claims.ended > 0
     assert [row["attempt"] for row in helpers.rows_of(engine, "pgqueue_job").values()] == [1] * 4

@@ -11,13 +11,14 @@ from django.db import connections
 from django.test import override_settings
 from psycopg import errors
 
-from django_pgqueue import InvalidTask, db, every, lifecycle, registry, task, timetable
+from django_pgqueue import InvalidTask, db, every, lifecycle, registry, task
 from django_pgqueue.backend.compat import task_enqueued
 from django_pgqueue.models import Hold, Job, Schedule, ScheduleRun
+from django_pgqueue.schedules import declarations
 from django_pgqueue.task import Task
-from django_pgqueue.worker.link import Link
-from django_pgqueue.worker.scheduler import Scheduler
-from django_pgqueue.worker.schedules import Schedules
+from django_pgqueue.worker.maintenance.schedule_service import Schedules
+from django_pgqueue.worker.maintenance.scheduler import Scheduler
+from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers
 from tests.app import middleware as app
 from tests.app import tasks
@@ -32,7 +33,7 @@ class Worker:
     def __init__(self, engine, monkeypatch) -> None:
         self.engine, self.monkeypatch = engine, monkeypatch
         self.scheduler = Scheduler()
-        monkeypatch.setattr(timetable, "definitions", lambda alias: {})
+        monkeypatch.setattr(declarations, "definitions", lambda alias: {})
 
     def has(self, **options: Any) -> Task[Any, Any]:
         """Give it a task of the name that `helpers` schedules, with these options."""
@@ -74,7 +75,7 @@ def test_its_jobs_expire_as_those_of_an_enqueue_do(engine, worker):
 
 
 def test_one_of_the_code_says_it_itself_also_to_a_worker_without_the_task(engine, worker):
-    seen_at, _ = lifecycle.schedules(engine)
+    seen_at, _ = lifecycle.read_schedules(engine)
     definition = helpers.definition(task_name="shop.tasks.brand_new", expires_seconds=60.0)
     lifecycle.add_schedule(engine, definition, origin="code", next_run_at=seen_at)
     worker.turn()
@@ -91,7 +92,7 @@ def test_what_jitter_could_put_off_until_it_has_expired_is_refused(monkeypatch):
 
 def test_a_definition_says_what_its_jobs_have_and_is_another_one_then():
     made = Task(func=tasks.noop.func, expires=60, unique_key=KEY)
-    plain, full = (timetable.define("a", one, every(hours=1)) for one in (tasks.noop, made))
+    plain, full = (declarations.define("a", one, every(hours=1)) for one in (tasks.noop, made))
     assert (full.expires_seconds, full.is_unique) == (60.0, True)
     digests = {one.digest for one in (plain, full, full._replace(is_unique=False), full._replace(expires_seconds=None))}
     assert len(digests) == 4
@@ -108,7 +109,7 @@ def test_a_tick_that_meets_a_job_with_the_key_is_skipped_and_the_next_one_fires(
     schedule_id = helpers.make_schedule(engine, arguments='{"args":["later"],"kwargs":{}}')
     with caplog.at_level("INFO", "django_pgqueue.worker"):
         worker.turn()
-    assert f"skipped: job {there.pk} has its key" in caplog.text
+    assert f"skipped: job {there.pk} has its unique key" in caplog.text
     assert jobs_made() == [None]
     assert Job.objects.get().arguments["args"] == ["earlier"]
     row = Schedule.objects.get()
@@ -177,14 +178,14 @@ def test_a_unique_one_is_left_to_workers_whose_code_has_its_key(engine, worker, 
     monkeypatch.delitem(registry._tasks, helpers.NOOP)
     if knows:
         worker.has()
-    seen_at, _ = lifecycle.schedules(engine)
+    seen_at, _ = lifecycle.read_schedules(engine)
     definition = helpers.definition(is_unique=True)
     schedule_id = lifecycle.add_schedule(engine, definition, origin="code", next_run_at=seen_at)
     assert schedule_id is not None
     for _ in range(3):
         worker.turn()
     assert jobs_made() == []
-    assert "the code here has no unique key" in Schedule.objects.get().problem
+    assert "this process's code has no unique key" in Schedule.objects.get().problem
     worker.has(unique_key=KEY)
     Scheduler().turn(engine)
     assert len(jobs_made()) == 1
@@ -206,7 +207,7 @@ def test_one_of_the_admin_goes_without_a_key_when_its_task_has_none_any_more(eng
 def test_one_of_the_admin_whose_task_is_gone_and_had_a_key_is_shown(engine, worker):
     helpers.make_schedule(engine, task_name="shop.tasks.gone", is_unique=True)
     worker.turn()
-    assert Schedule.objects.get().problem.endswith("the code here has no unique key for shop.tasks.gone")
+    assert Schedule.objects.get().problem.endswith("this process's code has no unique key for shop.tasks.gone")
 
 
 # ------------------------------------------------------------------ what the project's own code does

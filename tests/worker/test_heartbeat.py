@@ -9,11 +9,11 @@ import psycopg
 import pytest
 
 from django_pgqueue import lifecycle
-from django_pgqueue.worker import heartbeat
-from django_pgqueue.worker.claim_counter import ClaimCounter
-from django_pgqueue.worker.hand import Hand, Running, Waiting
-from django_pgqueue.worker.heartbeat import Watch
-from django_pgqueue.worker.link import Link
+from django_pgqueue.worker.claiming import lease_monitor
+from django_pgqueue.worker.claiming.claim_counter import ClaimCounter
+from django_pgqueue.worker.claiming.lease_monitor import LeaseMonitor
+from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.slots.inflight import InFlight, Running, Waiting
 from tests import helpers
 
 
@@ -21,9 +21,11 @@ from tests import helpers
 def watch():
     """One that holds something, hears notifications, and compares nothing for a while."""
     link = SimpleNamespace(use=lambda: contextlib.nullcontext())
-    hand = Hand(1)
-    hand.running[1] = Running(SimpleNamespace(), 0.0, 0)
-    own = Watch(link, hand, SimpleNamespace(ids=set), SimpleNamespace(ask_to_cancel=set), None, 1, ClaimCounter())
+    in_flight = InFlight(1)
+    in_flight.running[1] = Running(SimpleNamespace(), 0.0, 0)
+    own = LeaseMonitor(
+        link, in_flight, SimpleNamespace(ids=set), SimpleNamespace(ask_to_cancel=set), None, 1, ClaimCounter()
+    )
     own.hears, own._compare_at = True, float("inf")
     return own
 
@@ -51,14 +53,14 @@ def test_a_look_that_failed_or_found_what_is_not_here_yet_is_done_again(watch, m
 
 def test_what_waits_for_a_slot_is_given_back_at_once(watch, monkeypatch):
     claimed, given = SimpleNamespace(execution_id=2), []
-    watch.hand.waiting[2] = Waiting(claimed, 0.0)
+    watch.in_flight.waiting[2] = Waiting(claimed, 0.0)
     watch.pool.ask_to_cancel = set
     monkeypatch.setattr(lifecycle, "cancel_requests", lambda *args, **options: [(1, 2)])
-    monkeypatch.setattr(heartbeat, "give_back", lambda connection, held, events: given.extend(held))
+    monkeypatch.setattr(lease_monitor, "give_back", lambda connection, held, events: given.extend(held))
     watch.look_for_requests()
     watch.tick()
     assert given == [claimed]
-    assert not watch.hand.waiting
+    assert not watch.in_flight.waiting
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -105,7 +107,7 @@ def real_watch(committing):
     link = Link("default", "heartbeat")
     interrupted: list[set[int]] = []
     pool = SimpleNamespace(interrupt=interrupted.append, interrupted=interrupted)
-    yield Watch(link, Hand(9), SimpleNamespace(ids=set), pool, None, 1, ClaimCounter())
+    yield LeaseMonitor(link, InFlight(9), SimpleNamespace(ids=set), pool, None, 1, ClaimCounter())
     link.close()
 
 
@@ -121,7 +123,7 @@ def test_watch_releases_nothing_of_claim_under_way(engine, real_watch):
         for _ in range(5):
             real_watch._compare()
         assert open_ids(engine) == [claimed.execution_id]
-        real_watch.hand.add([claimed])
+        real_watch.in_flight.add([claimed])
     real_watch._compare()
     real_watch._compare()
     assert open_ids(engine) == [claimed.execution_id]
@@ -155,8 +157,8 @@ def test_watch_after_ids_restart_interrupts_the_old_execution(engine, real_watch
     """Another execution of this worker has its id now: the job that runs here is lost all the same."""
     helpers.make_job(engine)
     old = helpers.claim_one(engine)
-    real_watch.hand.add([old])
-    real_watch.hand.start(old.execution_id, 0, wait=False)
+    real_watch.in_flight.add([old])
+    real_watch.in_flight.start(old.execution_id, 0, wait=False)
     real_watch._compare()
     assert real_watch.pool.interrupted == []
     helpers.empty_tables(engine)
@@ -172,7 +174,7 @@ def test_watch_releases_nothing_of_claim_that_ends_during_a_look(engine, real_wa
     class EndsJustNow(ClaimCounter):
         @property
         def begun(self):
-            real_watch.hand.add([claimed])
+            real_watch.in_flight.add([claimed])
             self.ended = 1
             return 1
 

@@ -14,8 +14,8 @@ from django.db import connections
 from django_pgqueue import db
 from django_pgqueue.conf import get_settings
 from django_pgqueue.models import Job
-from django_pgqueue.worker import hygiene
-from django_pgqueue.worker.hygiene import changes_the_session, notice_lost_servers
+from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.django_connections import changes_the_session, notice_lost_servers
 from tests.app import tasks
 from tests.helpers import scalar, wait_until
 
@@ -103,18 +103,18 @@ def test_a_server_lost_after_a_jobs_last_statement_is_no_error_of_the_cleaning(n
     connection = connections["default"]
     connection.ensure_connection()
     monkeypatch.setattr(connection, "execute_wrappers", [])
-    monkeypatch.setattr(hygiene._here, "watched", [hygiene.Watched(connection)])
+    monkeypatch.setattr(django_connections._here, "watched", [django_connections.Watched(connection)])
     pid, other = connection.connection.info.backend_pid, new_connection()
     scalar(other, "SELECT pg_terminate_backend(%s)", [pid])
     wait_until(lambda: not other.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).rowcount)
-    hygiene.after_job()
+    django_connections.after_job()
     assert connection.connection is None
 
 
 def test_clean_context_has_nothing_of_its_thread():
     held: ContextVar[dict[str, str] | None] = ContextVar("held", default=None)
     held.set({"user": "of another job"})
-    context = hygiene.clean_context()
+    context = django_connections.clean_context()
     assert context.run(held.get) is None
     cache = context.run(lambda: caches["default"])
     assert context.copy().run(lambda: caches["default"]) is cache, "connected once for all jobs of a thread"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from django_pgqueue.worker import interruption
+from django_pgqueue.worker.slots import interruption
 from tests.helpers import wait_until
 
 PROGRAM = Path(__file__).with_name("interruptions.py")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from django_pgqueue import db, lifecycle
 from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.states import Pausable
-from django_pgqueue.worker import lanes as module
-from django_pgqueue.worker.lanes import Lanes
+from django_pgqueue.worker.claiming import lanes as module
+from django_pgqueue.worker.claiming.lanes import Lanes
 from tests import helpers
 from tests.concurrency.test_cursor import buffers
 from tests.worker.test_fetcher import drain, make_fetcher, take
@@ -183,7 +183,7 @@ def test_claim_cut_by_its_size_exhausts_no_lane(engine, make_fetcher):
         claim = lifecycle.claim
         patch.setattr(lifecycle, "claim", lambda *args, **options: claim(*args, ahead_bytes=1, **options))
         fetcher.tick()
-    assert len(fetcher.hand.waiting) == 4
+    assert len(fetcher.in_flight.waiting) == 4
     assert seen == [False]
 
 

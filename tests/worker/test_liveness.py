@@ -10,22 +10,24 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue.worker import bounded, health, policy
-from django_pgqueue.worker.board import Board
-from django_pgqueue.worker.bounded import call_in_time
-from django_pgqueue.worker.callbacks import CallbackRunner, CallbackThread
-from django_pgqueue.worker.completer import Completer
-from django_pgqueue.worker.describe import message
-from django_pgqueue.worker.executor import Attempt
-from django_pgqueue.worker.health import HealthFile
-from django_pgqueue.worker.leases import Process
-from django_pgqueue.worker.link import Link
-from django_pgqueue.worker.liveness import Liveness
-from django_pgqueue.worker.loop_slots import LoopSlots
-from django_pgqueue.worker.notes import Notes
-from django_pgqueue.worker.report import Ending, Report
-from django_pgqueue.worker.service import Service
-from django_pgqueue.worker.thread_slot import ThreadSlot
+from django_pgqueue.worker.completion.callbacks import CallbackRunner, CallbackThread
+from django_pgqueue.worker.completion.completer import Completer
+from django_pgqueue.worker.completion.progress_writer import Notes
+from django_pgqueue.worker.execution import retry_policy
+from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.error_text import message
+from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.runtime import time_limit
+from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.service import Service
+from django_pgqueue.worker.runtime.shared_memory import ProcessState
+from django_pgqueue.worker.runtime.time_limit import call_in_time
+from django_pgqueue.worker.slots.event_loop import LoopSlots
+from django_pgqueue.worker.slots.thread_slot import ThreadSlot
+from django_pgqueue.worker.supervision import health_file
+from django_pgqueue.worker.supervision.health_file import HealthFile
+from django_pgqueue.worker.supervision.heartbeat import ChildProcess
+from django_pgqueue.worker.supervision.liveness import Liveness
 from tests import helpers
 from tests.app import hostile
 from tests.helpers import wait_until
@@ -89,10 +91,10 @@ class NoPool:
 
 
 @pytest.fixture
-def board():
-    board = Board(1)
-    board.hold_until(time.monotonic() + 60.0)
-    return board
+def process_state():
+    process_state = ProcessState(1)
+    process_state.hold_until(time.monotonic() + 60.0)
+    return process_state
 
 
 @pytest.fixture
@@ -102,16 +104,16 @@ def completer():
     return completer
 
 
-def watch_over(board, completer, *services):
-    return Liveness(services, completer, CallbackRunner(), NoPool(), board)
+def watch_over(process_state, completer, *services):
+    return Liveness(services, completer, CallbackRunner(), NoPool(), process_state)
 
 
-def test_service_stuck_in_one_round_is_found(board, completer):
+def test_service_stuck_in_one_round_is_found(process_state, completer):
     service = Hanging()
     service.start()
     try:
         assert service.entered.wait(10)
-        watcher = watch_over(board, completer, service)
+        watcher = watch_over(process_state, completer, service)
         assert watcher.problem() is None
         service._busy_since -= 61.0
         assert "pgqueue-hanging has been in one round for 61 s" in watcher.problem()
@@ -122,15 +124,15 @@ def test_service_stuck_in_one_round_is_found(board, completer):
         service.stop()
 
 
-def test_service_that_sleeps_is_not_stuck(board, completer):
+def test_service_that_sleeps_is_not_stuck(process_state, completer):
     service = Hanging()
     service.release.set()
     service.start()
     wait_until(lambda: service.entered.is_set() and service.busy_seconds == 0.0)
-    assert watch_over(board, completer, service).problem() is None
+    assert watch_over(process_state, completer, service).problem() is None
     service.stop()
     service.join(5.0)
-    assert watch_over(board, completer, service).problem() is None, "it was told to stop"
+    assert watch_over(process_state, completer, service).problem() is None, "it was told to stop"
 
 
 def report(finished_ago: float) -> Report:
@@ -163,34 +165,34 @@ def test_completer_in_a_flood_is_not_behind(completer):
     assert not completer.is_behind
 
 
-def test_stuck_completions_end_the_process_after_a_lease(board, completer, monkeypatch):
-    watcher = watch_over(board, completer)
+def test_stuck_completions_end_the_process_after_a_lease(process_state, completer, monkeypatch):
+    watcher = watch_over(process_state, completer)
     completer.pending.append(report(finished_ago=5.0))
     completer._answered_at -= 100.0
     assert watcher.problem() is None
     watcher._stuck_since -= 59.0
     assert watcher.problem() is None
     watcher._stuck_since -= 2.0
-    assert "could not write how 1 jobs ended" in watcher.problem()
+    assert "could not write the results of 1 jobs" in watcher.problem()
     completer._answered()
     assert watcher.problem() is None
     assert watcher._stuck_since is None
 
 
-def test_stuck_completions_of_an_outage_wait(board, completer):
+def test_stuck_completions_of_an_outage_wait(process_state, completer):
     """The leases are not extended either: what waits is written when the database is back."""
-    watcher = watch_over(board, completer)
+    watcher = watch_over(process_state, completer)
     completer.pending.append(report(finished_ago=5.0))
     completer._answered_at -= 100.0
     watcher.problem()
-    board.hold_until(time.monotonic() + 20.0)
+    process_state.hold_until(time.monotonic() + 20.0)
     watcher._stuck_since -= 1000.0
     assert watcher.problem() is None
     assert watcher._stuck_since is None
 
 
-def test_check_comes_once_a_second(board, completer, monkeypatch):
-    watcher = watch_over(board, completer)
+def test_check_comes_once_a_second(process_state, completer, monkeypatch):
+    watcher = watch_over(process_state, completer)
     assert not watcher.check()
     watcher._checked_at -= 1.1
     assert watcher.check()
@@ -206,11 +208,11 @@ def test_check_comes_once_a_second(board, completer, monkeypatch):
 )
 def test_health_status_says_that_completions_are_stuck(behind_seconds, beat_ago, status, monkeypatch):
     """Not while nobody has had an answer since: then the database is away."""
-    monkeypatch.setattr(health, "trouble", SimpleNamespace(since=0.0))
-    process = Process(Board(1), 1, 0)
+    monkeypatch.setattr(health_file, "outage_log", SimpleNamespace(since=0.0))
+    process = ChildProcess(ProcessState(1), 1, 0)
     now = time.monotonic()
-    process.board.hold_until(now - beat_ago + 60.0)
-    process.pulse.completions_behind(None if behind_seconds is None else now - behind_seconds)
+    process.state.hold_until(now - beat_ago + 60.0)
+    process.health_memory.completions_behind(None if behind_seconds is None else now - behind_seconds)
     report = HealthFile(None, {1: process}, lambda: False).report()
     assert report["status"] == status
     [about] = report["processes"]
@@ -246,7 +248,7 @@ def with_backoff(monkeypatch):
     def change(backoff):
         task = copy.copy(hostile.raise_hostile)
         object.__setattr__(task, "backoff", backoff)
-        monkeypatch.setattr(policy.registry, "get", lambda name: task)
+        monkeypatch.setattr(retry_policy.registry, "get", lambda name: task)
 
     return change
 
@@ -257,8 +259,8 @@ def test_hostile_backoff_is_replaced_by_the_default(committing, engine, with_bac
     helpers.make_job(engine, task_name=hostile.raise_hostile.name)
     claimed = helpers.claim_one(engine)
     for delay_seconds in (
-        policy.delay_after_failure(claimed, RuntimeError()),
-        policy.delay_after_crash(policy.as_held(claimed)._replace(crashes=1)),
+        retry_policy.delay_after_failure(claimed, RuntimeError()),
+        retry_policy.delay_after_crash(retry_policy.as_held(claimed)._replace(crashes=1)),
     ):
         assert type(delay_seconds) is float
         assert 30.0 <= delay_seconds <= 39.0
@@ -267,14 +269,14 @@ def test_hostile_backoff_is_replaced_by_the_default(committing, engine, with_bac
 @pytest.mark.timeout(30)
 def test_hanging_backoff_is_given_up_in_time(committing, engine, with_backoff, monkeypatch):
     with_backoff(hostile.hangs)
-    monkeypatch.setattr(policy, "BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr(retry_policy, "BACKOFF_SECONDS", 0.05)
     helpers.make_job(engine, task_name=hostile.raise_hostile.name)
-    held = policy.as_held(helpers.claim_one(engine))._replace(crashes=1)
+    held = retry_policy.as_held(helpers.claim_one(engine))._replace(crashes=1)
     before = threading.active_count()
     for _ in range(10):
-        assert 30.0 <= policy.delay_after_crash(held) <= 39.0
-    assert threading.active_count() <= before + bounded.HANGING_LIMIT
-    bounded._hanging.clear()
+        assert 30.0 <= retry_policy.delay_after_crash(held) <= 39.0
+    assert threading.active_count() <= before + time_limit.HANGING_LIMIT
+    time_limit._hanging.clear()
 
 
 def test_call_in_time_returns_and_raises_what_the_function_does():

@@ -40,7 +40,9 @@ def test_headlines_of_failures_name_the_exception(records):
     job = tasks.fail.enqueue()
     run_jobs()
     said = [record.getMessage() for record in records.records if record.job_id == job.pk and record.levelno > 20]
-    assert said[0].startswith(f"job {job.pk} (tests.app.tasks.fail) failed at attempt 1 with RuntimeError; again in ")
+    assert said[0].startswith(
+        f"job {job.pk} (tests.app.tasks.fail) failed at attempt 1 with RuntimeError; retrying in "
+    )
     assert said[1] == f"job {job.pk} (tests.app.tasks.fail) is dead after attempt 2: RuntimeError: as asked"
 
 

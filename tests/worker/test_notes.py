@@ -9,14 +9,14 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db import EngineConnection
-from django_pgqueue.lifecycle import ExecutionKey, Fate
+from django_pgqueue.lifecycle import ExecutionKey, TransitionResult
 from django_pgqueue.progress import Progress
-from django_pgqueue.worker import notes as module
-from django_pgqueue.worker.completer import LOCKED_PAUSE_SECONDS, Completer
-from django_pgqueue.worker.link import Link
-from django_pgqueue.worker.notes import Notes, Teller
-from django_pgqueue.worker.report import Ending, Report
-from django_pgqueue.worker.trouble import Trouble
+from django_pgqueue.worker.completion import progress_writer as module
+from django_pgqueue.worker.completion.completer import LOCKED_PAUSE_SECONDS, Completer
+from django_pgqueue.worker.completion.progress_writer import Notes, ProgressSender
+from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.outages import OutageLog
 from tests import helpers
 
 KEY = ExecutionKey(7, 0.0)
@@ -109,7 +109,7 @@ def test_what_is_told_between_the_two_looks_of_who_goes_to_sleep_is_seen():
 
     woken = []
     notes = Notes(lambda: woken.append(1))
-    notes._is_told = True
+    notes._is_announced = True
     notes._unwritten = Unwritten()
     notes.note(KEY, Progress(1))
     assert notes.due_in_seconds == 0
@@ -147,7 +147,7 @@ def test_what_is_told_while_it_is_written_is_not_lost(engine, claimed, monkeypat
 
     def slow(connection, noted):
         notes.note(claimed.key, Progress(2))
-        return original(connection, noted) | {claimed.execution_id: Fate.LOCKED}
+        return original(connection, noted) | {claimed.execution_id: TransitionResult.LOCKED}
 
     notes.note(claimed.key, Progress(1))
     with monkeypatch.context() as patched:
@@ -175,7 +175,7 @@ def test_an_end_is_written_also_where_progress_may_not_be(engine, completer, cla
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(lifecycle, "note_progress", refuse)
-        patched.setattr(module, "trouble", Trouble())
+        patched.setattr(module, "outage_log", OutageLog())
         completer.notes.note(claimed.key, Progress(1))
         completer.hand_over(succeeded(claimed))
         completer.tick()
@@ -212,7 +212,7 @@ def test_it_waits_for_a_table_that_is_locked(engine, claimed, monkeypatch):
 
 def test_a_loop_that_tells_of_each_step_sends_few_messages_and_the_last_with_its_end():
     sent = []
-    teller = Teller(sent.append)
+    teller = ProgressSender(sent.append)
     for step in range(1000):
         teller.note(KEY, Progress(step, 999))
     assert sent[0] == {"execution_id": 7, "progress": [0, 999, ""]}
@@ -224,4 +224,4 @@ def test_nobody_to_tell_is_no_failure_of_the_task():
     def gone(message):
         raise BrokenPipeError
 
-    Teller(gone).note(KEY, Progress(1))
+    ProgressSender(gone).note(KEY, Progress(1))

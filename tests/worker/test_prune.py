@@ -16,11 +16,11 @@ from django_pgqueue.db import clock
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker import maintenance as module
-from django_pgqueue.worker.link import Link
-from django_pgqueue.worker.maintenance import Duty, Maintenance
-from django_pgqueue.worker.pruner import Pruner, kinds
-from django_pgqueue.worker.pulse import Pulse
+from django_pgqueue.worker.maintenance import maintenance as module
+from django_pgqueue.worker.maintenance.maintenance import Duty, Maintenance
+from django_pgqueue.worker.maintenance.pruner import Pruner, kinds
+from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from tests import helpers
 from tests.app import tasks
 
@@ -78,7 +78,7 @@ def test_the_command_says_what_it_would_remove_and_then_does(finished):
     assert left(finished) == set(finished)
     out = StringIO()
     call_command("pgqueue", "prune", stdout=out)
-    assert "Removed 3 finished jobs." in out.getvalue()
+    assert "Deleted 3 finished jobs." in out.getvalue()
 
 
 @pytest.fixture
@@ -265,19 +265,19 @@ def test_a_slow_duty_rests_ten_times_as_long_unless_it_failed_or_has_more_to_do(
 def test_holds_that_are_over_are_forgotten_all_of_them(maintenance, engine):
     helpers.enqueue_for_period(engine, *map(str, range(2500)), period_seconds=0.001)
     helpers.enqueue_for_period(engine, "held")
-    records = duty_of(maintenance, "records")
-    records.due_at = 0.0
-    while records.due_at < time.monotonic() + 60:  # it goes on while there are more
-        records.due_at = 0.0
+    holds = duty_of(maintenance, "holds")
+    holds.due_at = 0.0
+    while holds.due_at < time.monotonic() + 60:  # it goes on while there are more
+        holds.due_at = 0.0
         maintenance.tick()
     assert helpers.scalar(engine, "SELECT string_agg(unique_key, '') FROM pgqueue_hold") == "held"
 
 
 def test_a_look_for_lost_workers_that_was_answered_has_an_age(maintenance, monkeypatch):
-    monkeypatch.setattr(module, "pulse", Pulse())
+    monkeypatch.setattr(module, "health_memory", HealthMemory())
     rescue = duty_of(maintenance, "rescue").function
     rescue()
-    assert set(module.pulse.ages_seconds.values()) == {None}, "too soon after a connect"
+    assert set(module.health_memory.ages_seconds.values()) == {None}, "too soon after a connect"
     maintenance.link.connected_at -= 3600.0
     rescue()
-    assert 0 <= module.pulse.ages_seconds["rescue"] < 60
+    assert 0 <= module.health_memory.ages_seconds["rescue"] < 60

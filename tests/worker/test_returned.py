@@ -12,9 +12,9 @@ from django_pgqueue import signals
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker.executor import Attempt
-from django_pgqueue.worker.notes import Notes
-from django_pgqueue.worker.report import Ending, Report
+from django_pgqueue.worker.completion.progress_writer import Notes
+from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.report import Ending, Report
 from tests import helpers
 from tests.app import tasks
 
@@ -35,7 +35,7 @@ def test_result_not_json_job_is_dead_after_one_run(kind, task):
     assert (job.state, job.attempt, len(tasks.ran)) == ("dead", 1, 1)
     execution = Execution.objects.get(job=job)
     assert execution.exception_class == "django_pgqueue.exceptions.ResultNotStored"
-    assert execution.error.startswith("the task succeeded, but its result cannot be kept: the return value")
+    assert execution.error.startswith("the task succeeded, but its result cannot be stored: the return value")
     assert not Group.objects.exists(), "an atomic task is rolled back"
 
 
@@ -47,7 +47,7 @@ def test_task_returns_unrun_work_job_is_dead(kind):
     job.refresh_from_db()
     assert (job.state, job.attempt) == ("dead", 1)
     error = Execution.objects.get(job=job).error
-    assert "which nothing runs" in error
+    assert "which is never run" in error
     assert ("async def" in error) is (kind in ("coroutine", "future"))
 
 

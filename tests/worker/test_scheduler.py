@@ -11,14 +11,16 @@ import psycopg
 import pytest
 from django.test import override_settings
 
-from django_pgqueue import db, lifecycle, registry, signals, timetable
+from django_pgqueue import db, lifecycle, registry, signals
 from django_pgqueue.models import Job, Schedule, ScheduleRun
-from django_pgqueue.worker import scheduler, schedules
-from django_pgqueue.worker.link import Link
-from django_pgqueue.worker.scheduler import Scheduler
-from django_pgqueue.worker.schedules import Schedules
+from django_pgqueue.schedules import declarations
+from django_pgqueue.worker.maintenance import schedule_service, scheduler
+from django_pgqueue.worker.maintenance.schedule_service import Schedules
+from django_pgqueue.worker.maintenance.scheduler import Scheduler
+from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers
 from tests.app import tasks
+from tests.statements import replace_execute
 
 DAY = timedelta(days=1)
 START = datetime(2030, 5, 6, 8, 59, 30, tzinfo=UTC)
@@ -59,7 +61,7 @@ def release(engine, monkeypatch):
         one = Scheduler()
 
         def turn() -> float | None:
-            monkeypatch.setattr(timetable, "definitions", lambda alias: {each.name: each for each in definitions})
+            monkeypatch.setattr(declarations, "definitions", lambda alias: {each.name: each for each in definitions})
             return one.turn(on)
 
         turn.scheduler = one  # type: ignore[attr-defined]  # for a look inside
@@ -548,6 +550,28 @@ def test_one_whose_job_the_database_refuses_stops_no_other(clock, engine, releas
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
+@pytest.mark.parametrize("sqlstate", ["P0001", "42501"])
+def test_trigger_refuses_one_schedule_others_are_vouched_for_and_removed(clock, engine, release, sqlstate, caplog):
+    """Each worker says once a minute which schedules its code has; one that no code has is removed after a week."""
+    ours = [DAILY._replace(name=name) for name in "abc"]
+    first = release(*ours)
+    first()
+    refused = "OLD.name = 'b' AND NEW.vouched_at <> OLD.vouched_at"
+    clock.set(START + timedelta(minutes=2))
+    with helpers.users_trigger(engine, refused, sqlstate, table="pgqueue_schedule"):
+        first()
+    assert [row(name).vouched_at > START + timedelta(minutes=1) for name in "abc"] == [True, False, True]
+    assert f"the vouch for schedule {row('b').id} was refused" in caplog.text
+    without = release()
+    clock.set(START + 8 * DAY)
+    with helpers.users_trigger(engine, "OLD.name = 'b'", sqlstate, table="pgqueue_schedule", event="DELETE"):
+        without()
+        clock.monotonic_seconds += 4000
+        without()
+    assert [one.name for one in Schedule.objects.all()] == ["b"]
+    assert f"the removal of schedule {row('b').id} was refused" in caplog.text
+
+
 def test_a_definition_that_cannot_be_written_stops_no_other(clock, release, caplog):
     release(DAILY._replace(name="bad", queue_name="x" * 101), DAILY._replace(name="worse", time_zone="?"), DAILY)()
     assert [one.name for one in Schedule.objects.all()] == ["daily"]
@@ -563,14 +587,11 @@ def service(committing):
 
 
 def test_where_there_is_no_schedule_it_costs_a_statement_a_minute_and_no_connection(service, monkeypatch):
-    monkeypatch.setattr(timetable, "definitions", lambda alias: {})
+    monkeypatch.setattr(declarations, "definitions", lambda alias: {})
     ran = []
     execute = db.execute
-    for module in ("scheduling", "persistence"):
-        monkeypatch.setattr(
-            f"django_pgqueue.lifecycle.{module}.execute", lambda *given: ran.append(given[1]) or execute(*given)
-        )
-    assert service.tick() == schedules.NONE_INTERVAL_SECONDS
+    replace_execute(monkeypatch, lambda *given: ran.append(given[1]) or execute(*given))
+    assert service.tick() == schedule_service.NONE_INTERVAL_SECONDS
     assert len(ran) == 1
     assert service.link._connection is None
 
@@ -588,13 +609,13 @@ def test_a_role_that_may_not_is_told_once_and_tried_again(service, monkeypatch, 
 
     monkeypatch.setattr(service.scheduler, "turn", refuse)
     with caplog.at_level("INFO", "django_pgqueue.worker"):
-        assert [service.tick(), service.tick()] == [schedules.NONE_INTERVAL_SECONDS] * 2
+        assert [service.tick(), service.tick()] == [schedule_service.NONE_INTERVAL_SECONDS] * 2
     assert len(caplog.records) == 1
 
 
 def test_an_error_of_the_database_ends_a_turn_and_not_the_service(service, engine, monkeypatch):
     helpers.make_schedule(engine)
-    monkeypatch.setattr("django_pgqueue.worker.service.ERROR_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("django_pgqueue.worker.runtime.service.ERROR_PAUSE_SECONDS", 0.01)
     engine.execute("ALTER TABLE pgqueue_schedule RENAME TO gone")
     try:
         service.start()
@@ -613,7 +634,7 @@ def test_after_an_error_a_silence_is_counted_anew(service, engine, monkeypatch):
     def fail(connection):
         raise psycopg.OperationalError("the server is away")
 
-    seen_at, _ = lifecycle.schedules(engine)
+    seen_at, _ = lifecycle.read_schedules(engine)
     lifecycle.add_schedule(engine, DAILY, origin="code", next_run_at=seen_at + DAY)
     service.tick()
     assert service.scheduler._silence
@@ -626,7 +647,7 @@ def test_after_an_error_a_silence_is_counted_anew(service, engine, monkeypatch):
 def test_a_statement_without_an_answer_is_given_up_and_the_next_turn_fires(service, engine, second, monkeypatch):
     """Somebody has locked the whole table; nothing waits for that longer than its time."""
     helpers.make_schedule(engine)
-    monkeypatch.setattr("django_pgqueue.worker.service.ERROR_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("django_pgqueue.worker.runtime.service.ERROR_PAUSE_SECONDS", 0.01)
     service.link.statement_timeout_seconds = 0.2
     with helpers.transaction(second, "LOCK TABLE pgqueue_schedule IN ACCESS EXCLUSIVE MODE"):
         service.start()

@@ -8,11 +8,11 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.states import Pausable
-from django_pgqueue.worker import fetcher as module
-from django_pgqueue.worker import follow_up
-from django_pgqueue.worker.follow_up import FollowUp
-from django_pgqueue.worker.lanes import Lanes
-from django_pgqueue.worker.shared_looks import UNDER_WAY_SECONDS, SharedLooks
+from django_pgqueue.worker.claiming import fetcher as module
+from django_pgqueue.worker.claiming import next_scan
+from django_pgqueue.worker.claiming.lanes import Lanes
+from django_pgqueue.worker.claiming.next_scan import NextScan
+from django_pgqueue.worker.claiming.shared_scans import UNDER_WAY_SECONDS, SharedScans
 from tests import helpers
 from tests.worker.test_fetcher import drain, make_fetcher, take
 
@@ -23,8 +23,8 @@ NEVER = float("inf")
 
 def siblings(count):
     """The same memory, as each process of a supervisor has it."""
-    first = SharedLooks(count)
-    others = [SharedLooks(count) for _ in range(count - 1)]
+    first = SharedScans(count)
+    others = [SharedScans(count) for _ in range(count - 1)]
     for place, other in enumerate(others, start=1):
         other._memory, other.place = first._memory, place
     return [first, *others]
@@ -181,12 +181,12 @@ def test_ring_without_news_ends_no_idle_pause(make_pair, count_looks):
 
 def test_follow_up_looks_however_fast_notifications_come():
     lanes = Lanes([], siblings(2)[1])
-    one, began = FollowUp(lanes), time.monotonic()
+    one, began = NextScan(lanes), time.monotonic()
     helpers.wait_until(lambda: one.hold_back(time.monotonic(), announced=True) is None, 5.0)
-    assert time.monotonic() - began > follow_up.HELD_BACK_SECONDS
+    assert time.monotonic() - began > next_scan.HELD_BACK_SECONDS
 
 
 def test_follow_up_alone_keeps_its_pauses(make_fetcher):
-    one = FollowUp(Lanes([]))
+    one = NextScan(Lanes([]))
     assert [one.after(seconds) for seconds in module.IDLE_PAUSES_SECONDS] == list(module.IDLE_PAUSES_SECONDS)
     assert one.take_moment() is None

@@ -17,14 +17,15 @@ import pytest
 
 from django_pgqueue.exceptions import LeaseLost, TaskTimeout
 from django_pgqueue.lifecycle import Claimed
-from django_pgqueue.worker import cancelling, letters, nursery, pool
-from django_pgqueue.worker.board import Board
-from django_pgqueue.worker.cell import KEPT, Cell
-from django_pgqueue.worker.executor import Attempt
-from django_pgqueue.worker.hand import Hand
-from django_pgqueue.worker.isolated import IsolatedAttempt
+from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.isolation import fork_server, wire
+from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
+from django_pgqueue.worker.isolation.isolated_process import KEPT, IsolatedProcess
 from django_pgqueue.worker.options import Options
-from django_pgqueue.worker.thread_slot import ThreadSlot
+from django_pgqueue.worker.runtime.shared_memory import ProcessState
+from django_pgqueue.worker.slots import pool, query_cancel
+from django_pgqueue.worker.slots.inflight import InFlight
+from django_pgqueue.worker.slots.thread_slot import ThreadSlot
 
 
 class Throwing:
@@ -61,7 +62,7 @@ def test_who_is_asked_before_its_process_has_the_job_hears_of_it(is_new):
     """While the process is forked, or between two jobs of one."""
     ours, theirs = socket.socketpair()
     pipes = [os.pipe(), os.pipe()]
-    cell = Cell(0, ours, pipes[0][0], pipes[1][0])
+    isolated_process = IsolatedProcess(0, ours, pipes[0][0], pipes[1][0])
     claimed = Claimed(
         1,
         1,
@@ -83,23 +84,25 @@ def test_who_is_asked_before_its_process_has_the_job_hears_of_it(is_new):
 
     def be_the_process() -> None:
         with contextlib.suppress(TimeoutError):
-            heard.extend(letters.receive(theirs) for _ in range(2))
-        theirs.sendall(letters.packed(answer))
+            heard.extend(wire.receive(theirs) for _ in range(2))
+        theirs.sendall(wire.packed(answer))
 
     def new_cell() -> Any:
         attempt.ask_to_cancel()
-        return cell
+        return isolated_process
 
-    slot = SimpleNamespace(cell=None, pool=SimpleNamespace(nursery=SimpleNamespace(new_cell=new_cell), notes=None))
+    slot = SimpleNamespace(
+        isolated_process=None, pool=SimpleNamespace(fork_server=SimpleNamespace(new_cell=new_cell), notes=None)
+    )
     slot.pool.options = SimpleNamespace(max_rss_mb=None)
     attempt: Any = IsolatedAttempt(claimed, slot)
     if not is_new:
-        slot.cell = cell
+        slot.isolated_process = isolated_process
         attempt.ask_to_cancel()
     theirs.settimeout(2)
     threading.Thread(target=be_the_process, daemon=True).start()
     attempt.run()
-    cell.close()
+    isolated_process.close()
     theirs.close()
     for _, end in pipes:
         os.close(end)
@@ -112,19 +115,19 @@ def test_cancelling_waits_for_no_server(monkeypatch):
     raw = psycopg.Connection.__new__(psycopg.Connection)
     monkeypatch.setattr(psycopg.Connection, "__del__", lambda self: None)
     monkeypatch.setattr(raw, "cancel_safe", lambda timeout: may_end.wait(10), raising=False)
-    monkeypatch.setattr(cancelling, "_is_busy", lambda raw: True)
-    monkeypatch.setitem(cancelling._connections, 7, [SimpleNamespace(connection=raw)])
+    monkeypatch.setattr(query_cancel, "_is_busy", lambda raw: True)
+    monkeypatch.setitem(query_cancel._connections, 7, [SimpleNamespace(connection=raw)])
     started_at = time.monotonic()
-    cancelling.cancel_queries(7)
+    query_cancel.cancel_queries(7)
     assert time.monotonic() - started_at < 5
     may_end.set()
 
 
 def test_a_slot_is_used_again_only_when_its_last_job_is_forgotten(monkeypatch):
     """Else the next job's words on the board are wiped out, and nobody knows that it runs."""
-    board, reports = Board(4), []
-    hand = Hand(2)
-    own = pool.Pool(Options(database="default", concurrency=2), hand, board, None, reports.append)
+    process_state, reports = ProcessState(4), []
+    in_flight = InFlight(2)
+    own = pool.Pool(Options(database="default", concurrency=2), in_flight, process_state, None, reports.append)
     claimed = Claimed(
         1,
         1,
@@ -140,27 +143,27 @@ def test_a_slot_is_used_again_only_when_its_last_job_is_forgotten(monkeypatch):
         unknown_seconds=None,
         claimed_ms=0.0,
     )
-    hand.add([claimed])
-    hand.start(1, 0, wait=False)
+    in_flight.add([claimed])
+    in_flight.start(1, 0, wait=False)
     own.threads[0].attempt = Attempt(claimed, "default", own.notes)
 
     def next_job(slot: int) -> None:
-        board.started(slot, 2)
+        process_state.started(slot, 2)
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(own, "_replace_thread", next_job)
     with pytest.raises(RuntimeError, match="new thread"):
         own.give_up(1)
     assert [report.claimed.execution_id for report in reports] == [1]
-    assert board.running() == [2]
+    assert process_state.running() == [2]
     own.loop.loop.close()
 
 
 @pytest.fixture
-def idle_nursery(monkeypatch) -> Iterator[nursery.Nursery]:
+def idle_nursery(monkeypatch) -> Iterator[fork_server.ForkServer]:
     """One whose process never answers."""
-    monkeypatch.setattr(nursery, "ANSWER_SECONDS", 0.05)
-    own = nursery.Nursery.__new__(nursery.Nursery)
+    monkeypatch.setattr(fork_server, "ANSWER_SECONDS", 0.05)
+    own = fork_server.ForkServer.__new__(fork_server.ForkServer)
     own.is_gone, own._lock = False, threading.Lock()
     own._socket, theirs = socket.socketpair()
     with own._socket, theirs:

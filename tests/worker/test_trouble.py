@@ -8,8 +8,8 @@ import time
 import psycopg
 import pytest
 
-from django_pgqueue.worker import trouble as module
-from django_pgqueue.worker.trouble import Trouble
+from django_pgqueue.worker.runtime import outages as module
+from django_pgqueue.worker.runtime.outages import OutageLog
 
 AWAY = psycopg.OperationalError("connection failed:\n\tno such host")
 
@@ -30,58 +30,58 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def trouble(clock) -> Trouble:
-    return Trouble()
+def outage_log(clock) -> OutageLog:
+    return OutageLog()
 
 
 def said(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
-def test_the_first_error_is_told_at_once_in_a_line_and_repeats_are_rare(trouble, clock, caplog):
+def test_the_first_error_is_told_at_once_in_a_line_and_repeats_are_rare(outage_log, clock, caplog):
     for _ in range(3000):  # five minutes
-        trouble.report("fetcher", AWAY)
+        outage_log.report("fetcher", AWAY)
         clock.now += 0.1
     assert said(caplog)[0].endswith("fetcher: connection failed: no such host")
     assert len(said(caplog)) == 7  # at 0, 2, 10, 60, 120, 180 and 240 s
     assert "after 10 s" in said(caplog)[2]
 
 
-def test_its_end_is_told_once_with_how_long_it_lasted(trouble, clock, caplog):
-    trouble.report("fetcher", AWAY)
+def test_its_end_is_told_once_with_how_long_it_lasted(outage_log, clock, caplog):
+    outage_log.report("fetcher", AWAY)
     clock.now += 3
-    trouble.report("completer", AWAY)
+    outage_log.report("completer", AWAY)
     clock.now += 1
-    trouble.succeeded()
+    outage_log.succeeded()
     clock.now += 6
-    trouble.succeeded()
-    trouble.settle()
-    assert trouble.since
+    outage_log.succeeded()
+    outage_log.settle()
+    assert outage_log.since
     clock.now += 1
-    trouble.settle()
-    trouble.settle()
-    assert [line for line in said(caplog) if "no more" in line] == [
-        "no more trouble with the database: it lasted 4.0 s",
+    outage_log.settle()
+    outage_log.settle()
+    assert [line for line in said(caplog) if "is over" in line] == [
+        "database outage is over: it lasted 4.0 s",
     ]
-    assert not trouble.since
+    assert not outage_log.since
 
 
-def test_it_is_not_over_before_something_has_succeeded(trouble, clock, caplog):
-    trouble.succeeded()
-    trouble.report("fetcher", AWAY)
+def test_it_is_not_over_before_something_has_succeeded(outage_log, clock, caplog):
+    outage_log.succeeded()
+    outage_log.report("fetcher", AWAY)
     clock.now += 3600
-    trouble.settle()
-    assert trouble.since
+    outage_log.settle()
+    assert outage_log.since
     assert len(said(caplog)) == 1
 
 
-def test_after_its_end_the_next_trouble_is_told_at_once(trouble, clock, caplog):
+def test_after_its_end_the_next_trouble_is_told_at_once(outage_log, clock, caplog):
     for _ in range(2):
-        trouble.report("fetcher", AWAY)
+        outage_log.report("fetcher", AWAY)
         clock.now += 1
-        trouble.succeeded()
+        outage_log.succeeded()
         clock.now += 8
-        trouble.settle()
+        outage_log.settle()
         clock.now += 1
     assert len(said(caplog)) == 4
 
@@ -89,7 +89,7 @@ def test_after_its_end_the_next_trouble_is_told_at_once(trouble, clock, caplog):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of 3.12, for the runner has threads
 def test_of_several_processes_one_may_speak_in_a_second():
     """A real race: all of them ask at once, each many times."""
-    shared = Trouble()
+    shared = OutageLog()
     reader, writer = os.pipe()
     begin_at = time.monotonic() + 0.2
     children = []

@@ -8,13 +8,13 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 
-from django_pgqueue.worker import unwritten as module
-from django_pgqueue.worker.board import Board
-from django_pgqueue.worker.completer import Completer
-from django_pgqueue.worker.leases import Process
-from django_pgqueue.worker.link import Link
-from django_pgqueue.worker.report import Ending, Report
-from django_pgqueue.worker.settlement import settle
+from django_pgqueue.worker.completion import unwritten as module
+from django_pgqueue.worker.completion.completer import Completer
+from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.shared_memory import ProcessState
+from django_pgqueue.worker.supervision.heartbeat import ChildProcess
+from django_pgqueue.worker.supervision.settlement import settle
 from tests import helpers
 
 REFUSALS = ("P0001", "54000", "42501", "XX000", "42P01", "0A000", "55000")
@@ -98,7 +98,7 @@ def test_completer_refused_end_is_tried_with_growing_pauses(engine, completer, c
             pauses.append(round(one.due_at - time.monotonic()))
             one.due_at = time.monotonic()
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert len([record for record in caplog.records if "in no form" in record.message]) == 1
+    assert len([record for record in caplog.records if "in every form" in record.message]) == 1
 
 
 def test_completer_refused_retry_still_counts_the_attempt(engine, completer):
@@ -203,8 +203,8 @@ def test_settle_unwritten_end_counts_the_attempt(engine, refused):
     """Otherwise a job whose end cannot be written would run again with each new process."""
     helpers.make_jobs(engine, 2)
     ended, other = helpers.claim_all(engine)
-    process = Process(Board(2), pid=1, orders=0, worker_id=1, expected_to_end=True)
-    process.board.set_unwritten([ended.execution_id])
+    process = ChildProcess(ProcessState(2), pid=1, orders=0, worker_id=1, expected_to_end=True)
+    process.state.set_unwritten([ended.execution_id])
     link = Link("default", "supervisor")
     try:
         with helpers.users_trigger(engine, f"{refused} AND NEW.id = {ended.job_id}"):

@@ -1,4 +1,4 @@
-"""`manage.py pgqueue worker|run|pause|…`: the package's own command, which no other app's can hide."""
+"""`manage.py pgqueue worker|run|pause|…`: all subcommands under one name that no other app's command can hide."""
 
 from __future__ import annotations
 
@@ -9,70 +9,72 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from django_pgqueue import db, health
-from django_pgqueue.management import controlling
+from django_pgqueue.management import queue_commands
 from django_pgqueue.management.standard_streams import open_missing_streams
-from django_pgqueue.worker.pruner import Pruner
-from django_pgqueue.worker.single import run_one
+from django_pgqueue.worker.foreground_run import run_one
+from django_pgqueue.worker.maintenance.pruner import Pruner
 
 from . import runworker
 
 
 class Command(BaseCommand):
-    """Everything a person does with the queue from a shell."""
+    """Operate the queue from a shell."""
 
-    help = "Run and tend the job queue."
+    help = "Run workers, and operate the job queue."
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Make sure that there are standard streams."""
+        """Open missing standard streams before anything is printed."""
         open_missing_streams()
         super().__init__(*args, **options)
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the subcommands."""
-        names = "|".join(["worker", "run", *controlling.HELP, "prune", "health"])
+        names = "|".join(["worker", "run", *queue_commands.HELP, "prune", "health"])
         subcommands = parser.add_subparsers(dest="subcommand", metavar=names, required=True)
-        worker = subcommands.add_parser("worker", help="run jobs: the same as `runworker`")
+        worker = subcommands.add_parser("worker", help="run a worker, like `runworker`")
         runworker.add_arguments(worker)
-        run = subcommands.add_parser("run", help="run one ready job here, in the foreground, due or not")
-        run.add_argument("job_id", type=int)
-        run.add_argument("--database", help="alias of the database with the job")
-        run.add_argument("--retry", action="store_true", help="make a finished job ready first")
-        controlling.add_arguments(subcommands)
-        prune = subcommands.add_parser("prune", help="remove finished jobs that are past their retention")
-        prune.add_argument("--database", help="alias of the database with the jobs")
-        prune.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
-        health_of = subcommands.add_parser("health", help="ask a worker's health file whether it is alive, or ready")
-        health.add_arguments(health_of)
+        run = subcommands.add_parser("run", help="run one ready job in this process, due or not")
+        run.add_argument("job_id", type=int, help="number of the job")
+        run.add_argument("--database", help="database alias of the job")
+        run.add_argument("--retry", action="store_true", help="make a finished job ready before running it")
+        queue_commands.add_arguments(subcommands)
+        prune = subcommands.add_parser("prune", help="delete finished jobs whose retention has ended")
+        prune.add_argument("--database", help="database alias of the jobs")
+        prune.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
+        check = subcommands.add_parser("health", help="check from its health file whether a worker is alive or ready")
+        health.add_arguments(check)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the subcommand."""
         if options["subcommand"] == "worker":
-            runworker.end(runworker.run(options, self.stdout))
+            runworker.exit_worker(runworker.run(options, self.stdout))
         if options["subcommand"] == "health":
-            self._tell_health(options)
+            self._report_health(options)
             return
         if options["subcommand"] == "run":
             self._run(options["database"] or runworker.default_alias(), options["job_id"], retry=options["retry"])
             return
         _check_alias(options["database"] or runworker.default_alias())
-        if options["subcommand"] in controlling.HELP:
-            controlling.run(options, self.stdout)
+        if options["subcommand"] in queue_commands.HELP:
+            queue_commands.run(options, self.stdout)
             return
         self._prune(options["database"] or runworker.default_alias(), dry_run=options["dry_run"])
 
     def _run(self, alias: str, job_id: int, *, retry: bool) -> None:
-        from django_pgqueue.models import Job  # after the apps are loaded
+        from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
 
         _check_alias(alias)
         job = Job.objects.using(alias).filter(pk=job_id).first()
         if job is None:
-            raise CommandError(f"There is no job {job_id} in the database {alias!r}.")
+            raise CommandError(
+                f"Job {job_id} does not exist in the database {alias!r}. Pass --database to look in another one."
+            )
         if retry and job.finished_at is not None:
             job.retry(using=alias)
         report = run_one(alias, job_id)
         if report is None:
-            hint = "--retry makes it ready first" if job.finished_at is not None else "a worker has it"
-            raise CommandError(f"Job {job_id} is {job.state}, and only a ready one can be run: {hint}.")
+            reason = "pass --retry to make it ready first" if job.finished_at is not None else "a worker has claimed it"
+            raise CommandError(f"Job {job_id} is {job.state}, but only a ready job can be run: {reason}.")
         job.refresh_from_db()
         if report.traceback:
             self.stderr.write(report.traceback)
@@ -82,10 +84,10 @@ class Command(BaseCommand):
         if report.is_failure:
             sys.exit(1)
 
-    def _tell_health(self, told: dict[str, Any]) -> None:
-        is_well, words = health.judge(told["path"], max_age_seconds=told["max_age"], ready=told["ready"])
-        self.stdout.write(words)
-        if not is_well:
+    def _report_health(self, options: dict[str, Any]) -> None:
+        is_healthy, summary = health.judge(options["path"], max_age_seconds=options["max_age"], ready=options["ready"])
+        self.stdout.write(summary)
+        if not is_healthy:
             sys.exit(1)
 
     def _prune(self, alias: str, *, dry_run: bool) -> None:
@@ -95,12 +97,12 @@ class Command(BaseCommand):
                 for (task_name, state), count in Pruner().count(connection).items():
                     self.stdout.write(f"{count:>10,}  {state:<10} {task_name or 'all other tasks'}")
             else:
-                removed = Pruner().prune(connection)
-                self.stdout.write(f"Removed {removed:,} finished jobs.")
+                deleted = Pruner().prune(connection)
+                self.stdout.write(f"Deleted {deleted:,} finished jobs.")
         finally:
             connection.close()
 
 
 def _check_alias(alias: str) -> None:
     if alias not in connections:
-        raise CommandError(f"DATABASES has no alias {alias!r}: it has {', '.join(connections)}.")
+        raise CommandError(f"DATABASES has no alias {alias!r}: pass --database with one of {', '.join(connections)}.")

@@ -1,1 +1,1 @@
-"""What the `demo` command is made of: feeding, watching, adding up, checking."""
+"""The parts of the `demo` command: enqueue jobs, show progress, compute totals, and check the results."""

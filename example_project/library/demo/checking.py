@@ -1,4 +1,7 @@
-"""Compares what the jobs stored with the files themselves, counted here in another way than the jobs did."""
+"""Compare what the jobs stored with the files themselves, counted in another way than the jobs do.
+
+Called by the command `check_documents`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from example_project.library.models import Document
 from .feeding import DELAY_SECONDS, own_jobs
 
 VECTOR_EACH: Final = 40
-"""Of the documents, one in so many has its vector made again: that is the dear part."""
+"""The vector of one document in this many is computed again, because that is the expensive part."""
 VECTOR: Final = """
     SELECT vector = setweight(to_tsvector('english', title), 'A') || to_tsvector('english', %s)
     FROM library_document
@@ -27,7 +30,7 @@ Counts = tuple[int, int]
 
 
 class Check:
-    """One check of everything: `problems` is empty if all is right, the counters say what was looked at."""
+    """A check of all documents and jobs. `problems` is empty if all are correct; the counters say what was checked."""
 
     def __init__(self) -> None:
         self.documents = 0
@@ -37,20 +40,22 @@ class Check:
         self._sums: dict[str, tuple[int, int, int]] = {}
 
     def run(self) -> Check:
-        """Look at every document's file, then at every job's executions."""
-        ended = own_jobs().filter(task_name=tasks.index_document.name).order_by("pk")
-        states = {arguments["args"][0]: state for arguments, state in ended.values_list("arguments", "state")}
+        """Check the file of every document, then the executions of every job."""
+        indexing = own_jobs().filter(task_name=tasks.index_document.name).order_by("pk")
+        states = {arguments["args"][0]: state for arguments, state in indexing.values_list("arguments", "state")}
         for document in Document.objects.defer("vector").order_by("pk").iterator():
-            self._look_at(document, states.get(document.pk))
+            self._check_document(document, states.get(document.pk))
         outcomes = outcomes_by_job()
         for job in own_jobs().iterator():
             self.jobs += 1
-            self.problems += [f"job {job.pk}: {wrong}" for wrong in self._wrong_with(job, outcomes.get(job.pk, []))]
+            self.problems += [
+                f"job {job.pk}: {problem}" for problem in self._problems_of(job, outcomes.get(job.pk, []))
+            ]
         return self
 
     # ---------------------------------------------------------------- documents
 
-    def _look_at(self, document: Document, state: str | None) -> None:
+    def _check_document(self, document: Document, state: str | None) -> None:
         counts = count_directly(document.path)
         expected = State.DEAD if counts is None else State.SUCCEEDED
         if state != expected:
@@ -63,39 +68,39 @@ class Check:
             count, all_lines, all_words = self._sums.get(document.kind, (0, 0, 0))
             self._sums[document.kind] = (count + 1, all_lines + lines, all_words + words)
             if self.documents % VECTOR_EACH == 0:
-                self._make_vector_again(document)
+                self._check_vector(document)
         self.documents += 1
 
-    def _make_vector_again(self, document: Document) -> None:
+    def _check_vector(self, document: Document) -> None:
         with open(document.path, encoding="utf-8", newline="") as file, connection.cursor() as cursor:
             cursor.execute(VECTOR, [file.read(tasks.MOST_CHARACTERS), document.pk])
-            same = cursor.fetchone() == (True,)
+            is_same = cursor.fetchone() == (True,)
         self.vectors += 1
-        if not same:
-            self.problems.append(f"{document.path}: its full-text vector is not that of the file")
+        if not is_same:
+            self.problems.append(f"{document.path}: its full-text vector differs from that of the file")
 
     # ---------------------------------------------------------------- jobs
 
-    def _wrong_with(self, job: Job, outcomes: list[str]) -> Iterator[str]:
-        """Yield what a job's executions, times and result should not be."""
+    def _problems_of(self, job: Job, outcomes: list[str]) -> Iterator[str]:
+        """Yield each problem with a job's executions, times or result."""
         arguments = job.arguments["args"]
         failures = arguments[1] if job.task_name == tasks.announce_document.name else 0
         last = Outcome.FAILED if job.state == State.DEAD else Outcome.SUCCEEDED
         if not are_as_expected(outcomes, failures, last):
             yield f"its attempts ended {', '.join(outcomes)}"
         if job.task_name == tasks.most_used_words.name and wait_seconds(job) < DELAY_SECONDS:
-            yield f"it was to run {DELAY_SECONDS} s later, and ran after {wait_seconds(job)}"
-        if job.task_name == tasks.summarise_kind.name and self._answer(arguments[0]) != job.result:
-            yield f"its sum is {job.result}, not {self._answer(arguments[0])}"
+            yield f"its delay is {DELAY_SECONDS} s, but it ran after {wait_seconds(job)} s"
+        if job.task_name == tasks.summarise_kind.name and self._expected_sum(arguments[0]) != job.result:
+            yield f"its sum is {job.result}, not {self._expected_sum(arguments[0])}"
 
-    def _answer(self, kind: str) -> dict[str, int]:
+    def _expected_sum(self, kind: str) -> dict[str, int]:
         return dict(zip(("documents", "lines", "words"), self._sums.get(kind, (0, 0, 0)), strict=True))
 
 
 def are_as_expected(outcomes: list[str], failures: int, last: Outcome) -> bool:
-    """Say whether so many attempts failed and then the last one ended as it must, once.
+    """Return whether exactly the wanted attempts failed, and the last attempt has the wanted outcome.
 
-    A worker that somebody killed meanwhile is no fault of the task: that attempt counts, and another follows.
+    Crashes in between are allowed: if a worker is killed, the attempt counts, and another one follows.
     """
     earlier = outcomes[:-1]
     return (
@@ -107,7 +112,7 @@ def are_as_expected(outcomes: list[str], failures: int, last: Outcome) -> bool:
 
 
 def count_directly(path: str) -> Counts | None:
-    """Return a file's lines and words, line by line; None if it is no text."""
+    """Count the lines and words of a file line by line. Return None if it is not text."""
     lines = words = 0
     try:
         with open(path, encoding="utf-8", newline="\n") as file:
@@ -122,22 +127,22 @@ def count_directly(path: str) -> Counts | None:
 
 
 def digest(path: str) -> str:
-    """Return a file's SHA-256."""
+    """Return the SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def outcomes_by_job() -> dict[int, list[str]]:
-    """Return how each job's counted attempts ended, in order; those given back are not counted."""
+    """Return the outcomes of each job's attempts in order, without releases and snoozes, which do not count."""
     found: dict[int, list[str]] = {}
-    given_back = [Outcome.SNOOZED, Outcome.RELEASED]
-    executions = Execution.objects.filter(job__in=own_jobs()).exclude(outcome__in=given_back).order_by("pk")
+    uncounted = [Outcome.SNOOZED, Outcome.RELEASED]
+    executions = Execution.objects.filter(job__in=own_jobs()).exclude(outcome__in=uncounted).order_by("pk")
     for job_id, outcome in executions.values_list("job_id", "outcome"):
         found.setdefault(job_id, []).append(str(outcome))
     return found
 
 
 def wait_seconds(job: Job) -> float:
-    """Return how long after its enqueueing a job was claimed."""
+    """Return the seconds from a job's enqueue to its first claim."""
     claimed: Any = Execution.objects.filter(job=job).order_by("pk").values_list("claimed_at", flat=True)[0]
     return float((claimed - job.enqueued_at).total_seconds())

@@ -1,4 +1,4 @@
-"""The processes that the demo starts: a worker and the admin's web server, each with a log."""
+"""The processes that the demo starts: a worker and a web server for the admin, each with a log file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Final
 import example_project
 
 MANAGE: Final = Path(example_project.__file__).with_name("manage.py")
-PATIENCE_SECONDS: Final = 20.0
+STOP_SECONDS: Final = 20.0
 LOG_LINES: Final = 20
 
 
 class Child:
-    """A management command as a process of its own.
+    """A management command that runs in a process and a session of its own.
 
-    In a session of its own too: a terminal's Ctrl-C goes to the demo alone, which then stops its children in order.
+    Because of the session, Ctrl-C in a terminal signals only the demo, which then stops its children in order.
     """
 
     def __init__(self, name: str, *arguments: str, **environment: str) -> None:
@@ -40,46 +40,46 @@ class Child:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process is gone."""
+        """Whether the process has exited."""
         return self.process.poll() is not None
 
     def stop(self) -> bool:
-        """Ask the process to end, or see that it does; say whether it went of its own accord."""
+        """Stop the process by SIGTERM, or by SIGKILL after 20 s. Return whether it exited cleanly."""
         with suppress(ProcessLookupError):
             self.process.terminate()
         try:
-            code = self.process.wait(PATIENCE_SECONDS)
+            code = self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             return False
         return code in (0, -signal.SIGTERM)
 
-    def last_words(self) -> str:
-        """Return the end of the process's log."""
+    def log_tail(self) -> str:
+        """Return the path and the last lines of the process's log."""
         lines = Path(self.log_path).read_text(errors="replace").splitlines()
         return "\n".join([f"{self.log_path}:", *lines[-LOG_LINES:]])
 
     def forget(self) -> None:
-        """Remove the log."""
+        """Delete the log."""
         Path(self.log_path).unlink(missing_ok=True)
 
 
 def start_worker() -> Child:
-    """Start a worker as in production: two processes, no DEBUG, which keeps a list of all queries in memory."""
+    """Start a worker as in production: two processes, and no DEBUG, which would keep all queries in memory."""
     arguments = ["--processes", "2", "--concurrency", "4", "--grace", "5"]
     return Child("worker", "runworker", *arguments, DEBUG="false")
 
 
 def start_admin(port: int) -> Child:
-    """Start Django's own web server."""
+    """Start Django's development server, which serves the admin."""
     return Child("admin", "runserver", "--noreload", f"127.0.0.1:{port}", DEBUG="true")
 
 
 def free_port(wanted: int) -> int:
-    """Return the port wanted, or if somebody has it one that nobody has."""
+    """Return the wanted port, or another free port if it is in use."""
     for port in (wanted, 0):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)) as probe:
             number: int = probe.getsockname()[1]
             return number
-    raise OSError("127.0.0.1 has no free port")
+    raise OSError("No free port on 127.0.0.1.")

@@ -1,4 +1,4 @@
-"""What the demo gives the queue to do, and how it takes the last run's away."""
+"""Enqueue the jobs of the demo, and delete those of the previous run. Called by the command `demo`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from example_project.library.importing import import_folder
 from example_project.library.models import Document
 
 USER_NAME: Final = "admin"
-PASSWORD: Final = "admin"  # noqa: S105 -- the demo's, and said aloud
+PASSWORD: Final = "admin"  # noqa: S105 -- the demo prints it
 ANNOUNCED_EACH: Final = 25
+"""One document in this many is announced."""
 FAILING_ATTEMPTS: Final = (0, 1, 2, 3)
 EXPORT_SECONDS: Final = 2.5
 DELAY_SECONDS: Final = 4.0
@@ -24,12 +25,12 @@ LOCK_ID: Final = 0x646F6373
 
 
 def own_jobs() -> JobQuerySet:
-    """Return the jobs of the library's tasks, and no others."""
+    """Return the jobs of the library's tasks."""
     return Job.objects.filter(task_name__startswith=f"{tasks.__name__}.")
 
 
 def lock() -> bool:
-    """Keep other demos off this database until the connection closes; False if one is there already."""
+    """Lock the database against other demos until the connection closes. Return False if another one has the lock."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK_ID])
         row = cursor.fetchone()
@@ -38,19 +39,19 @@ def lock() -> bool:
 
 @transaction.atomic
 def clear() -> None:
-    """Remove the documents and jobs of the last run."""
+    """Delete the documents and the jobs of the previous run."""
     own_jobs().delete()
     Document.objects.all().delete()
 
 
 def log_in() -> str:
-    """Make the administrator if there is none, and return name and password to show."""
+    """Create the administrator if it does not exist. Return the name and the password as text to print."""
     user = User.objects.filter(username=USER_NAME).first() or User.objects.create_superuser(USER_NAME, "", PASSWORD)
-    return f"{USER_NAME} / {PASSWORD}" if user.check_password(PASSWORD) else f"{USER_NAME}, with the password it has"
+    return f"{USER_NAME} / {PASSWORD}" if user.check_password(PASSWORD) else f"{USER_NAME}, with its existing password"
 
 
 def feed(top: Path) -> Iterator[int]:
-    """Enqueue everything; yield the number of documents in each batch."""
+    """Enqueue all jobs. Yield the number of documents of each batch."""
     with transaction.atomic():
         tasks.export_library.enqueue(EXPORT_SECONDS)
         tasks.export_library.enqueue(EXPORT_SECONDS)
@@ -63,7 +64,7 @@ def feed(top: Path) -> Iterator[int]:
 
 
 def announce(documents: list[Document]) -> None:
-    """Enqueue announcements that fail never, once, twice and three times, in turn."""
+    """Enqueue an announcement for each document. In turn, they fail never, once, twice and three times."""
     tasks.announce_document.enqueue_many(
         ((document.pk, FAILING_ATTEMPTS[place % len(FAILING_ATTEMPTS)]), {}) for place, document in enumerate(documents)
     )

@@ -1,4 +1,4 @@
-"""Ctrl-C and its like as a flag, so that what was started is always stopped in an orderly way."""
+"""Turn SIGINT, SIGTERM and SIGHUP into a flag, so that the demo always stops its processes in order."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(Exception):
-    """Somebody wants the demo to end."""
+    """The demo received a signal to stop."""
 
 
 class Interruption:
-    """While entered, a signal is noted instead of raised: an exception could come between a fork and its record."""
+    """A context manager that records signals instead of raising.
+
+    An exception raised between a fork and the assignment of the process would leave that process running.
+    """
 
     def __init__(self) -> None:
         self.number = 0
-        self._noted = threading.Event()
+        self._received = threading.Event()
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Interruption:
         for number in SIGNALS:
-            self._handlers[number] = signal.signal(number, self._note)
+            self._handlers[number] = signal.signal(number, self._record)
         return self
 
     def __exit__(
@@ -33,15 +36,15 @@ class Interruption:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         self.number = self.number or number
-        self._noted.set()
+        self._received.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait, or less if a signal came; say whether one has."""
-        return self._noted.wait(seconds)
+        """Wait for the time or until a signal arrives. Return whether one has arrived."""
+        return self._received.wait(seconds)
 
     def check(self) -> None:
-        """Raise `Interrupted` if a signal came."""
-        if self._noted.is_set():
+        """Raise `Interrupted` if a signal has arrived."""
+        if self._received.is_set():
             raise Interrupted

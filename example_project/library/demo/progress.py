@@ -1,4 +1,4 @@
-"""One line that says how far the queue is."""
+"""Show in one line how many of the demo's jobs have finished. Called by the command `demo`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PLAIN_SECONDS: Final = 3.0
 BAR_WIDTH: Final = 24
 
 
-class Standing(NamedTuple):
-    """How many jobs are where."""
+class Counts(NamedTuple):
+    """The demo's jobs by state. `later` are delayed, snoozed, or wait for a retry."""
 
     total: int
     finished: int
@@ -29,9 +29,9 @@ class Standing(NamedTuple):
     later: int
 
 
-def standing() -> Standing:
-    """Return how many of the demo's jobs are where; `later` are delayed, snoozed, or wait for a retry."""
-    return Standing(
+def read_counts() -> Counts:
+    """Count the demo's jobs by state."""
+    return Counts(
         **own_jobs().aggregate(
             total=Count("pk"),
             finished=Count("pk", filter=Q(state__in=FINISHED)),
@@ -43,28 +43,28 @@ def standing() -> Standing:
 
 
 class Progress:
-    """The line: drawn over itself on a terminal, else printed every few seconds."""
+    """The progress line: redrawn in place on a terminal, otherwise printed every few seconds."""
 
     def __init__(self, stdout: OutputWrapper) -> None:
         self.stdout = stdout
         self.is_terminal = stdout.isatty()
         self.began_at = time.monotonic()
-        self._said_at = self.began_at
+        self._printed_at = self.began_at
         self._width = 0
 
-    def show(self, now: Standing) -> None:
-        """Say it, if the last time is long enough ago."""
-        if time.monotonic() - self._said_at >= (REDRAW_SECONDS if self.is_terminal else PLAIN_SECONDS):
-            self._say(now)
+    def show(self, now: Counts) -> None:
+        """Print the line if the last time was long enough ago."""
+        if time.monotonic() - self._printed_at >= (REDRAW_SECONDS if self.is_terminal else PLAIN_SECONDS):
+            self._print(now)
 
-    def end(self, now: Standing) -> None:
-        """Say it for the last time."""
-        self._say(now)
+    def end(self, now: Counts) -> None:
+        """Print the line for the last time."""
+        self._print(now)
         if self.is_terminal:
             self.stdout.write("")
 
-    def _say(self, now: Standing) -> None:
-        self._said_at = time.monotonic()
+    def _print(self, now: Counts) -> None:
+        self._printed_at = time.monotonic()
         line = self._line(now)
         if self.is_terminal:
             line = line[: shutil.get_terminal_size().columns - 1]
@@ -74,8 +74,8 @@ class Progress:
             self.stdout.write(line)
         self.stdout.flush()
 
-    def _line(self, now: Standing) -> str:
-        seconds = self._said_at - self.began_at
+    def _line(self, now: Counts) -> str:
+        seconds = self._printed_at - self.began_at
         done = now.finished / now.total if now.total else 0.0
         bar = ("#" * int(done * BAR_WIDTH)).ljust(BAR_WIDTH, ".")
         return (

@@ -1,4 +1,4 @@
-"""What became of every job, as a table that adds up."""
+"""Compute the totals of a demo run by task, and check that they add up. Called by the command `demo`."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from .feeding import own_jobs
 
 
 class Row(NamedTuple):
-    """One task's jobs and their executions."""
+    """The jobs and executions of one task."""
 
     task_name: str
     jobs: int
     succeeded: int
     dead: int
     failed_attempts: int
-    given_back: int
+    released: int
 
     @property
     def adds_up(self) -> bool:
-        """Whether every job has ended, one way or the other."""
+        """Whether every job has succeeded or died."""
         return self.jobs == self.succeeded + self.dead
 
 
 class Summary(NamedTuple):
-    """The figures of a run."""
+    """The figures of a demo run."""
 
     rows: list[Row]
     documents: int
@@ -42,24 +42,28 @@ class Summary(NamedTuple):
 
     @property
     def indexing(self) -> Row:
-        """The row of the documents' own jobs."""
-        nothing = Row(index_document.name, 0, 0, 0, 0, 0)
-        return next((row for row in self.rows if row.task_name == index_document.name), nothing)
+        """The row of the jobs that index documents."""
+        empty = Row(index_document.name, 0, 0, 0, 0, 0)
+        return next((row for row in self.rows if row.task_name == index_document.name), empty)
 
     def problems(self) -> Iterator[str]:
-        """Yield what does not add up."""
-        yield from (f"{row.task_name}: jobs are not succeeded + dead" for row in self.rows if not row.adds_up)
+        """Yield each sum that does not add up."""
+        yield from (
+            f"{row.task_name}: {row.jobs} jobs, but {row.succeeded} succeeded + {row.dead} dead"
+            for row in self.rows
+            if not row.adds_up
+        )
         row = self.indexing
         if self.documents != row.succeeded + row.dead:
-            yield f"{self.documents} documents are not {row.succeeded} succeeded + {row.dead} dead jobs"
+            yield f"{self.documents} documents, but {row.succeeded} succeeded + {row.dead} dead jobs"
         if self.indexed != row.succeeded:
-            yield f"{self.indexed} documents are indexed by {row.succeeded} jobs that succeeded"
+            yield f"{self.indexed} documents are indexed, but {row.succeeded} jobs succeeded"
         if sum(self.reasons.values()) != sum(row.dead for row in self.rows):
-            yield "the reasons are not as many as the dead letters"
+            yield "the number of reasons differs from the number of dead letters"
 
     def lines(self) -> Iterator[str]:
-        """Yield the table and the sums, for people."""
-        yield f"  {'task':<20}{'jobs':>8}{'succeeded':>11}{'dead':>7}{'failed attempts':>17}{'given back':>12}"
+        """Yield the lines of the table and the sums."""
+        yield f"  {'task':<20}{'jobs':>8}{'succeeded':>11}{'dead':>7}{'failed attempts':>17}{'released':>12}"
         for row in [*self.rows, self.total]:
             name = row.task_name.rpartition(".")[2]
             yield f"  {name:<20}{row[1]:>8,}{row[2]:>11,}{row[3]:>7,}{row[4]:>17,}{row[5]:>12,}"
@@ -77,10 +81,10 @@ class Summary(NamedTuple):
 
 
 def summarise() -> Summary:
-    """Read the figures of all the library's jobs."""
+    """Read the figures of the library's jobs from the database."""
     executions = Counter[tuple[str, str]]()
-    ended = Execution.objects.filter(job__in=own_jobs())
-    for name, outcome, count in ended.values_list("job__task_name", "outcome").annotate(n=Count("pk")).order_by():
+    of_jobs = Execution.objects.filter(job__in=own_jobs())
+    for name, outcome, count in of_jobs.values_list("job__task_name", "outcome").annotate(n=Count("pk")).order_by():
         executions[name, outcome] = count
     succeeded, dead = (Count("pk", filter=Q(state=state)) for state in (State.SUCCEEDED, State.DEAD))
     jobs: QuerySet[Job, tuple[str, int, int, int]] = (
@@ -95,13 +99,13 @@ def summarise() -> Summary:
 
 
 def _attempts(executions: Counter[tuple[str, str]], name: str) -> tuple[int, int]:
-    """Return how many executions of a task failed, and how many were given back uncounted."""
+    """Return how many executions of a task failed, and how many were released or snoozed, which do not count."""
     failed = executions[name, Outcome.FAILED] + executions[name, Outcome.CRASHED]
     return failed, executions[name, Outcome.SNOOZED] + executions[name, Outcome.RELEASED]
 
 
 def _reasons() -> dict[str, int]:
-    """Return why jobs are dead: the last execution's error up to its colon, which is where the particulars begin."""
+    """Count dead jobs by reason: the last execution's error up to its first colon, after which the details begin."""
     last: dict[int, str] = {}
     dead = Execution.objects.filter(job__in=own_jobs().filter(state=State.DEAD)).order_by("pk")
     for job_id, kind, error in dead.values_list("job_id", "exception_class", "error"):
@@ -110,6 +114,6 @@ def _reasons() -> dict[str, int]:
 
 
 def words_found() -> str:
-    """Return what the delayed job answered."""
+    """Return the words that the delayed job returned."""
     result = own_jobs().filter(task_name=most_used_words.name).values_list(F("result"), flat=True).first()
     return ", ".join(result or [])

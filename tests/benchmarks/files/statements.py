@@ -17,7 +17,7 @@ from app import tasks  # noqa: E402 -- Django first
 from django_pgqueue import db, lifecycle  # noqa: E402 -- as above
 from django_pgqueue.lifecycle import Cursor, Lane  # noqa: E402 -- as above
 from django_pgqueue.states import State  # noqa: E402 -- as above
-from django_pgqueue.worker.lanes import Lanes  # noqa: E402 -- as above
+from django_pgqueue.worker.claiming.lanes import Lanes  # noqa: E402 -- as above
 
 OPEN = 500
 DAY_SECONDS = 24 * 3600.0

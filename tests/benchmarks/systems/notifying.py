@@ -15,50 +15,51 @@ import time
 
 import psycopg
 
-from django_pgqueue import enqueueing, sql
-from django_pgqueue.lifecycle import application
+from django_pgqueue import sql
+from django_pgqueue.enqueue import plain
+from django_pgqueue.lifecycle import enqueueing
 
-ENQUEUE_AND_NOTIFY = sql.ENQUEUE.rstrip() + ", pg_notify('pgqueue', '')"
+ENQUEUE_AND_NOTIFY = sql.enqueueing.ENQUEUE.rstrip() + ", pg_notify('pgqueue', '')"
 INTERVAL_SECONDS = 0.05
-execute = application.execute
-told_at = 0.0
+execute = enqueueing.execute
+notified_at = 0.0
 left_out = threading.Event()
 
 
 def execute_and_notify(connection, statement, params):
-    global told_at
-    if statement is not sql.ENQUEUE:
+    global notified_at
+    if statement is not sql.enqueueing.ENQUEUE:
         return execute(connection, statement, params)
     now = time.monotonic()
-    if now - told_at < INTERVAL_SECONDS:
+    if now - notified_at < INTERVAL_SECONDS:
         rows = execute(connection, statement, params)
         on_commit(left_out.set)
         return rows
-    told_at = now
+    notified_at = now
     return [row[:3] for row in execute(connection, ENQUEUE_AND_NOTIFY, params)]
 
 
-def tell_at_last():
-    global told_at
+def notify_at_last():
+    global notified_at
     with psycopg.connect(autocommit=True) as connection:
         while True:
             left_out.wait()
-            time.sleep(max(0.0, told_at + INTERVAL_SECONDS - time.monotonic()))
+            time.sleep(max(0.0, notified_at + INTERVAL_SECONDS - time.monotonic()))
             left_out.clear()
-            told_at = time.monotonic()
+            notified_at = time.monotonic()
             connection.execute("NOTIFY pgqueue")
 
 
-def tell_at_exit():
+def notify_at_exit():
     if left_out.is_set():
         with psycopg.connect(autocommit=True) as connection:
             connection.execute("NOTIFY pgqueue")
 
 
-application.execute = execute_and_notify
-enqueueing.wake_workers_after_commit = lambda connection: None
-threading.Thread(target=tell_at_last, daemon=True).start()
-atexit.register(tell_at_exit)
+enqueueing.execute = execute_and_notify
+plain.wake_workers_after_commit = lambda connection: None
+threading.Thread(target=notify_at_last, daemon=True).start()
+atexit.register(notify_at_exit)
 """
 
 WITHIN = ours.SYSTEM._replace(

@@ -1,4 +1,4 @@
-"""One row that the database refuses to write, among many that it accepts: F99 to F103."""
+"""Single rows that the database refuses to write, among many that it accepts (F99 to F101)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.faults.run import Run
     "F99",
     "a user's trigger refuses the completion of one job with P0001, 54000 or 42501",
     invariant="its neighbours are completed, and none of them runs twice",
-    expected="3 dead that say why; 200 of 200 others succeed at their first attempt; a stop reruns none",
+    expected="3 dead jobs with the reason; 200 of 200 others succeed at their first attempt; a stop reruns none",
     quick=True,
 )
 def one_completion_is_refused(run: Run) -> str:
@@ -34,14 +34,14 @@ def one_completion_is_refused(run: Run) -> str:
     assert all(run.outcomes_of(job) == ["failed"] for job in bad)
     again = run.scalar("SELECT count(*) FROM pgqueue_job WHERE attempt <> 1")
     assert not again, again
-    return f"3 dead that say why, {len(others)} of 200 others at their first attempt"
+    return f"3 dead jobs with the reason; {len(others)} of 200 others succeeded at their first attempt"
 
 
 @fault(
     "F100",
-    "a user's trigger refuses every end of one job for a while",
-    invariant="the job is not started again meanwhile, the others are completed, and its end is written in the end",
-    expected="1 execution; the end is written within 10 s of the trigger's removal",
+    "a user's trigger refuses every update of one running job for a while",
+    invariant="the job is not started again meanwhile; the others are completed; its completion is written later",
+    expected="1 execution; its completion is written within 10 s of the trigger's removal",
 )
 def every_end_is_refused(run: Run) -> str:
     [bad] = run.enqueue("plain")
@@ -60,18 +60,18 @@ def every_end_is_refused(run: Run) -> str:
     waited = run.wait_until(lambda: run.states() == {"succeeded": 101}, 10)
     assert run.outcomes_of(bad) == ["succeeded"]
     run.stop(worker)
-    return f"1 execution, written {waited:.1f} s after the trigger was gone"
+    return f"1 execution, completed {waited:.1f} s after the trigger was removed"
 
 
 @fault(
     "F101",
-    "a pause and a schedule that end at infinity, and jobs whose counters are at their limits",
-    invariant="all other queues, schedules and jobs go on",
+    "a pause until infinity, a schedule whose next tick is at infinity, and jobs whose crash counter is at its limit",
+    invariant="all other queues, schedules and jobs continue",
     expected="all other jobs succeed; lost jobs are rescued",
 )
 def infinite_instants(run: Run) -> str:
     connection = run.connection
-    for table, name, _ in connection.execute(helpers.CHECKS).fetchall():  # as an old row, or a superuser, may have them
+    for table, name, _ in connection.execute(helpers.CHECKS).fetchall():  # old rows, or a superuser's, can break them
         run.sql(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
     run.sql("INSERT INTO pgqueue_pause (kind, name, paused_until) VALUES ('queue', 'closed', 'infinity')")
     paused = run.enqueue("plain", queue_name="closed")
@@ -87,4 +87,4 @@ def infinite_instants(run: Run) -> str:
     assert run.job(paused[0])["state"] == "ready"
     run.stop(worker)
     run.act("cancel", paused)
-    return "50 of 50 others succeeded; the schedule has a readable next tick again"
+    return "50 of 50 other jobs succeeded; the schedule has a finite next tick again"

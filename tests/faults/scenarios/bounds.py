@@ -1,4 +1,4 @@
-"""What has to stay bounded and fair: recycling, paused and locked rows, and what processes tell each other."""
+"""Work that must stay bounded and fair: recycling, paused backlogs, locked rows, shared polls (F104 to F107)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from django_pgqueue.states import Pausable
 from tests import helpers
 from tests.faults.catalogue import fault
 from tests.faults.run import TASKS, Run
+
+from . import counted
 
 
 @fault(
@@ -30,7 +32,7 @@ def recycled_beside_long_jobs(run: Run) -> str:
 
     def has_recycled(times: int) -> bool:
         seen.append(len(worker.children))
-        return worker.said.count("is to be replaced: it finishes") >= times
+        return worker.said.count("will be replaced: it finishes") >= times
 
     run.wait_until(lambda: has_recycled(2), 20)
     os.kill(worker.children[0], signal.SIGKILL)
@@ -41,11 +43,11 @@ def recycled_beside_long_jobs(run: Run) -> str:
     run.wait_until_done()
     most = _most_at_a_time(run)
     assert most <= 6, most
-    return f"{most} jobs and {max(seen)} processes at the most, {run.outcomes().get('crashed', 0)} charged for the kill"
+    return f"at most {most} jobs and {max(seen)} processes; {run.outcomes().get('crashed', 0)} charged for the kill"
 
 
 def _most_at_a_time(run: Run) -> int:
-    """Return how many bodies ran at a time, those apart that a kill left without an end."""
+    """Return how many bodies ran at a time at most, except those that a kill left without an end."""
     ended = {event["execution"] for event in run.journal("end")}
     begins = [(event["at"], 1) for event in run.journal("start") if event["execution"] in ended]
     ends = [(event["at"], -1) for event in run.journal("end")]
@@ -55,8 +57,8 @@ def _most_at_a_time(run: Run) -> int:
 @fault(
     "F105",
     "a task with 1,000 waiting jobs is paused, and resumed, beside another queue",
-    invariant="the other queue is not slowed down; no job of the paused task starts before, and each ends after",
-    expected="the other queue at half of its speed without them, or more",
+    invariant="the other queue is not slowed down; no paused job starts before the resume, and each ends after it",
+    expected="at least half of the other queue's speed without them",
 )
 def paused_backlog(run: Run) -> str:
     worker = run.worker("--queues", "other,backlog")
@@ -84,9 +86,9 @@ _LEFT = "SELECT count(*) FROM pgqueue_job WHERE queue_name = %s AND finished_at 
 
 @fault(
     "F106",
-    "another session holds 150 stale executions locked, and 150 jobs of others",
-    invariant="what is not locked is rescued; what was locked, once it is free",
-    expected="the others within lease + rescue + poll = 2.5 s",
+    "another session locks 150 stale executions and the jobs of 150 others",
+    invariant="unlocked jobs are rescued; locked ones are rescued after the lock is released",
+    expected="the unlocked jobs run within lease + rescue + poll = 2.5 s",
 )
 def locked_stale_rows(run: Run) -> str:
     jobs = run.enqueue("plain", 320)
@@ -102,14 +104,14 @@ def locked_stale_rows(run: Run) -> str:
         took = run.wait_until(lambda: run.states().get("succeeded", 0) >= 20, 10)
         assert run.states() == {"succeeded": 20, "running": 300}
     run.wait_until_done()
-    return f"20 of 20 free ones rescued and run within {took:.2f} s; 300 of 300 after the lock"
+    return f"20 of 20 unlocked jobs rescued and run within {took:.2f} s; 300 of 300 after the lock was released"
 
 
 @fault(
     "F107",
-    "processes that looked for others are frozen and killed",
-    invariant="a sibling that relied on the look of a process starts what is due by itself",
-    expected="a scheduled job starts within the poll of 0.2 s and the machine's patience of 1 s",
+    "processes that poll for their siblings are frozen and killed",
+    invariant="a sibling that relied on the polls of such a process starts due jobs by itself",
+    expected="a scheduled job starts within the poll of 0.2 s + a tolerance of 1 s",
 )
 def siblings_that_die(run: Run) -> str:
     worker = run.worker("--processes", "4", POLL_INTERVAL=30.0, LEASE=20.0)
@@ -130,4 +132,4 @@ def siblings_that_die(run: Run) -> str:
         os.kill(worker.children[round_number % 4], signal.SIGKILL)
         run.wait_until(lambda: worker.said.count("is ready") == 5 + round_number, 20)  # noqa: B023 -- the same
     assert latest < 1.2, latest
-    return f"started {latest:.2f} s after it was due at the latest, {run.outcomes()}"
+    return f"started at most {latest:.2f} s after it was due; {counted(run.outcomes())}"

@@ -1,12 +1,10 @@
-"""Code of the application that hangs or raises anything, services that die, completions without a connection: F90 to
-F93.
-"""
+"""Hanging and raising application code, dead service threads, a completer without a connection (F90 to F92)."""
 
 from __future__ import annotations
 
 import json
 
-from django_pgqueue.worker.callbacks import CALLBACK_SECONDS
+from django_pgqueue.worker.completion.callbacks import CALLBACK_SECONDS
 from tests.faults.catalogue import fault
 from tests.faults.run import Run
 from tests.process.harness import Worker
@@ -18,7 +16,7 @@ STARVED = "starved_role"
 
 @fault(
     "F90",
-    "receivers of signals hang, raise SystemExit, raise CancelledError",
+    "signal receivers hang, raise SystemExit or raise CancelledError",
     invariant="no completion, heartbeat or claim waits for them",
     expected="all jobs end, 0 leases lost; exit within 5 s + 2 s of SIGTERM",
     quick=True,
@@ -28,7 +26,7 @@ def receivers(run: Run) -> str:
         run.enqueue("plain", 20, queue_name=name)
         run.worker("--queues", name, variables={"PGQUEUE_TEST_RECEIVER": name}, TASK_MODULES=HOSTILE)
     took = run.wait_until_done()
-    assert took < CALLBACK_SECONDS, "before the first that hangs was abandoned"
+    assert took < CALLBACK_SECONDS, "the jobs waited until a hanging receiver was abandoned"
     for worker in run.workers:
         assert run.stop(worker, within=15) == 0
     assert run.outcomes() == {"succeeded": 60}
@@ -38,8 +36,8 @@ def receivers(run: Run) -> str:
 @fault(
     "F91",
     f"the thread of a service dies: {', '.join(SERVICES)}",
-    invariant="its process says which, ends and is replaced; no job is charged",
-    expected="replaced within 1 s check + 1 s; 0 charged",
+    invariant="its process logs which thread died, exits and is replaced; no job is charged",
+    expected="replaced within the check interval of 1 s + 1 s; 0 charged",
 )
 def dead_services(run: Run) -> str:
     worker = run.worker(LEASE=10.0)
@@ -52,14 +50,14 @@ def dead_services(run: Run) -> str:
         run.wait_until_done()
         assert f"its service pgqueue-{name} has ended" in worker.said
         assert run.job(job)["crashes"] == 0
-    return f"{len(SERVICES)} of {len(SERVICES)} processes replaced, after {slowest:.1f} s at most; 0 charged"
+    return f"{len(SERVICES)} of {len(SERVICES)} processes replaced after {slowest:.1f} s at most; 0 charged"
 
 
 @fault(
     "F92",
     "no connection is left for a worker's completer",
-    invariant="it claims nothing more, and says so; a healthy worker does the jobs",
-    expected="status 'completions stuck'; 0 jobs claimed by it; all succeed",
+    invariant="this worker stops claiming and reports it; a healthy worker runs the jobs",
+    expected="health status 'completions stuck'; 0 jobs claimed by this worker; all jobs succeed",
     quick=True,
 )
 def starved_completer(run: Run) -> str:
@@ -85,7 +83,7 @@ def starved_completer(run: Run) -> str:
     run.wait_until_done()
     assert run.states() == {"succeeded": 203}
     assert "crashed" not in run.outcomes()
-    return f"{claimed} jobs claimed by it, 200 of 200 done by the other"
+    return f"{claimed} jobs claimed by this worker; 200 of 200 run by the other"
 
 
 def _make_role(run: Run) -> None:
@@ -102,7 +100,7 @@ def _drop_role(run: Run) -> None:
 
 
 def _claimed_by(run: Run, worker: Worker) -> int:
-    """How many executions were opened by the worker process that is the only one of its supervisor."""
+    """Return how many executions the only process of this worker has opened."""
     return int(
         run.scalar(
             "SELECT count(*) FROM pgqueue_execution"

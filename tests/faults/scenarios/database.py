@@ -1,4 +1,4 @@
-"""A server that restarts, and sessions that are lost: F19 to F23, F27, F38."""
+"""Server restarts, lost sessions, read-only transactions and refused connections (F19 to F23, F27, F38)."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ import psycopg
 from tests.faults.catalogue import fault
 from tests.faults.run import Run
 
+from . import counted
+
 LOAD = {"plain": 100, "atomic": 60, "coroutine": 30, "failing": 10}
 
 
 def enqueue_load(run: Run, seconds: float = 0.02) -> int:
-    """Enqueue a mix that keeps two workers busy for a second or two; return how many jobs."""
+    """Enqueue a mix of jobs that keeps two workers busy for a second or two; return their number."""
     for task, count in LOAD.items():
         run.enqueue(task, count, seconds=seconds, **({"before": 2} if task == "failing" else {}))
     return sum(LOAD.values())
 
 
 def wait_until_busy(run: Run, ended: int = 10) -> None:
-    """Wait until some jobs have ended, and more run."""
+    """Wait until some jobs have succeeded."""
     run.wait_until(lambda: run.states().get("succeeded", 0) >= ended, what="the workers to be busy")
 
 
 def assert_only_counted(run: Run, jobs: int) -> None:
-    """All succeeded, and no attempt was charged but those that failed on purpose."""
+    """Assert that all jobs succeeded and that no crash was charged."""
     assert run.states() == {"succeeded": jobs}, run.states()
     assert not run.scalar("SELECT sum(crashes) FROM pgqueue_job"), run.outcomes()
 
 
 def resumed(run: Run, since: float) -> float:
-    """Seconds from an instant of the monotonic clock to the first body that began after it."""
+    """Return the seconds from a time of the monotonic clock to the first body that began after it."""
     later = [one["at"] for one in run.journal("start") if one["at"] > since]
     return min(later) - since if later else 0.0
 
@@ -43,7 +45,7 @@ def resumed(run: Run, since: float) -> float:
     "F19",
     "fast restart of the server under load",
     invariant="workers reconnect by themselves; nothing is lost or charged",
-    expected="0 workers exit, work goes on within 2 s",
+    expected="0 workers exit; work continues within 2 s",
     exclusive=True,
 )
 def fast_restart(run: Run) -> str:
@@ -56,14 +58,14 @@ def fast_restart(run: Run) -> str:
     run.wait_until_done()
     assert_only_counted(run, jobs)
     assert all(worker.process.poll() is None for worker in workers)
-    return f"{jobs} of {jobs} jobs, 0 charged, on {resumed(run, up):.1f} s after the server was back"
+    return f"{jobs} of {jobs} jobs, 0 charged; work continued {resumed(run, up):.1f} s after the server was back"
 
 
 @fault(
     "F20",
-    "crash of the server, which is away for longer than the leases",
-    invariant="jobs are interrupted in time and given back; no mass rescue when the server is back",
-    expected="0 crashes charged to jobs whose worker lives",
+    "the server crashes and stays down for longer than the leases",
+    invariant="jobs are interrupted in time and released; no mass rescue when the server is back",
+    expected="0 crashes charged to jobs whose worker is alive",
     exclusive=True,
 )
 def long_outage(run: Run) -> str:
@@ -78,13 +80,13 @@ def long_outage(run: Run) -> str:
     took = run.wait_until_done(60)
     assert_only_counted(run, jobs)
     assert all(worker.process.poll() is None for worker in workers)
-    return f"away for 10 s, lease 8 s: 0 charged, {jobs} of {jobs} jobs had ended {took:.1f} s after it was back"
+    return f"down for 10 s, lease 8 s: 0 charged; {jobs} of {jobs} jobs had ended {took:.1f} s after it was back"
 
 
 @fault(
     "F20b",
-    "the server is back after longer than a lease, and a new worker comes first",
-    invariant="it rescues nothing before its connection is two beats old: the old worker gets the time to tell",
+    "the server is back after longer than a lease, and a new worker connects first",
+    invariant="the new worker rescues nothing until its connection is two heartbeats old; the old one reports first",
     expected="0 crashes charged",
     exclusive=True,
 )
@@ -95,7 +97,7 @@ def hasty_newcomer(run: Run) -> str:
     run.wait_for("start", 4)
     run.server.cluster.stop("immediate")
     time.sleep(9)
-    old.send_all(signal.SIGSTOP)  # still busy with other things
+    old.send_all(signal.SIGSTOP)  # slow to reconnect
     run.server.cluster.start()
     run.worker("--queues", "nothing", LEASE=8.0)
     time.sleep(2)
@@ -105,14 +107,14 @@ def hasty_newcomer(run: Run) -> str:
     go.touch()
     run.wait_until_done(60)
     assert_only_counted(run, len(jobs))
-    return f"0 charged, {run.outcomes()}"
+    return f"0 charged; {counted(run.outcomes())}"
 
 
 @fault(
     "F21",
-    "kill -9 of one of the server's processes, so that it ends all sessions",
+    "SIGKILL of one server process, after which the server ends all sessions",
     invariant="as F19",
-    expected="0 lost, work goes on within 2 s",
+    expected="0 lost; work continues within 2 s",
     exclusive=True,
 )
 def backend_killed(run: Run) -> str:
@@ -127,14 +129,14 @@ def backend_killed(run: Run) -> str:
     run.wait_until_done()
     assert_only_counted(run, jobs)
     assert all(worker.process.poll() is None for worker in workers)
-    return f"{jobs} of {jobs} jobs, 0 charged, on after {resumed(run, began):.1f} s"
+    return f"{jobs} of {jobs} jobs, 0 charged; work continued after {resumed(run, began):.1f} s"
 
 
 ROLES = ("listener", "heartbeat", "completer", "fetcher", "maintenance", "supervisor", "child")
 
 
 def end_sessions(run: Run, *roles: str) -> int:
-    """Terminate the sessions of these roles in this run's database; say how many there were."""
+    """Terminate the sessions of these roles in this run's database; return their number."""
     names = [f"pgqueue:{role}" for role in roles]
     return len(
         run.sql(
@@ -147,7 +149,7 @@ def end_sessions(run: Run, *roles: str) -> int:
 
 @fault(
     "F22",
-    "each of a worker's sessions terminated, one role after another",
+    "the sessions of a worker are terminated, one role after another",
     invariant="each reconnects; polling covers the listener; no lease is lost",
     expected="0 lost, 0 charged",
     quick=True,
@@ -172,7 +174,7 @@ def sessions_ended(run: Run) -> str:
 
 
 def _latencies(run: Run, number: int, pause: float = 0.3) -> list[float]:
-    """Enqueue single jobs, each when the worker is idle; return how long each took to be claimed."""
+    """Enqueue single jobs, each when the worker is idle; return the seconds until each was claimed."""
     ids = []
     for _ in range(number):
         time.sleep(pause)
@@ -188,9 +190,9 @@ def _latencies(run: Run, number: int, pause: float = 0.3) -> list[float]:
 
 @fault(
     "F23",
-    "the statements of a worker cancelled by an administrator, again and again",
-    invariant="what was cancelled is written later, once",
-    expected="0 lost, 0 charged, no end accepted twice",
+    "an administrator cancels the statements of a worker again and again",
+    invariant="a cancelled write is repeated later and counts once",
+    expected="0 lost, 0 charged; no completion accepted twice",
 )
 def statements_cancelled(run: Run) -> str:
     jobs = enqueue_load(run)
@@ -206,21 +208,22 @@ def statements_cancelled(run: Run) -> str:
         )
     run.wait_until_done(60)
     assert_only_counted(run, jobs)
-    return f"{cancelled} cancelled; {jobs} of {jobs} jobs, 0 charged"
+    return f"{cancelled} statements cancelled; {jobs} of {jobs} jobs, 0 charged"
 
 
 @fault(
     "F23b",
-    "the wait for a synchronous standby that is not there, cancelled",
-    invariant="the finish is on disk here, and counts once",
-    expected="one end accepted for each job",
+    "the wait for a missing synchronous standby is cancelled",
+    invariant="the completion is on the primary's disk and counts once",
+    expected="one completion accepted for each job",
     exclusive=True,
 )
 def synchronous_wait_cancelled(run: Run) -> str:
     go = run.where / "go"
     run.enqueue("plain", 4, until=str(go))
     run.worker(LEASE=30.0)
-    run.wait_for("start", 4)
+    # The effects must be committed first: otherwise the bodies wait for the standby, instead of the completer.
+    run.wait_until(lambda: run.scalar("SELECT count(*) FROM fault_effect") == 4, what="4 effects")
     run.configure("synchronous_standby_names", "nobody")
     go.touch()
     waits = (
@@ -232,14 +235,14 @@ def synchronous_wait_cancelled(run: Run) -> str:
     run.configure("synchronous_standby_names", None)
     run.wait_until_done()
     assert run.outcomes() == {"succeeded": 4}
-    return f"{cancelled} waits cancelled, 4 ends accepted once each"
+    return f"waits cancelled: {cancelled}; 4 completions accepted once each"
 
 
 @fault(
     "F27",
     "every transaction is read-only for a while, as on a standby",
-    invariant="loops pause after an error; nothing is lost",
-    expected="at most 1 error a second and loop; all done afterwards",
+    invariant="loops back off after an error; nothing is lost",
+    expected="at most 1 error a second in each loop; all done afterwards",
 )
 def read_only(run: Run) -> str:
     jobs = enqueue_load(run)
@@ -255,14 +258,14 @@ def read_only(run: Run) -> str:
     run.wait_until_done(60)
     assert run.states() == {"succeeded": jobs}, run.states()
     assert errors, "the fault was not seen"
-    return f"{errors} errors in 5 s; {jobs} of {jobs} jobs; {run.outcomes()}"
+    return f"errors in 5 s: {errors}; {jobs} of {jobs} jobs; {counted(run.outcomes())}"
 
 
 @fault(
     "F38",
-    "no connection is to be had",
-    invariant="what is connected works on; what was lost tries again with a pause",
-    expected="at most 1 error a second and loop; all done afterwards",
+    "the server has no free connection",
+    invariant="existing connections continue; lost ones are retried with a backoff",
+    expected="at most 1 error a second in each loop; all done afterwards",
     exclusive=True,
 )
 def no_connections(run: Run) -> str:
@@ -278,7 +281,7 @@ def no_connections(run: Run) -> str:
                 break
             taken += 1
         end_sessions(run, "fetcher", "completer", "supervisor")
-        while True:  # and what they let go of
+        while True:  # take the released connections too
             try:
                 stack.enter_context(run.connect())
             except psycopg.OperationalError:
@@ -288,4 +291,4 @@ def no_connections(run: Run) -> str:
     run.wait_until_done(60)
     assert run.states() == {"succeeded": jobs}, run.states()
     assert errors, "the fault was not seen"
-    return f"{taken} connections taken; {errors} errors in 4 s; {jobs} of {jobs} jobs"
+    return f"{taken} connections taken; errors in 4 s: {errors}; {jobs} of {jobs} jobs"

@@ -1,4 +1,4 @@
-"""Jobs that kill, and jobs that never end, where they have a process or a timeout: F12b, F62 to F66, F79."""
+"""Deadly and endless jobs, with a timeout or in isolated processes (F12b, F62b, F65, F66, F79)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .machine import cgroup, inside
 WAYS = ("segfault", "exit 0", "exit 1", "abort", "kill", "close everything")
 GOOD = 199
 TIMEOUT_SECONDS = 1.0
-"""The tasks' own, in `app/tasks/deadly.py`."""
+"""The timeout of the tasks in `app/tasks/deadly.py`."""
 
 
 def assert_spared(run: Run, jobs: list[int]) -> None:
-    """The neighbours have succeeded, at the first attempt and uncharged."""
+    """Assert that the neighbours have succeeded at the first attempt and were not charged."""
     rows = run.sql("SELECT DISTINCT state, attempt, crashes FROM pgqueue_job WHERE id = ANY (%s)", [jobs])
     assert rows == [("succeeded", 1, 0)], rows
 
 
 def seconds_of(run: Run, jobs: list[int]) -> list[float]:
-    """How long each execution of these jobs was open since it started."""
+    """Return the seconds from start to end of each execution of these jobs, shortest first."""
     query = """
         SELECT extract(epoch FROM finished_at - started_at)::float8 FROM pgqueue_execution
         WHERE job_id = ANY (%s) ORDER BY 1
@@ -33,9 +33,9 @@ def seconds_of(run: Run, jobs: list[int]) -> list[float]:
 
 @fault(
     "F12b",
-    "the kernel kills the process of an isolated job that takes too much memory",
-    invariant="that job alone is charged; the worker process lives",
-    expected="3 crashes, then dead; 60 of 60 others succeed, uncharged",
+    "the kernel kills the process of an isolated job that uses too much memory",
+    invariant="only that job is charged; the worker process survives",
+    expected="3 crashes, then dead; 60 of 60 others succeed, not charged",
     needs=("root", "memory cgroup"),
 )
 def out_of_memory_alone(run: Run) -> str:
@@ -49,14 +49,14 @@ def out_of_memory_alone(run: Run) -> str:
         assert worker.children == [child]
         assert_spared(run, others)
         run.stop(worker)
-    return "3 crashes, then dead; 60 of 60 others succeeded, uncharged"
+    return "3 crashes, then dead; 60 of 60 others succeeded, not charged"
 
 
 @fault(
     "F62b",
-    "isolated jobs that end their process, in six ways, among 199 others",
-    invariant="charged to that job alone; noticed at once",
-    expected="3 crashes each, then dead; 199 of 199 succeed, uncharged; each noticed in under 1 s",
+    "isolated jobs end their process in six ways, among 199 others",
+    invariant="only that job is charged; the end of the process is noticed at once",
+    expected="3 crashes each, then dead; 199 of 199 others succeed, not charged; each noticed in less than 1 s",
     quick=True,
 )
 def deadly_alone(run: Run) -> str:
@@ -69,16 +69,16 @@ def deadly_alone(run: Run) -> str:
         assert run.outcomes_of(job) == ["crashed"] * 3
     assert_spared(run, others)
     assert worker.children == [child]
-    quick = seconds_of(run, poison[:-1])  # the last lives on, deaf: that takes its worker two seconds to see
+    quick = seconds_of(run, poison[:-1])  # the last one closes its files only: noticed after two seconds
     assert quick[-1] < 1, quick
-    return f"3 crashes each, then dead; {GOOD} of {GOOD} others; noticed in {quick[-1] * 1000:.0f} ms at most"
+    return f"3 crashes each, then dead; {GOOD} of {GOOD} others succeeded; noticed in {quick[-1] * 1000:.0f} ms at most"
 
 
 @fault(
     "F65",
-    "endless jobs with a timeout of 1 s, isolated: a loop, one call in C, a sleep, C that keeps the interpreter",
-    invariant="killed at their time, with their stack on record",
-    expected="failed within 1 s after their time",
+    "endless isolated jobs with a timeout of 1 s: a loop, one call in C, a sleep, C code that keeps the GIL",
+    invariant="killed at their timeout, with their stack recorded",
+    expected="failed within 1 s after their timeout",
     quick=True,
 )
 def endless_alone(run: Run) -> str:
@@ -96,14 +96,14 @@ def endless_alone(run: Run) -> str:
     assert_spared(run, others)
     late = seconds_of(run, jobs)[-1] - TIMEOUT_SECONDS
     assert late < 1, late
-    return f"4 of 4 failed, {late:.2f} s after their time at most"
+    return f"4 of 4 failed, {late:.2f} s after their timeout at most"
 
 
 @fault(
     "F65b",
-    "endless jobs with a timeout of 1 s, in threads: a loop, a sleep",
-    invariant="what can be stopped is, what stays is closed; slots work again",
-    expected="the loop within 1 s, the sleep 5 s after its time",
+    "endless jobs in threads with a timeout of 1 s: a loop, a sleep",
+    invariant="interruptible jobs are stopped; the executions of others are closed; slots work again",
+    expected="the loop ends within 1 s of its timeout, the sleep 5 s after it",
 )
 def endless_in_threads(run: Run) -> str:
     worker = run.worker("--concurrency", "2")
@@ -118,14 +118,15 @@ def endless_in_threads(run: Run) -> str:
     [loop_took], [sleep_took] = seconds_of(run, [loop]), seconds_of(run, [sleep])
     assert loop_took < TIMEOUT_SECONDS + 1
     assert sleep_took < TIMEOUT_SECONDS + 6
-    return f"after {loop_took - TIMEOUT_SECONDS:.2f} s and {sleep_took - TIMEOUT_SECONDS:.2f} s"
+    loop_late, sleep_late = loop_took - TIMEOUT_SECONDS, sleep_took - TIMEOUT_SECONDS
+    return f"the loop ended {loop_late:.2f} s after its timeout, the sleep {sleep_late:.2f} s"
 
 
 @fault(
     "F66",
-    "C code in a thread keeps the interpreter to itself, past the job's timeout of 1 s",
-    invariant="the lease is kept meanwhile; the supervisor ends the process, that job alone is charged",
-    expected="crashed 10 s after its time; neighbours given back uncounted",
+    "C code in a thread keeps the GIL beyond the job's timeout of 1 s",
+    invariant="the lease is extended meanwhile; the supervisor ends the process; only that job is charged",
+    expected="crashed 10 s after its timeout; neighbours released without counting the attempt",
 )
 def deaf(run: Run) -> str:
     go = run.where / "go"
@@ -138,14 +139,15 @@ def deaf(run: Run) -> str:
     run.wait_until_done()
     assert_spared(run, [neighbour])
     [took] = seconds_of(run, [job])
-    return f"crashed {took - TIMEOUT_SECONDS:.1f} s after its time; the neighbour: {run.outcomes_of(neighbour)}"
+    outcomes = ", then ".join(run.outcomes_of(neighbour))
+    return f"crashed {took - TIMEOUT_SECONDS:.1f} s after its timeout; the neighbour: {outcomes}"
 
 
 @fault(
     "F79",
-    "jobs that swallow every exception, in a thread and in a process of their own, while the worker is told to stop",
-    invariant="given back uncounted; no process stays",
-    expected="exit within the grace of 2 s and 3 s more",
+    "jobs swallow every exception, in a thread and in an isolated process, while the worker is stopped",
+    invariant="both released without counting the attempt; no process remains",
+    expected="exit within the grace of 2 s + 3 s",
 )
 def unmoved(run: Run) -> str:
     worker = run.worker()
@@ -160,7 +162,7 @@ def unmoved(run: Run) -> str:
     assert rows == [("ready", 0, 0)], rows
     assert len(pids) == 2
     run.wait_until(lambda: not any(_is_there(pid) for pid in pids), 5)
-    return f"exit after {took:.1f} s, both given back, no process left"
+    return f"exit after {took:.1f} s; both released; no process left"
 
 
 def _is_there(pid: int) -> bool:

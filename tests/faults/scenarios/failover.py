@@ -1,4 +1,4 @@
-"""A standby that takes over, with what it has: F24 to F27."""
+"""Failover to a standby, and workers on a standby (F24 to F27c)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tests.process.harness import Worker
 from .database import ROLES, end_sessions, enqueue_load, resumed, wait_until_busy
 
 PARKED: Final = "parked"
-"""A queue that no worker serves until the scenario wants it to."""
+"""A queue that no worker serves until the scenario starts one for it."""
 
 
 def acknowledged(run: Run) -> set[str]:
-    """The tags whose enqueue was answered with a commit."""
+    """Return the tags whose enqueue was acknowledged by a commit."""
     return {one["tag"] for one in run.journal("enqueue-returned", answer="committed")}
 
 
 def present(run: Run) -> set[str]:
-    """The tags of the jobs that are there."""
+    """Return the tags of the jobs in the table."""
     return {tag for [tag] in run.sql("SELECT arguments->'kwargs'->>'tag' FROM pgqueue_job")}
 
 
 def admit_losses(run: Run) -> int:
-    """Tell the history which acknowledged enqueues the failover lost, so that it shows them as that; count them."""
+    """Record in the history which acknowledged enqueues the failover lost; return their number."""
     lost = acknowledged(run) - present(run)
     for tag in lost:
         run.note("enqueue-returned", tag=tag, answer="unknown", lost="by failover")
@@ -39,9 +39,9 @@ def admit_losses(run: Run) -> int:
 
 @fault(
     "F24",
-    "failover to an asynchronous standby that had fallen behind",
-    invariant="what the standby never had is lost, and told; everything else goes on by itself",
-    expected="4 of 18 acknowledged enqueues lost; running jobs are given back and begin anew, 0 charged",
+    "failover to an asynchronous standby that has fallen behind",
+    invariant="what the standby never received is lost, and counted; everything else continues by itself",
+    expected="4 of 18 acknowledged enqueues lost; running jobs are released and start again; 0 charged",
     exclusive=True,
 )
 def asynchronous(run: Run) -> str:
@@ -70,9 +70,9 @@ def asynchronous(run: Run) -> str:
 
 @fault(
     "F25",
-    "failover to a synchronous standby, with workers and an application at work",
-    invariant="nothing that was acknowledged is lost",
-    expected="0 lost; workers and application go on by themselves",
+    "failover to a synchronous standby while workers and an application are active",
+    invariant="no acknowledged enqueue is lost",
+    expected="0 lost; workers and application continue by themselves",
     exclusive=True,
 )
 def synchronous(run: Run) -> str:
@@ -91,7 +91,7 @@ def synchronous(run: Run) -> str:
     producer.wait(60)
     run.wait_until_done(60)
     lost = acknowledged(run) - present(run)
-    assert not lost, f"{len(lost)} acknowledged and gone"
+    assert not lost, f"{len(lost)} acknowledged enqueues lost"
     assert not run.scalar("SELECT sum(crashes) FROM pgqueue_job"), run.outcomes()
     assert set(run.states()) == {"succeeded"}
     assert all(worker.process.poll() is None for worker in workers)
@@ -103,9 +103,9 @@ def synchronous(run: Run) -> str:
 
 @fault(
     "F25b",
-    "the same with unique jobs, and a schedule of each second",
-    invariant="at most one live job for each key, and one job for each second, across the failover",
-    expected="0 acknowledged lost, no second left out",
+    "as F25, with unique jobs and a schedule that fires every second",
+    invariant="at most one live job for each key and one job for each second, across the failover",
+    expected="0 acknowledged enqueues lost; no second left out",
     exclusive=True,
 )
 def synchronous_with_keys(run: Run) -> str:
@@ -126,19 +126,19 @@ def synchronous_with_keys(run: Run) -> str:
     run.wait_until(lambda: len(ticks.of(run, each)) >= before + 3, what="three ticks more")
     fired = ticks.stop(run, each)
     lost = acknowledged(run) - present(run)
-    assert not lost, f"{len(lost)} acknowledged and gone"
+    assert not lost, f"{len(lost)} acknowledged enqueues lost"
     seconds = (fired[-1] - fired[0]).total_seconds() + 1
     assert len(fired) == len(set(fired)) == seconds, f"{len(fired)} ticks in {seconds} seconds"
     there = len(run.journal("enqueue-returned", answer="duplicate"))
-    told = f"{len(acknowledged(run))} acknowledged, 0 lost, {there} told of a job that was there"
-    return f"{told}; {len(fired)} jobs for {seconds:.0f} seconds"
+    enqueues = f"{len(acknowledged(run))} acknowledged, 0 lost, {there} returned an existing job"
+    return f"{enqueues}; {len(fired)} jobs for {seconds:.0f} seconds"
 
 
 @fault(
     "F27b",
-    "a worker pointed at a standby alone, before and after its promotion",
-    invariant="it waits, without spinning, and works once it may write",
-    expected="at most 1 error a second and loop; resumes upon the promotion",
+    "a worker knows only a standby, before and after its promotion",
+    invariant="it waits without busy retries, and works once the standby accepts writes",
+    expected="at most 1 error a second in each loop; work starts after the promotion",
     exclusive=True,
 )
 def worker_on_a_standby(run: Run) -> str:
@@ -147,7 +147,7 @@ def worker_on_a_standby(run: Run) -> str:
 
 @fault(
     "F27c",
-    "the same with target_session_attrs=read-write",
+    "as F27b, with target_session_attrs=read-write",
     invariant="as F27b",
     expected="as F27b",
     exclusive=True,
@@ -176,9 +176,10 @@ def _on_standby(run: Run, options: dict[str, str]) -> str:
 
 @fault(
     "F26",
-    "the old primary comes back, and can be written to, beside the new one",
-    invariant="a worker that has worked at the new one writes nothing at the old one; who knows only that goes on",
-    expected="0 jobs run at the old one by a worker that left it; what ran on both sides is told",
+    "the old primary comes back beside the new one and accepts writes",
+    invariant="a worker that has used the new primary writes nothing to the old one; a worker that knows only the old"
+    " one continues",
+    expected="0 jobs run at the old primary by a worker that left it; jobs that ran on both sides are counted",
     exclusive=True,
 )
 def split_brain(run: Run) -> str:
@@ -200,11 +201,11 @@ def split_brain(run: Run) -> str:
 def _with_two(run: Run, pair: Pair, worker: Worker, both: int) -> str:
     elsewhere = {journal.DIRECTORY: str(run.where / "elsewhere")}
     with pair.old.connect() as old:
-        helpers.make_jobs(old, 5, task_name=f"{TASKS}plain")  # what an application enqueues that knows only the old one
+        helpers.make_jobs(old, 5, task_name=f"{TASKS}plain")  # by an application that knows only the old one
         lone = run.worker("--queues", PARKED, database=pair.old.settings, variables=elsewhere)
         helpers.wait_until(lambda: _succeeded(old, PARKED) == both, 30)
         run.stop(lone)
-        end_sessions(run, *ROLES)  # from now on the worker has to choose
+        end_sessions(run, *ROLES)  # the worker must now choose a primary
         worker.wait_until(lambda: "timeline" in worker.said, 30)
         time.sleep(5)
         assert _succeeded(old, "default") == 5, "a worker that had left the old primary has worked there again"
@@ -214,10 +215,11 @@ def _with_two(run: Run, pair: Pair, worker: Worker, both: int) -> str:
     run.wait_until(lambda: run.states().get("succeeded") == 15)
     run.worker("--queues", PARKED)
     run.wait_until_done()
-    told, again = worker.said.count("timeline"), resumed(run, fenced)
+    warnings, again = worker.said.count("timeline"), resumed(run, fenced)
     return (
-        f"{both} of {both} jobs of one queue ran on both sides, each side by its own worker; the worker that had left"
-        f" the old primary wrote nothing there, said so {told} times, and went on {again:.1f} s after that was stopped"
+        f"{both} of {both} jobs of one queue ran on both sides, each side by its own worker; the worker that had"
+        f" left the old primary wrote nothing there (log lines: {warnings}), and continued"
+        f" {again:.1f} s after that was stopped"
     )
 
 
@@ -228,15 +230,15 @@ def _succeeded(session: db.EngineConnection, queue_name: str) -> int:
 
 @fault(
     "F24b",
-    "the same while jobs run whose claims the standby never had: it hands out the same ids again",
-    invariant="the end of a lost execution does not count for another that has its id",
-    expected="0 jobs that succeeded with another's result; the lost ones run again",
+    "as F24, while jobs run whose claims the standby never received: it assigns the same ids again",
+    invariant="the completion of a lost execution does not count for another with the same id",
+    expected="0 jobs succeed with the result of another",
     exclusive=True,
 )
 def ids_again(run: Run) -> str:
     pair = replicated(run)
     go = run.where / "go"
-    elsewhere = run.where / "elsewhere"  # what is claimed where it is lost is no part of this history
+    elsewhere = run.where / "elsewhere"  # claims on the lost primary are not part of this history
     elsewhere.mkdir()
     far = {journal.DIRECTORY: str(elsewhere)}
     run.enqueue("plain", 1)
@@ -245,19 +247,21 @@ def ids_again(run: Run) -> str:
     run.enqueue("pooled.told_apart", 96)
     held = run.enqueue("pooled.told_apart", 4, until=str(go))
     worker = run.worker(variables=far, LEASE=60.0)
-    run.wait_until(lambda: run.states() == {"running": 4, "succeeded": 97}, what="4 to run where they are lost")
+    run.wait_until(
+        lambda: run.states() == {"running": 4, "succeeded": 97}, what="4 jobs to run on the primary that will be lost"
+    )
     pair.fail_over()
     lost = admit_losses(run)
-    settled = len(worker.said.splitlines())
+    before = len(worker.said.splitlines())
     after = run.enqueue("pooled.told_apart", 150, until=str(run.where / "later"))
     run.worker("--concurrency", "200", LEASE=60.0)
-    run.wait_for("start", 1 + 150 - 4)  # the first worker may take 4 of them itself
+    run.wait_for("start", 1 + 150 - 4)  # the first worker may claim 4 of them itself
     go.touch()
-    ends = ("succeeded in", "does not count", "no longer this worker's", "the database was promoted")
-    worker.wait_until(lambda: any(words in line for line in worker.said.splitlines()[settled:] for words in ends), 40)
+    ends = ("succeeded in", "does not count", "no longer belong to this worker", "the database was promoted")
+    worker.wait_until(lambda: any(words in line for line in worker.said.splitlines()[before:] for words in ends), 40)
     time.sleep(3)
     early = run.sql("SELECT id FROM pgqueue_job WHERE id = ANY (%s) AND state <> 'running'", [after])
     (run.where / "later").touch()
     run.wait_until_done(60)
-    assert not early, f"{len(early)} jobs were ended by the report of another"
-    return f"{lost} lost with the primary, {len(held)} of them running; 0 of {len(after)} ended by another's report"
+    assert not early, f"{len(early)} jobs were ended by the completion of another"
+    return f"{lost} jobs lost with the primary, {len(held)} of them running; 0 of {len(after)} ended by another"

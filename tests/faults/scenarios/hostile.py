@@ -1,4 +1,4 @@
-"""Jobs that spoil what they share, change their own rows, flood their queue, or cannot be claimed: F70 to F82."""
+"""Jobs that spoil shared state, change their own rows, flood their queue or cannot be claimed (F70 to F82b)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from tests.faults.app_names import REFUSED, SPOILED, STATEMENTS
 from tests.faults.catalogue import fault
 from tests.faults.run import TASKS, Run
 
+from . import counted
+
 
 def result_of(run: Run, job: int) -> Any:
-    """What a job returned."""
+    """Return the stored result of a job."""
     return run.job(job)["result"]
 
 
 @fault(
     "F70",
     "arguments that cannot be stored",
-    invariant="refused by enqueue(), before anything is written",
+    invariant="enqueue() refuses them before anything is written",
     expected=f"{len(REFUSED)} of {len(REFUSED)} refused",
 )
 def bad_arguments(run: Run) -> str:
@@ -34,9 +36,9 @@ def bad_arguments(run: Run) -> str:
 
 @fault(
     "F72",
-    "a job closes its connection, or has its session ended, or leaves a transaction open or aborted: F73 too",
-    invariant="its end is written over another connection; the next job finds a clean one",
-    expected="all succeed, 0 left behind",
+    "a job closes its connection, loses its session, or leaves a transaction open or aborted (also F73)",
+    invariant="its completion is written over another connection; the next job finds a clean one",
+    expected="all succeed; nothing is left behind",
     quick=True,
 )
 def spoiled_connections(run: Run) -> str:
@@ -45,40 +47,41 @@ def spoiled_connections(run: Run) -> str:
 
 @fault(
     "F74",
-    "a job leaves session settings, a temporary table, a lock, a LISTEN, a cursor on its connection",
-    invariant="the next job finds a clean one",
-    expected="0 left behind",
+    "a job leaves session settings, a temporary table, a lock, a LISTEN or a cursor on its connection",
+    invariant="the next job finds a clean connection",
+    expected="nothing is left behind",
 )
 def leaked_session(run: Run) -> str:
     return _spoil(run, STATEMENTS)
 
 
 def _spoil(run: Run, kinds: tuple[str, ...]) -> str:
-    """One slot, so that each look comes on the thread that was spoilt."""
+    """Use one slot, so that each inspection runs on the spoiled thread."""
     [first] = run.enqueue("leaks.look")
-    looks = []
+    inspections = []
     for kind in kinds:
         [spoilt] = run.enqueue("leaks.spoil", what=kind)
-        looks += [(kind, spoilt, run.enqueue("leaks.look")[0])]
+        inspections += [(kind, spoilt, run.enqueue("leaks.look")[0])]
     run.worker("--concurrency", "1")
     run.wait_until_done()
     clean = result_of(run, first)
-    for kind, spoilt, look in looks:
+    for kind, spoilt, inspection in inspections:
         assert run.job(spoilt)["state"] == "succeeded", kind
-        assert result_of(run, look) == clean, f"{kind}: {result_of(run, look)} instead of {clean}"
-    return f"{len(kinds)} of {len(kinds)} succeeded, 0 left behind"
+        found = result_of(run, inspection)
+        assert found == clean, f"{kind}: {found} instead of {clean}"
+    return f"{len(kinds)} of {len(kinds)} succeeded; nothing left behind"
 
 
 @fault(
     "F75",
     "jobs leak open files, threads and child processes; one closes stdout and stderr",
-    invariant="--max-jobs bounds what leaks; replacing a process charges nobody; without leaks nothing grows",
-    expected="0 charged; open files the same after 600 and 900 jobs",
+    invariant="--max-jobs bounds leaks; replacing a process charges no job; without leaks nothing grows",
+    expected="0 charged; no more open files after 900 jobs than after 600",
 )
 def leaked_resources(run: Run) -> str:
     run.worker("--queues", "sound")
     counts = []
-    for _ in range(3):  # the first opens a connection for each thread
+    for _ in range(3):  # the first round opens a connection for each thread
         for task in ("plain", "atomic", "coroutine"):
             run.enqueue(task, 100, queue_name="sound")
         run.wait_until_done()
@@ -94,14 +97,14 @@ def leaked_resources(run: Run) -> str:
     most = max(result_of(run, job) for job in leaking)
     assert set(run.outcomes()) <= {"succeeded", "released"}, run.outcomes()
     assert most < 500, most
-    told = f"{counts[0]}, {counts[2]} open files after 300, 900 sound jobs"
-    return f"{told}; {most} at most with 5 leaked by each job, 0 charged"
+    files = f"{counts[0]} open files after 300 sound jobs, {counts[2]} after 900"
+    return f"{files}; {most} at most with 5 leaked by each job; 0 charged"
 
 
 @fault(
     "F77",
-    "jobs delete, cancel and retry their own rows; a row deleted by SQL while its job runs",
-    invariant="the end says that the job is gone; the worker goes on",
+    "jobs delete, cancel and retry their own rows; rows are deleted by SQL while their jobs run",
+    invariant="the completion reports that the job is gone; the worker continues",
     expected="0 processes lost, 0 executions left open",
     quick=True,
 )
@@ -122,14 +125,17 @@ def own_rows(run: Run) -> str:
     assert {run.job(job)["state"] for job in kept} == {"succeeded"}
     assert not any(run.job(job) for job in (*gone, *outside))
     assert not run.scalar("SELECT count(*) FROM fault_effect WHERE kind = 'atomic'")
-    return "4 rows gone while their jobs ran: 0 left open, 0 atomic effects; 3 changed their own and succeeded"
+    return (
+        "4 rows deleted while their jobs ran: 0 executions left open, 0 atomic effects;"
+        " 3 jobs changed their own row and succeeded"
+    )
 
 
 @fault(
     "F78",
-    "a job enqueues 8,000 children, and itself again",
-    invariant="jobs of other queues go in between",
-    expected="99 of 100 jobs of another queue are claimed within 1.5 s: a new lane is seen after 1 s",
+    "a job enqueues 8,000 children and itself again",
+    invariant="jobs of other queues run in between",
+    expected="99 of 100 jobs of another queue are claimed within 1.5 s, because a new lane is seen after 1 s",
 )
 def multiplying(run: Run) -> str:
     run.enqueue("leaks.multiply", children=8_000)
@@ -150,7 +156,7 @@ def multiplying(run: Run) -> str:
     assert latencies[98] < 5.0, latencies[98]
     run.sql(
         "DELETE FROM pgqueue_job WHERE queue_name = 'children' AND state = 'ready'"
-    )  # noted below, before the check
+    )  # recorded below, before the check
     removed = run.sql("SELECT job_id FROM fault_event WHERE place = 'job' AND op = 'DELETE'")
     run.note("operator", act="delete", jobs=[row[0] for row in removed])
     run.wait_until_done()
@@ -159,9 +165,9 @@ def multiplying(run: Run) -> str:
 
 @fault(
     "F82",
-    "a row that makes the claim itself fail",
-    invariant="it alone is set aside, with the reason; the queue flows",
-    expected="199 of 199 others succeed; the culprit dead",
+    "a row makes the claim itself fail",
+    invariant="only this row is set aside, with the reason; the queue continues",
+    expected="199 of 199 others succeed; the bad job is dead",
     quick=True,
 )
 def unclaimable(run: Run) -> str:
@@ -175,8 +181,8 @@ def unclaimable(run: Run) -> str:
     run.wait_until_done()
     assert run.states() == {"dead": 1, "succeeded": len(before) + len(after)}, run.states()
     assert run.job(culprit)["state"] == "dead"
-    told = worker.said.count("cannot be claimed")
-    return f"199 of 199 others succeeded, the culprit dead, told {told} times"
+    lines = worker.said.count("cannot be claimed")
+    return f"199 of 199 others succeeded; the bad job is dead; log lines about it: {lines}"
 
 
 HOSTILE = {
@@ -203,9 +209,9 @@ NAMES = (
 
 @fault(
     "F82b",
-    "rows written past the product: arguments that cannot be read, names that are no tasks",
-    invariant="a row affects itself alone; nothing is imported because a row names it",
-    expected="all good jobs succeed; the bad ones wait, and none runs",
+    "rows not written by the product: unreadable arguments, names that are not tasks",
+    invariant="a row affects only itself; no module is imported because a row names it",
+    expected="all good jobs succeed; the bad ones wait, except those whose arguments can be read",
     quick=True,
 )
 def hostile_rows(run: Run) -> str:
@@ -223,4 +229,4 @@ def hostile_rows(run: Run) -> str:
     ran = {one["job"] for one in run.journal("start")} & set(bad) - harmless
     assert not ran, f"bodies were entered: {ran}"
     states = run.sql("SELECT state, count(*) FROM pgqueue_job WHERE id = ANY(%s) GROUP BY 1 ORDER BY 1", [bad])
-    return f"{len(good)} of {len(good)} good jobs; {len(bad)} bad rows: {dict(states)}"
+    return f"{len(good)} of {len(good)} good jobs succeeded; {len(bad)} bad rows: {counted(dict(states))}"

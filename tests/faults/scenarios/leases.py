@@ -1,4 +1,4 @@
-"""Claims whose answers are late, stops with a completer that cannot write, isolated processes: F108 to F112."""
+"""Late replies to claims, stops with a stuck completer, isolated processes (F108 to F112)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from tests.faults.catalogue import fault
 from tests.faults.failpoints import SECONDS
 from tests.faults.run import Run
 
+from . import counted
+
 
 @fault(
     "F108",
-    "the answer of a claim comes after three quarters of a lease",
-    invariant="nobody else starts these jobs meanwhile; they run here",
+    "the reply to a claim arrives after three quarters of a lease",
+    invariant="no other worker starts these jobs meanwhile; they run in the worker that claimed them",
     expected="1 start and 1 execution for each job",
 )
 def late_answer_of_claim(run: Run) -> str:
@@ -26,13 +28,13 @@ def late_answer_of_claim(run: Run) -> str:
     run.wait_until_done()
     assert len(run.journal("start")) == len(jobs)
     assert run.outcomes() == {"succeeded": len(jobs)}
-    return f"{len(jobs)} jobs, {len(run.journal('start'))} starts, {run.outcomes()}"
+    return f"{len(jobs)} jobs, {len(run.journal('start'))} starts, {counted(run.outcomes())}"
 
 
 @fault(
     "F109",
-    "SIGTERM while a job runs on, and the end of another cannot be written",
-    invariant="a job that runs is released only directly before its process ends",
+    "SIGTERM while one job continues to run and the completion of another cannot be written",
+    invariant="a running job is released only just before its process ends",
     expected="released at most 1 s before the end of the process; exit within the grace + 12 s",
 )
 def stop_with_a_stuck_completer(run: Run) -> str:
@@ -64,7 +66,7 @@ def stop_with_a_stuck_completer(run: Run) -> str:
 @fault(
     "F110",
     "SIGKILL of a worker process while the program of an isolated job runs",
-    invariant="the program ends with it; the job is given back uncounted",
+    invariant="the program ends with the process; the job is released without counting the attempt",
     expected="the program is gone within 0.5 s",
 )
 def program_of_a_killed_worker(run: Run) -> str:
@@ -78,14 +80,14 @@ def program_of_a_killed_worker(run: Run) -> str:
     assert took < 0.5, took
     run.wait_until_done()
     assert (run.job(job)["attempt"], run.job(job)["crashes"]) == (1, 0)
-    return f"gone after {took:.2f} s, {run.outcomes()}"
+    return f"gone after {took:.2f} s; {counted(run.outcomes())}"
 
 
 @fault(
     "F112",
     "the server ends all sessions while a process for isolated jobs is idle",
-    invariant="the next job there is not charged",
-    expected="0 attempts more than jobs",
+    invariant="the next job in that process is not charged",
+    expected="0 more attempts than jobs",
 )
 def sessions_end_under_an_isolated_process(run: Run) -> str:
     worker = run.worker("--concurrency", "1", LEASE=30.0)
@@ -100,11 +102,11 @@ def sessions_end_under_an_isolated_process(run: Run) -> str:
     assert {run.job(job)["attempt"] for job in jobs} == {1}
     assert run.outcomes() == {"succeeded": len(jobs)}
     assert len(worker.children) == 1
-    return f"{len(jobs)} jobs, {run.outcomes()}"
+    return f"{len(jobs)} jobs, {counted(run.outcomes())}"
 
 
 def is_alive(pid: str) -> bool:
-    """Whether a process runs: one that has ended and is not reaped does not."""
+    """Return whether a process runs. A zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

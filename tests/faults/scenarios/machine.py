@@ -1,4 +1,4 @@
-"""A machine that lacks memory, processes, processor time, or the right time: F12 to F18."""
+"""Machines without memory, processes, processor time or the right time (F12 to F18)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.faults.run import Run
 
 @contextmanager
 def cgroup(controller: str, name: str, **limits: str) -> Iterator[Path]:
-    """A control group (version 1) with limits; its processes go back to the root when it ends."""
+    """Yield a control group (version 1) with limits; move its processes back to the root at the end."""
     home = Path("/sys/fs/cgroup", controller, f"pgqueue-{os.getpid()}-{name}")
     home.mkdir()
     try:
@@ -38,13 +38,13 @@ def cgroup(controller: str, name: str, **limits: str) -> Iterator[Path]:
 
 
 def inside(home: Path) -> list[str]:
-    """The start of a command that runs the rest in a control group."""
+    """Return the start of a command that runs the rest in a control group."""
     return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(home / "cgroup.procs")]
 
 
 @fault(
     "F12",
-    "the kernel kills a process that takes too much memory, again and again",
+    "the kernel kills a process that uses too much memory, again and again",
     invariant="the crash budget ends that job; its neighbours succeed",
     expected="3 crashes, then dead; 60 of 60 others succeed",
     needs=("root", "memory cgroup"),
@@ -65,7 +65,7 @@ def out_of_memory(run: Run) -> str:
 @fault(
     "F13",
     "MemoryError under a limit of the address space",
-    invariant="an ordinary failure; the process lives",
+    invariant="an ordinary failure; the process survives",
     expected="attempts + 1, 0 crashes",
 )
 def memory_error(run: Run) -> str:
@@ -77,14 +77,14 @@ def memory_error(run: Run) -> str:
     assert run.outcomes_of(job) == ["failed", "failed"]
     assert worker.children == [child]
     assert {run.job(other)["state"] for other in others} == {"succeeded"}
-    return "2 failures, 0 crashes, the same process"
+    return "2 failures, 0 crashes; the process survived"
 
 
 @fault(
     "F14",
     "no new process can be started",
-    invariant="the supervisor goes on, tries again at its pace, and recovers",
-    expected="at most 1 try a second; nothing lost",
+    invariant="the supervisor continues, retries at its interval, and recovers",
+    expected="at most 1 attempt a second; nothing lost",
     needs=("root", "pids cgroup"),
 )
 def no_processes(run: Run) -> str:
@@ -99,7 +99,7 @@ def no_processes(run: Run) -> str:
         run.wait_until_done()
         run.stop(worker)
     assert run.states() == {"succeeded": len(jobs)}
-    return f"{worker.said.count('Resource temporarily unavailable')} tries, then {len(jobs)} of {len(jobs)} jobs"
+    return f"{worker.said.count('Resource temporarily unavailable')} attempts, then {len(jobs)} of {len(jobs)} jobs"
 
 
 @fault(
@@ -130,13 +130,13 @@ FAKETIME = {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1", "FA
 
 
 def with_clock(**settings: str) -> dict[str, str]:
-    """The environment of a process whose wall clock lies."""
+    """Return the environment of a process whose wall clock is wrong."""
     return {"LD_PRELOAD": str(faketime_library()), **FAKETIME, **settings}
 
 
 @fault(
     "F17",
-    "the clocks of two workers are an hour ahead, and an hour behind",
+    "the clocks of two workers are an hour ahead and an hour behind",
     invariant="nothing depends on a worker's clock",
     expected="0 early starts, 0 leases lost",
     needs=("faketime",),
@@ -154,13 +154,13 @@ def wrong_clocks(run: Run) -> str:
     assert skews == {3600.0, -3600.0}, f"the clocks were not wrong, or one worker did it all: {skews}"
     spread = run.scalar("SELECT max(abs(extract(epoch FROM finished_at - statement_timestamp()))) FROM pgqueue_job")
     assert spread < 60, f"a worker's clock got into a row: {spread} s"
-    return "52 jobs, 0 early, 0 lost, no time of theirs in any row"
+    return "52 jobs, 0 early starts, 0 leases lost; no time of a worker's clock in any row"
 
 
 @fault(
     "F18",
-    "the wall clock of a worker jumps an hour ahead, and two back, while jobs run",
-    invariant="nothing depends on it",
+    "the wall clock of a worker jumps an hour ahead, then two hours back, while jobs run",
+    invariant="nothing depends on a worker's wall clock",
     expected="0 leases lost, 0 early starts",
     needs=("faketime",),
 )
@@ -178,4 +178,4 @@ def clock_jumps(run: Run) -> str:
     skews = {round(one["wall"] - time.time(), -2) for one in run.journal("end")}
     assert -3600.0 in skews, f"the clock did not jump: {skews}"
     assert set(run.outcomes()) <= {"succeeded", "released"}, run.outcomes()
-    return "24 jobs, 0 early, 0 lost"
+    return "24 jobs, 0 early starts, 0 leases lost"

@@ -1,4 +1,4 @@
-"""A network between worker and server that swallows, resets, loses or slows: F28 to F34, F42, and partitions."""
+"""Networks between worker and server that drop, reset, lose or slow packets, and partitions (F28 to F34, F42b)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from tests.faults.netns import IN, OUT, Net, across
 from tests.faults.run import Run
 from tests.process.harness import Worker
 
+from . import counted
 from .database import assert_only_counted, enqueue_load, resumed, wait_until_busy
 
 NEEDS: Final = ("root", "namespaces", "nft")
 LOST: Final = ("server closed the connection", "timed out", "no answer from PostgreSQL", "connection is lost", "reset")
-"""How a worker says that a connection of its own is gone."""
+"""Parts of the log lines in which a worker reports that a connection of its own is lost."""
 
 
 def seconds_until_noticed(run: Run, worker: Worker, seen: int, who: str = "") -> float:
-    """Wait until one of a worker's services says that its connection is lost; return how long that took.
+    """Wait until a service of the worker logs that its connection is lost; return the seconds that this took.
 
-    `seen` is how much it had said before the fault: some are noticed at once, and told of but once.
+    `seen` is the length of the log before the fault: a loss that is noticed at once is logged only once.
     """
 
     def said() -> bool:
@@ -33,15 +34,15 @@ def seconds_until_noticed(run: Run, worker: Worker, seen: int, who: str = "") ->
 
 @fault(
     "F28",
-    "a black hole between the server and a worker that has nothing to do",
-    invariant="its listener notices, reconnects, and hears again",
-    expected="noticed within 12 s; by the system's defaults it takes two hours",
+    "a black hole between the server and an idle worker",
+    invariant="its listener notices, reconnects, and receives notifications again",
+    expected="noticed within 12 s; with the system's defaults it takes two hours",
     needs=NEEDS,
 )
 def hole_while_idle(run: Run) -> str:
     net = across(run)
     worker = run.worker(prefix=net.prefix, LEASE=60.0, POLL_INTERVAL=300.0)
-    time.sleep(1.5)  # so that its last looks are over, and nothing but the listener is on the line
+    time.sleep(1.5)  # its last polls are over, and only the listener uses the network
     seen = len(worker.said)
     net.cut()
     noticed = seconds_until_noticed(run, worker, seen, "listener")
@@ -55,8 +56,8 @@ def hole_while_idle(run: Run) -> str:
 
 @fault(
     "F29",
-    "a black hole while statements are under way",
-    invariant="it is noticed, nothing is lost, nothing is charged to a worker whose leases hold",
+    "a black hole while statements run",
+    invariant="it is noticed; nothing is lost; no job is charged while its worker's leases hold",
     expected="noticed within 12 s",
     needs=NEEDS,
 )
@@ -73,14 +74,17 @@ def hole_while_busy(run: Run) -> str:
     run.wait_until_done(60)
     assert_only_counted(run, jobs)
     assert noticed < 20, noticed
-    return f"noticed after {noticed:.1f} s; {jobs} of {jobs} jobs, 0 charged, on after {resumed(run, healed):.1f} s"
+    return (
+        f"noticed after {noticed:.1f} s; {jobs} of {jobs} jobs, 0 charged;"
+        f" work continued {resumed(run, healed):.1f} s after the network was back"
+    )
 
 
 @fault(
     "F30",
-    "every connection is reset, and new ones refused, for 3 s",
+    "every connection is reset and new ones are refused, for 3 s",
     invariant="nothing is lost or charged",
-    expected="noticed within 1 s, work goes on within 2 s after",
+    expected="noticed within 1 s; work continues within 2 s after that",
     needs=NEEDS,
 )
 def resets(run: Run) -> str:
@@ -96,14 +100,17 @@ def resets(run: Run) -> str:
     healed = time.monotonic()
     run.wait_until_done(60)
     assert_only_counted(run, jobs)
-    return f"noticed after {noticed:.2f} s; {jobs} of {jobs} jobs, 0 charged, on after {resumed(run, healed):.1f} s"
+    return (
+        f"noticed after {noticed:.2f} s; {jobs} of {jobs} jobs, 0 charged;"
+        f" work continued {resumed(run, healed):.1f} s after the network was back"
+    )
 
 
 @fault(
     "F33",
-    "30 % of the packets are lost, both ways",
-    invariant="slower, and safe",
-    expected="0 violations, all done",
+    "30 % of the packets are lost, in both directions",
+    invariant="jobs run more slowly, and safely",
+    expected="0 violations; all done",
     needs=NEEDS,
 )
 def lossy(run: Run) -> str:
@@ -114,13 +121,13 @@ def lossy(run: Run) -> str:
     jobs = len(run.enqueue("plain", 20) + run.enqueue("atomic", 10) + run.enqueue("coroutine", 10))
     took = run.wait_until_done(240)
     assert run.states() == {"succeeded": jobs}, run.states()
-    return f"{jobs} of {jobs} jobs in {took:.0f} s; {run.outcomes()}"
+    return f"{jobs} of {jobs} jobs in {took:.0f} s; {counted(run.outcomes())}"
 
 
 @fault(
     "F34",
-    "a line of 64 kbit/s",
-    invariant="the beat has a connection of its own: leases hold",
+    "a network with 64 kbit/s",
+    invariant="heartbeats have a connection of their own, so leases hold",
     expected="0 leases lost with a lease of 6 s",
     needs=(*NEEDS, "tbf"),
 )
@@ -131,21 +138,21 @@ def slow_line(run: Run) -> str:
     jobs = enqueue_load(run, seconds=0.05)
     took = run.wait_until_done(240)
     assert_only_counted(run, jobs)
-    return f"{jobs} of {jobs} jobs in {took:.0f} s, 0 charged; {run.outcomes()}"
+    return f"{jobs} of {jobs} jobs in {took:.0f} s, 0 charged; {counted(run.outcomes())}"
 
 
 def _parted(run: Run, task: str) -> tuple[Net, Worker, float]:
-    """Part a worker that runs 4 jobs from the server for longer than its leases, and have another run them too."""
+    """Cut off a worker that runs 4 jobs for longer than its leases, and let another worker run them too."""
     net = across(run)
     go = run.where / "go"
     far = run.worker(prefix=net.prefix, LEASE=4.0)
-    run.enqueue("plain", 12, seconds=0.3)  # what a slot's first job has done after it would hang in the hole
+    run.enqueue("plain", 12, seconds=0.3)  # the work after a slot's first job would hang
     run.wait_until_done()
     run.enqueue(task, 4, until=str(go))
     run.wait_for("start", 16)
     run.worker(LEASE=4.0)
-    time.sleep(2)  # a worker that has come rescues nobody for two beats
-    if task == "plain":  # what is written before the cut need not be written after it
+    time.sleep(2)  # a new worker rescues nothing for two heartbeats
+    if task == "plain":  # effects written now need no network after the cut
         run.wait_until(lambda: run.scalar("SELECT count(*) FROM fault_effect") == 16, what="4 effects")
     net.cut()
     cut = time.monotonic()
@@ -158,9 +165,9 @@ def _parted(run: Run, task: str) -> tuple[Net, Worker, float]:
 
 @fault(
     "F28b",
-    "a partition for longer than the lease; the bodies end on the far side, and are run again on the near one",
-    invariant="who ends late is refused",
-    expected="4 of 4 taken over within lease and rescue; 4 of 4 late ends refused",
+    "a partition for longer than the lease: the bodies end on the far side and run again on the near one",
+    invariant="late completions are refused",
+    expected="4 of 4 taken over within lease + rescue; 4 of 4 late completions refused",
     needs=NEEDS,
 )
 def partition(run: Run) -> str:
@@ -169,14 +176,14 @@ def partition(run: Run) -> str:
     far.wait_until(lambda: far.said.count("does not count") == 4, 60)
     assert run.outcomes() == {"crashed": 4, "succeeded": 16}, run.outcomes()
     _works_again(run, far)
-    return f"4 of 4 taken over after {taken_over:.1f} s of a lease of 4 s; 4 of 4 late ends refused"
+    return f"4 of 4 taken over after {taken_over:.1f} s, with a lease of 4 s; 4 of 4 late completions refused"
 
 
 @fault(
     "F28c",
-    "the same with atomic tasks, whose finish hangs on the far side",
-    invariant="they are interrupted before the leases end, or the process ends itself; each effect is there once",
-    expected="4 of 4 taken over within lease and rescue; 4 effects",
+    "as F28b, with atomic tasks whose completion hangs on the far side",
+    invariant="they are interrupted before the leases end, or the process exits; each effect exists once",
+    expected="4 of 4 taken over within lease + rescue; 4 effects",
     needs=NEEDS,
 )
 def partition_of_atomic_tasks(run: Run) -> str:
@@ -187,12 +194,12 @@ def partition_of_atomic_tasks(run: Run) -> str:
     effects = run.scalar("SELECT count(*) FROM fault_effect WHERE kind = 'atomic'")
     assert effects == 4, effects
     assert run.outcomes()["crashed"] == 4, run.outcomes()
-    how = "ended itself" if "the leases have ended" in far.said else "interrupted its jobs"
-    return f"4 of 4 taken over after {taken_over:.1f} s of a lease of 4 s, 4 effects; the far process {how}"
+    how = "exited" if "the leases have expired" in far.said else "interrupted its jobs"
+    return f"4 of 4 taken over after {taken_over:.1f} s, with a lease of 4 s; 4 effects; the far process {how}"
 
 
 def _works_again(run: Run, worker: Worker) -> None:
-    """The worker that was cut off takes jobs again."""
+    """Wait until the worker that was cut off runs jobs again."""
     before = set(worker.children)
     run.enqueue("plain", 60, seconds=0.2)
     run.wait_until(lambda: {one["pid"] for one in run.journal("start")[-40:]} & {*before, *worker.children})
@@ -212,13 +219,16 @@ def _one_way(run: Run, direction: str) -> str:
     run.wait_until_done(90)
     assert_only_counted(run, jobs)
     came = resumed(run, healed)
-    return f"noticed after {noticed:.1f} s; {jobs} of {jobs} jobs, 0 charged, on after {came:.1f} s; {run.outcomes()}"
+    return (
+        f"noticed after {noticed:.1f} s; {jobs} of {jobs} jobs, 0 charged;"
+        f" work continued {came:.1f} s after the network was back; {counted(run.outcomes())}"
+    )
 
 
 @fault(
     "F29b",
-    "only the replies are lost: what the worker asks for is done, and it does not learn of it",
-    invariant="what was done counts once; claims that nobody knows of are given back",
+    "only the replies are lost: the server does what the worker requests, and the worker does not learn of it",
+    invariant="each write counts once; claims whose reply was lost are released",
     expected="noticed within 12 s; 0 charged",
     needs=NEEDS,
 )
@@ -239,9 +249,9 @@ def requests_lost(run: Run) -> str:
 
 @fault(
     "F42b",
-    "a host is lost between an atomic task's finish and its commit: the server still holds its session, and its locks",
-    invariant="the server does not wait for a host that is gone; the job runs again, its effect is there once",
-    expected="taken over within lease, rescue and the 10 s that the server waits for a commit",
+    "a host is lost between an atomic task's completion and its commit: the server keeps its session and its locks",
+    invariant="the server does not wait for a lost host; the job runs again; its effect exists once",
+    expected="taken over within lease + rescue + the 10 s that the server waits for a commit",
     needs=NEEDS,
 )
 def half_open(run: Run) -> str:
@@ -254,18 +264,18 @@ def half_open(run: Run) -> str:
     net.cut()
     run.worker(LEASE=4.0)
     cut = time.monotonic()
-    far.end()  # the kernel's farewells go into the black hole
+    far.end()  # the black hole swallows the packets that close the connections
     run.wait_until_done(90)
     took = time.monotonic() - cut
     assert run.outcomes_of(job) == ["crashed", "succeeded"]
-    return f"taken over after {took:.1f} s of a lease of 4 s; outcomes {run.outcomes_of(job)}"
+    return f"taken over after {took:.1f} s, with a lease of 4 s; outcomes: {', '.join(run.outcomes_of(job))}"
 
 
 @fault(
     "F29d",
-    "a black hole opens for a job's own connection, which waits for a long query; the worker's own are spared",
-    invariant="the job fails and is tried again, though its lease is extended all the while",
-    expected="noticed within two leases of 6 s; by the system's defaults it takes two hours",
+    "a black hole for a job's own connection, which waits for a long query; the worker's connections are spared",
+    invariant="the job fails and is retried, although its lease is extended all the time",
+    expected="noticed within two leases of 6 s; with the system's defaults it takes two hours",
     needs=NEEDS,
 )
 def hole_for_a_job(run: Run) -> str:
@@ -281,4 +291,4 @@ def hole_for_a_job(run: Run) -> str:
     net.rule(IN, f"tcp dport {port} drop")
     took = run.wait_until_done(60)
     assert run.outcomes_of(job) == ["failed", "succeeded"]
-    return f"tried again after {took:.1f} s of a hole"
+    return f"retried and succeeded within {took:.1f} s"

@@ -1,4 +1,4 @@
-"""Operators and applications that act at the same moment: F113 and F114."""
+"""Operators and applications that act at the same time (F113, F114)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ KEYS = 200
 
 @fault(
     "F113",
-    "two operators retry the same 300 dead jobs, and one of them clicks again, while a worker runs them and they die",
-    invariant="each job runs once more",
-    expected="300 of 300 retried once, by 600 executions in all",
+    "two operators retry the same 300 dead jobs while a worker runs them and they die; one retries again",
+    invariant="each job runs exactly once more",
+    expected="300 of 300 retried once; 600 executions in total",
 )
 def two_operators_retry(run: Run) -> str:
     ids = run.enqueue("failing", JOBS, max_attempts=1)
@@ -41,13 +41,13 @@ def two_operators_retry(run: Run) -> str:
     assert sorted(retried) == ids, f"{len(retried)} retries of {len(ids)} jobs"
     executions = run.scalar("SELECT count(*) FROM pgqueue_execution")
     assert executions == 2 * JOBS, executions
-    return f"{len(retried)} of {len(ids)} retried once, by {executions} executions in all"
+    return f"{len(retried)} of {len(ids)} retried once; {executions} executions in total"
 
 
 @fault(
     "F114",
-    "two applications enqueue the same 200 unique jobs at once, one of them in reverse order, four times",
-    invariant="neither transaction is ended by a deadlock, and each key has one job",
+    "two applications enqueue the same 200 unique jobs at the same time, one in reverse order, four times",
+    invariant="no transaction is aborted by a deadlock; each key has one job",
     expected="0 deadlocks in 4 rounds",
 )
 def bulk_inserts_meet(run: Run) -> str:
@@ -66,7 +66,7 @@ def bulk_inserts_meet(run: Run) -> str:
 
 
 def enqueue_all(connection: Any, keys: list[str]) -> int:
-    """Enqueue a job for each key that nobody has, in one transaction; return how many."""
+    """Enqueue a job for each free key, in one transaction; return how many were added."""
     calls = json.dumps([{"key": key, "call": {"args": [], "kwargs": {"key": key}}} for key in keys])
     options: dict[str, Any] = {**helpers.UNIQUE_CALL, "task_name": KEYED}
     with connection.transaction():

@@ -1,4 +1,4 @@
-"""Workers whose output nobody reads, and whose log handlers block: F94 and F95."""
+"""Workers whose log output is never read (F94, F95)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ os.set_inheritable(reader, True)
 os.dup2(writer, 2)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-"""Starts a program whose stderr is a pipe that is full and stays so."""
+"""A script that starts a program whose stderr is a full pipe that is never read."""
 
 
 @fault(
     "F94",
-    "the log pipe is full and nobody reads it",
+    "the log pipe is full and is never read",
     invariant="jobs complete, and a stop reruns none of them",
-    expected="0 executions more than jobs; exit code 0 within the grace (2 s) + 6 s",
+    expected="0 more executions than jobs; exit code 0 within the grace (2 s) + 6 s",
     quick=True,
 )
 def full_pipe(run: Run) -> str:
@@ -41,13 +41,13 @@ def full_pipe(run: Run) -> str:
     assert took < 8, took
     assert run.states() == {"succeeded": len(jobs)}
     assert run.outcomes() == {"succeeded": len(jobs), "failed": 20}
-    return f"{len(jobs)} of {len(jobs)} ended once, exit code 0 after {took:.1f} s"
+    return f"{len(jobs)} of {len(jobs)} jobs ended once; exit code 0 after {took:.1f} s"
 
 
 @fault(
     "F95",
-    "the leases end while the worker process and the supervisor are stopped and cannot act",
-    invariant="the process is killed with its leases, and its job is not charged",
+    "the leases end while the worker process and the supervisor are stopped (SIGSTOP) and cannot act",
+    invariant="the process is killed when its leases end; its job is not charged",
     expected="gone within lease (2 s) + 1 s",
     quick=True,
 )
@@ -62,14 +62,14 @@ def lease_ends_in_stopped_process(run: Run) -> str:
     helpers.wait_until(lambda: _is_dead(child), 10)
     took = time.monotonic() - began
     assert took < 3.0, took
-    worker.send(signal.SIGTERM)  # so that it starts no other process
+    worker.send(signal.SIGTERM)  # otherwise it would start another process
     worker.send(signal.SIGCONT)
     assert worker.exit_code() == 0
     assert run.job(job)["crashes"] == 0
-    return f"gone after {took:.2f} s, not charged"
+    return f"gone after {took:.2f} s; not charged"
 
 
 def _is_dead(pid: int) -> bool:
-    """Whether a process has ended; its parent, which is stopped, has not yet heard of it."""
+    """Return whether a process has ended. Its stopped parent has not yet reaped it."""
     with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
         return stat.read().rpartition(")")[2].split()[0] == "Z"

@@ -1,7 +1,7 @@
-"""Jobs that take their worker down, or end in ways that are hard to write: F62 to F64, F67 to F69, F81.
+"""Jobs in threads that crash their process, or end in ways that are hard to store (F62 to F64, F67 to F69, F81).
 
-Room for what a task's `timeout` and a process of its own will promise: F65, F66, F79, and the halves of F12, F62 and
-F63 that are about isolation. Until then these hold what threads promise: the crash budget, and neighbours that survive.
+Threads promise a crash budget and that neighbours survive. The scenarios of timeouts and isolated processes are in
+`deadly`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BUDGET = 3
 
 
 def assert_poison(run: Run, poison: int) -> None:
-    """The crash budget ended it, and no attempt more."""
+    """Assert that the crash budget ended the job, without a further attempt."""
     row = run.job(poison)
     assert (row["state"], row["crashes"], row["attempt"]) == ("dead", BUDGET, BUDGET), row
     assert run.outcomes_of(poison) == ["crashed"] * BUDGET
@@ -22,7 +22,7 @@ def assert_poison(run: Run, poison: int) -> None:
 
 @fault(
     "F62",
-    "a segmentation fault, again and again, among 199 good jobs",
+    "a job causes a segmentation fault, again and again, among 199 good jobs",
     invariant="the crash budget ends that job; its neighbours succeed",
     expected="3 crashes, then dead; 199 of 199 others succeed",
     quick=True,
@@ -40,12 +40,12 @@ def segfault(run: Run) -> str:
 
 @fault(
     "F63",
-    "os._exit(0), os._exit(1), os.abort(), SIGKILL of itself, a stack overflow",
-    invariant="an end without a farewell is a crash, whatever its exit code",
-    expected="each 3 crashes, then dead; all others succeed",
+    "jobs call os._exit(0), os._exit(1) or os.abort(), send SIGKILL to their own process, or overflow the stack",
+    invariant="a process that exits without a clean shutdown has crashed, whatever its exit code",
+    expected="3 crashes each, then dead; all others succeed",
 )
 def other_deaths(run: Run) -> str:
-    """A worker for each: one that keeps dying is replaced with growing pauses."""
+    """Use a worker for each, because a process that keeps dying is replaced after growing delays."""
     poisons = {}
     for how in DEATHS:
         [poisons[how]] = run.enqueue("poison.die", how=how, queue_name=how.replace(" ", "-"))
@@ -58,14 +58,14 @@ def other_deaths(run: Run) -> str:
     stack = run.outcomes_of(overflow)
     assert run.job(overflow)["state"] == "dead", "a stack overflow is a crash, or on later Pythons a failure"
     assert run.states() == {"dead": len(DEATHS), "succeeded": 20 * len(DEATHS)}
-    told = f"stack overflow: {len(stack)} {stack[0]}"
-    return f"{len(poisons)} of {len(poisons)} dead after 3 crashes ({told}), others succeeded"
+    overflows = f"stack overflow: {len(stack)} {stack[0]}"
+    return f"{len(poisons)} of {len(poisons)} dead after 3 crashes ({overflows}); others succeeded"
 
 
 @fault(
     "F64",
-    "SystemExit, KeyboardInterrupt, GeneratorExit and the like, in a thread and on the event loop",
-    invariant="a failure like any other; the process lives",
+    "a task raises SystemExit, KeyboardInterrupt, GeneratorExit or the like, in a thread or on the event loop",
+    invariant="a failure like any other; the process survives",
     expected="attempts + 1 each, 0 crashes",
 )
 def exits(run: Run) -> str:
@@ -80,14 +80,14 @@ def exits(run: Run) -> str:
     for job in jobs:
         assert run.outcomes_of(job) == ["failed", "failed"], (run.job(job), run.outcomes_of(job))
     assert worker.children == [child]
-    return f"{len(jobs)} of {len(jobs)} failed twice, 0 crashes, the same process"
+    return f"{len(jobs)} of {len(jobs)} failed twice, 0 crashes; the process survived"
 
 
 @fault(
     "F67",
-    "endless recursion, and exceptions that cannot be written as they are: F68 too",
-    invariant="the end can always be stored: cleaned and cut",
-    expected="each fails and is written once; 16 KiB of traceback at most",
+    "endless recursion, and exceptions that cannot be stored as they are (also F68)",
+    invariant="the completion can always be stored, because the error is cleaned and shortened",
+    expected="each attempt fails and is stored once; 16 KiB of traceback at most",
     quick=True,
 )
 def odd_errors(run: Run) -> str:
@@ -108,8 +108,8 @@ def odd_errors(run: Run) -> str:
 @fault(
     "F69",
     "results that cannot be stored",
-    invariant="the work that has succeeded is not repeated; the job says why; never stuck",
-    expected="each dead after one attempt",
+    invariant="work that has succeeded is not repeated; the job records the reason and does not stay running",
+    expected="each job is dead after one attempt",
 )
 def odd_results(run: Run) -> str:
     jobs = {kind: run.enqueue("poison.return_what", what=kind, max_attempts=2)[0] for kind in RESULTS}
@@ -124,9 +124,9 @@ def odd_results(run: Run) -> str:
 
 @fault(
     "F81",
-    "attempt 999 of 1,000, and backoffs that make no sense",
-    invariant="the next attempt is at most a day away, or there is none; never stuck",
-    expected="1 h + 30 % for the ordinary backoff; each odd one ends by a rule",
+    "attempt 999 of 1,000, and invalid backoffs",
+    invariant="the next attempt is at most a day away, or there is no next attempt; no job stays running",
+    expected="at most 1 h + 30 % for the ordinary backoff; a rule handles each invalid one",
 )
 def odd_backoffs(run: Run) -> str:
     [often] = run.enqueue("poison.often", max_attempts=1000)
@@ -140,6 +140,6 @@ def odd_backoffs(run: Run) -> str:
     furthest = max(run.scalar(ahead, [job]) for job in odd)
     ends = [(run.job(job)["state"], run.outcomes_of(job)) for job in odd]
     assert all(state in ("ready", "dead", "succeeded") for state, _ in ends), ends
-    assert furthest <= 400 * 24 * 3600, f"an odd backoff put a job off by {furthest:.0f} s"
-    told = ", ".join(f"{kind}: {state}" for kind, (state, _) in zip(ODD_BACKOFFS, ends, strict=True))
-    return f"{delay:.0f} s after attempt 999; odd ones {told}, furthest {furthest:.0f} s"
+    assert furthest <= 400 * 24 * 3600, f"an odd backoff delayed a job by {furthest:.0f} s"
+    results = ", ".join(f"{kind}: {state}" for kind, (state, _) in zip(ODD_BACKOFFS, ends, strict=True))
+    return f"{delay:.0f} s after attempt 999; invalid backoffs: {results}; latest next attempt in {furthest:.0f} s"

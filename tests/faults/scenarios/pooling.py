@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode between everything and the server: F50, F51."""
+"""PgBouncer in transaction mode between all clients and the server (F50, F51)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.faults.pooler import Pooler, through_pooler
 from tests.faults.run import Run, Skip
 from tests.process.harness import Worker
 
+from . import counted
 from .database import assert_only_counted, enqueue_load, resumed, wait_until_busy
 
 NEEDS: Final = ("pgbouncer",)
@@ -19,21 +20,21 @@ COMPLAINTS: Final = ("prepared statement", "InvalidSqlStatementName", "Duplicate
 
 
 def wait_until_deaf(worker: Worker) -> None:
-    """Wait until a worker has found that notifications do not arrive, which it says once."""
+    """Wait until a worker has logged that notifications do not arrive; assert that it did so once."""
     worker.wait_until(lambda: DEAF in worker.said)
     assert worker.said.count(DEAF) == 1
 
 
 def assert_unprepared(worker: Worker) -> None:
-    """Nothing was prepared on one server connection and asked for on another."""
+    """Assert that no statement was prepared on one server connection and executed on another."""
     assert not any(words in worker.said for words in COMPLAINTS), worker.said
 
 
 @fault(
     "F50",
     "PgBouncer in transaction mode, 4 server connections for two workers and an application",
-    invariant="the self-test finds that notifications do not arrive, says so once, and the worker polls",
-    expected="all jobs, 0 charged, 1 warning a process",
+    invariant="the self-test finds that notifications do not arrive; the worker logs it once and polls",
+    expected="all jobs succeed, 0 charged; 1 warning in each process",
     needs=NEEDS,
 )
 def transaction_mode(run: Run) -> str:
@@ -48,14 +49,14 @@ def transaction_mode(run: Run) -> str:
     for worker in workers:
         wait_until_deaf(worker)
         assert_unprepared(worker)
-    return f"{jobs + len(isolated)} jobs, 0 charged; said once by each that it polls"
+    return f"{jobs + len(isolated)} jobs, 0 charged; each worker logged once that it polls"
 
 
 @fault(
     "F50b",
-    "PgBouncer, and PGQUEUE['LISTEN_DATABASE'] that leads past it",
+    "PgBouncer, with a PGQUEUE['LISTEN_DATABASE'] that bypasses it",
     invariant="notifications arrive; an idle worker starts a job at once",
-    expected="no warning; the start long before the poll of 5 s",
+    expected="no warning; the job is claimed long before the poll interval of 5 s ends",
     needs=NEEDS,
 )
 def listening_past_it(run: Run) -> str:
@@ -72,14 +73,14 @@ def listening_past_it(run: Run) -> str:
     )
     assert DEAF not in worker.said
     assert slowest < 3, slowest
-    return f"the slowest of 5 starts {slowest * 1000:.0f} ms after its enqueue through the pooler"
+    return f"the slowest of 5 claims {slowest * 1000:.0f} ms after the enqueue through the pooler"
 
 
 @fault(
     "F50c",
     "a single server connection for two workers and their jobs",
-    invariant="everything waits for its turn; nothing is lost; that notifications do not arrive is found here too",
-    expected="all jobs, 0 charged",
+    invariant="everything waits for its turn; nothing is lost; the self-test finds missing notifications here too",
+    expected="all jobs succeed, 0 charged",
     needs=NEEDS,
 )
 def pool_of_one(run: Run) -> str:
@@ -91,14 +92,14 @@ def pool_of_one(run: Run) -> str:
     for worker in workers:
         assert_unprepared(worker)
         wait_until_deaf(worker)
-    return f"{jobs} of {jobs} jobs in {took:.1f} s, 0 charged; {run.outcomes()}"
+    return f"{jobs} of {jobs} jobs in {took:.1f} s, 0 charged; {counted(run.outcomes())}"
 
 
 @fault(
     "F50d",
-    "server connections that live for 1 s",
-    invariant="nothing of a session is relied upon",
-    expected="all jobs, 0 charged, 0 complaints",
+    "server connections live for 1 s",
+    invariant="no session state is relied upon",
+    expected="all jobs succeed, 0 charged; 0 errors about prepared statements",
     needs=NEEDS,
 )
 def short_lives(run: Run) -> str:
@@ -113,9 +114,9 @@ def short_lives(run: Run) -> str:
 
 @fault(
     "F50e",
-    "PgBouncer told to ignore `options`, so that it looks like a server",
+    "PgBouncer is configured to ignore `options`, so that it looks like a server",
     invariant="the worker finds that its options did not arrive, and prepares no statements",
-    expected="all jobs, 0 charged",
+    expected="all jobs succeed, 0 charged",
     needs=NEEDS,
 )
 def options_ignored(run: Run) -> str:
@@ -144,12 +145,12 @@ def _disturbed(run: Run, pooler: Pooler, disturb: str, seconds: float = 0.0) -> 
     run.wait_until_done(60)
     assert_only_counted(run, jobs)
     assert all(worker.process.poll() is None for worker in workers)
-    return f"{jobs} of {jobs} jobs, 0 charged, on after {resumed(run, up):.1f} s"
+    return f"{jobs} of {jobs} jobs, 0 charged; work continued after {resumed(run, up):.1f} s"
 
 
 @fault(
     "F51",
-    "PgBouncer restarted under load",
+    "PgBouncer is restarted under load",
     invariant="as F19",
     expected="0 lost, 0 charged",
     needs=NEEDS,
@@ -159,13 +160,13 @@ def pooler_restarted(run: Run) -> str:
 
 
 def _pause(run: Run, pooler: Pooler, seconds: float) -> str:
-    """PAUSE waits for transactions to end, and answers only then."""
+    """Pause the pooler. PAUSE returns only after all transactions have ended."""
     return _disturbed(run, pooler, "PAUSE", seconds)
 
 
 @fault(
     "F51b",
-    "PgBouncer paused for 3 s, as for a switch-over, with a lease of 8 s",
+    "PgBouncer is paused for 3 s, as for a switchover, with a lease of 8 s",
     invariant="as F19",
     expected="0 lost, 0 charged",
     needs=NEEDS,
@@ -176,7 +177,7 @@ def paused(run: Run) -> str:
 
 @fault(
     "F51c",
-    "PgBouncer told to RECONNECT under load",
+    "PgBouncer receives RECONNECT under load",
     invariant="as F19",
     expected="0 lost, 0 charged",
     needs=NEEDS,
@@ -187,8 +188,8 @@ def reconnected(run: Run) -> str:
 
 @fault(
     "F50f",
-    "queries that take longer than their tasks may, behind PgBouncer",
-    invariant="they are cancelled through it, and their attempts have failed",
+    "queries behind PgBouncer exceed the timeout of their tasks",
+    invariant="they are cancelled through PgBouncer, and their attempts fail",
     expected="2 of 2 cancelled",
     needs=NEEDS,
 )
@@ -198,11 +199,11 @@ def cancelled_through_it(run: Run) -> str:
     jobs = run.enqueue("pooled.slow_query", 2, max_attempts=1)
     run.wait_until(lambda: not run.unfinished() or pooler.process.poll() is not None, 30)
     if pooler.process.poll() is not None:
-        raise Skip("PgBouncer itself has crashed when it was asked to cancel (seen of 1.18)")
+        raise Skip("PgBouncer itself crashed on the request to cancel (seen with 1.18)")
     run.wait_until_done()
     assert [run.outcomes_of(job) for job in jobs] == [["failed"], ["failed"]]
     held = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
     assert not run.sql(held + " AND query LIKE '%pg_sleep(20)%' AND pid <> pg_backend_pid()"), (
-        "it goes on past its time"
+        "a query continues after its timeout"
     )
     return "2 of 2 cancelled"

@@ -1,4 +1,4 @@
-"""Workers that are killed and frozen: F01, F02, F03, F09, F10. Those that are told to stop are in `stopping`."""
+"""Killed and frozen workers (F01, F02, F03, F09, F10). Workers that are asked to stop are in `stopping`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tests import helpers
 from tests.faults.catalogue import fault
 from tests.faults.run import Run
 from tests.process.harness import descendants
+
+from . import counted
 
 POINTS = {
     "claim.sent": "claim.sent",
@@ -28,13 +30,13 @@ POINTS = {
 
 @fault(
     "F01",
-    f"the host is lost at each of {len(POINTS)} points of a job's way",
-    invariant="every job ends, atomic effects = 1",
-    expected="another worker starts what was lost within lease + rescue + poll = 2.5 s, and what it takes itself",
+    f"the host is lost at each of {len(POINTS)} points in a job's life",
+    invariant="every job ends; each atomic effect exists once",
+    expected="another worker starts the lost jobs within lease + rescue + poll = 2.5 s",
     quick=True,
 )
 def lost_at_each_point(run: Run) -> str:
-    """One worker and one queue for each point; when all are lost, one that is sound does the work."""
+    """Use one worker and one queue for each point. When all are lost, a sound worker runs the jobs."""
     go = str(run.where / "go")
     doomed = {}
     for name, when in POINTS.items():
@@ -73,9 +75,9 @@ def _lost(run: Run) -> str:
 
 @fault(
     "F01b",
-    "the reply of a claim, a finish, a beat, a release and a rescue is lost, after each has committed",
-    invariant="what was done is found done: nothing is charged, nothing ends twice",
-    expected="0 attempts charged but those of the lost host",
+    "the replies to a claim, a completion, a heartbeat, a release and a rescue are lost after each has committed",
+    invariant="a repeated statement finds the work done: nothing is charged, nothing ends twice",
+    expected="0 attempts charged, except those of the lost host",
     quick=True,
 )
 def replies_lost(run: Run) -> str:
@@ -100,14 +102,14 @@ def replies_lost(run: Run) -> str:
     assert max(run.job(job)["crashes"] for job in lost) == 1
     fired = sorted({one["name"] for one in run.journal("failpoint")})
     assert len(fired) == 6, fired
-    return f"{', '.join(fired)}: 0 of {len(jobs) + len(held)} charged, {run.outcomes()}"
+    return f"{', '.join(fired)}: 0 of {len(jobs) + len(held)} charged; {counted(run.outcomes())}"
 
 
 @fault(
     "F02",
-    "SIGKILL of one worker process, its supervisor alive",
-    invariant="only what had started there is charged; the process is replaced",
-    expected="settled within 0.5 s, by the process's end and not by the lease",
+    "SIGKILL of one worker process while its supervisor lives",
+    invariant="only jobs that had started in it are charged; the process is replaced",
+    expected="closed within 0.5 s, at the end of the process and not of the lease",
     quick=True,
 )
 def child_killed(run: Run) -> str:
@@ -118,7 +120,7 @@ def child_killed(run: Run) -> str:
     [child] = worker.children
     os.kill(child, signal.SIGSTOP)
     waiting = run.enqueue("plain", 100)
-    # Its neighbours, claimed and not started: as its fetcher would, by the same statement, under its id.
+    # Claim its neighbours without starting them, as its fetcher would: the same statement, the same worker id.
     worker_id = run.scalar("SELECT max(worker_id) FROM pgqueue_execution")
     assert len(helpers.claim_all(run.connection, limit=100, free_slots=0, worker_id=worker_id)) == 100
     began = time.monotonic()
@@ -129,15 +131,15 @@ def child_killed(run: Run) -> str:
     go.touch()
     run.wait_until_done()
     charged = {row[0] for row in run.sql("SELECT id FROM pgqueue_job WHERE crashes > 0")}
-    assert charged == set(running), f"charged {charged}, running were {running}"
+    assert charged == set(running), f"charged: {charged}, running: {running}"
     assert {run.job(job)["attempt"] for job in waiting} == {1}
-    return f"settled after {took:.2f} s; 2 of 2 charged, 0 of {len(waiting)} that waited in it"
+    return f"closed after {took:.2f} s; 2 of 2 started jobs charged, 0 of {len(waiting)} prefetched ones"
 
 
 @fault(
     "F02b",
     "SIGKILL of the supervisor alone",
-    invariant="its processes stop by themselves and give back what they cannot end; nothing runs on unwatched",
+    invariant="its processes stop by themselves and release what they cannot complete; none continues unwatched",
     expected="gone within the lease; nothing charged",
     quick=True,
 )
@@ -156,7 +158,7 @@ def supervisor_killed(run: Run) -> str:
     run.worker()
     run.wait_until_done()
     assert {run.job(job)["attempt"] for job in jobs} == {1}
-    return f"gone after {took:.1f} s, 2 of 2 given back uncounted"
+    return f"gone after {took:.1f} s; 2 of 2 released without counting the attempt"
 
 
 def _lives(pid: int) -> bool:
@@ -171,7 +173,7 @@ def _lives(pid: int) -> bool:
 @fault(
     "F03",
     "SIGKILL of supervisor and processes together, as when the host is lost",
-    invariant="another worker takes the jobs back",
+    invariant="another worker rescues the jobs",
     expected="started again within lease + rescue + poll = 2.5 s",
 )
 def all_killed(run: Run) -> str:
@@ -194,15 +196,18 @@ def all_killed(run: Run) -> str:
 
 @fault(
     "F09",
-    "SIGSTOP past the lease, then SIGCONT (a zombie)",
-    invariant="its late end does not count; effects in the job's transaction happen once",
-    expected="taken back within lease + rescue = 4.3 s; 0 late ends accepted",
+    "SIGSTOP for longer than the lease, then SIGCONT (a zombie worker)",
+    invariant="its late completion does not count; effects in the job's transaction exist once",
+    expected="rescued within lease + rescue = 4.3 s; 0 late completions accepted",
     quick=True,
 )
 def zombie(run: Run) -> str:
-    """Stopped just before they would send their finish. The supervisors wake first, so that leases seem to hold, and
-    the comparison that would interrupt them is broken: nothing but the fence is left to refuse. Their fork servers are
-    stopped too, because these kill a process that goes on after its leases."""
+    """Stop two processes just before they send a completion.
+
+    The supervisors continue first, so leases seem to hold, and the comparison that would interrupt the jobs is broken:
+    only the fence can refuse the completions. The fork servers are stopped too, because they kill a process that
+    continues after its leases have ended.
+    """
     points = {"plain": "finish.sent:stop,watch.sent:raise:*", "atomic": "atomic.sent:stop,watch.sent:raise:*"}
     jobs = [run.enqueue(task, queue_name=task)[0] for task in points]
     zombies = [run.worker("--queues", task, failpoint=point, ready=False, LEASE=4.0) for task, point in points.items()]
@@ -220,29 +225,29 @@ def zombie(run: Run) -> str:
     instant = run.scalar("SELECT clock_timestamp()")
     for one in zombies:
         one.send(signal.SIGCONT)
-    run.wait_until(lambda: run.scalar(BEATS, [instant]) == 3, 10, "all three supervisors to beat")
+    run.wait_until(lambda: run.scalar(HEARTBEATS, [instant]) == 3, 10, "all three supervisors to send a heartbeat")
     for pid in (*children, *fork_servers):
         os.kill(pid, signal.SIGCONT)
-    run.wait_until(lambda: _refused(run) == 2, 10, "two late ends to be refused")
+    run.wait_until(lambda: _refused(run) == 2, 10, "two late completions to be refused")
     for one in (*zombies, other):
         run.stop(one)
     assert _refused(run) == 2
     assert [run.outcomes_of(job) for job in jobs] == [["crashed", "succeeded"]] * 2
     effects = run.scalar("SELECT count(*) FROM fault_effect WHERE kind = 'atomic'")
     assert effects == 1, f"{effects} atomic effects of 1 job"
-    return f"taken back after {took:.1f} s, 2 of 2 late ends refused, {effects} atomic effect of 1 job"
+    return f"rescued after {took:.1f} s; 2 of 2 late completions refused; {effects} atomic effect of 1 job"
 
 
-BEATS = (
+HEARTBEATS = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'"
     " AND application_name = 'pgqueue:supervisor' AND query LIKE '%%pgqueue:extend%%' AND state_change > %s"
 )
 
 
 def _refused(run: Run) -> int:
-    """How many executions had a late end that found them closed.
+    """Return how many executions had a late completion that found them closed.
 
-    A success, or, after 10 s, when the server has ended the transaction of an atomic task's finish, a failure.
+    The completion is a success, or a failure if the server has ended the atomic task's transaction after 10 s.
     """
     fates = [fate for one in run.journal("ack") for fate in one["fates"].items()]
     return len({execution for execution, fate in fates if fate == "lost"})
@@ -250,8 +255,8 @@ def _refused(run: Run) -> int:
 
 @fault(
     "F09b",
-    "SIGSTOP of one process past the lease, its supervisor alive",
-    invariant="its leases are kept, for it may wake: nothing runs twice",
+    "SIGSTOP of one process for longer than the lease while its supervisor lives",
+    invariant="its leases are extended because it may continue: nothing runs twice",
     expected="0 executions lost",
 )
 def child_stopped(run: Run) -> str:
@@ -267,14 +272,14 @@ def child_stopped(run: Run) -> str:
     run.wait_until_done()
     run.stop(other)
     assert run.outcomes() == {"succeeded": 4}
-    return "0 of 4 lost in two leases"
+    return "0 of 4 executions lost in two leases"
 
 
 @fault(
     "F10",
     "SIGSTOP for half a lease",
-    invariant="nothing happens",
-    expected="0 executions more than jobs",
+    invariant="the stop has no effect on jobs",
+    expected="0 more executions than jobs",
     quick=True,
 )
 def short_stop(run: Run) -> str:
@@ -287,4 +292,4 @@ def short_stop(run: Run) -> str:
     run.stop(other)
     assert set(run.outcomes()) <= {"succeeded", "released"}
     assert run.scalar("SELECT max(attempt) FROM pgqueue_job") == 1
-    return f"{sum(run.outcomes().values()) - 8} executions more than jobs"
+    return f"{sum(run.outcomes().values()) - 8} more executions than jobs"

@@ -1,4 +1,4 @@
-"""Schedules, with workers that are killed, clocks that are moved, and outages: F59 to F61."""
+"""Schedules with killed workers, moved clocks and outages (F59 to F61)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .machine import with_clock
 from .storage import server_with_clock
 
 SECONDS = float(os.environ.get("PGQUEUE_FAULTS_SCHEDULE_SECONDS", "20"))
-"""How long F59 takes; 60 and more for the whole of it."""
+"""The seconds that F59 runs for. Use 60 or more for a thorough run."""
 KILL_SECONDS = 2.5
 QUICK: dict[str, Any] = {"SCHEDULE_INTERVAL": 0.5}
 
 
 @fault(
     "F59",
-    "a schedule of each second, three workers, one of them killed every few seconds and replaced",
+    "a schedule that fires every second, and three workers, one of which is killed and replaced every few seconds",
     invariant="each tick is fired once, and none is left out",
     expected="one job for each second",
 )
@@ -48,7 +48,7 @@ def one_killed_after_the_other(run: Run) -> str:
     assert len(fired) == len(set(fired)) == seconds, f"{len(fired)} ticks in {seconds} seconds"
     assert seconds >= SECONDS
     latest = ticks.latest_seconds(run)
-    return f"{len(fired)} jobs for {seconds:.0f} seconds, {killed} workers killed; {latest:.1f} s late at the most"
+    return f"{len(fired)} jobs for {seconds:.0f} seconds, {killed} workers killed; {latest:.1f} s late at most"
 
 
 def _wait_for_ticks(run: Run, schedule_id: int, more: int) -> None:
@@ -58,9 +58,9 @@ def _wait_for_ticks(run: Run, schedule_id: int, more: int) -> None:
 
 @fault(
     "F59b",
-    "a worker is lost before it fires a tick, after it, and while its commit is under way; its session ends in the"
-    " middle of the statement; the reply is lost",
-    invariant="the tick, its job and the next tick are all there or not at all; each tick is fired once",
+    "a worker is lost before it fires a tick, after it, and during its commit; its session ends in the middle of the"
+    " statement; the reply is lost",
+    invariant="the tick, its job and the next tick are written together or not at all; each tick is fired once",
     expected="one job for each second",
     exclusive=True,
 )
@@ -73,7 +73,7 @@ def lost_while_firing(run: Run) -> str:
     deaf = run.worker(failpoint="fire.committed:close:*", **QUICK)
     _wait_for_ticks(run, each, 2)
     deaf.send_all(signal.SIGKILL)
-    assert "trouble with the database" in deaf.said, deaf.said
+    assert "database outage" in deaf.said, deaf.said
     worker = run.worker(**QUICK)
     _end_in_the_middle(run)
     _wait_for_ticks(run, each, 2)
@@ -87,7 +87,7 @@ def lost_while_firing(run: Run) -> str:
 
 
 def _end_in_the_middle(run: Run) -> None:
-    """Terminate a session whose FIRE has the schedule's row, and waits for the table of ticks."""
+    """Terminate a session whose FIRE has locked the schedule's row and waits for the table of ticks."""
     waits = (
         "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgqueue:schedules' AND wait_event_type = 'Lock'"
         " AND datname = current_database()"
@@ -99,7 +99,7 @@ def _end_in_the_middle(run: Run) -> None:
 
 
 def _lose_in_its_commit(run: Run, each: int, worker: Worker) -> None:
-    """Kill a worker whose FIRE is committed on the server's disk, and waits for a standby that is not there."""
+    """Kill a worker whose FIRE is committed on the server's disk and waits for a missing standby."""
     waits = (
         "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'pgqueue:schedules'"
         " AND datname = current_database()"
@@ -109,7 +109,7 @@ def _lose_in_its_commit(run: Run, each: int, worker: Worker) -> None:
     before = ticks.of(run, each)
     worker.send_all(signal.SIGKILL)
     worker.exit_code()
-    assert ticks.of(run, each) == before, "seen before its commit"
+    assert ticks.of(run, each) == before, "the tick is visible before its commit"
     run.configure("synchronous_standby_names", None)
 
 
@@ -117,34 +117,37 @@ def _lose_in_its_commit(run: Run, each: int, worker: Worker) -> None:
 
 
 class Clock:
-    """The database's clock, set at will."""
+    """Sets the clock of the database server."""
 
     def __init__(self, stamp: Path) -> None:
         self.stamp = stamp
 
     def set(self, instant: datetime) -> None:
-        """Put it there, in one piece: a reader must not find the file empty."""
+        """Set the clock. The file is replaced in one step, because a reader must not find it empty."""
         new = self.stamp.with_suffix(".new")
         new.write_text(f"{instant.timestamp() - time.time():+.3f}")
         new.replace(self.stamp)
 
 
 def utc(*numbers: int) -> datetime:
-    """Return an instant of UTC."""
+    """Return a time in UTC."""
     return datetime(*numbers, tzinfo=UTC)  # type: ignore[arg-type,misc]  # year, month, day, hour, minute, second
 
 
 SPRING, AUTUMN = utc(2027, 3, 28, 1, 0), utc(2027, 10, 31, 0, 30)
-"""2:30 in Berlin on the nights on which its clocks change: the one is left out, so 3:00; the other the first of two."""
+"""2:30 in Berlin on the nights when its clocks change.
+
+In spring this time does not exist, so the tick is at 3:00. In autumn it exists twice, and the tick is at the first.
+"""
 NIGHT: dict[str, Any] = {"time_zone": "Europe/Berlin", "missed": "skip"}
 WEEK_SECONDS = 7 * 86_400.0
 
 
 @fault(
     "F60",
-    "the nights on which the clocks change, at a database whose clock is moved, by workers whose own are an hour wrong",
-    invariant="a job of each night runs once; quarters of an hour go by elapsed time; a change of zone counts at once",
-    expected="1 run in spring, at 3:00; 1 in autumn, in the first hour, also if the clock goes back; 1 in the new zone",
+    "the nights of the clock changes, on a database whose clock is moved, with workers whose clocks are an hour wrong",
+    invariant="a nightly job runs once; quarter-hour ticks follow elapsed time; a new time zone takes effect at once",
+    expected="1 run in spring, at 3:00; 1 in autumn, in the first hour, even if the clock goes back; 1 in the new zone",
     needs=("faketime",),
     exclusive=True,
 )
@@ -172,11 +175,14 @@ def clocks_change(run: Run) -> str:
     assert ticks.of(run, night) == [SPRING, AUTUMN, moved], ticks.of(run, night)
     assert ticks.of(run, quarter) == passed
     run.wait_until_done()
-    return f"1, 1 and 1 of the nights, {len(passed)} of {len(passed)} quarters of an hour"
+    return f"1, 1 and 1 nightly runs; {len(passed)} of {len(passed)} quarter-hour ticks"
 
 
 def _pass_by(run: Run, clock: Clock, quarter: int, first: datetime, count: int) -> list[datetime]:
-    """Put the clock just before each of so many quarters of an hour, and wait until that was fired and its jobs ran."""
+    """Set the clock to just before each of `count` quarter-hour ticks; wait until it is fired and its jobs have run.
+
+    Return the ticks.
+    """
     passed = [first + number * timedelta(minutes=15) for number in range(count)]
     for tick in passed:
         clock.set(tick - timedelta(seconds=0.5))
@@ -186,7 +192,7 @@ def _pass_by(run: Run, clock: Clock, quarter: int, first: datetime, count: int) 
 
 
 def _change_zone(run: Run, night: int) -> None:
-    """Do as the admin's form does."""
+    """Change the time zone as the admin's form does."""
     to = ticks.definition("night", "30 2 * * *", **NIGHT | {"time_zone": "America/New_York"})
     revision = run.scalar("SELECT revision FROM pgqueue_schedule WHERE id = %s", [night])
     first = utc(2027, 10, 31, 6, 30)
@@ -195,9 +201,10 @@ def _change_zone(run: Run, night: int) -> None:
 
 @fault(
     "F61",
-    "the only worker is lost, and three hours later two come at once",
-    invariant="what was missed is made up for as the schedule says, by one of them",
-    expected="latest: 1 of 17; all: 17 of 17, of each minute the last 100; skip: 0, and what is late by seconds",
+    "the only worker is lost, and three hours later two workers start at the same time",
+    invariant="missed ticks are made up for as the schedule requires, by one of the two",
+    expected="latest: 1 of 17; all: 17 of 17, and the last 100 of a schedule that fires every minute; skip: 0, except a"
+    " tick that is seconds late",
     needs=("faketime",),
     exclusive=True,
 )
@@ -219,7 +226,9 @@ def nobody_for_three_hours(run: Run) -> str:
     clock.set(noon)
     for _ in range(2):
         run.worker(ready=False, SCHEDULE_INTERVAL=0.2)
-    run.wait_until(lambda: all(ticks.next_of(run, one) > noon for one in before), what="12:05 to be dealt with")
+    run.wait_until(
+        lambda: all(ticks.next_of(run, one) > noon for one in before), what="the ticks until 12:05 to be handled"
+    )
     made = {one: len(ticks.of(run, one)) - count for one, count in before.items()}
     assert [made[ten[rule]] for rule in ("latest", "all", "skip")] == [1, 17, 0], made
     assert ticks.of(run, ten["latest"])[-1] == noon.replace(minute=0, second=0)
@@ -229,5 +238,6 @@ def nobody_for_three_hours(run: Run) -> str:
     run.wait_until(lambda: all(after in ticks.of(run, one) for one in before), what="12:10")
     run.wait_until_done()
     return (
-        "latest: 1 of 17; all: 17 of 17, of each minute the last 100; skip: 0, and the 1 that was 30 s late; then each"
+        "latest: 1 of 17; all: 17 of 17, and the last 100 of the schedule that fires every minute; skip: 0, except the"
+        " 1 tick that was 30 s late; afterwards every tick"
     )

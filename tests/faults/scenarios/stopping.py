@@ -1,4 +1,4 @@
-"""Workers that are told to stop: F04 to F08."""
+"""Workers that receive signals to stop (F04 to F08)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import time
 
 from tests.faults.catalogue import fault
 from tests.faults.run import Run
+
+from . import counted
 
 
 @fault("F04", "SIGTERM while idle", invariant="exit code 0", expected="gone within 1 s")
@@ -20,9 +22,9 @@ def idle(run: Run) -> str:
 
 @fault(
     "F05",
-    "SIGTERM while jobs run that end within the grace",
-    invariant="they end, and are counted once",
-    expected="0 executions more than jobs; exit code 0",
+    "SIGTERM while jobs run that end within the grace period",
+    invariant="the jobs end and are counted once",
+    expected="0 more executions than jobs; exit code 0",
 )
 def within_grace(run: Run) -> str:
     jobs = [*run.enqueue("plain", 2, seconds=1), *run.enqueue("atomic", 1, seconds=1), *run.enqueue("coroutine")]
@@ -32,13 +34,13 @@ def within_grace(run: Run) -> str:
     assert code == 0
     assert run.states() == {"succeeded": len(jobs)}
     assert run.outcomes() == {"succeeded": len(jobs)}
-    return f"{len(jobs)} of {len(jobs)} ended, exit code {code}"
+    return f"{len(jobs)} of {len(jobs)} ended; exit code {code}"
 
 
 @fault(
     "F06",
-    "SIGTERM while jobs run that are longer than the grace",
-    invariant="given back uncounted before the exit; nothing is left in hand",
+    "SIGTERM while jobs run that take longer than the grace period",
+    invariant="they are released before the exit, without counting the attempt; no job stays running",
     expected="exit within grace (2 s) + 1 s; started again within 0.5 s of the exit",
     quick=True,
 )
@@ -58,14 +60,14 @@ def beyond_grace(run: Run) -> str:
     run.stop(other)
     assert run.outcomes() == {"released": 4, "succeeded": 4}
     assert {(run.job(job)["attempt"], run.job(job)["crashes"]) for job in jobs} == {(1, 0)}
-    return f"exit code 0 after {took:.1f} s, all started again {max(0.0, again):.2f} s later, attempts + 0"
+    return f"exit code 0 after {took:.1f} s; all started again {max(0.0, again):.2f} s later; attempts + 0"
 
 
 @fault(
     "F07",
     "SIGINT, then SIGTERM",
-    invariant="the second gives back at once",
-    expected="exit within 0.5 s of the second, code 0",
+    invariant="the second signal releases the jobs at once",
+    expected="exit within 0.5 s of the second signal, with code 0",
 )
 def second_signal(run: Run) -> str:
     run.enqueue("plain", 4, until=str(run.where / "go"))
@@ -86,13 +88,13 @@ def second_signal(run: Run) -> str:
 @fault(
     "F07b",
     "a third signal",
-    invariant="an end at once, exit code not 0; leases protect what was left",
-    expected="exit code 130; another worker rescues, and charges those that had started",
+    invariant="the worker exits at once, with a code other than 0; leases protect the remaining jobs",
+    expected="exit code 130; another worker rescues the jobs and charges those that had started",
 )
 def third_signal(run: Run) -> str:
     go = run.where / "go"
     jobs = run.enqueue("plain", 4, until=str(go))
-    worker = run.worker("--grace", "30", failpoint="release.sent:sleep")  # so that the third comes before the end
+    worker = run.worker("--grace", "30", failpoint="release.sent:sleep")  # delays the end until after the third signal
     run.wait_for("start", 4)
     for _ in range(3):
         worker.send(signal.SIGTERM)
@@ -103,7 +105,7 @@ def third_signal(run: Run) -> str:
     run.worker()
     run.wait_until_done()
     assert {run.job(job)["state"] for job in jobs} == {"succeeded"}
-    return f"exit code {code}, {run.outcomes()}"
+    return f"exit code {code}; {counted(run.outcomes())}"
 
 
 @fault(
@@ -121,18 +123,18 @@ def unhandled_signals(run: Run) -> str:
         run.wait_for("start", begun + 4)
         worker.send(number)
         run.ended(worker)
-        run.wait_until(lambda: run.states() == {"ready": 4}, 10, f"all to be given back after {name}")
+        run.wait_until(lambda: run.states() == {"ready": 4}, 10, f"all jobs to be released after {name}")
     go.touch()
     run.worker()
     run.wait_until_done()
     assert {(run.job(job)["attempt"], run.job(job)["crashes"]) for job in jobs} == {(1, 0)}
-    return f"{run.outcomes()}, 0 charged"
+    return f"{counted(run.outcomes())}; 0 charged"
 
 
 @fault(
     "F08",
     "SIGTERM just after a claim has committed",
-    invariant="what was claimed is run within the grace or given back uncounted; nothing is left in hand",
+    invariant="claimed jobs run within the grace, or are released without counting the attempt; none stays running",
     expected="0 jobs running after the exit",
     quick=True,
 )
@@ -151,4 +153,4 @@ def amid_a_claim(run: Run) -> str:
     run.worker()
     run.wait_until_done()
     assert {run.job(job)["attempt"] for job in jobs} == {1}
-    return f"0 running after the exit; {started} of 20 had started, all given back"
+    return f"0 running after the exit; {started} of 20 had started; all released"

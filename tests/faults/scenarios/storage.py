@@ -1,4 +1,4 @@
-"""Disks that are full, and a server whose clock jumps: F36, F37, F45; each with a server of its own."""
+"""Full disks and a server whose clock jumps (F36, F37, F45), each with a server of its own."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from tests.faults.run import Run
 from tests.faults.suite import SETTINGS
 from tests.process.server import Server
 
+from . import counted
 from .database import assert_only_counted, enqueue_load
 from .machine import with_clock
 
 
 @contextmanager
 def small_disk(size: str) -> Iterator[Path]:
-    """A file system of a few megabytes that belongs to the server's account."""
+    """Yield a file system of a few megabytes that belongs to the server's account."""
     with tempfile.TemporaryDirectory(prefix="pgqd", dir="/tmp") as home:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0755", "tmpfs", home], check=True)
         try:
@@ -40,7 +41,7 @@ def small_disk(size: str) -> Iterator[Path]:
 
 @contextmanager
 def own_server(settings: Mapping[str, str] = SETTINGS) -> Iterator[Server]:
-    """A server for one scenario, in a short path."""
+    """Yield a server for one scenario, in a directory with a short path."""
     with tempfile.TemporaryDirectory(prefix="pgqo", dir="/tmp") as home:
         Path(home).chmod(0o755)
         server = Server(Path(home), settings=settings)
@@ -51,7 +52,7 @@ def own_server(settings: Mapping[str, str] = SETTINGS) -> Iterator[Server]:
 
 
 def as_owner(path: Path) -> None:
-    """Give a path to the account that runs the server."""
+    """Change the owner of a path to the account that runs the server."""
     account = service_account()
     if account:
         os.chown(path, account.pw_uid, account.pw_gid, follow_symlinks=False)
@@ -60,8 +61,9 @@ def as_owner(path: Path) -> None:
 @fault(
     "F36",
     "the disk of the tables is full",
-    invariant="an enqueue fails loudly in its caller's transaction, whole; workers pause, and go on when there is room",
-    expected="0 enqueued by halves; all done afterwards",
+    invariant="an enqueue fails as a whole, with an error in its caller's transaction; workers back off, and continue"
+    " when there is space",
+    expected="0 partial enqueues; all done afterwards",
     needs=("tmpfs",),
     exclusive=True,
 )
@@ -89,15 +91,15 @@ def disk_full(run: Run) -> str:
     run.sql("DROP TABLE ballast")
     took = run.wait_until_done(60)
     assert refused, "the disk was never full"
-    told = worker.said.count("No space left on device")
-    return f"{refused} enqueues refused, each whole; workers told of it {told} times; all done {took:.1f} s after"
+    lines = worker.said.count("No space left on device")
+    return f"{refused} enqueues refused, each as a whole; log lines of the worker: {lines}; all done {took:.1f} s later"
 
 
 @fault(
     "F37",
     "the disk of the write-ahead log is full: the server panics",
     invariant="as F20",
-    expected="0 charged, all done once there is room and the server is started",
+    expected="0 charged; all done once there is space and the server is started",
     needs=("tmpfs",),
     exclusive=True,
 )
@@ -122,7 +124,7 @@ def log_disk_full(run: Run) -> str:
     took = run.wait_until_done(60)
     assert_only_counted(run, jobs)
     assert worker.process.poll() is None
-    return f"panic; {jobs} of {jobs} jobs, 0 charged, all done {took:.1f} s after it was back"
+    return f"the server panicked; {jobs} of {jobs} jobs, 0 charged; all done {took:.1f} s after it was back"
 
 
 def _move_log(server: Server, disk: Path) -> None:
@@ -137,9 +139,9 @@ def _move_log(server: Server, disk: Path) -> None:
 
 @fault(
     "F45",
-    "the clock of the database jumps an hour ahead: every lease is over at once",
-    invariant="safety: what is rescued wrongly runs again, and the earlier end does not count",
-    expected="0 wrong effects; no job lost; what is charged is told",
+    "the clock of the database jumps an hour ahead: every lease ends at once",
+    invariant="safety: a wrongly rescued job runs again, and its earlier completion does not count",
+    expected="0 wrong effects; no job lost; wrong charges are counted",
     needs=("faketime",),
     exclusive=True,
 )
@@ -154,14 +156,14 @@ def database_clock_ahead(run: Run) -> str:
     run.wait_until_done(90)
     charged = run.scalar("SELECT coalesce(sum(crashes), 0) FROM pgqueue_job")
     assert run.states() == {"succeeded": jobs}, run.states()
-    return f"{jobs} of {jobs} jobs; {charged} charged with a crash that was none"
+    return f"{jobs} of {jobs} jobs; {charged} charged with a crash that did not happen"
 
 
 @fault(
     "F45b",
     "the clock of the database jumps an hour back",
-    invariant="what runs ends once; nothing is lost, though what was enqueued before is due in an hour",
-    expected="what ran ends; what is enqueued afterwards runs",
+    invariant="running jobs end once; nothing is lost, although jobs enqueued before are due in an hour",
+    expected="running jobs end; jobs that are enqueued afterwards run",
     needs=("faketime",),
     exclusive=True,
 )
@@ -183,12 +185,15 @@ def database_clock_back(run: Run) -> str:
     stamp.write_text("+0")
     run.wait_until_done()
     assert not run.scalar("SELECT sum(crashes) FROM pgqueue_job")
-    return f"4 running and 50 later jobs ended, 10 from before waited {dict(held)} until the clock was right; 0 charged"
+    return (
+        "4 running and 50 later jobs ended; 10 earlier jobs waited until the clock was right"
+        f" ({counted(dict(held))}); 0 charged"
+    )
 
 
 @contextmanager
 def server_with_clock() -> Iterator[tuple[Server, Path]]:
-    """A server of a scenario's own, and the file whose text is by how much its clock is wrong."""
+    """Yield a server for one scenario, and the file whose text is the offset of its clock."""
     with tempfile.TemporaryDirectory(prefix="pgqc", dir="/tmp") as home:
         Path(home).chmod(0o755)
         stamp = Path(home) / "time"
@@ -196,7 +201,7 @@ def server_with_clock() -> Iterator[tuple[Server, Path]]:
         with own_server() as server:
             server.cluster.stop("fast")
             before = dict(os.environ)
-            os.environ.update(with_clock(FAKETIME_TIMESTAMP_FILE=str(stamp)))  # read by the server's own start
+            os.environ.update(with_clock(FAKETIME_TIMESTAMP_FILE=str(stamp)))  # read when the server starts
             try:
                 server.cluster.start()
             finally:

@@ -1,4 +1,4 @@
-"""`manage.py check_documents`: is what the jobs stored what the files say?"""
+"""`manage.py check_documents`: compare what the jobs stored with the files."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ SHOWN = 10
 class Command(BaseCommand):
     """Compare the library with its files."""
 
-    help = "Compare every document with its file, and every job's attempts with what they must have been."
+    help = "Compare every document with its file, and the attempts of every job with what its arguments demand."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Compare; fail if anything is off."""
+        """Compare. Raise `CommandError` with the first differences if there are any."""
         check = Check().run()
         if check.problems:
             shown = "\n  ".join(check.problems[:SHOWN])
-            raise CommandError(f"{len(check.problems):,} things are not as they should be:\n  {shown}")
+            raise CommandError(f"{len(check.problems):,} differences found:\n  {shown}")
         self.stdout.write(
-            f"  {check.documents:,} documents: lines, words and SHA-256 are the files' own, counted again one by one\n"
-            f"  {check.vectors:,} full-text vectors, one in so many, made again: the same\n"
-            f"  {check.jobs:,} jobs: the attempts, failures and times that their arguments say\n"
-            f"All is as it should be."
+            f"  {check.documents:,} documents: lines, words and SHA-256 match the files, counted again one by one\n"
+            f"  {check.vectors:,} full-text vectors, a sample, match when computed again\n"
+            f"  {check.jobs:,} jobs: attempts, failures and times match their arguments\n"
+            f"Everything is correct."
         )

@@ -1,4 +1,4 @@
-"""`manage.py demo`: the queue at work on the files of the packages installed here; `bin/demo` calls it."""
+"""`manage.py demo`: import and index the files of the installed packages with a real worker. `bin/demo` calls it."""
 
 import shlex
 import sys
@@ -18,7 +18,7 @@ from django.db import OperationalError, connection
 from example_project.library.demo import feeding
 from example_project.library.demo.children import MANAGE, Child, free_port, start_admin, start_worker
 from example_project.library.demo.interruption import Interrupted, Interruption
-from example_project.library.demo.progress import Progress, standing
+from example_project.library.demo.progress import Progress, read_counts
 from example_project.library.demo.summary import summarise, words_found
 
 POLL_SECONDS: Final = 0.1
@@ -27,34 +27,38 @@ ADMIN_SECONDS: Final = 20.0
 
 
 class Command(BaseCommand):
-    """The demo."""
+    """Run the demo."""
 
-    help = "Import a folder, index it with a worker, show the progress, add up, and check the result file by file."
+    help = "Import a folder, index it with a worker, show progress and totals, and check the result file by file."
     interruption: Interruption
     worker: Child
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add what may be shown, and whether to stay."""
+        """Add the folder, and whether to keep the worker and the admin running."""
         parser.add_argument("path", nargs="?", type=Path, help="the folder (default: the packages installed here)")
-        parser.add_argument("--serve", action="store_true", help="leave worker and admin running until Ctrl-C")
-        parser.add_argument("--port", type=int, default=8000, help="the admin's, if it is free")
-        parser.add_argument("--deadline", type=float, default=DEADLINE_SECONDS, help="seconds for all jobs at most")
+        parser.add_argument("--serve", action="store_true", help="keep the worker and the admin running until Ctrl-C")
+        parser.add_argument(
+            "--port", type=int, default=8000, help="port of the admin (default: 8000, or another one if it is in use)"
+        )
+        parser.add_argument(
+            "--deadline", type=float, default=DEADLINE_SECONDS, help="maximum time for all jobs, in seconds"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run; whatever happens, stop what was started."""
+        """Run the demo. Stop all started processes at the end, even after an error."""
         top = options["path"] or Path(sysconfig.get_path("purelib"))
         if not top.is_dir():
             raise CommandError(f"{top} is not a folder.")
         if not settings.DEBUG:
-            raise CommandError("The demo makes an administrator with a known password: it runs with DEBUG only.")
+            raise CommandError("The demo creates an administrator with a known password. Set DEBUG=true to allow it.")
         with Interruption() as self.interruption:
             try:
                 self._show(top, options)
             except Exception as error:
-                # A terminal's Ctrl-C may also have ended a program that starts the database server.
+                # Ctrl-C can also end a program that starts the database server, which raises another error.
                 if not isinstance(error, Interrupted) and not self.interruption.number:
                     raise
-                self._say("\nInterrupted; all is stopped.")
+                self._say("\nInterrupted. All processes are stopped.")
                 sys.exit(128 + self.interruption.number)
 
     def _show(self, top: Path, options: dict[str, Any]) -> None:
@@ -65,18 +69,18 @@ class Command(BaseCommand):
             stack.callback(self._stop, self.worker)
             self._feed(top)
             self._watch(began_at + options["deadline"])
-            self._add_up()
+            self._show_totals()
             self._say("Checking file by file against the files themselves:")
             call_command("check_documents", stdout=self.stdout)
             self._say(f"Done in {time.monotonic() - began_at:.0f} s.")
             if options["serve"]:
                 self._serve(stack, options["port"])
         if not options["serve"]:
-            self._say_how_to_go_on()
+            self._say_next_steps()
 
     def _say(self, text: str) -> None:
         self.stdout.write(text)
-        self.stdout.flush()  # whoever reads through a pipe wants to see it now
+        self.stdout.flush()  # a reader at the end of a pipe sees the line at once
 
     # ---------------------------------------------------------------- the steps
 
@@ -85,9 +89,9 @@ class Command(BaseCommand):
         try:
             call_command("migrate", verbosity=0)
         except (RuntimeError, ImproperlyConfigured, OperationalError) as error:
-            raise CommandError(f"There is no database to work with: {error}") from error
+            raise CommandError(f"The database cannot be used: {error}") from error
         if not feeding.lock():
-            raise CommandError("Another demo is at work on this database.")
+            raise CommandError("Another demo is running on this database. Stop it first.")
         feeding.clear()
         feeding.log_in()
         where = connection.settings_dict["HOST"] or "the default socket"
@@ -95,34 +99,36 @@ class Command(BaseCommand):
         self.interruption.check()
 
     def _feed(self, top: Path) -> None:
-        self._say(f"Importing {top}, one transaction a batch, while the worker is at work ...")
+        self._say(f"Importing {top}, one transaction per batch, while the worker is running ...")
         began_at, count = time.monotonic(), 0
         for size in feeding.feed(top):
             count += size
             self.interruption.check()
         self._say(f"{count:,} documents and their jobs enqueued in {time.monotonic() - began_at:.1f} s.")
         if count == 0:
-            raise CommandError(f"There are no documents in {top}.")
+            raise CommandError(f"There are no documents in {top}. Pass another folder.")
 
     def _watch(self, deadline: float) -> None:
         progress = Progress(self.stdout)
-        while (now := standing()).finished < now.total:
+        while (now := read_counts()).finished < now.total:
             progress.show(now)
             self.interruption.wait(POLL_SECONDS)
             self.interruption.check()
             if self.worker.has_ended:
-                raise CommandError(f"The worker has ended too early. {self.worker.last_words()}")
+                raise CommandError(f"The worker has exited too early. The end of its log, {self.worker.log_tail()}")
             if time.monotonic() > deadline:
                 progress.end(now)
-                raise CommandError(f"Jobs are left at the deadline. {self.worker.last_words()}")
+                raise CommandError(
+                    f"Jobs are left at the deadline. The end of the worker's log, {self.worker.log_tail()}"
+                )
         progress.end(now)
 
-    def _add_up(self) -> None:
+    def _show_totals(self) -> None:
         summary = summarise()
         self._say("\n" + "\n".join(summary.lines()) + "\n")
-        self._say(f"  The delayed job found these words in most documents: {words_found()}\n\n")
+        self._say(f"  The delayed job found that these words occur in most documents: {words_found()}\n\n")
         if problems := list(summary.problems()):
-            raise CommandError("\n".join(["The sums are wrong:", *problems]))
+            raise CommandError("\n".join(["The totals are wrong:", *problems]))
 
     def _serve(self, stack: ExitStack, wanted_port: int) -> None:
         port = free_port(wanted_port)
@@ -131,11 +137,11 @@ class Command(BaseCommand):
         url = f"http://127.0.0.1:{port}/admin/"
         self._wait_for_answer(url, admin)
         self._say(f"\nThe admin is at {url} (log in as {feeding.log_in()}); a worker is running.")
-        self._say(f"Logs: {self.worker.log_path} {admin.log_path}\nCtrl-C stops both.")
+        self._say(f"Logs: {self.worker.log_path} {admin.log_path}\nPress Ctrl-C to stop both.")
         while not self.interruption.wait(1.0):
             for child in (self.worker, admin):
                 if child.has_ended:
-                    raise CommandError(f"The {child.name} has ended. {child.last_words()}")
+                    raise CommandError(f"The {child.name} has exited. The end of its log, {child.log_tail()}")
         self._say("")
 
     def _wait_for_answer(self, url: str, admin: Child) -> None:
@@ -147,20 +153,24 @@ class Command(BaseCommand):
                     return
             except OSError as error:
                 if admin.has_ended or time.monotonic() > deadline:
-                    raise CommandError(f"The admin does not answer: {error}. {admin.last_words()}") from None
+                    raise CommandError(
+                        f"The admin does not answer: {error}. The end of its log, {admin.log_tail()}"
+                    ) from None
             self.interruption.wait(POLL_SECONDS)
 
     def _stop(self, child: Child) -> None:
-        stopped = child.stop()
-        self._say(f"The {child.name} {'has stopped' if stopped else 'had to be killed: ' + child.last_words()}.")
+        if child.stop():
+            self._say(f"The {child.name} has stopped.")
+        else:
+            self._say(f"The {child.name} had to be killed. The end of its log, {child.log_tail()}")
         child.forget()
 
-    def _say_how_to_go_on(self) -> None:
+    def _say_next_steps(self) -> None:
         python = shlex.join([sys.executable, str(MANAGE)])
         self._say(
-            f"\nTo look at the jobs in the admin (log in as {feeding.log_in()}), with a worker beside it:\n"
+            f"\nTo see the jobs in the admin (log in as {feeding.log_in()}), with a running worker:\n"
             f"    bin/demo --serve\n"
-            f"or the server alone, on what is there now:\n"
+            f"To start the admin alone, with the jobs of this run:\n"
             f"    {python} runserver\n"
             f"To search the library:\n"
             f"    {python} search savepoint rollback"

@@ -1,4 +1,4 @@
-"""`manage.py import_documents PATH`: fill the library from a folder."""
+"""`manage.py import_documents PATH`: add the files of a folder to the library."""
 
 from pathlib import Path
 from typing import Any
@@ -9,21 +9,21 @@ from example_project.library.importing import BINARIES, import_folder
 
 
 class Command(BaseCommand):
-    """Add a folder's files to the library."""
+    """Add the files of a folder to the library."""
 
-    help = "Add the files below a folder to the library, and enqueue their indexing: one transaction for each batch."
+    help = "Add the files below a folder to the library and enqueue jobs that index them, in one transaction per batch."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the folder."""
+        """Add the folder, and the limit for binary files."""
         parser.add_argument("path", type=Path, help="the folder")
-        parser.add_argument("--binaries", type=int, default=BINARIES, help="binary files of each suffix taken at most")
+        parser.add_argument("--binaries", type=int, default=BINARIES, help="maximum number of binary files per suffix")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Import, and say how far it is."""
+        """Import the files, and print the progress."""
         if not options["path"].is_dir():
             raise CommandError(f"{options['path']} is not a folder.")
         count = 0
         for batch in import_folder(options["path"], binaries=options["binaries"]):
             count += len(batch)
             self.stdout.write(f"{count:,} documents, each with its job")
-        self.stdout.write(f"{count:,} documents in all; a worker (`runworker`) indexes them.")
+        self.stdout.write(f"{count:,} documents in total. Start a worker (`runworker`) to index them.")

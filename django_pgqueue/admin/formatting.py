@@ -1,0 +1,173 @@
+"""Format rows for an operator: durations, times, states, and the reason why a job waits.
+
+Used by all lists and pages of the admin. All ages are computed from `seen_at`, the database's clock at the time the row
+was read, so a wrong clock of the web server does no harm. Text from a row passes through `visible()`, so that
+control and direction characters in it cannot change what the operator reads.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.utils import formats, timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from django_pgqueue.models import Job
+from django_pgqueue.states import State
+
+BIDIRECTIONAL: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the direction of text and can make one name look like another."""
+
+UNITS: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+
+MORE_CHARACTERS: Final = 10_000
+"""Indented JSON may have this many characters more than four times its size; see `pretty_json()`."""
+
+
+def visible(text: str) -> str:
+    """Return text with control and direction characters as escapes, such as `\\x1b` and `\\u202e`.
+
+    Line ends and tabs stay. HTML is not escaped here; the template does it.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_escaped(c) if _is_hidden(c) else c for c in text)
+
+
+def _is_hidden(character: str) -> bool:
+    category = unicodedata.category(character)
+    return character in BIDIRECTIONAL or category == "Cs" or (category == "Cc" and character not in "\n\t")
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def shortened(text: str, length: int = 80) -> str:
+    """Return the first line of a text, cut to `length` characters, with hidden characters as escapes."""
+    line = visible(text.strip().partition("\n")[0])
+    return line if len(line) <= length else f"{line[: length - 1]}…"
+
+
+def breakable(name: str) -> SafeString:
+    """Return a dotted name as HTML that lets a narrow column break it after dots and underscores."""
+    return format_html_join("", "{}<wbr>", ((part,) for part in re.split(r"(?<=[._])", visible(name))))
+
+
+def pretty_json(text: str) -> str:
+    """Return JSON text indented, or unchanged if Python cannot read it or if it would grow too much.
+
+    10 kB of brackets nested 5,000 deep would become 50 MB of indentation. Hidden characters become escapes.
+    """
+    pieces, size = [], 0
+    try:
+        for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
+            pieces.append(piece)
+            size += len(piece)
+            if size > 4 * len(text) + MORE_CHARACTERS:
+                return visible(text)
+    except (ValueError, RecursionError):  # the text was cut, has an integer of 5,000 digits, or nests 10,000 deep
+        return visible(text)
+    return visible("".join(pieces))
+
+
+def duration(span: timedelta, *, brief: bool = False) -> str:
+    """Return a duration in at most two units ("12 ms", "3.4 s", "5 min 2 s", "3 d 1 h"), or in one if `brief`."""
+    seconds = abs(span.total_seconds())
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, part_size, part_unit in UNITS:
+        if whole >= size:
+            part = whole % size // part_size
+            return f"{whole // size} {unit} {part} {part_unit}" if part and not brief else f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
+def ago(moment: datetime, seen_at: datetime, *, brief: bool = False) -> str:
+    """Return how long ago a moment was, or in how long it will be."""
+    span = duration(seen_at - moment, brief=brief)
+    return _("%(span)s ago") % {"span": span} if moment <= seen_at else _("in %(span)s") % {"span": span}
+
+
+def moment(at: datetime | None, text: str | None = None) -> SafeString | str:
+    """Return a moment as `<time>` with the full date as tooltip. It is shown as `text` if given."""
+    if at is None:
+        return ""
+    full = full_date(at)
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), full, text or full)
+
+
+def dated(at: datetime, seen_at: datetime, *, with_zone: bool = False) -> SafeString | str:
+    """Return a moment's full date and its distance from now.
+
+    Pass `with_zone` to add the name of the current time zone, where the page also shows another one.
+    """
+    zone = f" {timezone.get_current_timezone_name()}" if with_zone else ""
+    return moment(at, f"{full_date(at)}{zone} ({ago(at, seen_at)})")
+
+
+def full_date(at: datetime) -> str:
+    """Return the date and the time to the second, in the current time zone."""
+    return formats.date_format(timezone.localtime(at) if timezone.is_aware(at) else at, "Y-m-d H:i:s")
+
+
+def badge(state: str, text: Any) -> SafeString:
+    """Return a text in the colour of a state. An unknown state, which a row can contain, is grey."""
+    known = state if state in set(State) else "unknown"
+    return format_html('<span class="pgqueue-state pgqueue-{}">{}</span>', known, visible(str(text)))
+
+
+def seen_at(row: Any) -> datetime:
+    """Return the database's clock when the row was read. The admin's querysets annotate it."""
+    at = vars(row).get("seen_at")
+    return at if isinstance(at, datetime) else timezone.now()
+
+
+def situation(job: Job, started_at: datetime | None = None, *, is_paused: bool = False) -> str:
+    """Return how long a job has been in its state, or what it waits for. The page shows it after the state."""
+    now = seen_at(job)
+    if job.state == State.RUNNING:
+        return _running(job, now, started_at)
+    if job.state == State.READY:
+        return _ready(job, now, is_paused=is_paused)
+    if job.finished_at is not None:
+        return ago(job.finished_at, now)
+    return ""
+
+
+def _running(job: Job, now: datetime, started_at: datetime | None) -> str:
+    parts = []
+    if started_at is not None:
+        parts.append(
+            _("for %(span)s, since %(at)s") % {"span": duration(now - started_at), "at": full_date(started_at)}
+        )
+    if job.cancel_requested_at is not None:
+        parts.append(_("cancel requested %(ago)s") % {"ago": ago(job.cancel_requested_at, now)})
+    return ", ".join(parts)
+
+
+def _ready(job: Job, now: datetime, *, is_paused: bool) -> str:
+    due = job.run_after <= now
+    when = _("due for %(span)s") if due else _("due in %(span)s")
+    when %= {"span": duration(now - job.run_after)}
+    if job.unknown_since is not None:
+        why = _("no worker has known its task for %(span)s (deploy its code or add an alias)")
+        return f"{why % {'span': duration(now - job.unknown_since)}}; {when}"
+    parts = [when]
+    if is_paused:
+        parts.insert(0, _("paused"))
+    if job.attempt:
+        attempt = {"attempt": job.attempt + 1, "most": job.max_attempts}
+        parts.insert(0, _("waiting for attempt %(attempt)s of %(most)s") % attempt)
+    elif due and not is_paused:
+        parts.insert(0, _("waiting for a worker"))
+    return ", ".join(parts)

@@ -1,0 +1,241 @@
+"""Retry, cancel and run jobs from the admin: permissions, messages and the history.
+
+Called by `jobs`, for one job or for a selection. The transitions are those of `lifecycle`. Each one changes a job only
+if the job is still as the page showed it (see `shown`), so a double click or a second operator cannot run a job twice.
+Retrying succeeded jobs needs a confirmation (see `confirmation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, cast
+
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.exceptions import PermissionDenied
+from django.db import connections, router
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest, HttpResponse
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
+
+from django_pgqueue import lifecycle
+from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.models import BATCH_SIZE, DeadJob, Job
+from django_pgqueue.models.job_methods import act_on
+from django_pgqueue.states import TRANSITIONS, Act, Seen, State
+
+from . import confirmation, shown
+from .formatting import seen_at
+
+SELECTION_LIMIT: Final = 10_000
+"""Jobs that one request changes at most: 10 batches, so that the request ends before a proxy's timeout."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One transition as the admin offers it. `name` is part of the URL, the permission and the action's name."""
+
+    act: Act
+    name: str
+    label: Promise | str
+    done: Any
+    lifecycle_act: Any
+    makes_due: bool
+
+    @property
+    def permission(self) -> str:
+        """The permission that it requires: always one on `Job`, even for dead letters."""
+        return f"pgqueue.{self.name}_job"
+
+    def is_allowed(self, request: HttpRequest) -> bool:
+        """Return whether the user has the permission for it and may view jobs."""
+        return request.user.has_perm(self.permission) and request.user.has_perm("pgqueue.view_job")
+
+    def fits(self, state: str, run_after: datetime, cancel_requested_at: datetime | None, now: datetime) -> bool:
+        """Return whether it would change a job with these values."""
+        if state not in set(State) or self.act not in TRANSITIONS.get(State(state), {}):
+            return False
+        if self.act is Act.RUN_NOW:
+            return run_after > now
+        return not (self.act is Act.CANCEL and state == State.RUNNING and cancel_requested_at)
+
+
+RETRY: Final = Operation(
+    Act.RETRY,
+    "retry",
+    gettext_lazy("Retry"),
+    ngettext_lazy("%(count)d job is ready again.", "%(count)d jobs are ready again.", "count"),
+    lifecycle.retry,
+    makes_due=True,
+)
+CANCEL: Final = Operation(
+    Act.CANCEL,
+    "cancel",
+    gettext_lazy("Cancel"),
+    ngettext_lazy(
+        "%(count)d job is cancelled, or is asked to stop if it runs.",
+        "%(count)d jobs are cancelled, or are asked to stop if they run.",
+        "count",
+    ),
+    lifecycle.cancel,
+    makes_due=False,
+)
+RUN_NOW: Final = Operation(
+    Act.RUN_NOW,
+    "run",
+    gettext_lazy("Run now"),
+    ngettext_lazy("%(count)d job is due now.", "%(count)d jobs are due now.", "count"),
+    lifecycle.run_now,
+    makes_due=True,
+)
+OPERATIONS: Final = (RETRY, CANCEL, RUN_NOW)
+
+
+def offered(request: HttpRequest, job: Job) -> list[Operation]:
+    """Return the operations that the user may run on this job in its present state."""
+    now = seen_at(job)
+    return [
+        operation
+        for operation in OPERATIONS
+        if operation.is_allowed(request) and operation.fits(job.state, job.run_after, job.cancel_requested_at, now)
+    ]
+
+
+def act_on_one(request: HttpRequest, operation: Operation, job: Job, site: AdminSite) -> HttpResponse | None:
+    """Run an operation on one job as the page showed it, log it in the history, and show the user a message.
+
+    Return the confirmation page if the operation needs a confirmation. Raise `PermissionDenied` if it is not allowed.
+    """
+    if not operation.is_allowed(request):
+        raise PermissionDenied
+    seen = {job_id: each for job_id, each in shown.read(request).items() if job_id == job.pk}
+    if not seen:
+        messages.warning(
+            request, _("Nothing was changed: the form did not say which state the page showed. Try again from here.")
+        )
+        return None
+    if question := confirmation.ask(request, operation, seen, site):
+        return question
+    try:
+        changed = _act(request, operation, seen, alone=True)
+    except JobLocked:
+        messages.error(request, _("Nothing was changed: another session has locked this job. Try again."))
+        return None
+    if changed:
+        messages.success(request, operation.done % {"count": 1})
+    else:
+        messages.warning(
+            request,
+            _("Nothing was changed: the job has changed since the page showed it, or its state does not allow this."),
+        )
+    return None
+
+
+def act_on_many(
+    request: HttpRequest, operation: Operation, queryset: QuerySet[Any], site: AdminSite
+) -> HttpResponse | None:
+    """Run an operation on the first jobs of a queryset as the page showed them, and show how many changed.
+
+    Return the confirmation page if the operation needs a confirmation. Raise `PermissionDenied` if it is not allowed.
+    """
+    if not operation.is_allowed(request):
+        raise PermissionDenied
+    if confirmation.is_given(request):
+        fitting = _still_listed(queryset, shown.read(request))
+        asked, is_cut = len(fitting), False
+    else:
+        rows = _selected(queryset)
+        asked, is_cut = min(len(rows), SELECTION_LIMIT), len(rows) > SELECTION_LIMIT
+        fitting = _fitting(request, operation, rows[:SELECTION_LIMIT])
+        if question := confirmation.ask(request, operation, fitting, site):
+            return question
+    changed = len(_act(request, operation, fitting))
+    _show_counts(request, operation, changed, asked - changed)
+    if is_cut:
+        limit = f"{SELECTION_LIMIT:,}"
+        messages.warning(
+            request, _("Only the first %(limit)s selected jobs were processed. Repeat for the rest.") % {"limit": limit}
+        )
+    return None
+
+
+def _still_listed(queryset: QuerySet[Any], seen: dict[int, Seen]) -> dict[int, Seen]:
+    """Return the confirmed jobs that this list can show: the list of dead letters shows only dead jobs."""
+    is_dead_only = queryset.model is DeadJob
+    kept = {job_id: each for job_id, each in seen.items() if not is_dead_only or each.state == State.DEAD}
+    return dict(list(kept.items())[:SELECTION_LIMIT])
+
+
+def _selected(queryset: QuerySet[Any]) -> list[Any]:
+    plain = queryset.prefetch_related(None).annotate(seen_at=Now())
+    columns = ("pk", "state", "finished_at", "run_after", "cancel_requested_at", "enqueued_at", "seen_at")
+    return list(plain.values_list(*columns, named=True)[: SELECTION_LIMIT + 1])
+
+
+def _fitting(request: HttpRequest, operation: Operation, rows: Sequence[Any]) -> dict[int, Seen]:
+    """Return the jobs that the operation would change, each with the state to compare it with.
+
+    For rows on the page, that is the state that the page showed. "Select all" also includes rows of pages that were
+    not shown. Their state is the present one, and rows that were enqueued or have finished since the page was read
+    are left out.
+    """
+    on_page, at = shown.read(request), shown.page_at(request)
+    is_across = request.POST.get("select_across") == "1"
+    found = {}
+    for row in rows:
+        if not operation.fits(row.state, row.run_after, row.cancel_requested_at, row.seen_at):
+            continue
+        if row.pk in on_page:
+            found[row.pk] = on_page[row.pk]
+        elif is_across and row.enqueued_at <= at and (row.finished_at is None or row.finished_at <= at):
+            found[row.pk] = Seen(row.state, row.finished_at, row.run_after)
+    return found
+
+
+def _act(request: HttpRequest, operation: Operation, seen: dict[int, Seen], *, alone: bool = False) -> dict[int, State]:
+    """Run the operation in batches and log it in the history of each changed job. Return the changed jobs."""
+    connection = connections[router.db_for_write(Job)]
+    message = f"{operation.label}." if len(seen) == 1 else f"{operation.label}, one of {len(seen):,} jobs selected."
+    changed: dict[int, State] = {}
+    ids = list(seen)
+    for start in range(0, len(ids), BATCH_SIZE):
+        batch = ids[start : start + BATCH_SIZE]
+        jobs = Job.objects.using(connection.alias).filter(pk__in=batch)
+        names = dict(jobs.values_list("pk", "task_name"))
+        done = act_on(
+            connection,
+            operation.lifecycle_act,
+            names,
+            {job_id: seen[job_id] for job_id in names},
+            alone=alone,
+            makes_due=operation.makes_due,
+        )
+        entries = [Job(pk=job_id, task_name=names[job_id]) for job_id in sorted(done)]
+        if entries:
+            LogEntry.objects.log_actions(_user_id(request), entries, CHANGE, message)
+        changed |= done
+    return changed
+
+
+def _show_counts(request: HttpRequest, operation: Operation, changed: int, unchanged: int) -> None:
+    if changed:
+        messages.success(request, operation.done % {"count": changed})
+    if unchanged:
+        text = ngettext(
+            "%(count)d job was left as it is: it has changed since the page showed it, its state does not allow this, "
+            "or it is locked.",
+            "%(count)d jobs were left as they are: they have changed since the page showed them, their state does not "
+            "allow this, or they are locked.",
+            unchanged,
+        )
+        messages.warning(request, text % {"count": unchanged})
+
+
+def _user_id(request: HttpRequest) -> int:
+    return cast(int, request.user.pk)  # not None: anonymous users have no permission to get here

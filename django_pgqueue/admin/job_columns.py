@@ -1,0 +1,170 @@
+"""Columns of the lists of jobs and dead letters, computed from the job's row and its latest execution.
+
+Used by `jobs`. No column runs a query: `with_latest_execution()` and `attach_executions()` read everything
+that a page shows, in two queries for any number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, Final
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import OuterRef, QuerySet, Subquery, Value
+from django.db.models.functions import Concat, Left, Now
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, gettext_lazy
+
+from django_pgqueue.models import Execution, Job
+from django_pgqueue.registry import names_of
+from django_pgqueue.states import FINISHED, Outcome, Pausable, State
+
+from .formatting import ago, badge, breakable, duration, moment, seen_at, shortened
+from .pauses import in_force
+from .progress_bar import bar
+from .readonly import ReadOnlyAdmin
+
+SHORT_ERROR = 200
+"""Characters of an error that a list reads. It shows fewer; the rest allows for leading white space."""
+
+FAILURES: Final = frozenset({Outcome.FAILED, Outcome.CRASHED})
+"""Outcomes whose text is an error. The text of other outcomes is the reason for a release, snooze or cancel."""
+
+
+def with_latest_execution(queryset: QuerySet[Any]) -> QuerySet[Any]:
+    """Annotate jobs for a list with the database's clock, the id of their latest execution, and all active pauses.
+
+    Large columns are not read. One value of arguments or result that Python cannot decode would otherwise break the
+    whole page. `attach_executions()` reads the executions.
+    """
+    latest = Execution.objects.filter(job_id=OuterRef("pk")).order_by("-job_id", "-id").values("id")[:1]
+    jobs: QuerySet[Any] = queryset.defer("arguments", "headers", "result").annotate(
+        seen_at=Now(),
+        latest_execution_id=Subquery(latest),
+        paused=ArraySubquery(in_force().values(of=Concat("kind", Value(" "), "name"))),
+    )
+    return jobs
+
+
+def attach_executions(jobs: Iterable[Job]) -> None:
+    """Read the latest executions of the jobs on a page in one query, without large columns.
+
+    `DISTINCT ON` instead would read all executions: 570 ms for 100 jobs with 10,000 executions.
+    """
+    by_id: dict[int, Job] = {}
+    for job in jobs:
+        vars(job)["latest_executions"] = []
+        if (execution_id := vars(job).get("latest_execution_id")) is not None:
+            by_id[execution_id] = job
+    alias = next((job._state.db for job in by_id.values()), None)
+    executions = Execution.objects.using(alias).filter(pk__in=list(by_id)).defer("error", "traceback")
+    for execution in executions.annotate(short_error=Left("error", SHORT_ERROR)) if by_id else ():
+        vars(by_id[execution.pk])["latest_executions"] = [execution]
+
+
+class JobChangeList(ChangeList):
+    """A page of jobs, with their latest executions."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read the jobs of the page, then their latest executions."""
+        super().get_results(request)
+        attach_executions(self.result_list)
+
+
+def is_paused(job: Job) -> bool:
+    """Return whether a pause keeps a ready job from starting. Requires `with_latest_execution()`."""
+    targets = {f"{Pausable.QUEUE} {job.queue_name}", *(f"{Pausable.TASK} {name}" for name in names_of(job.task_name))}
+    return job.state == State.READY and not targets.isdisjoint(vars(job)["paused"])
+
+
+def latest_execution(job: Job) -> Execution | None:
+    """Return the latest execution of a job. Requires `attach_executions()`."""
+    return next(iter(vars(job).get("latest_executions", ())), None)
+
+
+def last_error(job: Job) -> str:
+    """Return the exception's class and the start of the error of the latest execution."""
+    execution = latest_execution(job)
+    if execution is None:
+        return ""
+    error = vars(execution).get("short_error", "").strip()
+    name = execution.exception_class.rpartition(".")[2]
+    return shortened(f"{name}: {error}" if name and error else name or error)
+
+
+class JobColumns(ReadOnlyAdmin):
+    """Columns of the lists of jobs and of dead letters."""
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """Return the change list that also reads the latest executions."""
+        return JobChangeList
+
+    @admin.display(description=gettext_lazy("job"))
+    def number(self, job: Job) -> str:
+        """Return the id."""
+        return f"#{job.pk}"
+
+    @admin.display(description=gettext_lazy("state"))
+    def state_badge(self, job: Job) -> SafeString:
+        """Return the state in its colour, with the progress bar of an unfinished job."""
+        shown = badge(job.state, job.state)
+        if is_paused(job):
+            shown = format_html('{}<div class="pgqueue-last-words">{}</div>', shown, gettext("paused"))
+        done = "" if job.state in FINISHED else bar(job.progress)
+        return format_html("{}<div>{}</div>", shown, done) if done else shown
+
+    @admin.display(description=gettext_lazy("task"))
+    def task(self, job: Job) -> SafeString:
+        """Return the name of the task, registered in this process or not, with the last error below it."""
+        error, execution = last_error(job), latest_execution(job)
+        if not error or execution is None:
+            return breakable(job.task_name)
+        kind = "last-error" if execution.outcome in FAILURES else "last-words"
+        return format_html('{}<div class="pgqueue-{}">{}</div>', breakable(job.task_name), kind, error)
+
+    @admin.display(description=gettext_lazy("queue"))
+    def queue(self, job: Job) -> SafeString:
+        """Return the name of the queue."""
+        return breakable(job.queue_name)
+
+    @admin.display(description=gettext_lazy("attempt"))
+    def attempts(self, job: Job) -> str:
+        """Return the number of the current or last attempt, and the maximum."""
+        return f"{job.attempt}/{job.max_attempts}"
+
+    @admin.display(description=gettext_lazy("enqueued"))
+    def enqueued(self, job: Job) -> Any:
+        """Return when the job was enqueued."""
+        return moment(job.enqueued_at, ago(job.enqueued_at, seen_at(job), brief=True))
+
+    @admin.display(description=gettext_lazy("died"))
+    def died(self, job: Job) -> Any:
+        """Return when the job died."""
+        return moment(job.finished_at, ago(job.finished_at, seen_at(job), brief=True)) if job.finished_at else ""
+
+    @admin.display(description=gettext_lazy("wait"))
+    def wait(self, job: Job) -> Any:
+        """Return since when or until when a ready job waits; for others, how long the latest attempt had waited."""
+        if job.state == State.READY:
+            waited = seen_at(job) - job.run_after
+            is_due = waited >= timedelta()
+            text = duration(waited, brief=True) if is_due else ago(job.run_after, seen_at(job), brief=True)
+            return moment(job.run_after, text)
+        execution = latest_execution(job)
+        if execution is None or execution.started_at is None:
+            return ""
+        waited = execution.started_at - job.run_after
+        return duration(waited, brief=True) if waited >= timedelta() else ""
+
+    @admin.display(description=gettext_lazy("run time"))
+    def run_time(self, job: Job) -> str:
+        """Return how long the latest attempt ran, or has been running so far."""
+        execution = latest_execution(job)
+        if execution is None or execution.started_at is None or job.state == State.READY:
+            return ""
+        return duration((execution.finished_at or seen_at(job)) - execution.started_at, brief=True)

@@ -1,0 +1,220 @@
+"""The page of one job: its state and reason, its columns, its arguments and result, and its latest attempts.
+
+Called by `jobs`. The page always renders, whatever a row contains: values of unlimited size are cut in SQL, and
+arguments, headers and result are read as text, because Python cannot decode every JSON value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import OuterRef, QuerySet, Subquery, TextField
+from django.db.models.functions import Cast, Left, Now, Right
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from django_pgqueue import registry
+from django_pgqueue.models import Execution, Hold, Job, ScheduleRun, Worker
+from django_pgqueue.states import Outcome, State
+
+from . import shown
+from .formatting import badge, breakable, dated, duration, moment, pretty_json, seen_at, situation, visible
+from .job_actions import offered
+from .job_columns import FAILURES
+from .pauses import pauses_of
+from .progress_bar import progress_bar
+
+if TYPE_CHECKING:
+    from .jobs import JobAdmin
+
+TEXT_LIMIT: Final = 100_000
+"""Characters shown of the arguments, the headers and the result. PostgreSQL cuts them; the rest is never sent."""
+
+ERROR_LIMIT: Final = 2_000
+TRACEBACK_LIMIT: Final = 20_000
+"""Characters shown of each attempt's error (its start) and traceback (its end).
+
+Without the limits, 50 attempts with 5 MB each made a page of 244 MB.
+"""
+
+EXECUTIONS_SHOWN: Final = 50
+"""Latest executions shown. A job that snoozes every minute has 10,000 executions a week."""
+
+COLOURS: Final[dict[str, str]] = {Outcome.SUCCEEDED: "succeeded", **dict.fromkeys(FAILURES, "dead")}
+"""The state whose colour an outcome has. Other outcomes are grey."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One execution, formatted for the template."""
+
+    execution: Execution
+    worker: str
+    outcome: SafeString
+    waited: str
+    ran: str
+    claimed: SafeString | str
+    started: SafeString | str
+    finished: SafeString | str
+    is_failure: bool
+    exception_class: str
+    error: str
+    traceback: str
+
+
+def job_page(admin: JobAdmin, request: HttpRequest, object_id: str, extra_context: dict[str, Any]) -> HttpResponse:
+    """Return the page of a job or a dead letter; redirect to the list if there is no such job."""
+    if not admin.has_view_permission(request):
+        raise PermissionDenied
+    job = read_job(admin.get_queryset(request), unquote(object_id))
+    if job is None:
+        return admin.not_found(request, object_id)
+    request.current_app = admin.admin_site.name
+    attempts = read_attempts(job)
+    pauses = pauses_of(job.queue_name, job.task_name, job._state.db) if job.state == State.READY else []
+    context = {
+        **admin.admin_site.each_context(request),
+        "title": visible(str(job)),
+        "original": visible(str(job)),
+        "opts": admin.opts,
+        "has_view_permission": True,
+        "job": job,
+        "badge": badge(job.state, job.state),
+        "situation": situation(job, attempts[0].execution.started_at if attempts else None, is_paused=bool(pauses)),
+        "facts": facts(job, pauses),
+        "arguments": pretty_json(vars(job)["arguments_text"]),
+        "headers": None if vars(job)["headers_text"] is None else pretty_json(vars(job)["headers_text"]),
+        "result": None if vars(job)["result_text"] is None else pretty_json(vars(job)["result_text"]),
+        "attempts": attempts[:EXECUTIONS_SHOWN],
+        "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
+        "operations": offered(request, job),
+        "shown": shown.fields(job),
+        **extra_context,
+    }
+    return TemplateResponse(request, "pgqueue/admin/job.html", context)
+
+
+def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
+    """Return a job with its arguments, headers, result and uniqueness window; None if it does not exist.
+
+    The JSON columns are read as text, because Python cannot decode every value that a row can contain.
+    """
+    columns = ("arguments", "headers", "result")
+    texts = {f"{column}_text": Left(Cast(column, TextField()), TEXT_LIMIT) for column in columns}
+    window = Hold.objects.filter(pk=OuterRef("pk"))
+    columns_of_window = {
+        "window_key": Subquery(window.values("unique_key")),
+        "window_until": Subquery(window.values("held_until")),
+    }
+    try:
+        job: Job | None = (
+            queryset.prefetch_related(None).annotate(**texts, **columns_of_window).filter(pk=object_id).first()
+        )
+    except (ValueError, ValidationError):
+        return None
+    return job
+
+
+def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
+    """Return the facts about a job as pairs of label and value. `pauses` describes the pauses that stop it."""
+
+    def when(at: datetime | None) -> Any:
+        return at and dated(at, seen_at(job))
+
+    found = [
+        (_("Task"), breakable(job.task_name)),
+        (_("Runs as"), _runs_as(job.task_name)),
+        (_("Queue"), visible(job.queue_name)),
+        (_("Priority"), job.priority),
+        (_("Attempt"), _("%(attempt)s of %(most)s") % {"attempt": job.attempt, "most": job.max_attempts}),
+        (_("Progress"), progress_bar(job.progress, seen_at(job))),
+        (_("Crashes"), job.crashes or None),
+        (_("Runs"), _("in an isolated process") if job.isolated else None),
+        (_("Enqueued"), when(job.enqueued_at)),
+        (_("Due"), when(job.run_after)),
+        (_("Expires"), when(job.expires_at)),
+        (_("Finished"), when(job.finished_at)),
+        (_("Cancel requested"), when(job.cancel_requested_at)),
+        (_("Task unknown since"), when(job.unknown_since)),
+        (_("Paused by"), "; ".join(pauses)),
+        (_("Unique key"), visible(job.unique_key or vars(job)["window_key"] or "")),
+        (_("Unique until"), when(vars(job)["window_until"])),
+        (_("Limited by"), job.limit_key and visible(job.limit_key)),
+        (_("Enqueued by schedule"), _enqueued_by(job)),
+    ]
+    return [(label, value) for label, value in found if value is not None and value != ""]
+
+
+def _enqueued_by(job: Job) -> Any:
+    """Return a link to the schedule that enqueued the job, and the tick; None for other jobs."""
+    run = ScheduleRun.objects.using(job._state.db).filter(job_id=job.pk).select_related("schedule").first()
+    if run is None:
+        return None
+    url = reverse("admin:pgqueue_schedule_change", args=[run.schedule_id])
+    return format_html('<a href="{}">{}</a>, {}', url, visible(run.schedule.name), moment(run.tick_at))
+
+
+def _runs_as(task_name: str) -> str | None:
+    """Return the current name of the job's task if the job has one of its aliases; None otherwise."""
+    task = registry.get(task_name)
+    return task.name if task is not None and task.name != task_name else None
+
+
+def read_attempts(job: Job) -> list[Attempt]:
+    """Return the latest executions of a job, latest first: at most one more than the page shows.
+
+    The extra one shows that there are more. A second query reads the workers, because an execution can outlive
+    the row of its worker.
+    """
+    executions = Execution.objects.using(job._state.db).filter(job_id=job.pk).defer("error", "traceback")
+    cut = {"short_error": Left("error", ERROR_LIMIT + 1), "end": Right("traceback", TRACEBACK_LIMIT + 1)}
+    found = list(executions.annotate(seen_at=Now(), **cut).order_by("-job_id", "-id")[: EXECUTIONS_SHOWN + 1])
+    workers = Worker.objects.using(job._state.db).in_bulk({execution.worker_id for execution in found})
+    return [_attempt(execution, workers.get(execution.worker_id)) for execution in found]
+
+
+def _attempt(execution: Execution, worker: Worker | None) -> Attempt:
+    return Attempt(
+        execution=execution,
+        worker=visible(str(worker)) if worker else f"#{execution.worker_id}",
+        outcome=_outcome(execution),
+        waited=_span(execution.claimed_at, execution.started_at),
+        ran=_span(execution.started_at, execution.finished_at or seen_at(execution)),
+        claimed=moment(execution.claimed_at),
+        started=moment(execution.started_at),
+        finished=moment(execution.finished_at),
+        is_failure=execution.outcome in FAILURES,
+        exception_class=visible(execution.exception_class),
+        error=visible(_cut(vars(execution)["short_error"])),
+        traceback=visible(_cut_to_end(vars(execution)["end"])),
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= ERROR_LIMIT else f"{text[:ERROR_LIMIT]}… {_('(cut)')}"
+
+
+def _cut_to_end(text: str) -> str:
+    """Return the end of a traceback. Its last lines show what went wrong."""
+    return text if len(text) <= TRACEBACK_LIMIT else f"{_('(cut)')} …{text[-TRACEBACK_LIMIT:]}"
+
+
+def _outcome(execution: Execution) -> SafeString:
+    if execution.outcome is None:
+        is_expired = execution.lease_expires_at < seen_at(execution)
+        return badge("dead", _("lost")) if is_expired else badge("running", _("running"))
+    return badge(COLOURS.get(execution.outcome, "cancelled"), execution.outcome)
+
+
+def _span(start: datetime | None, end: datetime | None) -> str:
+    if start is None or end is None:
+        return ""
+    return duration(max(end - start, timedelta()))

@@ -1,0 +1,138 @@
+"""Run, pause and resume schedules from the admin: permissions, reasons for a refusal, and the history.
+
+Called by `schedules`. *Run now* enqueues a job only if the schedule's last run is still the one that the page showed.
+Therefore a double click or a second operator cannot enqueue two jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, cast
+
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.exceptions import PermissionDenied
+from django.db import connections, router
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext_lazy
+
+from django_pgqueue import lifecycle
+from django_pgqueue.db import wake_workers_after_commit
+from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.models import Schedule
+from django_pgqueue.schedules import expressions, job_options
+
+from . import shown
+from .formatting import visible
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation on a schedule as the admin offers it. `name` is part of the URL; `permission` is required."""
+
+    name: str
+    permission: str
+    label: Promise | str
+    done: Any
+    fits: Callable[[Schedule], bool]
+    do: Callable[[Any, lifecycle.Scheduled, datetime | str | None], bool]
+    """Called with the connection, the schedule, and the last run that the page showed. Returns whether it changed."""
+
+    def is_allowed(self, request: HttpRequest) -> bool:
+        """Return whether the user has the permission for it and may view schedules."""
+        return request.user.has_perm(self.permission) and request.user.has_perm("pgqueue.view_schedule")
+
+
+class NotDone(Exception):
+    """An operation was refused. The message gives the operator the reason."""
+
+
+def _run(connection: Any, schedule: lifecycle.Scheduled, seen_last_run: datetime | str | None) -> bool:
+    try:
+        options = job_options.options_of(connection, schedule)
+    except job_options.CannotFire as error:
+        values = {"name": visible(schedule.name), "why": visible(str(error))}
+        raise NotDone(_("No job is enqueued for %(name)s: %(why)s") % values) from None
+    fired = lifecycle.run_schedule(connection, schedule, options, seen_last_run=seen_last_run)
+    if fired is None:
+        return False
+    if fired.job_id is None:
+        values = {"name": visible(schedule.name), "holder": job_options.holder_of(connection, options)}
+        raise NotDone(_("No job is enqueued for %(name)s: %(holder)s has its unique key.") % values)
+    wake_workers_after_commit(connection)
+    job_options.send_enqueued(connection, schedule, options, fired.job_id)
+    return True
+
+
+def _pause(connection: Any, schedule: lifecycle.Scheduled, _seen_last_run: object) -> bool:
+    return lifecycle.pause_schedule(connection, schedule.schedule_id)
+
+
+def _resume(connection: Any, schedule: lifecycle.Scheduled, _seen_last_run: object) -> bool:
+    try:
+        next_run_at = expressions.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
+    except ValueError:  # the list shows what is wrong with the expression
+        return False
+    return lifecycle.resume_schedule(connection, schedule.schedule_id, next_run_at)
+
+
+RUN: Final = Operation(
+    "run",
+    "pgqueue.run_schedule",
+    gettext_lazy("Run now"),
+    ngettext_lazy("%(count)d job is enqueued.", "%(count)d jobs are enqueued.", "count"),
+    lambda schedule: True,
+    _run,
+)
+PAUSE: Final = Operation(
+    "pause",
+    "pgqueue.pause_schedule",
+    gettext_lazy("Pause"),
+    ngettext_lazy("%(count)d schedule is paused.", "%(count)d schedules are paused.", "count"),
+    lambda schedule: schedule.enabled,
+    _pause,
+)
+RESUME: Final = Operation(
+    "resume",
+    "pgqueue.pause_schedule",
+    gettext_lazy("Resume"),
+    ngettext_lazy("%(count)d schedule is resumed.", "%(count)d schedules are resumed.", "count"),
+    lambda schedule: not schedule.enabled,
+    _resume,
+)
+OPERATIONS: Final = (RUN, PAUSE, RESUME)
+
+
+def offered(request: HttpRequest, schedule: Schedule) -> list[Operation]:
+    """Return the operations that the user may run on this schedule in its present state."""
+    return [operation for operation in OPERATIONS if operation.is_allowed(request) and operation.fits(schedule)]
+
+
+def act_on_one(request: HttpRequest, operation: Operation, schedule: Schedule) -> bool:
+    """Run an operation on a schedule, log it in the history, and return whether anything changed.
+
+    Raise `PermissionDenied` if the user may not, and `NotDone` with a reason for the operator if it is refused.
+    """
+    if not operation.is_allowed(request):
+        raise PermissionDenied
+    connection = connections[router.db_for_write(Schedule, instance=schedule)]
+    found = {each.schedule_id: each for each in lifecycle.read_schedules(connection)[1]}
+    seen = shown.read_schedule(request, schedule.pk)
+    if operation is RUN and seen is None:
+        raise NotDone(_("Nothing was changed: the form did not say which run the page showed. Try again from here."))
+    revision, last_run_at = seen or (None, None)
+    try:
+        changed = schedule.pk in found and operation.do(
+            connection,
+            found[schedule.pk] if revision is None else found[schedule.pk]._replace(revision=revision),
+            last_run_at,
+        )
+    except JobLocked:
+        return False
+    if changed:
+        user_id = cast(int, request.user.pk)  # not None: anonymous users have no permission
+        LogEntry.objects.log_actions(user_id, Schedule.objects.filter(pk=schedule.pk), CHANGE, f"{operation.label}.")
+    return changed

@@ -1,0 +1,159 @@
+"""The backend class: it enqueues tasks of Django's framework into this package's tables and reads their results.
+
+Django creates one instance per thread from TASKS. Instances have no state.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.core import checks
+from django.db import connections, router
+
+from django_pgqueue import exceptions
+from django_pgqueue.conf import get_settings
+from django_pgqueue.task import Task as EngineTask
+
+from . import results
+from .adapter import Adapter
+from .compat import (
+    BaseTaskBackend,
+    InvalidTask,
+    Task,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    normalize_json,
+    task_enqueued,
+)
+from .results import JobResult
+from .tasks import DEFAULTS, PgQueueTask, adopt, for_engine
+
+if TYPE_CHECKING:
+    from django_pgqueue.models import Job
+
+ID = re.compile(r"[0-9]{1,19}", re.ASCII)
+OPTIONS = frozenset({"DATABASE"}) | DEFAULTS
+
+
+class PgQueueBackend(BaseTaskBackend):
+    """A backend of Django's tasks framework that stores jobs in PostgreSQL. `manage.py runworker` runs them.
+
+    `enqueue()` is one INSERT in the caller's transaction. The backend accepts these OPTIONS:
+
+    * `DATABASE`: alias of the database of the jobs. By default the database routers choose it.
+    * `MAX_ATTEMPTS`, `BACKOFF`, `TIMEOUT`, `RETENTION`: defaults for tasks that do not set them.
+    """
+
+    task_class = PgQueueTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    @property
+    def database(self) -> str:
+        """The alias of the database of the jobs. The routers are asked each time if OPTIONS do not name it."""
+        from django_pgqueue.models import Job  # task modules are imported before models can be
+
+        return str(self.options.get("DATABASE") or router.db_for_write(Job))
+
+    def enqueue(self, task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult:
+        """Enqueue a job in the caller's transaction, if one is open.
+
+        All errors are raised before anything is written.
+
+        Args:
+            task: A task of this backend.
+            args: Positional arguments of the call, encodable as JSON.
+            kwargs: Named arguments of the call, encodable as JSON.
+
+        Returns:
+            The result of the new job. If another job has the task's unique key, the result of that job with
+            `is_duplicate` set; no signal is sent in that case.
+
+        Raises:
+            InvalidTask: No worker would find the task.
+            TypeError: The arguments do not fit the function, or cannot be encoded as JSON.
+            ValueError: PostgreSQL cannot store the arguments.
+            DuplicateJob: Another job has the unique key, and the task has `on_conflict="raise"`.
+        """
+        self.validate_task(task)
+        if not isinstance(task, PgQueueTask):
+            raise InvalidTask(
+                f"{task.module_path} belongs to another backend, so no worker of {self.alias!r} would find it: "
+                f"decorate it with @task(backend={self.alias!r})"
+            )
+        try:
+            engine_task = self._engine_task(task)
+            job = engine_task.insert(_in_json_types(args), _in_json_types(kwargs))
+        except exceptions.InvalidTask as error:
+            raise InvalidTask(str(error)) from error
+        if job.is_duplicate:
+            return self._result_of_duplicate(task, job)
+        result = results.of_job_row(job, self.alias, [])
+        task_enqueued.send_robust(type(self), task_result=result)
+        engine_task.send_enqueued(job)
+        if get_settings().IMMEDIATE:
+            with suppress(TaskResultDoesNotExist):  # the row is gone if the task keeps no finished jobs
+                result = self.get_result(result.id)
+        return result
+
+    def _result_of_duplicate(self, task: PgQueueTask[Any, Any], job: Job) -> JobResult:
+        """Return the result of the existing job; only its id if its row is gone and its uniqueness window lasts."""
+        database = str(job._state.db)
+        try:
+            result = results.load(database, job.pk, self.alias)
+        except TaskResultDoesNotExist:
+            result = results.new_result(task, job.pk, database, TaskResultStatus.READY, {})
+        object.__setattr__(result, "is_duplicate", True)
+        return result
+
+    def get_result(self, result_id: str) -> JobResult:
+        """Return the result of any job in the backend's database, in one query.
+
+        Args:
+            result_id: The id of a job, as text or as a number.
+
+        Raises:
+            TaskResultDoesNotExist: There is no such job, or it has been pruned.
+        """
+        if not ID.fullmatch(str(result_id)):
+            raise TaskResultDoesNotExist(result_id)
+        return results.load(self.database, int(result_id), self.alias)
+
+    def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
+        """Return an error `pgqueue.E004` for each problem with this backend's entry in TASKS."""
+        return [checks.Error(f"TASKS[{self.alias!r}]: {problem}", id="pgqueue.E004") for problem in self._problems()]
+
+    def _engine_task(self, task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
+        """Return the engine's task with the options of this task: the registered one if it has the same options."""
+        engine_task = adopt(task)
+        adapter = engine_task.adapter
+        if not isinstance(adapter, Adapter) or adapter.task is not task or adapter.options != self.options:
+            engine_task = for_engine(task)
+        return replace(engine_task, database=self.database) if "DATABASE" in self.options else engine_task
+
+    def _problems(self) -> Iterable[str]:
+        if not apps.is_installed("django_pgqueue"):
+            yield "add 'django_pgqueue' to INSTALLED_APPS"
+            return
+        if unknown := set(self.options) - OPTIONS:
+            yield f"unknown OPTIONS {sorted(unknown)}: use {sorted(OPTIONS)}"
+        if self.database not in connections:
+            yield f"OPTIONS['DATABASE'] is {self.database!r}, which is not in DATABASES: use one of {[*connections]}"
+        elif connections[self.database].vendor != "postgresql":
+            yield f"the database {self.database!r} is not PostgreSQL: set OPTIONS['DATABASE'] to an alias that is"
+        try:
+            EngineTask(func=adopt, **{name.lower(): self.options[name] for name in DEFAULTS & set(self.options)})
+        except exceptions.InvalidTask as error:
+            yield f"OPTIONS: {str(error).partition(': ')[2]}"
+
+
+def _in_json_types(values: Any) -> Any:
+    """Return arguments in JSON types, as Django's framework does. For example, bytes become text."""
+    return normalize_json(values)

@@ -1,0 +1,120 @@
+"""Turn a call of a task into the row of its job, and announce the job.
+
+`Task.enqueue()`, `Task.enqueue_many()` and `unique` use it. It chooses the database connection, collects the values
+that the jobs of one call share, builds the `Job` to return, wakes the workers after the commit and sends
+`job_enqueued`.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections, router
+
+from django_pgqueue import lifecycle, middleware, registry, signals
+from django_pgqueue.conf import get_settings
+from django_pgqueue.db import open_transaction_elsewhere, wake_workers_after_commit
+from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.serialization import encode_headers
+from django_pgqueue.validation import due
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from django_pgqueue.models import Job
+    from django_pgqueue.task import Task
+
+
+def connection_for(task: Task[Any, Any], callers_level: int = 3) -> BaseDatabaseWrapper:
+    """Return the Django connection on which to insert a task's jobs.
+
+    Raises `InvalidTask` if no worker would find the task, or if its database is not a PostgreSQL database in DATABASES.
+    Warns if a transaction is open on another database only, because the job is not part of it. `callers_level` is the
+    `stacklevel` of that warning.
+    """
+    from django_pgqueue.models import Job  # task modules are imported before models can be
+
+    if not registry.is_found_by_workers(task.func.__module__):
+        raise InvalidTask(registry.not_found(task))
+    alias = task.database or router.db_for_write(Job)
+    if alias not in connections:
+        raise InvalidTask(f"{task.name} cannot be enqueued: DATABASES has no alias {alias!r}")
+    if connections[alias].vendor != "postgresql":
+        raise InvalidTask(
+            f"{task.name} cannot be enqueued on database {alias!r}, because it is not PostgreSQL: "
+            "choose another with using(database=…), or route pgqueue's models to a PostgreSQL database"
+        )
+    if elsewhere := open_transaction_elsewhere(alias):
+        warnings.warn(
+            f"{task.name} is enqueued on database {alias!r} while a transaction is open on {elsewhere!r}: "
+            "the job does not commit or roll back with that transaction",
+            RuntimeWarning,
+            stacklevel=callers_level,
+        )
+    return connections[alias]
+
+
+def row_of(task: Task[Any, Any], connection: BaseDatabaseWrapper) -> dict[str, Any]:
+    """Return the values that all jobs of one `enqueue()` or `enqueue_many()` share.
+
+    Calls the middleware for the headers; its errors pass through.
+    """
+    run_at, delay_seconds = due(task.run_after)
+    expires_at, expires_seconds = (None, None) if task.expires is None else due(task.expires)
+    return {
+        "task_name": task.name,
+        "queue_name": task.queue_name,
+        "priority": task.priority,
+        "max_attempts": task.max_attempts or get_settings().MAX_ATTEMPTS,
+        "run_after": run_at,
+        "delay_seconds": delay_seconds,
+        "expires_at": expires_at,
+        "expires_seconds": expires_seconds,
+        "headers": encode_headers(middleware.headers_of(task, connection.alias)),
+    }
+
+
+def as_job(task: Task[Any, Any], alias: str, enqueued: lifecycle.Enqueued, arguments: str, headers: str | None) -> Job:
+    """Return a `Job` for a row that was just inserted, without a query."""
+    from django_pgqueue.models import Job  # as above
+
+    job = Job(
+        id=enqueued.job_id,
+        task_name=task.name,
+        queue_name=task.queue_name,
+        priority=task.priority,
+        arguments=json.loads(arguments),
+        state="ready",
+        run_after=enqueued.run_after,
+        attempt=0,
+        max_attempts=task.max_attempts or get_settings().MAX_ATTEMPTS,
+        crashes=0,
+        isolated=False,
+        enqueued_at=enqueued.enqueued_at,
+        expires_at=enqueued.expires_at,
+        headers=None if headers is None else json.loads(headers),
+    )
+    job._state.db = job.enqueued_on = alias
+    job._state.adding = False
+    return job
+
+
+def as_it_is(job: Job) -> Job:
+    """Return a job that may have run already as its row is now, or unchanged if the row is gone."""
+    current = type(job).objects.using(job._state.db).filter(pk=job.pk).first()
+    if current is None:
+        return job
+    current.enqueued_on = job.enqueued_on
+    return current
+
+
+def send_enqueued(task: Task[Any, Any], connection: BaseDatabaseWrapper, job_ids: Sequence[int]) -> None:
+    """Wake the workers after the commit, and send `job_enqueued` for each job now, inside the caller's transaction."""
+    wake_workers_after_commit(connection)
+    if signals.job_enqueued.receivers:
+        arguments = {"database": connection.alias, "queue_name": task.queue_name}
+        for job_id in job_ids:
+            signals.job_enqueued.send_robust(sender=task.name, job_id=job_id, **arguments)

@@ -1,0 +1,118 @@
+"""Run the statement of a transition: retry transient errors, and split the rows if one of them makes it fail.
+
+The other modules of `lifecycle` call it, as do workers that write many rows at once. It protects the other rows: an
+error that one row causes never stops the transition of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import psycopg
+from django.db import Error as DjangoDatabaseError
+from django.db import transaction
+from psycopg import errors
+
+from django_pgqueue.db import TRANSIENT, Connection, EngineConnection, Row, execute, is_lost, is_of_rows
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+TRIES: Final = 5
+TRANSIENT_EXCEPT_LOCKS: Final = tuple(error for error in TRANSIENT if error is not errors.LockNotAvailable)
+"""Errors to retry for a transition that should be repeated later instead of waiting again for the same lock."""
+
+
+def execute_with_retry(
+    connection: Connection,
+    statement: str,
+    params: Mapping[str, Any],
+    retry_on: tuple[type[Exception], ...] = TRANSIENT,
+) -> list[Row]:
+    """Run the statement of a transition, up to `TRIES` times on an engine connection if it fails with `retry_on`.
+
+    A retry is safe because every transition is fenced: it finds only the rows that still need it. On a Django
+    connection the error is raised, because only the caller can repeat its transaction.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return execute(connection, statement, params)
+        except retry_on:
+            if not isinstance(connection, EngineConnection):
+                raise
+    return execute(connection, statement, params)
+
+
+def savepoint(connection: Connection) -> AbstractContextManager[Any]:
+    """Return a savepoint if the caller has a transaction open, so that it stays usable after a database error.
+
+    Otherwise return a context manager that does nothing.
+    """
+    is_open = getattr(connection, "in_atomic_block", False)  # engine connections do not have this attribute
+    return transaction.atomic(using=connection.alias) if is_open else nullcontext()
+
+
+class Refused(NamedTuple, Generic[T]):
+    """A row that the database refuses to write, and the error that it raised for this row alone."""
+
+    row: T
+    error: Exception
+
+
+class Divided(NamedTuple, Generic[T, R]):
+    """The answers of a transition for the rows that it could write, and the rows that the database refused."""
+
+    answers: dict[int, R]
+    refused: list[Refused[T]]
+
+
+def divided(
+    connection: Connection, rows: Sequence[T], transition: Callable[[Sequence[T]], Mapping[int, R]]
+) -> Divided[T, R]:
+    """Run a transition on many rows; if it fails because of a row, run it on halves until only bad rows are left out.
+
+    Raises the errors that concern all rows: a lost connection, a deadlock, a server that is shutting down.
+    """
+    if not rows:
+        return Divided({}, [])
+    try:
+        with savepoint(connection):
+            return Divided(dict(transition(rows)), [])
+    except FAILURES as error:
+        if not may_divide(connection, error):
+            raise
+    parts: Divided[T, R] = Divided({}, [])
+    with connection.unprepared() if isinstance(connection, EngineConnection) else nullcontext():
+        _divide(connection, rows, transition, parts)
+    return parts
+
+
+FAILURES: Final = (psycopg.Error, DjangoDatabaseError, UnicodeError)
+"""Errors that a statement may raise; `may_divide()` decides whether a row can be the cause."""
+
+
+def may_divide(connection: Connection, error: Exception) -> bool:
+    """Return whether a statement that failed with this error may succeed for other rows on this connection."""
+    return is_of_rows(error) and not (isinstance(connection, EngineConnection) and is_lost(connection))
+
+
+def _divide(
+    connection: Connection,
+    rows: Sequence[T],
+    transition: Callable[[Sequence[T]], Mapping[int, R]],
+    parts: Divided[T, R],
+) -> None:
+    try:
+        with savepoint(connection):
+            parts.answers.update(transition(rows))
+    except FAILURES as error:
+        if not may_divide(connection, error):
+            raise
+        if len(rows) == 1:
+            parts.refused.append(Refused(rows[0], error))
+            return
+        middle = len(rows) // 2
+        _divide(connection, rows[:middle], transition, parts)
+        _divide(connection, rows[middle:], transition, parts)

@@ -1,0 +1,46 @@
+"""Cancel ready jobs whose `expires_at` has passed. Called by the worker's maintenance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from django_pgqueue import sql
+from django_pgqueue.db import Connection, execute
+
+from .arrays import numbers
+from .execute import FAILURES, divided, execute_with_retry, may_divide, savepoint
+from .pruning import PRUNE_LIMIT, _ignore
+
+
+def expire(
+    connection: Connection,
+    *,
+    worker_id: int,
+    error: str,
+    limit: int = PRUNE_LIMIT,
+    skipped_ids: Sequence[int] = (),
+    on_refused: Callable[[int, Exception], None] = _ignore,
+) -> list[tuple[int, str]]:
+    """Cancel up to `limit` ready jobs that should have started by now; return their ids and task names.
+
+    Jobs in `skipped_ids` are left out. If the database refuses to write a job, it is passed to `on_refused`, with the
+    error.
+    """
+    selection = {"limit": limit, "skipped_ids": numbers(skipped_ids)}
+    record = {"worker_id": worker_id, "error": error}
+    try:
+        with savepoint(connection):
+            rows = execute_with_retry(connection, sql.expiry.EXPIRE, {**record, **selection})
+            return [(row[0], row[1]) for row in rows]
+    except FAILURES as failure:
+        if not may_divide(connection, failure):
+            raise
+    late = [row[0] for row in execute(connection, sql.expiry.LATE_JOBS, selection)]
+    expired, refused = divided(
+        connection,
+        late,
+        lambda part: dict(execute_with_retry(connection, sql.expiry.EXPIRE_JOBS, {**record, "job_ids": list(part)})),
+    )
+    for job_id, refusal in refused:
+        on_refused(job_id, refusal)
+    return list(expired.items())

@@ -1,0 +1,75 @@
+"""Extend the leases of open executions, and read which of them are open or to be cancelled.
+
+The supervisor's heartbeat and each worker process's lease monitor call these functions. A worker keeps a job only as
+long as its lease is extended; after that, another worker may rescue the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from django_pgqueue import sql
+from django_pgqueue.db import Connection, execute
+
+from .arrays import numbers
+from .execute import FAILURES, divided, execute_with_retry, may_divide, savepoint
+from .types import Beat, Held
+
+
+def extend(
+    connection: Connection,
+    worker_ids: Sequence[int],
+    *,
+    lease_seconds: float,
+    started_ids: Sequence[int] = (),
+    first_id: int = 0,
+    on_refused: Callable[[int, Exception], None] = lambda execution_id, error: None,
+) -> list[Beat]:
+    """Extend the leases of these workers' open executions with ids from `first_id`; return all that are open.
+
+    If the database refuses to extend an execution, it is passed to `on_refused`. Its lease expires; the leases of the
+    others are extended.
+    """
+    params = {"lease_seconds": lease_seconds, "started_ids": list(started_ids)}
+    try:
+        with savepoint(connection):
+            all_open = {"worker_ids": list(worker_ids), "first_id": first_id, **params}
+            return list(map(Beat._make, execute_with_retry(connection, sql.leases.EXTEND, all_open)))
+    except FAILURES as error:
+        if not may_divide(connection, error):
+            raise
+    worker_of = {
+        execution.execution_id: worker_id
+        for worker_id in worker_ids
+        for execution in open_executions(connection, worker_id)
+    }
+    extended, refused = divided(
+        connection,
+        sorted(worker_of),
+        lambda ids: dict.fromkeys(extend_each(connection, ids, lease_seconds=lease_seconds, started_ids=started_ids)),
+    )
+    for execution_id, refusal in refused:
+        on_refused(execution_id, refusal)
+    return [
+        Beat(worker_id, execution_id, execution_id in extended) for execution_id, worker_id in sorted(worker_of.items())
+    ]
+
+
+def extend_each(
+    connection: Connection, execution_ids: Sequence[int], *, lease_seconds: float, started_ids: Sequence[int] = ()
+) -> list[int]:
+    """Extend the leases of these executions; return the ids of those that were open and not locked."""
+    params = {"lease_seconds": lease_seconds, "started_ids": list(started_ids)}
+    rows = execute_with_retry(connection, sql.leases.EXTEND_EACH, {"execution_ids": numbers(execution_ids), **params})
+    return [row[0] for row in rows]
+
+
+def cancel_requests(connection: Connection, worker_ids: Sequence[int], *, first_id: int = 0) -> list[tuple[int, int]]:
+    """Return (worker id, execution id) of the open executions whose jobs have a cancellation request."""
+    rows = execute(connection, sql.leases.CANCEL_REQUESTS, {"worker_ids": list(worker_ids), "first_id": first_id})
+    return [(row[0], row[1]) for row in rows]
+
+
+def open_executions(connection: Connection, worker_id: int) -> list[Held]:
+    """Return a worker's open executions, oldest first."""
+    return list(map(Held._make, execute(connection, sql.leases.OPEN_EXECUTIONS, {"worker_id": worker_id})))

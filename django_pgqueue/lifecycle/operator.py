@@ -1,0 +1,172 @@
+"""Transitions that an operator or the application requests: cancel, retry, run now.
+
+`models.job_methods` calls them for `Job`, `JobQuerySet` and the admin, on the caller's connection and in the caller's
+transaction. They protect what the operator decided on: a job that has changed since it was read stays as it is. None
+of them waits for a row lock in the database. A locked row is tried again, for at most `LOCK_WAIT_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+import psycopg
+from django.db import IntegrityError
+
+from django_pgqueue import sql
+from django_pgqueue.db import Connection, execute, message_without_detail
+from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.states import Seen, State
+
+from .arrays import exact, texts
+from .execute import FAILURES, Divided, Refused, divided, execute_with_retry, may_divide, savepoint
+
+logger = logging.getLogger("django_pgqueue.lifecycle")
+
+UNIQUE_VIOLATIONS: Final = (psycopg.errors.UniqueViolation, IntegrityError)
+LOCK_WAIT_SECONDS: Final = 5.0
+"""How long a transition tries to get rows that another session has locked."""
+
+
+def cancel(
+    connection: Connection,
+    job_ids: Sequence[int],
+    *,
+    alone: bool = False,
+    running: bool = True,
+    seen: Mapping[int, Seen] | None = None,
+) -> dict[int, State]:
+    """Cancel ready jobs, and with `running` request the cancellation of running ones.
+
+    Return the state of each job that changed. A running job stays `running` until its worker stops it, or until its
+    attempt ends without success. Jobs that differ from `seen` are left alone. For locked rows, see
+    `_repeat_while_locked()`.
+    """
+    instants = {job_id: job.finished_at for job_id, job in (seen or {}).items()}
+    return _repeat_while_locked(connection, sql.operator.CANCEL, job_ids, seen, instants, alone=alone, running=running)
+
+
+def retry(
+    connection: Connection, job_ids: Sequence[int], *, alone: bool = False, seen: Mapping[int, Seen] | None = None
+) -> dict[int, State]:
+    """Make finished jobs ready now, with all their attempts; return the state of each job that changed.
+
+    These jobs are left alone: those that differ from `seen` (another operator has retried them since), those whose
+    unique key another job has, and all but the latest of several with the same key. If another session takes a key
+    at that moment, or the database refuses a job, the jobs are retried one by one.
+    """
+    instants = {job_id: job.finished_at for job_id, job in (seen or {}).items()}
+    try:
+        with savepoint(connection):
+            return _repeat_while_locked(connection, sql.operator.RETRY, job_ids, seen, instants, alone=alone)
+    except UNIQUE_VIOLATIONS:
+        if len(job_ids) == 1:
+            return {}
+    except FAILURES as error:
+        if len(job_ids) == 1 or not may_divide(connection, error):
+            raise
+    return _retry_one_by_one(connection, job_ids, alone=alone, seen=seen)
+
+
+def _retry_one_by_one(
+    connection: Connection, job_ids: Sequence[int], *, alone: bool, seen: Mapping[int, Seen] | None
+) -> dict[int, State]:
+    changed: dict[int, State] = {}
+    refused: list[Refused[int]] = []
+    for job_id in sorted(set(job_ids), reverse=True):  # the latest job with a key gets it
+        try:
+            changed |= retry(connection, [job_id], alone=alone, seen=seen)
+        except FAILURES as error:
+            if not may_divide(connection, error):
+                raise
+            refused.append(Refused(job_id, error))
+    _report(refused, some_changed=bool(changed))
+    return changed
+
+
+def run_now(
+    connection: Connection, job_ids: Sequence[int], *, alone: bool = False, seen: Mapping[int, Seen] | None = None
+) -> dict[int, State]:
+    """Make ready jobs that are due later due at once; return the state of each job that changed.
+
+    Jobs that differ from `seen` are left alone.
+    """
+    instants = {job_id: job.run_after for job_id, job in (seen or {}).items()}
+    return _repeat_while_locked(connection, sql.operator.RUN_NOW, job_ids, seen, instants, alone=alone)
+
+
+def _repeat_while_locked(
+    connection: Connection,
+    statement: str,
+    job_ids: Sequence[int],
+    seen: Mapping[int, Seen] | None,
+    instants: Mapping[int, datetime | None],
+    *,
+    alone: bool,
+    **params: bool,
+) -> dict[int, State]:
+    """Run an operator's transition, and repeat it for the rows that other sessions have locked.
+
+    Jobs that stay locked for `LOCK_WAIT_SECONDS` are missing from the returned dict. For a single job (`alone`), that
+    raises `JobLocked`. The statement is repeated, because waiting under a `lock_timeout` would change the caller's
+    session.
+    """
+
+    def transition(ids: Sequence[int]) -> dict[int, str | None]:
+        compared = {
+            "job_ids": list(ids),
+            "seen_states": texts(seen[job_id].state if seen and job_id in seen else "" for job_id in ids),
+            "seen_instants": texts(exact(instants.get(job_id)) for job_id in ids),
+        }
+        return dict(execute_with_retry(connection, statement, {**compared, **params}))
+
+    changed: dict[int, State] = {}
+    answered: dict[int, str | None]
+    refused: list[int]
+    waiting = sorted(set(job_ids))
+    deadline, interval = time.monotonic() + LOCK_WAIT_SECONDS, 0.005
+    while waiting:
+        if alone or statement is sql.operator.RETRY:  # their callers handle the error
+            answered, refused = transition(waiting), []
+        else:
+            answered, refused = _in_parts(connection, waiting, transition)
+        changed |= {job_id: State(state) for job_id, state in answered.items() if state}
+        waiting = existing(connection, sorted(set(waiting) - set(answered) - set(refused)))
+        if waiting and time.monotonic() > deadline:
+            if alone:
+                raise JobLocked(f"job {waiting[0]} is locked by another session: nothing was changed, try again")
+            break
+        if waiting:
+            time.sleep(interval)
+            interval = min(2 * interval, 0.25)
+    return changed
+
+
+def _in_parts(
+    connection: Connection, job_ids: Sequence[int], transition: Callable[[Sequence[int]], dict[int, str | None]]
+) -> tuple[dict[int, str | None], list[int]]:
+    """Run a transition on many jobs; return its answers, and the ids of the jobs that the database refuses to change.
+
+    Raises the first job's error if the database refuses all of them.
+    """
+    done: Divided[int, str | None] = divided(connection, job_ids, transition)
+    _report(done.refused, some_changed=bool(done.answers))
+    return done.answers, [job_id for job_id, _ in done.refused]
+
+
+def _report(refused: Sequence[Refused[int]], *, some_changed: bool) -> None:
+    """Log the jobs that the database refuses to change; raise the first job's error if none was changed."""
+    if refused and not some_changed:
+        raise refused[0].error
+    for job_id, error in refused:
+        logger.warning(
+            "job %s was not changed because the database refused the write: %s", job_id, message_without_detail(error)
+        )
+
+
+def existing(connection: Connection, job_ids: Sequence[int]) -> list[int]:
+    """Return the ids of the jobs that exist, as this connection's transaction sees them."""
+    return sorted(row[0] for row in execute(connection, sql.operator.EXISTING, {"job_ids": job_ids})) if job_ids else []

@@ -1,0 +1,63 @@
+"""Requeue jobs that are `running` without an open execution.
+
+The worker's maintenance calls this once an hour. No worker holds such a job, so without this it would stay `running`
+forever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from django_pgqueue import sql
+from django_pgqueue.db import Connection, execute
+from django_pgqueue.states import State
+
+from .arrays import numbers, sparse
+from .execute import divided, execute_with_retry
+from .types import Held, Moved, TransitionResult
+
+PAGE: Final = 10_000
+"""Jobs that one call reads, by id."""
+
+
+class Requeued(NamedTuple):
+    """The jobs of one page that were requeued, and the last id of the page, or None after the last page."""
+
+    requeued: list[tuple[Held, Moved]]
+    last_id: int | None
+
+
+def requeue(
+    connection: Connection,
+    delay_for: Callable[[Held], float | None],
+    *,
+    worker_id: int,
+    after_id: int = 0,
+    error: str,
+    limit: int = PAGE,
+) -> Requeued:
+    """Requeue the running jobs without an open execution among the `limit` jobs that follow `after_id`.
+
+    `delay_for` returns the delay as for `rescue()`. The lost attempt counts. A claim writes the job and its execution
+    in one statement, so this function sees both rows of a claim that is just committing, or neither.
+    """
+    rows = execute(connection, sql.requeues.ABANDONED, {"after_id": after_id, "limit": limit})
+    abandoned = {row[1]: Held._make((0, *row[1:7], False, 0.0)) for row in rows if row[1] is not None}
+    delays = {job_id: delay_for(job) for job_id, job in abandoned.items()}
+
+    def transition(job_ids: Sequence[int]) -> dict[int, Moved]:
+        params = {
+            "job_ids": numbers(job_ids),
+            "attempts": numbers(abandoned[job_id].attempt for job_id in job_ids),
+            "delays_seconds": sparse([delays[job_id] for job_id in job_ids]),
+            "worker_id": worker_id,
+            "error": error,
+        }
+        return {
+            key: Moved(TransitionResult.DONE, State(state))
+            for key, state in execute_with_retry(connection, sql.requeues.REQUEUE, params)
+        }
+
+    done = divided(connection, sorted(abandoned), transition).answers
+    return Requeued([(abandoned[job_id], moved) for job_id, moved in done.items()], rows[0][0])

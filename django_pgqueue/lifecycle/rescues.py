@@ -1,0 +1,74 @@
+"""Rescue jobs of lost workers: close executions whose lease has expired, and requeue their jobs.
+
+The maintenance of every worker calls `rescue()`. A worker that was only slow loses nothing but the execution: its later
+writes match no open execution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from django_pgqueue import sql
+from django_pgqueue.db import Connection
+from django_pgqueue.states import State
+
+from .arrays import numbers, sparse
+from .completions import key_params, remove_orphans
+from .execute import divided, execute_with_retry
+from .types import ExecutionKey, Held, Moved, TransitionResult
+
+
+def rescue(
+    connection: Connection,
+    delay_for: Callable[[Held], float | None],
+    *,
+    error: str,
+    skipped_ids: Sequence[int] = (),
+    on_refused: Callable[[Held, Exception], None] = lambda held, error: None,
+) -> list[tuple[Held, Moved]]:
+    """Close executions whose lease has expired, and requeue their jobs.
+
+    One call rescues at most 100 executions or a fifth of the open ones, whichever is more. `delay_for` returns the
+    seconds until the next attempt, or None to make the job dead. Executions in `skipped_ids` are left out.
+
+    It runs two statements. The second is fenced by the lease as well, so a heartbeat between the two keeps its
+    execution. If the database refuses to store the next attempt, the job becomes dead. If it refuses that too, the
+    execution is passed to `on_refused`.
+    """
+    found = list(
+        map(Held._make, execute_with_retry(connection, sql.rescues.RESCUABLE, {"skipped_ids": numbers(skipped_ids)}))
+    )
+    remove_orphans(connection, [held.key for held in found if held.task_name is None])
+    expired = {held.execution_id: held for held in found if held.task_name is not None}
+    if not expired:
+        return []
+    rows = [Lost(held.key, delay_for(held)) for held in expired.values()]
+    done, refused = divided(connection, rows, lambda part: _close_lost(connection, part, error))
+    if refused:
+        dead = [refusal.row._replace(delay_seconds=None) for refusal in refused]
+        reason = f"{error}; its next attempt could not be stored"
+        more, refused = divided(connection, dead, lambda part: _close_lost(connection, part, reason))
+        done |= more
+    for row, refusal_error in refused:
+        on_refused(expired[row.key.execution_id], refusal_error)
+    return [(expired[execution_id], moved) for execution_id, moved in done.items()]
+
+
+class Lost(NamedTuple):
+    """An execution whose lease has expired; `delay_seconds` until the next attempt, or None to make the job dead."""
+
+    key: ExecutionKey
+    delay_seconds: float | None
+
+
+def _close_lost(connection: Connection, rows: Sequence[Lost], error: str) -> dict[int, Moved]:
+    params = {
+        **key_params(row.key for row in rows),
+        "delays_seconds": sparse([row.delay_seconds for row in rows]),
+        "error": error,
+    }
+    return {
+        key: Moved(TransitionResult.DONE, State(state))
+        for key, state in execute_with_retry(connection, sql.rescues.RESCUE, params)
+    }

@@ -1,0 +1,299 @@
+"""Write schedules, and enqueue the jobs of their ticks.
+
+The worker's scheduler and the admin call these functions. Two invariants: a tick fires at most once, and nothing that
+was computed from an older version of a schedule is written (the `revision` and the expected tick are the fence).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
+
+from psycopg import errors
+
+from django_pgqueue import sql
+from django_pgqueue.db import Connection, EngineConnection, Row, execute
+from django_pgqueue.exceptions import JobLocked
+
+from .arrays import exact
+from .execute import TRANSIENT_EXCEPT_LOCKS, execute_with_retry
+from .operator import LOCK_WAIT_SECONDS
+
+VOUCHED_SECONDS: Final = 180.0
+"""How long a worker's confirmation that its code has a schedule is valid."""
+KEY_WAIT: Final = "500ms"
+"""How long FIRE waits for an uncommitted transaction that has taken its unique key."""
+FIRST_FIELDS: Final = 11
+"""Fields in every digest. A later field is included only if it is set, so that a new release changes no digest."""
+ANY: Final = "any"
+"""Value of `seen_last_run` that matches every last run."""
+PRUNE_LIMIT: Final = 10_000
+"""Ticks of each schedule that one statement removes at most."""
+
+
+class Definition(NamedTuple):
+    """The definition of a schedule. `arguments` is JSON text; the job options are the task's when it was defined."""
+
+    name: str
+    task_name: str
+    arguments: str
+    expression: str
+    time_zone: str
+    missed: str
+    if_running: str
+    jitter_seconds: float
+    queue_name: str
+    priority: int
+    max_attempts: int
+    expires_seconds: float | None = None
+    is_unique: bool = False
+
+    @property
+    def digest(self) -> str:
+        """Return a hash that is equal for equal definitions; unset later fields do not change it."""
+        later = {name: value for name, value in list(self._asdict().items())[FIRST_FIELDS:] if value}
+        parts = [*self[:FIRST_FIELDS], *([later] if later else [])]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+class Scheduled(NamedTuple):
+    """A schedule's row as read at `seen_at`, by the database's clock."""
+
+    seen_at: datetime
+    schedule_id: int
+    name: str
+    origin: str
+    task_name: str
+    expression: str
+    time_zone: str
+    missed: str
+    jitter_seconds: float
+    queue_name: str
+    priority: int
+    max_attempts: int
+    enabled: bool
+    next_run_at: datetime
+    revision: int
+    digest: str
+    former_digests: str
+    vouched_at: datetime | None
+    expires_seconds: float | None
+    is_unique: bool
+
+    @property
+    def is_of_code(self) -> bool:
+        """Whether the schedule is defined in code."""
+        return self.origin == "code"
+
+    @property
+    def unvouched_seconds(self) -> float:
+        """Seconds since a worker confirmed it; 0 if it needs no confirmation, negative if the clock went back."""
+        return 0.0 if self.vouched_at is None else (self.seen_at - self.vouched_at).total_seconds()
+
+
+class JobOptions(NamedTuple):
+    """Options of a schedule's next job. `headers` is JSON text."""
+
+    queue_name: str
+    priority: int
+    max_attempts: int
+    expires_seconds: float | None = None
+    headers: str | None = None
+    unique_key: str | None = None
+    unique_ready_only: bool | None = None
+    period_seconds: float | None = None
+    """Length of the key's uniqueness window. None: the key depends on the state of the job that has it."""
+    task_name: str | None = None
+    """The task's current name, because the row may have an earlier one. Unique keys use the current name."""
+
+
+class Fired(NamedTuple):
+    """The result of a tick.
+
+    * "fired": its job was enqueued. "again": the tick was fired before.
+    * "skipped": an earlier job is not finished. "duplicate": another job has the unique key.
+    * "waits": for an earlier job, or for an uncommitted transaction that has taken the unique key.
+    """
+
+    what: str
+    job_id: int | None
+
+
+def read_schedules(connection: Connection) -> tuple[datetime, list[Scheduled]]:
+    """Return the database's clock, and all schedules (also paused ones) by id, with timestamps in UTC.
+
+    The session may use another time zone. Python compares two timestamps of the same zone by their local time, which
+    is wrong across a clock change.
+    """
+    rows = [tuple(map(_in_utc, row)) for row in execute(connection, sql.schedules.SCHEDULES, {})]
+    return rows[0][0], [Scheduled._make(row) for row in rows if row[1] is not None]
+
+
+def fire(
+    connection: Connection,
+    scheduled: Scheduled,
+    *,
+    expected_at: datetime,
+    tick_at: datetime,
+    following_at: datetime,
+    options: JobOptions,
+    delay_seconds: float = 0.0,
+) -> Fired | None:
+    """Enqueue the job of a tick and set the next tick; return None if the schedule has changed or is locked.
+
+    If an uncommitted transaction has the unique key and does not end within `KEY_WAIT`, the result is "waits". The
+    scheduler tries again in its next turn, so the other schedules are not delayed.
+    """
+    params = {
+        "schedule_id": scheduled.schedule_id,
+        "revision": scheduled.revision,
+        "expected_at": expected_at,
+        "tick_at": tick_at,
+        "following_at": following_at,
+        "delay_seconds": delay_seconds,
+        "vouched_seconds": VOUCHED_SECONDS,
+        "key_wait": KEY_WAIT if options.unique_key and isinstance(connection, EngineConnection) else None,
+        **options._asdict(),
+    }
+    try:
+        rows = execute_with_retry(connection, sql.schedules.FIRE, params, retry_on=TRANSIENT_EXCEPT_LOCKS)
+    except errors.LockNotAvailable:
+        return Fired("waits", None)
+    return Fired._make(rows[0]) if rows else None
+
+
+def run_schedule(
+    connection: Connection, scheduled: Scheduled, options: JobOptions, *, seen_last_run: datetime | str | None = ANY
+) -> Fired | None:
+    """Enqueue a job of a schedule now, even if it is paused.
+
+    Return None if the schedule has changed, or has run since `seen_last_run`. Return "fired" with the job, or
+    "duplicate" if another job has the unique key; nothing is written then. Raise `JobLocked` if the row stays locked.
+    """
+    last = seen_last_run if isinstance(seen_last_run, str) else exact(seen_last_run)
+    seen = {"schedule_id": scheduled.schedule_id, "revision": scheduled.revision, "seen_last_run": last}
+    params = {**seen, **options._asdict()}
+
+    def run() -> list[Row]:
+        [[exists, what, job_id]] = execute_with_retry(connection, sql.schedules.RUN_SCHEDULE, params)
+        return [(exists, what and Fired(what, job_id))]
+
+    return cast("Fired | None", _repeat_while_locked(run, scheduled.schedule_id))
+
+
+def arguments_of(connection: Connection, scheduled: Scheduled) -> str | None:
+    """Return the arguments of a schedule's jobs as JSON text; None if the schedule has changed."""
+    params = {"schedule_id": scheduled.schedule_id, "revision": scheduled.revision}
+    rows = execute(connection, sql.schedules.SCHEDULE_ARGUMENTS, params)
+    return rows[0][0] if rows else None
+
+
+def note_problem(connection: Connection, scheduled: Scheduled, problem: str) -> None:
+    """Record why a schedule does not run. The admin shows it. Skip a row that is locked or has changed."""
+    seen = {"schedule_id": scheduled.schedule_id, "revision": scheduled.revision}
+    params = {**seen, "expected_at": scheduled.next_run_at, "problem": problem}
+    execute(connection, sql.schedules.NOTE_PROBLEM, params)
+
+
+def plan_schedule(connection: Connection, scheduled: Scheduled, following_at: datetime) -> bool:
+    """Set the next tick without firing; return False if the schedule has changed or is locked."""
+    seen = {"schedule_id": scheduled.schedule_id, "revision": scheduled.revision}
+    params = {**seen, "expected_at": scheduled.next_run_at, "following_at": following_at}
+    return bool(execute_with_retry(connection, sql.schedules.PLAN_SCHEDULE, params))
+
+
+def add_schedule(
+    connection: Connection, definition: Definition, *, origin: str, next_run_at: datetime, enabled: bool = True
+) -> int | None:
+    """Add a schedule; return its id, or None if a schedule with this name and origin exists."""
+    digest = definition.digest if origin == "code" else ""
+    options = {"origin": origin, "digest": digest, "next_run_at": next_run_at, "enabled": enabled}
+    params = {**definition._asdict(), **options}
+    rows = execute_with_retry(connection, sql.schedules.ADD_SCHEDULE, params)
+    return rows[0][0] if rows else None
+
+
+def change_schedule(
+    connection: Connection,
+    schedule_id: int,
+    definition: Definition,
+    *,
+    revision: int,
+    next_run_at: datetime,
+    digest: str = "",
+    former_digests: str = "",
+    tries: bool = False,
+) -> bool:
+    """Change a schedule's definition if its `revision` is still this one; return whether it changed.
+
+    A tick that is due stays due. With `tries`, repeat while the row is locked, as `run_schedule()` does.
+    """
+    seen = {"schedule_id": schedule_id, "revision": revision}
+    changes = {"next_run_at": next_run_at, "digest": digest, "former_digests": former_digests}
+    params = {**definition._asdict(), **seen, **changes}
+
+    def change() -> list[Row]:
+        return execute_with_retry(connection, sql.schedules.CHANGE_SCHEDULE, params)
+
+    return (_repeat_while_locked(change, schedule_id) if tries else change()[0][1]) is not None
+
+
+def vouch(connection: Connection, schedule_ids: Sequence[int]) -> dict[int, bool]:
+    """Confirm that this worker's code defines these schedules as they are; return those whose row was not locked."""
+    rows = execute(connection, sql.schedules.VOUCH, {"schedule_ids": list(schedule_ids)})
+    return {row[0]: True for row in rows}
+
+
+def pause_schedule(connection: Connection, schedule_id: int) -> bool:
+    """Pause a schedule; return whether it was enabled. Jobs that it has enqueued are left alone."""
+    return _switch(connection, schedule_id, enabled=False, next_run_at=None)
+
+
+def resume_schedule(connection: Connection, schedule_id: int, next_run_at: datetime) -> bool:
+    """Resume a schedule, with its next tick at `next_run_at`; return whether it was paused."""
+    return _switch(connection, schedule_id, enabled=True, next_run_at=next_run_at)
+
+
+def remove_schedules(connection: Connection, schedule_ids: Sequence[int], unvouched_seconds: float) -> list[int]:
+    """Remove schedules of the admin, and those of code not confirmed for `unvouched_seconds`; return their ids."""
+    params = {"schedule_ids": list(schedule_ids), "vouched_seconds": unvouched_seconds}
+    return [row[0] for row in execute_with_retry(connection, sql.schedules.REMOVE_SCHEDULES, params)]
+
+
+def prune_schedule_runs(
+    connection: Connection, retention_seconds: float, *, kept: int, limit: int = PRUNE_LIMIT
+) -> int:
+    """Remove records of older ticks, except the last `kept` ones of each schedule; return how many."""
+    params = {"retention_seconds": retention_seconds, "kept": kept, "limit": limit}
+    return len(execute_with_retry(connection, sql.schedules.PRUNE_SCHEDULE_RUNS, params))
+
+
+def _in_utc(value: Any) -> Any:
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
+
+
+def _switch(connection: Connection, schedule_id: int, *, enabled: bool, next_run_at: datetime | None) -> bool:
+    params = {"schedule_id": schedule_id, "enabled": enabled, "next_run_at": next_run_at}
+    switch = partial(execute_with_retry, connection, sql.schedules.SWITCH_SCHEDULE, params)
+    return bool(_repeat_while_locked(switch, schedule_id))
+
+
+def _repeat_while_locked(change: Callable[[], list[Row]], schedule_id: int) -> Any:
+    """Repeat an operator's change while the row is locked; return None if the row is missing or has changed.
+
+    Raises `JobLocked` after `LOCK_WAIT_SECONDS`.
+    """
+    deadline, interval = time.monotonic() + LOCK_WAIT_SECONDS, 0.005
+    while True:
+        [[exists, answer]] = change()
+        if not exists or answer is not None:
+            return answer
+        if time.monotonic() > deadline:
+            raise JobLocked(f"schedule {schedule_id} is locked by another session: nothing was changed, try again")
+        time.sleep(interval)
+        interval = min(2 * interval, 0.25)

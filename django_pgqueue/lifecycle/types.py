@@ -1,0 +1,212 @@
+"""Types of the arguments and results of the transitions in `lifecycle`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Final, NamedTuple, Required, TypedDict
+
+from django_pgqueue.progress import Progress
+from django_pgqueue.states import Outcome, State
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TransitionResult(Enum):
+    """The result of a transition for one execution; the docstring of `lifecycle` explains each."""
+
+    DONE = "done"
+    ALREADY_DONE = "done before"
+    LOST = "lost"
+    LOCKED = "locked"
+
+
+class Row(TypedDict, total=False):
+    """Columns of new jobs. `run_after` overrides `delay_seconds`, and `expires_at` overrides `expires_seconds`."""
+
+    task_name: Required[str]
+    queue_name: Required[str]
+    priority: Required[int]
+    max_attempts: Required[int]
+    run_after: Required[datetime | None]
+    delay_seconds: Required[float]
+    headers: str | None
+    expires_at: datetime | None
+    expires_seconds: float | None
+
+
+DEFAULTS: Final[dict[str, None]] = dict.fromkeys(["headers", "expires_at", "expires_seconds"])
+
+
+class Enqueued(NamedTuple):
+    """The values of a new job that the database chose."""
+
+    job_id: int
+    run_after: datetime
+    enqueued_at: datetime
+    expires_at: datetime | None
+
+
+class Lane(NamedTuple):
+    """One queue at one priority: a range of the index of ready jobs."""
+
+    queue_name: str
+    priority: int
+
+
+class Cursor(NamedTuple):
+    """The position in a lane where the last claim ended and the next one starts."""
+
+    run_after: datetime = EPOCH
+    job_id: int = 0
+
+
+class LaneScan(NamedTuple):
+    """The lanes that have ready jobs, and what is paused.
+
+    `due_in` maps each lane that has ready jobs to the seconds until its first job is due, 0 or less if it is due now.
+    The lanes are ordered by queue name, the highest priority first. A job in a paused queue is due when the pause ends,
+    or never (infinity).
+
+    `paused_queues` and `paused_tasks` are the names that a claim must leave out, whether or not they have ready jobs.
+    """
+
+    due_in: dict[Lane, float]
+    paused_queues: tuple[str, ...]
+    paused_tasks: tuple[str, ...]
+    seen_at: datetime
+    """When the lanes were read, by the database's clock."""
+
+
+class ExecutionKey(NamedTuple):
+    """Identifies an execution in every fenced statement: its id and the time of its claim.
+
+    The id alone is not unique: ids restart after TRUNCATE ... RESTART IDENTITY (`manage.py flush`) and go back when an
+    older dump is restored. The time of a claim never recurs, so a late completion of an old execution cannot close a
+    new execution with the same id.
+    """
+
+    execution_id: int
+    claimed_ms: float
+    """Whole milliseconds since 1970, by the database's clock."""
+
+
+class Claimed(NamedTuple):
+    """A job that this worker has claimed: one open execution. `arguments` is JSON text, not decoded yet.
+
+    `isolated`: the job has crashed a worker before, so it runs in an isolated process.
+    """
+
+    job_id: int
+    execution_id: int
+    task_name: str
+    queue_name: str
+    priority: int
+    run_after: datetime
+    arguments: str
+    attempt: int
+    max_attempts: int
+    crashes: int
+    isolated: bool
+    unknown_seconds: float | None
+    claimed_ms: float
+    """See `ExecutionKey`."""
+    headers: str | None = None
+    """JSON text, not decoded yet."""
+    start_by: float | None = None
+    """The latest time at which the job may start, on the monotonic clock. None: no limit."""
+
+    @property
+    def key(self) -> ExecutionKey:
+        """The identity of the execution in fenced statements."""
+        return ExecutionKey(self.execution_id, self.claimed_ms)
+
+
+class Noted(NamedTuple):
+    """The progress that a running execution has reported, and how many seconds ago."""
+
+    key: ExecutionKey
+    progress: Progress
+    noted_seconds_ago: float
+
+
+class Succeeded(NamedTuple):
+    """An execution whose task returned. `result` is JSON text, or None if it is not kept. Times are seconds ago."""
+
+    key: ExecutionKey
+    result: str | None
+    started_seconds_ago: float
+    finished_seconds_ago: float
+
+
+class Failed(NamedTuple):
+    """An execution that failed. `delay_seconds`: until the next attempt, or None to make the job dead."""
+
+    key: ExecutionKey
+    outcome: Outcome
+    delay_seconds: float | None
+    started_seconds_ago: float | None
+    finished_seconds_ago: float
+    exception_class: str = ""
+    error: str = ""
+    traceback: str = ""
+
+
+class Released(NamedTuple):
+    """An execution to release. `delay_seconds`: when its job is due, from now, or None to keep its `run_after`."""
+
+    key: ExecutionKey
+    delay_seconds: float | None = None
+    error: str = ""
+
+
+class Cancelled(NamedTuple):
+    """An execution that ended cancelled, with the reason."""
+
+    key: ExecutionKey
+    started_seconds_ago: float | None
+    finished_seconds_ago: float
+    error: str = ""
+
+
+class Held(NamedTuple):
+    """An open execution, with the values that the retry policy needs. `task_name` is None if its job was deleted."""
+
+    execution_id: int
+    job_id: int
+    task_name: str | None
+    queue_name: str
+    attempt: int
+    max_attempts: int
+    crashes: int
+    started: bool
+    claimed_ms: float
+    """See `ExecutionKey`."""
+
+    @property
+    def key(self) -> ExecutionKey:
+        """The identity of the execution in fenced statements."""
+        return ExecutionKey(self.execution_id, self.claimed_ms)
+
+
+class Moved(NamedTuple):
+    """The result of a transition with several possible end states, and the job's new state if this call made it."""
+
+    fate: TransitionResult
+    state: State | None = None
+
+
+class Beat(NamedTuple):
+    """One open execution in the reply to a heartbeat. If it was not extended, its row is locked by its completion."""
+
+    worker_id: int
+    execution_id: int
+    extended: bool
+
+
+class Pruned(NamedTuple):
+    """One batch of a prune: jobs found, jobs removed, and the `finished_at` where the next batch starts."""
+
+    found: int
+    removed: int
+    mark: datetime | None

@@ -1,0 +1,137 @@
+"""Calculate when a schedule comes due, from a cron expression or an interval.
+
+The declarations, the admin and the scheduler call these functions. They are pure: they use neither a clock nor a
+database. They return instants ("ticks") in UTC.
+
+A cron expression is evaluated in its time zone by the rules of Debian's cron. A tick in the hour that is skipped in
+spring comes right after the gap. A tick in the hour that is repeated in autumn comes once, in the first of the two.
+With a `*` in the minutes or the hours, ticks follow elapsed time instead.
+
+The ticks of an interval are its multiples since 1970-01-01 00:00 UTC, so that every process calculates the same
+instants, before and after a deploy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from django_pgqueue.exceptions import Duration, seconds
+
+MAX_LENGTH: Final = 200
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+UNITS: Final = {"week": 604_800, "day": 86_400, "hour": 3600, "minute": 60, "second": 1}
+EVERY: Final = re.compile(r"every ([0-9]{1,9}) (week|day|hour|minute|second)s?")
+LONGEST_INTERVAL_SECONDS: Final = 366 * 86_400
+NAMED: Final = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+}
+FIRST_SPAN: Final = timedelta(minutes=1)
+
+
+def interval(duration: Duration) -> str:
+    """Return the expression of an interval, such as "every 5 minutes", in the largest unit that fits.
+
+    Raises `TypeError` for an invalid duration, `ValueError` if it is not whole seconds, from 1 second to 366 days.
+    """
+    length = seconds(duration)
+    if not length.is_integer() or not 1 <= length <= LONGEST_INTERVAL_SECONDS:
+        raise ValueError(f"invalid interval {duration!r}: it must be whole seconds, from 1 second to 366 days")
+    unit, size = next((unit, size) for unit, size in UNITS.items() if length % size == 0)
+    count = int(length) // size
+    return f"every {count} {unit}{'s' if count > 1 else ''}"
+
+
+def check(expression: str, time_zone: str) -> None:
+    """Raise `ValueError` if the expression or the time zone is invalid, or if the expression never comes due."""
+    if next(ticks_after(expression, time_zone, EPOCH), None) is None:
+        raise ValueError(f"invalid expression {expression!r}: it never comes due, because there is no such day")
+
+
+def next_after(expression: str, time_zone: str, instant: datetime) -> datetime:
+    """Return the first tick after an instant. Raises as `check()`."""
+    tick = next(ticks_after(expression, time_zone, instant), None)
+    if tick is None:
+        raise ValueError(f"{expression!r} never comes due again")
+    return tick
+
+
+def last_between(expression: str, time_zone: str, after: datetime, until: datetime, most: int) -> list[datetime]:
+    """Return the last `most` ticks that are later than `after` and not later than `until`. Raises as `check()`.
+
+    It searches backwards from the end and doubles the span each time, because after a month a schedule with an interval
+    of a second has 2.6 million ticks.
+    """
+    span = FIRST_SPAN
+    while True:
+        start = max(after, until - span)
+        ticks = list(takewhile(lambda tick: tick <= until, ticks_after(expression, time_zone, start)))
+        if len(ticks) >= most or start == after:
+            return ticks[-most:]
+        span *= 2
+
+
+def ticks_after(expression: str, time_zone: str, instant: datetime) -> Iterator[datetime]:
+    """Yield the ticks after an instant, in order and each once. Raises as `check()`."""
+    if match := EVERY.fullmatch(expression):
+        yield from _multiples(int(match[1]) * UNITS[match[2]], expression, instant)
+        return
+    last = instant
+    for local in _cron(expression, instant.astimezone(_zone(time_zone))):
+        tick = local.astimezone(UTC)
+        if tick > last:  # if it starts within a repeated hour, CronSim first returns ticks before the start
+            last = tick
+            yield tick
+
+
+def in_words(expression: str) -> str:
+    """Return an expression in English, or unchanged if that is not possible."""
+    if EVERY.fullmatch(expression):
+        return expression.capitalize()
+    try:
+        return str(_cron(expression, EPOCH).explain())
+    except Exception:  # noqa: BLE001 -- a row may contain any text, and this one is only displayed
+        return expression
+
+
+def _multiples(length: int, expression: str, instant: datetime) -> Iterator[datetime]:
+    """Yield the multiples of an interval of `length` seconds after an instant, without an end."""
+    if not 1 <= length <= LONGEST_INTERVAL_SECONDS:
+        raise ValueError(f"invalid interval {expression!r}: it must be from 1 second to 366 days")
+    step = timedelta(seconds=length)
+    tick = EPOCH + ((instant - EPOCH) // step + 1) * step
+    while True:
+        yield tick
+        tick += step
+
+
+def _cron(expression: str, start: datetime) -> CronSim:
+    fields = NAMED.get(expression, expression)
+    if len(fields) > MAX_LENGTH or len(fields.split()) != 5:
+        raise ValueError(
+            f"invalid expression {expression[:MAX_LENGTH]!r}: it must have five fields (minute hour day month "
+            f'weekday), as in "30 9 * * 1-5", or be one of {", ".join(NAMED)}, or an interval such as "every 5 minutes"'
+        )
+    try:
+        return CronSim(fields, start)
+    except (CronSimError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"invalid cron expression {expression!r}: {str(error) or 'it cannot be parsed'}") from None
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (OSError, LookupError, ValueError):
+        raise ValueError(
+            f"invalid time zone {name!r}: use one that this system has, such as Europe/Paris or UTC"
+        ) from None

@@ -1,0 +1,169 @@
+"""Determine the options of a schedule's next job, so that it is enqueued like any other call of its task.
+
+The scheduler and the admin's "Run now" call `options_of()`. A schedule's row has the options that every worker must
+know. The unique key and the headers come from the task and the middleware, so only a process whose code has the task
+can determine them. An error of the project's code in one schedule must not stop the others: it becomes `CannotFire`.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from django_pgqueue import lifecycle, middleware, registry, signals
+from django_pgqueue.db import Connection
+from django_pgqueue.enqueue import unique
+from django_pgqueue.exceptions import seconds
+from django_pgqueue.lifecycle import JobOptions, Scheduled
+from django_pgqueue.serialization import decode_arguments, encode_headers
+from django_pgqueue.signals import TaskSignal
+
+from . import declarations
+
+if TYPE_CHECKING:
+    from django_pgqueue.task import Task
+
+T = TypeVar("T")
+
+
+class Application(Protocol):
+    """How the scheduler calls the application's code."""
+
+    def ask(self, function: Callable[[], T]) -> T:
+        """Call a function and return its result. Its errors pass through."""
+
+    def publish(self, signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
+        """Send a signal."""
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call a function and ignore its result."""
+
+
+class InThisThread:
+    """Calls the application's code at once, in the caller's thread."""
+
+    def ask(self, function: Callable[[], T]) -> T:
+        """Call the function and return its result."""
+        return function()
+
+    def publish(self, signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
+        """Send the signal. Errors of receivers are logged by Django."""
+        signal.send_robust(sender=task_name, **about)
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call the function."""
+        function()
+
+
+IN_THIS_THREAD: Final = InThisThread()
+
+
+class CannotFire(ValueError):
+    """The next job of a schedule cannot be created. `__cause__` is the error of the project's code, if there is one."""
+
+
+class LeftToOthers(CannotFire):
+    """Only a process whose code has a unique key for the schedule's task can create its next job."""
+
+
+def options_of(connection: Connection, schedule: Scheduled, application: Application = IN_THIS_THREAD) -> JobOptions:
+    """Return the options of a schedule's next job. Calls the middleware, like every enqueue.
+
+    A schedule declared in code has the options in its row, because this process may have older or newer code. If the
+    row says that the jobs are unique, only code with a unique key may fire it. A schedule of the admin has the current
+    options of its task if this process knows the task.
+
+    Raises `LeftToOthers` if this process's code lacks the unique key, or `CannotFire` if the unique key or a middleware
+    fails. It writes nothing.
+    """
+    task = registry.get(schedule.task_name)
+    if schedule.is_unique and (task is None or (schedule.is_of_code and task.unique_key is None)):
+        raise LeftToOthers(f"its jobs are unique, but this process's code has no unique key for {schedule.task_name}")
+    if task is None:
+        return _stored(schedule)
+    options = _stored(schedule) if schedule.is_of_code else _current(task)
+    headers = _call_application(
+        connection,
+        "the middleware",
+        lambda: encode_headers(middleware.headers_of(task, connection.alias)),
+        application,
+    )
+    options = options._replace(headers=headers)
+    if task.unique_key is None:
+        return options
+    key = _key_of(connection, schedule, task, application)
+    if key is None:
+        return options
+    options = options._replace(unique_key=key, task_name=task.name)
+    if not isinstance(task.unique_while, str):
+        return options._replace(period_seconds=seconds(task.unique_while))
+    return options._replace(unique_ready_only=task.unique_while == "ready" or None)
+
+
+def _stored(schedule: Scheduled) -> JobOptions:
+    """Return the options that are stored in a schedule's row."""
+    return JobOptions(schedule.queue_name, schedule.priority, schedule.max_attempts, schedule.expires_seconds)
+
+
+def _current(task: Task[Any, Any]) -> JobOptions:
+    """Return the options that the task has in this process's code."""
+    options = declarations.task_options(task)
+    return JobOptions(options["queue_name"], options["priority"], options["max_attempts"], options["expires_seconds"])
+
+
+def _key_of(connection: Connection, schedule: Scheduled, task: Task[Any, Any], application: Application) -> str | None:
+    """Return the unique key of a schedule's next job, or None if the job is not unique."""
+    if not callable(task.unique_key):
+        return task.unique_key
+    arguments = lifecycle.arguments_of(connection, schedule)
+    if arguments is None:  # the definition has changed since it was read, so this tick will not be fired
+        return None
+    return _call_application(
+        connection, "the unique key", lambda: unique.key_of(task, *decode_arguments(arguments)), application
+    )
+
+
+def _call_application(connection: Connection, source: str, function: Callable[[], T], application: Application) -> T:
+    """Call the project's code and return its result. Turn its errors into `CannotFire`.
+
+    A savepoint keeps an open transaction (of an operator's request, or of a test) usable if a query of that code fails.
+    """
+    try:
+        with lifecycle.savepoint(connection):
+            return application.ask(function)
+    except (Exception, SystemExit, GeneratorExit, CancelledError) as error:
+        raise CannotFire(f"{source} raised {type(error).__name__}{_message(error)}") from error
+
+
+def _message(error: BaseException) -> str:
+    """Return `": "` and the message of an error, or an empty string if there is none."""
+    try:
+        return f": {error}" if str(error) else ""
+    except BaseException:  # noqa: BLE001 -- __str__ is the project's code too
+        return ""
+
+
+def send_enqueued(
+    connection: Connection,
+    schedule: Scheduled,
+    options: JobOptions,
+    job_id: int,
+    application: Application = IN_THIS_THREAD,
+) -> None:
+    """Send the signals of a created job, like an enqueue."""
+    task_name = options.task_name or schedule.task_name
+    arguments: dict[str, Any] = {"job_id": job_id, "database": connection.alias, "queue_name": options.queue_name}
+    task = registry.get(task_name)
+    if task is not None and task.adapter is not None:
+        application.call(partial(task.adapter.enqueued, **arguments))
+    application.publish(signals.job_enqueued, task_name, arguments)
+
+
+def holder_of(connection: Connection, options: JobOptions) -> str:
+    """Return a description of the job that has the unique key, for a job that was not created because of it."""
+    key, task_name = options.unique_key or "", options.task_name or ""
+    find = lifecycle.holders if options.period_seconds is None else lifecycle.holds
+    job_ids = find(connection, task_name, [key])
+    return f"job {job_ids[key]}" if key in job_ids else "a job that has just ended"

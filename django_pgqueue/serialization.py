@@ -1,0 +1,285 @@
+"""JSON encoding of a job's arguments, headers and result.
+
+`enqueue()` encodes arguments and headers, and the worker decodes them and encodes results. Values are normalised as in
+Django's tasks framework: mappings become dicts, sequences become lists, keys become strings, and subclasses of `str`,
+`int` and `float` become these types.
+
+Everything that this module accepts is read back equal to its normalised form. It refuses values that PostgreSQL would
+refuse or return changed, with an error that names their place.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import islice
+from typing import Any, Final
+from uuid import UUID
+
+from .conf import get_settings
+
+MAX_DEPTH: Final = 100
+"""Maximum nesting depth. Python's decoder fails at about 1,000 levels, and PostgreSQL at a greater depth."""
+MAX_HEADERS_BYTES: Final = 4096
+"""Maximum size of a job's headers as JSON."""
+MAX_INTEGER_BITS: Final = 14_000
+"""Maximum size of an integer (about 4,200 digits). Python refuses to convert more than 4,300 decimal digits."""
+BLOCK: Final = 20
+"""Number of small calls that are encoded together. Encoding them one by one took 1.7 µs for each call."""
+SMALL: Final = 1000
+"""Average characters per call in a block below which the calls count as small."""
+CHUNK: Final = 2000
+"""Maximum number of jobs that one statement of `enqueue_many()` inserts."""
+CHUNK_SIZE: Final = 1024 * 1024
+"""Characters of arguments at which a chunk is full. With 4 MiB the process grew by 25 MB instead of 7 MB and was not
+faster."""
+
+_to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_from_json: Final = json.JSONDecoder().decode
+
+ADVICE: Final[tuple[tuple[Any, str], ...]] = (
+    (datetime, "pass value.isoformat() and convert it with datetime.fromisoformat() in the task"),
+    (date, "pass value.isoformat() and convert it with date.fromisoformat() in the task"),
+    (time, "pass value.isoformat() and convert it with time.fromisoformat() in the task"),
+    (timedelta, "pass value.total_seconds()"),
+    (Decimal, "pass str(value) and convert it with Decimal() in the task"),
+    (UUID, "pass str(value) and convert it with UUID() in the task"),
+    (bytes | bytearray | memoryview, "pass base64.b64encode(value).decode(), or the location of the stored bytes"),
+    (set | frozenset, "pass sorted(value)"),
+    (BaseException, "pass str(value)"),
+)
+"""Advice for values of types that JSON cannot represent: what to pass instead."""
+
+
+def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return the JSON text of a call's arguments.
+
+    The errors name the argument and what to pass instead.
+
+    Raises:
+        TypeError: JSON cannot represent a value.
+        ValueError: A value cannot be stored: it is not finite, contains a NUL or a lone surrogate, is nested too
+            deeply, or the arguments are larger than `PGQUEUE["MAX_ARGUMENTS_BYTES"]`.
+    """
+    text = _to_json(normalise_call(args, kwargs))
+    _check_size(text)
+    return text
+
+
+def normalise_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call's arguments as plain JSON types. Raise the errors of `encode_arguments()`, except for the size."""
+    return {
+        "args": [_normalise(value, f"argument {place}", 1) for place, value in enumerate(args, 1)],
+        "kwargs": {
+            _text(name, "an argument's name"): _normalise(value, f"argument {name!r}", 1)
+            for name, value in kwargs.items()
+        },
+    }
+
+
+def chunks(normalised: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield the arguments of many calls as JSON arrays, one array for each INSERT.
+
+    Small calls are encoded in blocks to save time. Large calls are encoded one by one, so that a chunk stays
+    close to `CHUNK_SIZE`.
+
+    Raises:
+        ValueError: The arguments of a call are larger than `PGQUEUE["MAX_ARGUMENTS_BYTES"]`.
+    """
+    blocks: list[str] = []
+    count = size = 0
+    calls = iter(normalised)
+    block_length = 1
+    while block := list(islice(calls, min(block_length, CHUNK - count))):
+        blocks.append(_encode_block(block))
+        block_length = BLOCK if len(blocks[-1]) < SMALL * len(block) else 1
+        count += len(block)
+        size += len(blocks[-1])
+        if count == CHUNK or size >= CHUNK_SIZE:
+            yield f"[{','.join(blocks)}]"
+            blocks, count, size = [], 0, 0
+    if blocks:
+        yield f"[{','.join(blocks)}]"
+
+
+def _encode_block(block: list[dict[str, Any]]) -> str:
+    text = _to_json(block)[1:-1]
+    if _size(text) > get_settings().MAX_ARGUMENTS_BYTES:
+        for call in block:
+            _check_size(_to_json(call))
+    return text
+
+
+def _check_size(text: str) -> None:
+    limit = get_settings().MAX_ARGUMENTS_BYTES
+    if (size := _size(text)) > limit:
+        raise ValueError(
+            f"the arguments are {size:,} bytes of JSON, more than PGQUEUE['MAX_ARGUMENTS_BYTES'] = {limit:,}: "
+            "store the data and pass its id"
+        )
+
+
+def encode_result(value: Any) -> str:
+    """Return the JSON text of a task's return value.
+
+    Raises:
+        TypeError: JSON cannot represent a value.
+        ValueError: A value cannot be stored, or the result is larger than `PGQUEUE["MAX_RESULT_BYTES"]`.
+    """
+    text = _to_json(_normalise(value, "the return value", 0))
+    limit = get_settings().MAX_RESULT_BYTES
+    if (size := _size(text)) > limit:
+        raise ValueError(
+            f"the return value is {size:,} bytes of JSON, more than PGQUEUE['MAX_RESULT_BYTES'] = {limit:,}: "
+            "store it and return its id, or set store_result=False"
+        )
+    return text
+
+
+def encode_headers(headers: Mapping[str, Any]) -> str | None:
+    """Return the JSON text of a job's headers, or None without headers.
+
+    Raises:
+        TypeError: `headers` is not a mapping of strings to strings, numbers, booleans or None.
+        ValueError: A value cannot be stored, or the headers are larger than 4 KiB.
+    """
+    if not headers:
+        return None
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers must be a mapping of names to values, not {type(headers).__name__}")
+    text = _to_json({_name(name): _scalar(value, f"header {name!r}") for name, value in headers.items()})
+    if (size := _size(text)) > MAX_HEADERS_BYTES:
+        raise ValueError(f"the headers are {size:,} bytes of JSON, more than 4,096: pass data as arguments")
+    return text
+
+
+def decode_headers(text: str | None) -> dict[str, Any]:
+    """Return a job's headers from their JSON text.
+
+    Raises:
+        ValueError: `text` is not a JSON object.
+    """
+    if text is None:
+        return {}
+    try:
+        headers = _from_json(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the job's headers cannot be read: {error!r}") from error
+    if not isinstance(headers, dict):
+        raise ValueError("the job's headers cannot be read: they must be an object")
+    return headers
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a header's name is of type {type(name).__name__}: names must be strings")
+    return _text(name, "a header's name")
+
+
+def _scalar(value: Any, place: str) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return _normalise(value, place, 1)
+    raise TypeError(f"{place} is of type {type(value).__name__}: pass a string, a number, a boolean or None")
+
+
+def decode_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return (args, kwargs) from a job's JSON text.
+
+    Raises:
+        ValueError: `text` is not a JSON object with a list `args` and an object `kwargs`.
+    """
+    try:
+        decoded = _from_json(text)
+        args, kwargs = decoded["args"], decoded["kwargs"]
+    except (ValueError, RecursionError, LookupError, TypeError) as error:
+        raise ValueError(f"the job's arguments cannot be read: {error!r}") from error
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise ValueError("the job's arguments cannot be read: args must be a list and kwargs an object")
+    return args, kwargs
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _normalise(value: Any, place: str, depth: int) -> Any:
+    """Return `value` as plain JSON types, equal to the value that the task will receive."""
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return _text(value, place)
+    if isinstance(value, int):
+        return _integer(value, place)
+    if isinstance(value, float):
+        return _number(value, place)
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{place} is nested more than {MAX_DEPTH} deep: store the data and pass its id")
+    if isinstance(value, Mapping):
+        return _object(value, place, depth)
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        return [_normalise(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(value)]
+    raise TypeError(f"{place} is of type {type(value).__name__}, which JSON cannot represent: {_advice(value)}")
+
+
+def _text(value: str, place: str) -> str:
+    text = str.__str__(value)
+    if "\x00" in text:
+        raise ValueError(f"{place} contains a NUL character, which PostgreSQL cannot store: remove it")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{place} contains a lone surrogate at position {error.start}, which is not a character: "
+                "decode it with errors='replace'"
+            ) from None
+    return text
+
+
+def _integer(value: int, place: str) -> int:
+    number = int(value)
+    if number.bit_length() > MAX_INTEGER_BITS:
+        raise ValueError(f"{place} is an integer of more than 4,200 digits, which cannot be read back: pass hex(value)")
+    return number
+
+
+def _number(value: float, place: str) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{place} is {number}, which JSON cannot represent: pass None or a string")
+    return number
+
+
+def _object(value: Mapping[Any, Any], place: str, depth: int) -> dict[str, Any]:
+    normalised: dict[str, Any] = {}
+    for key, item in value.items():
+        name = _key(key, place)
+        if name in normalised:
+            raise ValueError(f"{place} has two keys that both become {name!r} in JSON: make them differ as strings")
+        normalised[name] = _normalise(item, f"{place}[{key!r}]", depth + 1)
+    return normalised
+
+
+def _key(key: Any, place: str) -> str:
+    if isinstance(key, str):
+        return _text(key, f"a key of {place}")
+    if key is None or isinstance(key, bool | int | float):
+        return str(json.loads(json.dumps({_plain_key(key, place): 0}), object_pairs_hook=lambda pairs: pairs[0][0]))
+    raise TypeError(f"{place} has a key of type {type(key).__name__}: JSON keys must be strings")
+
+
+def _plain_key(key: Any, place: str) -> Any:
+    if key is None or isinstance(key, bool):
+        return key
+    key_place = f"a key of {place}"
+    return _integer(key, key_place) if isinstance(key, int) else _number(key, key_place)
+
+
+def _advice(value: Any) -> str:
+    for types, advice in ADVICE:
+        if isinstance(value, types):
+            return advice
+    if hasattr(value, "pk") and hasattr(value, "_meta"):
+        return "pass value.pk and load the object in the task"
+    return "pass plain strings, numbers, lists and dicts"

@@ -1,0 +1,62 @@
+"""All SQL statements of the package, as static text.
+
+Only `lifecycle` runs them: each module here has the statements of the `lifecycle` module with the same name.
+
+Tests enforce these rules:
+
+* A statement is one plain string literal. Parameters are named, with the unit in the name. A statement that needs two
+  forms is two statements: SQL text is never assembled.
+* It begins with `/* pgqueue:<name> */`, so that you can find it in `pg_stat_activity` and in the server's log.
+* It reads the time as `statement_timestamp()` plus `time_shift_seconds`, which is 0 outside tests. It never uses
+  `now()`, which is the start of the transaction: an atomic completion would be dated before its own claim.
+* A transition never waits for a row lock. It picks rows with FOR NO KEY UPDATE SKIP LOCKED, in id order, the execution
+  and the job together, and writes them afterwards. Without SKIP LOCKED, one row that a forgotten session has locked
+  would block a whole worker, and a user's bulk UPDATE would cause deadlocks. A skipped row is left for the next call.
+  Only enqueueing with a unique key waits, for other transactions that take the same key (see `unique`).
+* The fence of a worker's transitions is `outcome IS NULL` on its own execution. A rescue closes the execution, so a
+  worker that was only slow matches no row. The job's `attempt` is not a fence, because a release decrements it. The
+  job's state is not a fence either, because the job may be running again in another worker.
+* An execution is identified by its id and the time of its claim, because ids restart after TRUNCATE ... RESTART
+  IDENTITY or a restored dump. The time is compared in whole milliseconds,
+  `floor(1000 * date_part('epoch', claimed_at))`: a double with 13 digits survives any setting of `extra_float_digits`.
+* Rows are looked up from the parameters by LATERAL subqueries, and CTEs are joined to tables by primary key only. A
+  queue is analysed while it is idle, so the planner expects one row everywhere. A join that it were free to choose
+  would be the wrong one.
+
+The comment above a statement has these headings, where they apply: Moves (the transition of the job), Caller, Fence,
+Locks, Index, Cost.
+"""
+
+from . import (
+    claims,
+    completions,
+    enqueueing,
+    expiry,
+    leases,
+    operator,
+    pauses,
+    pruning,
+    repair,
+    requeues,
+    rescues,
+    schedules,
+    unique,
+    workers,
+)
+
+__all__ = [
+    "claims",
+    "completions",
+    "enqueueing",
+    "expiry",
+    "leases",
+    "operator",
+    "pauses",
+    "pruning",
+    "repair",
+    "requeues",
+    "rescues",
+    "schedules",
+    "unique",
+    "workers",
+]

@@ -1,0 +1,259 @@
+"""Statements that claim due jobs, and that find the lanes and the rows to claim."""
+
+from typing import Final
+
+# Claim up to `limit` due jobs of the given lanes, in their order, and open an execution for each.
+#
+# Moves:  ready → running
+# Caller: lifecycle.claim(), from the fetcher
+# Locks:  the job rows it returns, and until it ends the rows that `due` leaves unclaimed
+# Index:  pgqueue_job_ready: each lane is a range of it, starting at its cursor
+# Cost:   0.4 ms idle, 1.5 ms for 100 jobs
+#
+# The limit is applied in the CTE, before the UPDATE: `IN (SELECT … LIMIT 10 …)` returned 501 rows for a limit of 10.
+# All columns come from the locking CTE: a second read of the table would see the row as it was before the lock. The
+# execution ids are drawn here by nextval, so that no two CTEs have to be joined.
+#
+# `ranked` and `due` limit prefetching: beyond the free slots, the batch ends before the first job that is on its last
+# attempt. A claim counts as an attempt, so if the host were lost before such a job had started, the job would end
+# without having run. The batch also ends where the arguments reach `ahead_bytes`, because large jobs may follow small
+# ones: 500 jobs could be 128 MB. This costs 0.2 µs per job.
+CLAIM: Final = """/* pgqueue:claim */
+WITH lane AS (
+    SELECT given.queue_name, given.priority, given.after_at, given.after_id
+    FROM unnest(
+        %(queue_names)s::varchar[], %(priorities)s::smallint[], %(after_ats)s::timestamptz[], %(after_ids)s::bigint[]
+    ) AS given (queue_name, priority, after_at, after_id)
+),
+picked AS MATERIALIZED (
+    SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments,
+           job.attempt, job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers, job.expires_at
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT id, task_name, queue_name, priority, run_after, arguments,
+               attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at
+        FROM pgqueue_job
+        WHERE state = 'ready'
+          AND limit_key IS NULL
+          AND queue_name = lane.queue_name
+          AND priority = lane.priority
+          AND run_after <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+          AND (run_after, id) > (lane.after_at, lane.after_id)
+          AND id <> ALL (%(skipped_ids)s::bigint[])
+          AND task_name <> ALL (%(paused_task_names)s::varchar[])
+        ORDER BY run_after, id
+        LIMIT %(limit)s
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+    LIMIT %(limit)s
+),
+ranked AS MATERIALIZED (
+    SELECT picked.*, row_number() OVER in_line AS place, sum(octet_length(arguments::text)) OVER in_line AS size
+    FROM picked
+    WINDOW in_line AS (ROWS UNBOUNDED PRECEDING)
+),
+due AS MATERIALIZED (
+    SELECT ranked.*, nextval('pgqueue_execution_id_seq') AS execution_id
+    FROM ranked
+    WHERE place <= %(free_slots)s
+       OR size <= %(ahead_bytes)s AND place < coalesce(
+           (SELECT min(place) FROM ranked WHERE place > %(free_slots)s AND attempt + 1 >= max_attempts), 1000000000
+       )
+),
+claimed AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'running', attempt = due.attempt + 1
+    FROM due
+    WHERE job.id = due.id
+),
+opened AS (
+    INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at)
+    SELECT execution_id, id, attempt + 1, %(worker_id)s,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           CASE WHEN place <= %(free_slots)s
+                THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(lease_seconds)s::float8)
+    FROM due
+)
+SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
+       attempt + 1, max_attempts, crashes, isolated,
+       CASE WHEN isfinite(unknown_since)
+            THEN date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+                                    - unknown_since) END,
+       floor(1000 * date_part(
+           'epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+       )),
+       headers::text,
+       CASE WHEN isfinite(expires_at)
+            THEN date_part('epoch', expires_at - statement_timestamp()
+                                    - make_interval(secs => %(time_shift_seconds)s::float8)) END
+FROM due
+"""
+
+# Claim one job if it is ready (with `only_due`: and due), and open an execution for it.
+#
+# Moves:  ready → running
+# Caller: lifecycle.claim_one()
+# Locks:  the job's row, SKIP LOCKED
+CLAIM_ONE: Final = """/* pgqueue:claim_one */
+WITH picked AS MATERIALIZED (
+    SELECT id, task_name, queue_name, priority, run_after, arguments,
+           attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at
+    FROM pgqueue_job
+    WHERE id = %(job_id)s
+      AND state = 'ready'
+      AND limit_key IS NULL
+      AND (NOT %(only_due)s
+           OR run_after <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8))
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+due AS MATERIALIZED (
+    SELECT picked.*, nextval('pgqueue_execution_id_seq') AS execution_id
+    FROM picked
+),
+claimed AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'running', attempt = due.attempt + 1
+    FROM due
+    WHERE job.id = due.id
+),
+opened AS (
+    INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at)
+    SELECT execution_id, id, attempt + 1, %(worker_id)s,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(lease_seconds)s::float8)
+    FROM due
+)
+SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
+       attempt + 1, max_attempts, crashes, isolated,
+       CASE WHEN isfinite(unknown_since)
+            THEN date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+                                    - unknown_since) END,
+       floor(1000 * date_part(
+           'epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+       )),
+       headers::text,
+       CASE WHEN isfinite(expires_at)
+            THEN date_part('epoch', expires_at - statement_timestamp()
+                                    - make_interval(secs => %(time_shift_seconds)s::float8)) END
+FROM due
+"""
+
+# Return the first job that a claim of the given lanes would take. Used to find the row that makes a claim fail.
+#
+# Caller: lifecycle.next_in_line(), from the fetcher's claimer
+NEXT_IN_LINE: Final = """/* pgqueue:next_in_line */
+SELECT job.id
+FROM unnest(
+    %(queue_names)s::varchar[], %(priorities)s::smallint[], %(after_ats)s::timestamptz[], %(after_ids)s::bigint[]
+) AS lane (queue_name, priority, after_at, after_id)
+CROSS JOIN LATERAL (
+    SELECT id
+    FROM pgqueue_job
+    WHERE state = 'ready'
+      AND limit_key IS NULL
+      AND queue_name = lane.queue_name
+      AND priority = lane.priority
+      AND run_after <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+      AND (run_after, id) > (lane.after_at, lane.after_id)
+      AND id <> ALL (%(skipped_ids)s::bigint[])
+      AND task_name <> ALL (%(paused_task_names)s::varchar[])
+    ORDER BY run_after, id
+    LIMIT 1
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS job
+LIMIT 1
+"""
+
+# Make a job dead because no claim can take it: its row makes the claim itself fail. Record the reason.
+#
+# Moves:  ready → dead
+# Caller: lifecycle.set_aside()
+#
+# The execution that carries the reason is opened and closed here. Nothing ran, so no attempt is counted.
+SET_ASIDE: Final = """/* pgqueue:set_aside */
+WITH culprit AS MATERIALIZED (
+    SELECT id, attempt FROM pgqueue_job WHERE id = %(job_id)s AND state = 'ready' FOR NO KEY UPDATE SKIP LOCKED
+),
+ended AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'dead', finished_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    FROM culprit
+    WHERE job.id = culprit.id
+),
+recorded AS (
+    INSERT INTO pgqueue_execution
+        (job_id, attempt, worker_id, outcome, claimed_at, finished_at, lease_expires_at, exception_class, error)
+    SELECT id, attempt, %(worker_id)s, 'released',
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           %(exception_class)s, %(error)s
+    FROM culprit
+)
+SELECT id FROM culprit
+"""
+
+# Return the lanes that have ready jobs and the seconds until the first job of each is due (0 or less: due now), by a
+# loose index scan. Each lane comes with the seconds until the pause of its queue ends (infinity: it does not end by
+# itself; NULL: not paused). The last row has no lane. It has the names of all paused queues and tasks, also those
+# without ready jobs, because a job may be enqueued and claimed before the lanes are read again. It also has the
+# database's clock, because a claim that finds nothing moves the cursors of its lanes up to that time.
+#
+# Caller: lifecycle.look(), at most once a second, and before a worker sleeps
+# Index:  pgqueue_job_ready: one index search per lane finds the first entry of the next lane
+# Cost:   0.2 ms; 4 ms for 600 lanes. `extract()` computes in numeric and cost a quarter more than `date_part()`.
+LANES: Final = """/* pgqueue:lanes */
+WITH RECURSIVE lane AS (
+    (
+        SELECT queue_name, priority, run_after FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NULL
+        ORDER BY queue_name, priority DESC, run_after, id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.queue_name, next.priority, next.run_after
+    FROM lane
+    CROSS JOIN LATERAL (
+        (
+            SELECT queue_name, priority, run_after FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NULL
+              AND queue_name = lane.queue_name AND priority < lane.priority
+            ORDER BY queue_name, priority DESC, run_after, id
+            LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT queue_name, priority, run_after FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NULL AND queue_name > lane.queue_name
+            ORDER BY queue_name, priority DESC, run_after, id
+            LIMIT 1
+        )
+        LIMIT 1
+    ) AS next
+),
+paused AS MATERIALIZED (
+    SELECT kind, name, paused_until
+    FROM pgqueue_pause
+    WHERE paused_until IS NULL
+       OR paused_until > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+)
+SELECT lane.queue_name, lane.priority,
+       date_part('epoch', lane.run_after - statement_timestamp()) - %(time_shift_seconds)s::float8,
+       (
+           SELECT CASE
+               WHEN isfinite(paused_until)
+               THEN date_part('epoch', paused_until - statement_timestamp()) - %(time_shift_seconds)s::float8
+               ELSE 'infinity'
+           END
+           FROM paused
+           WHERE kind = 'queue' AND name = lane.queue_name
+       ),
+       NULL, NULL, NULL
+FROM lane
+UNION ALL
+SELECT NULL, NULL, NULL, NULL,
+       ARRAY (SELECT name FROM paused WHERE kind = 'queue'), ARRAY (SELECT name FROM paused WHERE kind = 'task'),
+       statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+"""

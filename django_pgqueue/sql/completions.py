@@ -1,0 +1,328 @@
+"""Statements with which a worker completes an execution, releases it, or writes its progress."""
+
+from typing import Final
+
+# Close executions as succeeded, and their jobs with them.
+#
+# Moves:  running → succeeded
+# Caller: lifecycle.succeed(), from the completer or from an atomic task's own transaction
+# Fence:  id and time of the claim, outcome IS NULL
+# Locks:  execution and job, SKIP LOCKED, in the order of `execution_ids`, which is ascending
+# Index:  primary keys
+#
+# Times are passed as seconds ago, so that the worker's clock does not matter.
+SUCCEED: Final = """/* pgqueue:succeed */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.job_id, given.result, given.started_seconds_ago, given.finished_seconds_ago
+    FROM unnest(
+        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(results)s::text[],
+        %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[]
+    ) AS given (id, claimed_ms, result, started_seconds_ago, finished_seconds_ago)
+    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id
+        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS held
+),
+closed AS (
+    UPDATE pgqueue_execution AS execution
+    SET outcome = 'succeeded',
+        started_at = statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.started_seconds_ago),
+        finished_at = statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+    FROM mine
+    WHERE execution.id = mine.id
+),
+done AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'succeeded',
+        result = mine.result::json,
+        finished_at = statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+    FROM mine
+    WHERE job.id = mine.job_id
+)
+SELECT id FROM mine
+"""
+
+# Do as SUCCEED for jobs whose task keeps none: their completion removes them.
+#
+# Moves:  running → removed
+# Caller: lifecycle.succeed_and_discard()
+# Fence, Locks, Index: as SUCCEED
+SUCCEED_AND_DISCARD: Final = """/* pgqueue:succeed_and_discard */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.job_id
+    FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
+    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id
+        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS held
+),
+gone AS (
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT job_id FROM mine))
+),
+forgotten AS (
+    DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT job_id FROM mine))
+)
+SELECT id FROM mine
+"""
+
+# Close executions as failed or crashed. Their jobs become ready for the next attempt, dead or cancelled.
+#
+# Moves:  running → ready later (with a delay), dead (without one), cancelled (if a cancellation was requested)
+# Caller: lifecycle.fail(), from the completer, and from the supervisor for a child process that died
+# Fence, Locks, Index: as SUCCEED
+#
+# Only executions that had started are charged with a crash. If no heartbeat has recorded the start of a crashed
+# execution, its start is recorded as now.
+FAIL: Final = """/* pgqueue:fail */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.job_id, held.cancelled, given.outcome, given.delay_seconds,
+           given.started_seconds_ago, given.finished_seconds_ago,
+           given.exception_class, given.error, given.traceback
+    FROM unnest(
+        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(outcomes)s::text[], %(delays_seconds)s::float8[],
+        %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[],
+        %(exception_classes)s::text[], %(errors)s::text[], %(tracebacks)s::text[]
+    ) AS given (
+        id, claimed_ms, outcome, delay_seconds, started_seconds_ago, finished_seconds_ago,
+        exception_class, error, traceback
+    )
+    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id, job.cancel_requested_at IS NOT NULL AS cancelled
+        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS held
+),
+closed AS (
+    UPDATE pgqueue_execution AS execution
+    SET outcome = mine.outcome,
+        started_at = coalesce(
+            statement_timestamp()
+                + make_interval(secs => %(time_shift_seconds)s::float8 - mine.started_seconds_ago),
+            execution.started_at,
+            CASE WHEN mine.outcome = 'crashed'
+                 THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END
+        ),
+        finished_at = statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago),
+        exception_class = mine.exception_class,
+        error = mine.error,
+        traceback = mine.traceback
+    FROM mine
+    WHERE execution.id = mine.id
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = CASE WHEN mine.cancelled THEN 'cancelled' WHEN mine.delay_seconds IS NULL THEN 'dead' ELSE 'ready' END,
+        crashes = least(job.crashes + (mine.outcome = 'crashed')::int, 32767),
+        isolated = job.isolated OR mine.outcome = 'crashed',
+        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
+        unknown_since = NULL,
+        run_after = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
+            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+        END,
+        finished_at = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL
+            THEN statement_timestamp()
+                + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+        END
+    FROM mine
+    WHERE job.id = mine.job_id
+)
+SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 'dead' ELSE 'ready' END FROM mine
+"""
+
+# Release executions without counting the attempt.
+#
+# Moves:  running → ready (at its old time, or after a delay), cancelled (if a cancellation was requested)
+# Caller: lifecycle.release() and snooze()
+# Fence, Locks, Index: as SUCCEED
+#
+# `unknown`: the worker does not know the task, or its arguments do not fit. The job keeps the time of the first such
+# release until an attempt has started. For jobs that go into free slots, the claim records the start.
+RELEASE: Final = """/* pgqueue:release */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.job_id, held.started, held.cancelled, given.delay_seconds, given.error
+    FROM unnest(
+        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(delays_seconds)s::float8[], %(errors)s::text[]
+    ) AS given (id, claimed_ms, delay_seconds, error)
+    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id, execution.started_at IS NOT NULL AS started,
+               job.cancel_requested_at IS NOT NULL AS cancelled
+        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS held
+),
+closed AS (
+    UPDATE pgqueue_execution AS execution
+    SET outcome = %(outcome)s,
+        error = mine.error,
+        finished_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    FROM mine
+    WHERE execution.id = mine.id
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = CASE WHEN mine.cancelled THEN 'cancelled' ELSE 'ready' END,
+        attempt = greatest(job.attempt - 1, 0),
+        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
+        unknown_since = CASE
+            WHEN %(unknown)s THEN
+                coalesce(
+                    job.unknown_since, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+                )
+            WHEN %(outcome)s = 'released' AND NOT mine.started THEN job.unknown_since
+        END,
+        run_after = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
+            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+        END,
+        finished_at = CASE
+            WHEN mine.cancelled THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        END
+    FROM mine
+    WHERE job.id = mine.job_id
+)
+SELECT id, CASE WHEN cancelled THEN 'cancelled' ELSE 'ready' END FROM mine
+"""
+
+# Close executions whose task raised `Cancel`, or that stopped because of a cancellation request.
+#
+# Moves:  running → cancelled
+# Caller: lifecycle.end_cancelled()
+# Fence, Locks, Index: as SUCCEED
+END_CANCELLED: Final = """/* pgqueue:end_cancelled */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.job_id, given.started_seconds_ago, given.finished_seconds_ago, given.error
+    FROM unnest(
+        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(started_seconds_ago)s::float8[],
+        %(finished_seconds_ago)s::float8[], %(errors)s::text[]
+    ) AS given (id, claimed_ms, started_seconds_ago, finished_seconds_ago, error)
+    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id
+        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS held
+),
+closed AS (
+    UPDATE pgqueue_execution AS execution
+    SET outcome = 'cancelled',
+        error = mine.error,
+        started_at = coalesce(
+            statement_timestamp()
+                + make_interval(secs => %(time_shift_seconds)s::float8 - mine.started_seconds_ago),
+            execution.started_at
+        ),
+        finished_at = statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+    FROM mine
+    WHERE execution.id = mine.id
+),
+done AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'cancelled',
+        finished_at = statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+    FROM mine
+    WHERE job.id = mine.job_id
+)
+SELECT id FROM mine
+"""
+
+# Write the progress that running attempts have reported.
+#
+# Moves:  running, unchanged
+# Caller: lifecycle.note_progress(), at most once a second from each completer, and before the end of an attempt is
+#         written
+# Fence, Locks, Index: as SUCCEED
+# Cost:   one HOT update per job, because no index has these columns. Progress is in the job's row and not in the
+#         execution's, because it outlives the attempt.
+NOTE_PROGRESS: Final = """/* pgqueue:note_progress */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.job_id, given.done, given.total, given.message, given.noted_seconds_ago
+    FROM unnest(
+        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(done)s::float8[], %(totals)s::float8[],
+        %(messages)s::text[], %(noted_seconds_ago)s::float8[]
+    ) AS given (id, claimed_ms, done, total, message, noted_seconds_ago)
+    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id
+        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS held
+),
+noted AS (
+    UPDATE pgqueue_job AS job
+    SET progress_done = mine.done,
+        progress_total = mine.total,
+        progress_message = mine.message,
+        progress_at = statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.noted_seconds_ago)
+    FROM mine
+    WHERE job.id = mine.job_id
+)
+SELECT id FROM mine
+"""
+
+# Return the outcome of executions that a transition did not find open and unlocked, and whether their jobs exist.
+#
+# Caller: lifecycle, after a transition that returned fewer executions than were requested
+SETTLE: Final = """/* pgqueue:settle */
+SELECT asked.id, asked.outcome, asked.has_job
+FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
+CROSS JOIN LATERAL (
+    SELECT execution.id, execution.outcome, job.id IS NOT NULL AS has_job
+    FROM pgqueue_execution AS execution
+    LEFT JOIN pgqueue_job AS job ON job.id = execution.job_id
+    WHERE execution.id = given.id
+      AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+    OFFSET 0
+) AS asked
+"""
+
+# Remove open executions whose job was deleted by hand.
+#
+# Caller: lifecycle, after SETTLE or RESCUABLE found one
+REMOVE_ORPHANS: Final = """/* pgqueue:remove_orphans */
+WITH orphan AS MATERIALIZED (
+    SELECT held.id
+    FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
+    CROSS JOIN LATERAL (
+        SELECT id
+        FROM pgqueue_execution AS execution
+        WHERE id = given.id
+          AND floor(1000 * date_part('epoch', claimed_at)) = given.claimed_ms
+          AND NOT EXISTS (SELECT 1 FROM pgqueue_job AS job WHERE job.id = execution.job_id)
+        FOR UPDATE SKIP LOCKED
+    ) AS held
+)
+DELETE FROM pgqueue_execution WHERE id = ANY (ARRAY (SELECT id FROM orphan))
+"""

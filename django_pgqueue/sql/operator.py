@@ -1,0 +1,140 @@
+"""Statements behind an operator's actions on jobs."""
+
+from typing import Final
+
+# Cancel ready jobs, and with `running` request the cancellation of running ones.
+#
+# Moves:  ready → cancelled; running: sets the job's cancel_requested_at
+# Caller: lifecycle.cancel()
+# Fence:  what the operator saw, if `seen_states` has it ('' if not): the state and the exact `finished_at`
+#
+# The rows are found by id only, and their state is checked after they are locked. With the state in the WHERE clause
+# that finds them, a claim that was just committing made this statement answer "nothing to cancel".
+CANCEL: Final = """/* pgqueue:cancel */
+WITH asked AS MATERIALIZED (
+    SELECT job.id, CASE
+               WHEN seen.state <> '' AND (
+                   job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz
+               )
+               THEN 'changed'
+               ELSE job.state
+           END AS state, job.cancel_requested_at
+    FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
+    CROSS JOIN LATERAL (
+        SELECT id, state, finished_at, cancel_requested_at
+        FROM pgqueue_job
+        WHERE id = seen.id
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = CASE WHEN asked.state IN ('ready', 'waiting') THEN 'cancelled' ELSE asked.state END,
+        cancel_requested_at = coalesce(
+            asked.cancel_requested_at, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        ),
+        finished_at = CASE
+            WHEN asked.state IN ('ready', 'waiting')
+            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        END
+    FROM asked
+    WHERE job.id = asked.id
+      AND (
+          asked.state IN ('ready', 'waiting')
+          OR (%(running)s AND asked.state = 'running' AND asked.cancel_requested_at IS NULL)
+      )
+)
+SELECT id, CASE
+    WHEN state IN ('ready', 'waiting') THEN 'cancelled'
+    WHEN %(running)s AND state = 'running' AND cancel_requested_at IS NULL THEN 'running'
+END
+FROM asked
+"""
+
+# Make finished jobs ready again, as if they were new. Their executions stay. `isolated` stays, because a retry does not
+# make a job harmless that has crashed a worker. Progress stays, so that the task can continue from it, except for jobs
+# that had succeeded: their work is to be done again. A job is left as it is if another job has its unique key now. Of
+# several jobs with the same key, only the latest is retried.
+#
+# Moves:  finished → ready
+# Caller: lifecycle.retry(), for an operator
+# Fence:  what the operator saw, if `seen_states` has it ('' if not): the state and the exact `finished_at`. A job that
+#         another operator has retried and that has failed again has another `finished_at`
+RETRY: Final = """/* pgqueue:retry */
+WITH asked AS MATERIALIZED (
+    SELECT job.id, CASE
+               WHEN seen.state <> '' AND (
+                   job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz
+               )
+               THEN 'changed'
+               ELSE job.state
+           END AS state, job.task_name, job.unique_key
+    FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
+    CROSS JOIN LATERAL (
+        SELECT id, state, finished_at, task_name, unique_key
+        FROM pgqueue_job
+        WHERE id = seen.id
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+),
+fit AS MATERIALIZED (
+    SELECT id, state
+    FROM (
+        SELECT asked.*, row_number() OVER (PARTITION BY task_name, unique_key ORDER BY id DESC) AS rank
+        FROM asked
+        WHERE state IN ('succeeded', 'dead', 'cancelled')
+    ) AS finished
+    WHERE unique_key IS NULL
+       OR rank = 1 AND NOT EXISTS (
+           SELECT FROM pgqueue_job AS held
+           WHERE held.task_name = finished.task_name
+             AND held.unique_key = finished.unique_key
+             AND held.unique_key IS NOT NULL
+             AND (held.state = 'ready' OR (held.state = 'running' AND held.unique_ready_only IS NULL))
+       )
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'ready', attempt = 0, crashes = 0, result = NULL,
+        finished_at = NULL, cancel_requested_at = NULL, unknown_since = NULL, expires_at = NULL,
+        progress_done = CASE WHEN fit.state <> 'succeeded' THEN job.progress_done END,
+        progress_total = CASE WHEN fit.state <> 'succeeded' THEN job.progress_total END,
+        progress_message = CASE WHEN fit.state <> 'succeeded' THEN job.progress_message END,
+        progress_at = CASE WHEN fit.state <> 'succeeded' THEN job.progress_at END,
+        run_after = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    FROM fit
+    WHERE job.id = fit.id
+)
+SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END FROM asked
+"""
+
+# Make jobs that are due later due at once.
+#
+# Moves:  ready, unchanged
+# Caller: lifecycle.run_now(), for an operator
+# Fence:  what the operator saw, as for RETRY, with `run_after` in place of `finished_at`: each retry sets a new one
+RUN_NOW: Final = """/* pgqueue:run_now */
+WITH asked AS MATERIALIZED (
+    SELECT job.id, job.state = 'ready'
+            AND job.run_after > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            AND (seen.state = '' OR job.state = seen.state AND job.run_after = seen.instant::timestamptz) AS waits
+    FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
+    CROSS JOIN LATERAL (
+        SELECT id, state, run_after FROM pgqueue_job WHERE id = seen.id FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET run_after = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    FROM asked
+    WHERE job.id = asked.id AND asked.waits
+)
+SELECT id, CASE WHEN waits THEN 'ready' END FROM asked
+"""
+
+# Return which of these jobs exist. If a transition returned no row for an existing job, the job's row is locked.
+#
+# Caller: lifecycle, after a transition that an operator requested
+EXISTING: Final = """/* pgqueue:existing */
+SELECT id FROM pgqueue_job WHERE id = ANY (%(job_ids)s::bigint[])
+"""

@@ -1,0 +1,45 @@
+"""Statements that pause and resume queues and tasks."""
+
+from typing import Final
+
+# Pause a queue or a task. If it is paused already, the new end, person and reason replace the old ones.
+#
+# Caller: lifecycle.pause(), in the operator's transaction
+# Locks:  the row of the pause. No job is changed: workers skip what is paused once they have read the pauses again.
+PAUSE: Final = """/* pgqueue:pause */
+INSERT INTO pgqueue_pause (kind, name, paused_at, paused_until, paused_by, reason)
+VALUES (
+    %(kind)s, %(name)s, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    coalesce(
+        %(until)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(for_seconds)s::float8)
+    ),
+    %(paused_by)s, %(reason)s
+)
+ON CONFLICT (kind, name) DO UPDATE
+SET paused_until = excluded.paused_until, paused_by = excluded.paused_by, reason = excluded.reason,
+    paused_at = CASE
+        WHEN pgqueue_pause.paused_until <= excluded.paused_at THEN excluded.paused_at ELSE pgqueue_pause.paused_at
+    END
+"""
+
+# End a pause. A pause that has ended by itself counts as not paused.
+#
+# Caller: lifecycle.resume()
+RESUME: Final = """/* pgqueue:resume */
+WITH ended AS (
+    DELETE FROM pgqueue_pause WHERE kind = %(kind)s AND name = %(name)s RETURNING paused_until
+)
+SELECT paused_until IS NULL
+    OR paused_until > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+FROM ended
+"""
+
+# Remove pauses that ended by themselves long ago.
+#
+# Caller: lifecycle.prune_pauses()
+PRUNE_PAUSES: Final = """/* pgqueue:prune_pauses */
+DELETE FROM pgqueue_pause
+WHERE paused_until < statement_timestamp()
+    + make_interval(secs => %(time_shift_seconds)s::float8 - %(older_than_seconds)s::float8)
+"""

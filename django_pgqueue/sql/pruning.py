@@ -1,0 +1,176 @@
+"""Statements that remove finished jobs past their retention."""
+
+from typing import Final
+
+# Remove a batch of finished jobs of one state that are past its retention, with their executions.
+#
+# Moves:  finished → removed
+# Caller: lifecycle.prune()
+# Locks:  SKIP LOCKED. A job with a locked execution is left for a later batch, so that deleting never waits for a lock
+# Index:  pgqueue_job_finished, starting at the mark where the last batch ended
+# Cost:   5.4 ms for 1,000 jobs of 1,000,000 finished ones; 5 to 8 µs per job for batches of 500 to 5,000. Looking up
+#         the locked executions job by job instead of all at once took 6.9 ms. Deleting by ctid took 6.1 ms
+PRUNE: Final = """/* pgqueue:prune */
+WITH old AS MATERIALIZED (
+    SELECT id, finished_at
+    FROM pgqueue_job
+    WHERE state = %(state)s
+      AND finished_at IS NOT NULL
+      AND finished_at >= %(mark)s::timestamptz
+      AND finished_at < statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+      AND task_name <> ALL (%(other_task_names)s::varchar[])
+    ORDER BY finished_at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+),
+held AS MATERIALIZED (
+    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
+),
+busy AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_execution
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM held)
+),
+free AS MATERIALIZED (
+    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
+),
+forgotten AS (
+    DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+gone AS (
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free))
+)
+SELECT count(*), (SELECT count(*) FROM free), max(finished_at) FROM old
+"""
+
+# Do as PRUNE for one task that has a retention of its own.
+#
+# Index:  pgqueue_job_task
+PRUNE_TASK: Final = """/* pgqueue:prune_task */
+WITH old AS MATERIALIZED (
+    SELECT id, finished_at
+    FROM pgqueue_job
+    WHERE task_name = %(task_name)s
+      AND state = %(state)s
+      AND finished_at IS NOT NULL
+      AND finished_at >= %(mark)s::timestamptz
+      AND finished_at < statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+    ORDER BY finished_at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+),
+held AS MATERIALIZED (
+    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
+),
+busy AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_execution
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM held)
+),
+free AS MATERIALIZED (
+    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
+),
+forgotten AS (
+    DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+gone AS (
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free))
+)
+SELECT count(*), (SELECT count(*) FROM free), max(finished_at) FROM old
+"""
+
+# Return the jobs that PRUNE would remove. Used if PRUNE failed because of one row: PRUNE_JOBS then removes in parts.
+#
+# Caller: lifecycle.prune()
+# Index:  pgqueue_job_finished
+OLD_JOBS: Final = """/* pgqueue:old_jobs */
+SELECT id, finished_at
+FROM pgqueue_job
+WHERE state = %(state)s
+  AND finished_at IS NOT NULL
+  AND finished_at >= %(mark)s::timestamptz
+  AND finished_at < statement_timestamp()
+        + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+  AND task_name <> ALL (%(other_task_names)s::varchar[])
+ORDER BY finished_at
+LIMIT %(limit)s
+"""
+
+# Do as OLD_JOBS, for PRUNE_TASK.
+#
+# Index:  pgqueue_job_task
+OLD_JOBS_OF_TASK: Final = """/* pgqueue:old_jobs_of_task */
+SELECT id, finished_at
+FROM pgqueue_job
+WHERE task_name = %(task_name)s
+  AND state = %(state)s
+  AND finished_at IS NOT NULL
+  AND finished_at >= %(mark)s::timestamptz
+  AND finished_at < statement_timestamp()
+        + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+ORDER BY finished_at
+LIMIT %(limit)s
+"""
+
+# Remove these jobs if they are still finished and past their retention, with their executions.
+#
+# Moves:  finished → removed
+# Caller: lifecycle.prune(), after PRUNE failed because of one row
+# Locks:  as PRUNE
+# Index:  primary keys
+PRUNE_JOBS: Final = """/* pgqueue:prune_jobs */
+WITH old AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_job
+    WHERE id = ANY (%(job_ids)s::bigint[])
+      AND state = %(state)s
+      AND finished_at < statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+),
+held AS MATERIALIZED (
+    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
+),
+busy AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_execution
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM held)
+),
+free AS MATERIALIZED (
+    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
+),
+forgotten AS (
+    DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+gone AS (
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free))
+)
+SELECT id FROM free
+"""
+
+# Count the jobs of one state that are past its retention: the jobs that repeated calls of PRUNE would remove.
+#
+# Caller: lifecycle.prunable(), for a dry run
+PRUNABLE: Final = """/* pgqueue:prunable */
+SELECT count(*)
+FROM pgqueue_job
+WHERE state = %(state)s
+  AND finished_at IS NOT NULL
+  AND finished_at < statement_timestamp()
+        + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+  AND task_name <> ALL (%(other_task_names)s::varchar[])
+"""
+
+# Do as PRUNABLE for one task.
+PRUNABLE_TASK: Final = """/* pgqueue:prunable_task */
+SELECT count(*)
+FROM pgqueue_job
+WHERE task_name = %(task_name)s
+  AND state = %(state)s
+  AND finished_at IS NOT NULL
+  AND finished_at < statement_timestamp()
+        + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+"""

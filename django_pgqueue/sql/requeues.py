@@ -1,0 +1,82 @@
+"""Statements that requeue jobs which are running without an open execution."""
+
+from typing import Final
+
+# Read a page of all jobs, by id. Return its last id, and each job that is running without an open execution. No other
+# transition would ever end such a job. A user has deleted the execution, or a trigger has suppressed a part of a
+# statement.
+#
+# Caller: lifecycle.requeue()
+# Index:  primary key; pgqueue_execution_one_open for each running job
+#
+# No index contains the state of running jobs, because it would make every claim and every completion slower.
+ABANDONED: Final = """/* pgqueue:abandoned */
+WITH page AS MATERIALIZED (
+    SELECT id, state, task_name, queue_name, attempt, max_attempts, crashes
+    FROM pgqueue_job
+    WHERE id > %(after_id)s
+    ORDER BY id
+    LIMIT %(limit)s
+),
+lost AS MATERIALIZED (
+    SELECT id, task_name, queue_name, attempt, max_attempts, crashes
+    FROM page
+    WHERE state = 'running'
+      AND NOT EXISTS (
+          SELECT FROM pgqueue_execution WHERE job_id = page.id AND finished_at IS NULL AND attempt >= 0
+      )
+)
+SELECT last.id, lost.*
+FROM (SELECT max(id) AS id FROM page) AS last
+LEFT JOIN lost ON true
+"""
+
+# Requeue running jobs without an open execution, and record the lost attempt.
+#
+# Moves:  running → ready later (with a delay), dead (without one), cancelled (if a cancellation was requested)
+# Caller: lifecycle.requeue()
+# Fence:  running at the same attempt as ABANDONED returned: a claim since then has counted another attempt
+# Locks:  the job, SKIP LOCKED
+# Index:  primary key
+REQUEUE: Final = """/* pgqueue:requeue */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.attempt, held.cancelled, given.delay_seconds
+    FROM unnest(%(job_ids)s::bigint[], %(attempts)s::smallint[], %(delays_seconds)s::float8[])
+        AS given (id, attempt, delay_seconds)
+    CROSS JOIN LATERAL (
+        SELECT job.id, job.attempt, job.cancel_requested_at IS NOT NULL AS cancelled
+        FROM pgqueue_job AS job
+        WHERE job.id = given.id AND job.state = 'running' AND job.attempt = given.attempt
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS held
+    WHERE NOT EXISTS (
+        SELECT FROM pgqueue_execution WHERE job_id = given.id AND finished_at IS NULL AND attempt >= 0
+    )
+),
+recorded AS (
+    INSERT INTO pgqueue_execution
+        (job_id, attempt, worker_id, outcome, claimed_at, finished_at, lease_expires_at, error)
+    SELECT id, attempt, %(worker_id)s, 'crashed',
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           %(error)s
+    FROM mine
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = CASE WHEN mine.cancelled THEN 'cancelled' WHEN mine.delay_seconds IS NULL THEN 'dead' ELSE 'ready' END,
+        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
+        run_after = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
+            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+        END,
+        finished_at = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL
+            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        END
+    FROM mine
+    WHERE job.id = mine.id
+)
+SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 'dead' ELSE 'ready' END FROM mine
+"""

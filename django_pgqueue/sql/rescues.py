@@ -1,0 +1,100 @@
+"""Statements that rescue jobs whose lease has expired."""
+
+from typing import Final
+
+# Return the open executions whose lease has expired, oldest first, with the values that the retry policy needs.
+#
+# Caller: lifecycle.rescue()
+# Index:  pgqueue_execution_open, all of it: it has one entry per running job
+# Locks:  execution and job of each returned row, SKIP LOCKED, until the statement ends. Rows that RESCUE could not lock
+#         do not use up the limit
+#
+# The limit is 100 or a fifth of the open executions, whichever is more. It keeps a database outage from being treated
+# as the loss of every worker.
+#
+# `open` is materialized: combined with the ordering in one step, the planner would scan the primary key through the
+# whole history.
+#
+# In the outer join, a locked job and a deleted job give the same row. The last condition distinguishes them.
+RESCUABLE: Final = """/* pgqueue:rescuable */
+WITH open AS MATERIALIZED (
+    SELECT id,
+           lease_expires_at < statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS is_over
+    FROM pgqueue_execution
+    WHERE finished_at IS NULL
+      AND id <> ALL (%(skipped_ids)s::bigint[])
+),
+stale AS MATERIALIZED (
+    SELECT id FROM open WHERE is_over ORDER BY id
+)
+SELECT execution.id, execution.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
+       execution.started_at IS NOT NULL, floor(1000 * date_part('epoch', execution.claimed_at))
+FROM stale
+CROSS JOIN LATERAL (
+    SELECT id, job_id, started_at, claimed_at
+    FROM pgqueue_execution
+    WHERE id = stale.id AND finished_at IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS execution
+LEFT JOIN LATERAL (
+    SELECT id, task_name, queue_name, attempt, max_attempts, crashes
+    FROM pgqueue_job
+    WHERE id = execution.job_id
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS job ON true
+WHERE job.id IS NOT NULL OR NOT EXISTS (SELECT 1 FROM pgqueue_job WHERE id = execution.job_id)
+LIMIT greatest(100, (SELECT count(*) / 5 FROM open))
+"""
+
+# Close executions whose lease has expired. Their jobs become ready for the next attempt, dead or cancelled.
+#
+# Moves:  running → ready later (with a delay), dead (without one), cancelled (if a cancellation was requested)
+# Caller: lifecycle.rescue()
+# Fence:  id and time of the claim, outcome IS NULL, and the lease still expired: a heartbeat may have extended it since
+#         RESCUABLE ran
+# Locks, Index: as SUCCEED
+RESCUE: Final = """/* pgqueue:rescue */
+WITH mine AS MATERIALIZED (
+    SELECT held.id, held.job_id, held.started, held.cancelled, given.delay_seconds
+    FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(delays_seconds)s::float8[])
+        AS given (id, claimed_ms, delay_seconds)
+    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id, execution.started_at IS NOT NULL AS started,
+               job.cancel_requested_at IS NOT NULL AS cancelled
+        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL
+          AND execution.lease_expires_at < statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS held
+),
+closed AS (
+    UPDATE pgqueue_execution AS execution
+    SET outcome = 'crashed',
+        finished_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+        error = %(error)s
+    FROM mine
+    WHERE execution.id = mine.id
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = CASE WHEN mine.cancelled THEN 'cancelled' WHEN mine.delay_seconds IS NULL THEN 'dead' ELSE 'ready' END,
+        crashes = least(job.crashes + mine.started::int, 32767),
+        isolated = job.isolated OR mine.started,
+        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
+        unknown_since = CASE WHEN NOT mine.started THEN job.unknown_since END,
+        run_after = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
+            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+        END,
+        finished_at = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL
+            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        END
+    FROM mine
+    WHERE job.id = mine.job_id
+)
+SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 'dead' ELSE 'ready' END FROM mine
+"""

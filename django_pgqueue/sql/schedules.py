@@ -1,0 +1,399 @@
+"""Statements on schedules, and on the jobs of their ticks."""
+
+from typing import Final
+
+# Return all schedules with the columns that a worker needs, and the database's clock. If there is no schedule, return a
+# single row with the clock only.
+#
+# Caller: lifecycle.read_schedules(), every few seconds while there are any
+# Cost:   0.13 ms without schedules; 0.6 ms for 100. The arguments are left out. FIRE reads them, and SCHEDULE_ARGUMENTS
+#         returns them if a unique key has to be computed
+#
+# A timestamp that Python cannot read, such as infinity, is returned as the nearest readable one. Otherwise one bad row
+# would hide all schedules.
+SCHEDULES: Final = """/* pgqueue:schedules */
+SELECT clock.seen_at, schedule.id, schedule.name, schedule.origin, schedule.task_name, schedule.expression,
+       schedule.time_zone, schedule.missed, schedule.jitter_seconds, schedule.queue_name, schedule.priority,
+       schedule.max_attempts, schedule.enabled,
+       CASE WHEN schedule.id IS NOT NULL
+            THEN least(greatest(schedule.next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') END,
+       schedule.revision, schedule.digest, schedule.former_digests,
+       CASE WHEN schedule.vouched_at IS NOT NULL
+            THEN least(greatest(schedule.vouched_at, '0001-01-03 UTC'), '9999-12-28 UTC') END,
+       schedule.expires_seconds, schedule.is_unique
+FROM (SELECT statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS seen_at) AS clock
+LEFT JOIN pgqueue_schedule AS schedule ON true
+ORDER BY schedule.id
+"""
+
+# Return the arguments of a schedule's jobs, to compute their unique key.
+#
+# Caller: lifecycle.arguments_of()
+# Fence:  the definition as the caller has read it
+SCHEDULE_ARGUMENTS: Final = """/* pgqueue:schedule_arguments */
+SELECT arguments::text FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revision = %(revision)s
+"""
+
+# Enqueue the job of one tick of a schedule, record the tick, and set the next one: all of it or nothing.
+#
+# Moves:  new → ready. If another job has the unique key, no job is added and the tick is recorded
+# Caller: lifecycle.fire(), from any worker
+# Fence:  the definition and the next tick as the caller has read them; the unique constraint on (schedule, tick)
+# Locks:  the schedule's row, SKIP LOCKED. With a unique key, it waits for an uncommitted transaction that has enqueued
+#         the same key, as ENQUEUE_UNIQUE does, but for `key_wait` at most. `drawn` sets that limit for this
+#         transaction, because the session has no `lock_timeout` behind a pooler
+# Index:  pgqueue_schedulerun_tick: for the tick itself, and for the last 20 ticks to find a job that is not finished
+# Cost:   2 ms on a busy machine, 3 ms with the check for unfinished jobs; the same with 50,000 ticks on record
+#
+# The database's clock decides whether the tick is due. A definition of the code is valid while a worker confirms it
+# (`vouched_at`). A key with a uniqueness window is taken first, as in ENQUEUE_FOR_PERIOD: the statement that gets the
+# window inserts the job, under the id that was drawn for both.
+FIRE: Final = """/* pgqueue:fire */
+WITH due AS MATERIALIZED (
+    SELECT id, task_name, arguments, if_running
+    FROM pgqueue_schedule
+    WHERE id = %(schedule_id)s
+      AND revision = %(revision)s
+      AND next_run_at = %(expected_at)s::timestamptz
+      AND enabled
+      AND (
+          origin = 'admin'
+          OR vouched_at > statement_timestamp()
+                + make_interval(secs => %(time_shift_seconds)s::float8 - %(vouched_seconds)s::float8)
+      )
+      AND %(tick_at)s::timestamptz
+            <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+judged AS MATERIALIZED (
+    SELECT due.id, due.task_name, due.arguments, CASE
+        WHEN EXISTS (
+            SELECT FROM pgqueue_schedulerun
+            WHERE schedule_id = due.id AND tick_at = %(tick_at)s::timestamptz
+        ) THEN 'again'
+        WHEN due.if_running = 'overlap' OR NOT EXISTS (
+            SELECT
+            FROM (
+                SELECT job_id FROM pgqueue_schedulerun
+                WHERE schedule_id = due.id AND job_id IS NOT NULL
+                ORDER BY tick_at DESC
+                LIMIT 20
+            ) AS recent
+            CROSS JOIN LATERAL (
+                SELECT FROM pgqueue_job WHERE id = recent.job_id AND finished_at IS NULL OFFSET 0
+            ) AS unfinished
+        ) THEN 'fired'
+        WHEN due.if_running = 'queue' THEN 'waits'
+        ELSE 'skipped'
+    END AS what
+    FROM due
+),
+drawn AS MATERIALIZED (
+    SELECT nextval('pgqueue_job_id_seq') AS job_id, coalesce(%(task_name)s::varchar, task_name) AS task_name, arguments,
+           CASE WHEN %(key_wait)s::text IS NOT NULL THEN set_config('lock_timeout', %(key_wait)s::text, true) END
+    FROM judged
+    WHERE what = 'fired'
+),
+held AS (
+    INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until)
+    SELECT job_id, task_name, %(unique_key)s,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(period_seconds)s::float8)
+    FROM drawn
+    WHERE %(period_seconds)s::float8 IS NOT NULL
+    ON CONFLICT (task_name, unique_key) DO UPDATE
+    SET job_id = excluded.job_id, held_until = excluded.held_until
+    WHERE pgqueue_hold.held_until
+        <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    RETURNING job_id
+),
+made AS (
+    INSERT INTO pgqueue_job
+        (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+         unique_key, unique_ready_only)
+    SELECT job_id, task_name, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8),
+           %(headers)s::json,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8),
+           CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, %(unique_ready_only)s::boolean
+    FROM drawn
+    WHERE %(period_seconds)s::float8 IS NULL OR job_id IN (SELECT job_id FROM held)
+    ON CONFLICT (task_name, unique_key)
+        WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+    DO NOTHING
+    RETURNING id
+),
+noted AS (
+    INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, fired_at, job_id)
+    SELECT id, %(tick_at)s::timestamptz,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8), (SELECT id FROM made)
+    FROM judged
+    WHERE what IN ('fired', 'skipped')
+),
+moved AS (
+    UPDATE pgqueue_schedule AS schedule
+    SET next_run_at = %(following_at)s::timestamptz,
+        last_run_at = CASE WHEN EXISTS (SELECT FROM made) THEN %(tick_at)s::timestamptz ELSE schedule.last_run_at END,
+        last_job_id = coalesce((SELECT id FROM made), schedule.last_job_id),
+        problem = ''
+    FROM judged
+    WHERE schedule.id = judged.id AND judged.what <> 'waits'
+)
+SELECT CASE WHEN what = 'fired' AND NOT EXISTS (SELECT FROM made) THEN 'duplicate' ELSE what END, (SELECT id FROM made)
+FROM judged
+"""
+
+# Enqueue a job of a schedule now, in addition to its ticks.
+#
+# Moves:  new → ready. If another job has the unique key, nothing is written
+# Caller: lifecycle.run_schedule(), for an operator
+# Fence:  the definition as the caller has read it
+# Locks:  as FIRE. An operator's connection may have no `lock_timeout`; it then waits as an enqueue would
+#
+# The first column of the answer is whether the row exists as the caller has seen it. If so, and the second column is
+# NULL, the row is locked. CHANGE_SCHEDULE and SWITCH_SCHEDULE answer in the same way.
+RUN_SCHEDULE: Final = """/* pgqueue:run_schedule */
+WITH asked AS MATERIALIZED (
+    SELECT id, task_name, arguments
+    FROM pgqueue_schedule
+    WHERE id = %(schedule_id)s AND revision = %(revision)s
+      AND (%(seen_last_run)s = 'any' OR last_run_at IS NOT DISTINCT FROM nullif(%(seen_last_run)s, '')::timestamptz)
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+drawn AS MATERIALIZED (
+    SELECT nextval('pgqueue_job_id_seq') AS job_id, coalesce(%(task_name)s::varchar, task_name) AS task_name, arguments
+    FROM asked
+),
+held AS (
+    INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until)
+    SELECT job_id, task_name, %(unique_key)s,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(period_seconds)s::float8)
+    FROM drawn
+    WHERE %(period_seconds)s::float8 IS NOT NULL
+    ON CONFLICT (task_name, unique_key) DO UPDATE
+    SET job_id = excluded.job_id, held_until = excluded.held_until
+    WHERE pgqueue_hold.held_until
+        <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    RETURNING job_id
+),
+made AS (
+    INSERT INTO pgqueue_job
+        (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+         unique_key, unique_ready_only)
+    SELECT job_id, task_name, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           %(headers)s::json,
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8),
+           CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, %(unique_ready_only)s::boolean
+    FROM drawn
+    WHERE %(period_seconds)s::float8 IS NULL OR job_id IN (SELECT job_id FROM held)
+    ON CONFLICT (task_name, unique_key)
+        WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+    DO NOTHING
+    RETURNING id
+),
+noted AS (
+    INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, fired_at, job_id)
+    SELECT asked.id, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8), made.id
+    FROM asked
+    CROSS JOIN made
+),
+moved AS (
+    UPDATE pgqueue_schedule AS schedule
+    SET last_run_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+        last_job_id = made.id
+    FROM asked
+    CROSS JOIN made
+    WHERE schedule.id = asked.id
+)
+SELECT EXISTS (
+           SELECT
+           FROM pgqueue_schedule
+           WHERE id = %(schedule_id)s AND revision = %(revision)s
+             AND (
+                 %(seen_last_run)s = 'any'
+                 OR last_run_at IS NOT DISTINCT FROM nullif(%(seen_last_run)s, '')::timestamptz
+             )
+       ),
+       (SELECT CASE WHEN EXISTS (SELECT FROM made) THEN 'fired' ELSE 'duplicate' END FROM asked),
+       (SELECT id FROM made)
+"""
+
+# Record why a schedule does not run. The text stays until the schedule fires or its definition changes.
+#
+# Caller: lifecycle.note_problem(), from a worker that could not create the job
+# Fence:  the definition and the next tick as the caller has read them: another worker may have fired it
+NOTE_PROBLEM: Final = """/* pgqueue:note_problem */
+WITH mine AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_schedule
+    WHERE id = %(schedule_id)s
+      AND revision = %(revision)s
+      AND least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s::timestamptz
+      AND problem <> %(problem)s
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE pgqueue_schedule SET problem = %(problem)s WHERE id = ANY (ARRAY (SELECT id FROM mine))
+"""
+
+# Set the next tick of a schedule without a job: for missed ticks that are skipped, or after a clock was corrected.
+#
+# Caller: lifecycle.plan_schedule(), from any worker
+# Fence:  the definition and the next tick as the caller has read them, in the form that SCHEDULES returns
+PLAN_SCHEDULE: Final = """/* pgqueue:plan_schedule */
+WITH mine AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_schedule
+    WHERE id = %(schedule_id)s
+      AND revision = %(revision)s
+      AND least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s::timestamptz
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE pgqueue_schedule
+SET next_run_at = %(following_at)s::timestamptz
+WHERE id = ANY (ARRAY (SELECT id FROM mine))
+RETURNING id
+"""
+
+# Add a schedule of the code or of the admin, unless one with the same name and origin exists.
+#
+# Caller: lifecycle.add_schedule(), from any worker whose code has the schedule, or for an operator
+ADD_SCHEDULE: Final = """/* pgqueue:add_schedule */
+INSERT INTO pgqueue_schedule
+    (name, origin, task_name, arguments, expression, time_zone, missed, if_running, jitter_seconds, queue_name,
+     priority, max_attempts, expires_seconds, is_unique, digest, next_run_at, enabled, vouched_at)
+VALUES (
+    %(name)s, %(origin)s::varchar, %(task_name)s, %(arguments)s::json, %(expression)s, %(time_zone)s, %(missed)s,
+    %(if_running)s, %(jitter_seconds)s, %(queue_name)s, %(priority)s, %(max_attempts)s, %(expires_seconds)s,
+    %(is_unique)s, %(digest)s, %(next_run_at)s::timestamptz, %(enabled)s,
+    CASE WHEN %(origin)s::varchar = 'code'
+         THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END
+)
+ON CONFLICT (origin, name) DO NOTHING
+RETURNING id
+"""
+
+# Change the definition of a schedule.
+#
+# Caller: lifecycle.change_schedule(), from any worker whose code has the schedule, or for an operator
+# Fence:  the definition as the caller has read it
+#
+# A tick that is due belongs to the former definition, so it stays due.
+CHANGE_SCHEDULE: Final = """/* pgqueue:change_schedule */
+WITH mine AS MATERIALIZED (
+    SELECT id, enabled AND next_run_at
+            <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS is_due
+    FROM pgqueue_schedule
+    WHERE id = %(schedule_id)s AND revision = %(revision)s
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+changed AS (
+    UPDATE pgqueue_schedule AS schedule
+    SET name = %(name)s, task_name = %(task_name)s, arguments = %(arguments)s::json, expression = %(expression)s,
+        time_zone = %(time_zone)s, missed = %(missed)s, if_running = %(if_running)s,
+        jitter_seconds = %(jitter_seconds)s, queue_name = %(queue_name)s, priority = %(priority)s,
+        max_attempts = %(max_attempts)s, expires_seconds = %(expires_seconds)s, is_unique = %(is_unique)s,
+        digest = %(digest)s, former_digests = %(former_digests)s, problem = '',
+        revision = schedule.revision + 1,
+        next_run_at = CASE WHEN mine.is_due THEN schedule.next_run_at ELSE %(next_run_at)s::timestamptz END,
+        vouched_at = CASE WHEN schedule.origin = 'code'
+            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END
+    FROM mine
+    WHERE schedule.id = mine.id
+)
+SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revision = %(revision)s),
+       (SELECT id FROM mine)
+"""
+
+# Confirm that the code of a living worker defines these schedules as they are.
+#
+# Caller: lifecycle.vouch(), once a minute for all workers together
+VOUCH: Final = """/* pgqueue:vouch */
+WITH mine AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_schedule
+    WHERE id = ANY (%(schedule_ids)s::bigint[])
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE pgqueue_schedule
+SET vouched_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+WHERE id = ANY (ARRAY (SELECT id FROM mine))
+RETURNING id
+"""
+
+# Pause or resume a schedule. Ticks during the pause are not made up for.
+#
+# Caller: lifecycle.pause_schedule(), lifecycle.resume_schedule(), for an operator
+SWITCH_SCHEDULE: Final = """/* pgqueue:switch_schedule */
+WITH mine AS MATERIALIZED (
+    SELECT id, enabled FROM pgqueue_schedule WHERE id = %(schedule_id)s FOR NO KEY UPDATE SKIP LOCKED
+),
+switched AS (
+    UPDATE pgqueue_schedule AS schedule
+    SET enabled = %(enabled)s,
+        revision = schedule.revision + 1,
+        problem = '',
+        next_run_at = coalesce(%(next_run_at)s::timestamptz, schedule.next_run_at)
+    FROM mine
+    WHERE schedule.id = mine.id AND mine.enabled <> %(enabled)s
+)
+SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s), (SELECT enabled <> %(enabled)s FROM mine)
+"""
+
+# Remove schedules with the record of their ticks: those of the admin, and those of code that no worker confirms any
+# more.
+#
+# Caller: lifecycle.remove_schedules(), for an operator, or from any worker after a week
+REMOVE_SCHEDULES: Final = """/* pgqueue:remove_schedules */
+WITH old AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_schedule
+    WHERE id = ANY (%(schedule_ids)s::bigint[])
+      AND (
+          origin = 'admin'
+          OR vouched_at < statement_timestamp()
+                + make_interval(secs => %(time_shift_seconds)s::float8 - %(vouched_seconds)s::float8)
+      )
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+),
+forgotten AS (
+    DELETE FROM pgqueue_schedulerun WHERE schedule_id = ANY (ARRAY (SELECT id FROM old))
+)
+DELETE FROM pgqueue_schedule WHERE id = ANY (ARRAY (SELECT id FROM old)) RETURNING id
+"""
+
+# Remove the record of old ticks, except the last ones of each schedule. If a clock jumps, these keep ticks from being
+# fired twice.
+#
+# Caller: lifecycle.prune_schedule_runs(), once an hour
+# Index:  pgqueue_schedulerun_tick
+PRUNE_SCHEDULE_RUNS: Final = """/* pgqueue:prune_schedule_runs */
+WITH old AS MATERIALIZED (
+    SELECT run.id
+    FROM pgqueue_schedule AS schedule
+    CROSS JOIN LATERAL (
+        SELECT tick_at AS until_at
+        FROM pgqueue_schedulerun
+        WHERE schedule_id = schedule.id
+        ORDER BY tick_at DESC
+        OFFSET %(kept)s
+        LIMIT 1
+    ) AS last
+    CROSS JOIN LATERAL (
+        SELECT id
+        FROM pgqueue_schedulerun
+        WHERE schedule_id = schedule.id
+          AND tick_at <= last.until_at
+          AND tick_at < statement_timestamp()
+                + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+        ORDER BY tick_at
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED
+    ) AS run
+)
+DELETE FROM pgqueue_schedulerun WHERE id = ANY (ARRAY (SELECT id FROM old)) RETURNING id
+"""

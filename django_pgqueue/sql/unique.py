@@ -1,0 +1,300 @@
+"""Statements that add jobs with a unique key."""
+
+from typing import Final
+
+# Add one job, unless another one with its key is ready (or running, if `unique_ready_only` is NULL).
+#
+# Moves:  new → ready. Nothing if another session has added the job with this key, or is just adding it
+# Caller: lifecycle.enqueue_unique()
+# Locks:  waits for the end of an uncommitted transaction that has enqueued the same key: only its end decides which
+#         session was first
+# Index:  pgqueue_job_unique. The statement repeats the predicate of the index; PostgreSQL would not find it otherwise
+ENQUEUE_UNIQUE: Final = """/* pgqueue:enqueue_unique */
+INSERT INTO pgqueue_job
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+     unique_key, unique_ready_only)
+VALUES (
+    %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
+    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+    ),
+    %(headers)s::json,
+    coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+    ),
+    %(unique_key)s, %(unique_ready_only)s
+)
+ON CONFLICT (task_name, unique_key)
+    WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+DO NOTHING
+RETURNING id, run_after, enqueued_at, expires_at
+"""
+
+# Add one job, or replace the call of the ready job with the same key. A running job is left alone. If the job is seen
+# running, the INSERT is not even tried: ON CONFLICT DO UPDATE locks the existing row even if it changes nothing. The
+# worker could then not complete the job before the caller's transaction ends.
+#
+# Moves:  new → ready; ready, unchanged
+# Caller: lifecycle.replace()
+# Locks, Index: as ENQUEUE_UNIQUE. It also waits for a session that has locked the ready job, such as a claim that is
+#         committing
+ENQUEUE_OR_REPLACE: Final = """/* pgqueue:enqueue_or_replace */
+INSERT INTO pgqueue_job
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+     unique_key, unique_ready_only)
+SELECT
+    %(task_name)s::varchar, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
+    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+    ),
+    %(headers)s::json,
+    coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+    ),
+    %(unique_key)s::varchar, %(unique_ready_only)s::boolean
+WHERE (
+    SELECT state
+    FROM pgqueue_job
+    WHERE task_name = %(task_name)s::varchar AND unique_key = %(unique_key)s::varchar
+      AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+) IS DISTINCT FROM 'running'
+ON CONFLICT (task_name, unique_key)
+    WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+DO UPDATE
+SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
+    headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
+    attempt = 0, crashes = 0, unknown_since = NULL
+WHERE pgqueue_job.state = 'ready'
+RETURNING id, run_after, enqueued_at, expires_at
+"""
+
+# Do as ENQUEUE_UNIQUE for many calls, each an object with its `call` and its `key`, which may be null. The ids are
+# drawn in the order of the calls, because workers claim in the order of ids.
+#
+# Caller: lifecycle.enqueue_many_unique()
+# Locks:  keys are taken in sorted order. In the order of the calls, two such statements could deadlock
+ENQUEUE_MANY_UNIQUE: Final = """/* pgqueue:enqueue_many_unique */
+WITH given AS MATERIALIZED (
+    SELECT call, place, nextval('pgqueue_job_id_seq') AS id
+    FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS each (call, place)
+)
+INSERT INTO pgqueue_job
+    (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+     unique_key, unique_ready_only)
+SELECT
+    given.id, %(task_name)s, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
+    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+    ),
+    %(headers)s::json,
+    coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+    ),
+    given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END
+FROM given
+ORDER BY given.call ->> 'key' COLLATE "C", given.place
+ON CONFLICT (task_name, unique_key)
+    WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+DO NOTHING
+RETURNING id, unique_key
+"""
+
+# Do as ENQUEUE_OR_REPLACE for many calls. Of several calls with the same key, only the last counts, because a statement
+# must not write a row twice.
+#
+# Caller: lifecycle.enqueue_many_unique()
+# Locks:  keys are taken in sorted order, as by ENQUEUE_MANY_UNIQUE
+ENQUEUE_MANY_OR_REPLACE: Final = """/* pgqueue:enqueue_many_or_replace */
+WITH drawn AS MATERIALIZED (
+    SELECT call, place, nextval('pgqueue_job_id_seq') AS id
+    FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS each (call, place)
+),
+given AS MATERIALIZED (
+    SELECT call, place, id, row_number() OVER (PARTITION BY call ->> 'key' ORDER BY place DESC) AS rank
+    FROM drawn
+)
+INSERT INTO pgqueue_job
+    (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+     unique_key, unique_ready_only)
+SELECT
+    given.id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
+    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+    ),
+    %(headers)s::json,
+    coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+    ),
+    given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END
+FROM given
+WHERE (given.rank = 1 OR given.call ->> 'key' IS NULL)
+  AND (
+      SELECT state
+      FROM pgqueue_job
+      WHERE task_name = %(task_name)s::varchar AND unique_key = given.call ->> 'key'
+        AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+  ) IS DISTINCT FROM 'running'
+ORDER BY given.call ->> 'key' COLLATE "C", given.place
+ON CONFLICT (task_name, unique_key)
+    WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+DO UPDATE
+SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
+    headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
+    attempt = 0, crashes = 0, unknown_since = NULL
+WHERE pgqueue_job.state = 'ready'
+RETURNING id, unique_key
+"""
+
+# Return the jobs that have these keys of a task now.
+#
+# Caller: lifecycle.holders()
+# Index:  pgqueue_job_unique
+HOLDERS: Final = """/* pgqueue:holders */
+SELECT wanted.key, held.id
+FROM unnest(%(unique_keys)s::varchar[]) AS wanted (key)
+CROSS JOIN LATERAL (
+    SELECT id
+    FROM pgqueue_job
+    WHERE task_name = %(task_name)s
+      AND unique_key = wanted.key
+      AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+    OFFSET 0
+) AS held
+"""
+
+# Add jobs whose keys have no open uniqueness window, and open a window of the given length for each key. Calls with a
+# null key are always added. No key may occur twice. The window is written first: the statement that gets it inserts the
+# job, under the id that was drawn for both.
+#
+# If a key is seen to be taken, its INSERT is not even tried: ON CONFLICT DO UPDATE locks the row even if it changes
+# nothing. A caller whose job is a duplicate would then block all others until its transaction ends.
+#
+# Moves:  new → ready. Nothing for a key with an open window
+# Caller: lifecycle.enqueue_for_period()
+# Locks:  waits for an uncommitted transaction that has taken the same key; keys are taken in sorted order
+# Index:  pgqueue_hold_of
+ENQUEUE_FOR_PERIOD: Final = """/* pgqueue:enqueue_for_period */
+WITH given AS MATERIALIZED (
+    SELECT call -> 'call' AS arguments, call ->> 'key' AS key, place, nextval('pgqueue_job_id_seq') AS id
+    FROM json_array_elements(%(calls)s::json) WITH ORDINALITY AS each (call, place)
+),
+held AS (
+    INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until)
+    SELECT
+        id, %(task_name)s::varchar, key,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(period_seconds)s::float8)
+    FROM given
+    WHERE key IS NOT NULL
+      AND (
+          SELECT held_until FROM pgqueue_hold WHERE task_name = %(task_name)s::varchar AND unique_key = given.key
+      ) > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) IS NOT TRUE
+    ORDER BY key
+    ON CONFLICT (task_name, unique_key) DO UPDATE
+    SET job_id = excluded.job_id, held_until = excluded.held_until
+    WHERE pgqueue_hold.held_until
+        <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    RETURNING job_id
+)
+INSERT INTO pgqueue_job
+    (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
+SELECT
+    id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
+    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+    ),
+    %(headers)s::json,
+    coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+    )
+FROM given
+WHERE key IS NULL OR id IN (SELECT job_id FROM held)
+ORDER BY place
+RETURNING id, run_after, enqueued_at, expires_at
+"""
+
+# Replace the calls of ready jobs whose uniqueness windows have these keys. Jobs that are running or have ended are left
+# alone. No key may occur twice, and no key may be null. The end of the window stays as it was.
+#
+# Moves:  ready, unchanged
+# Caller: lifecycle.replace_for_period()
+# Locks:  waits for a session that has locked such a job, as ENQUEUE_OR_REPLACE does; writes rows in id order
+# Index:  pgqueue_hold_of, then by id
+REPLACE_FOR_PERIOD: Final = """/* pgqueue:replace_for_period */
+WITH given AS MATERIALIZED (
+    SELECT each.call, held.job_id
+    FROM json_array_elements(%(calls)s::json) AS each (call)
+    CROSS JOIN LATERAL (
+        SELECT job_id FROM pgqueue_hold WHERE task_name = %(task_name)s AND unique_key = each.call ->> 'key' OFFSET 0
+    ) AS held
+    ORDER BY held.job_id
+)
+UPDATE pgqueue_job AS job
+SET arguments = given.call -> 'call', priority = %(priority)s, max_attempts = %(max_attempts)s,
+    attempt = 0, crashes = 0, unknown_since = NULL, headers = %(headers)s::json,
+    run_after = coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+    ),
+    expires_at = coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+    )
+FROM given
+WHERE job.id = given.job_id AND job.state = 'ready'
+RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at, given.call ->> 'key'
+"""
+
+# Return the jobs that opened the uniqueness windows of these keys of a task. The jobs may have ended, and their rows
+# may be gone. Jobs in `job_ids` are returned even if their window has ended: the caller has just added them, and may
+# have waited longer than the window lasts.
+#
+# Caller: lifecycle.holds()
+# Index:  pgqueue_hold_of
+HOLDS: Final = """/* pgqueue:holds */
+SELECT wanted.key, held.job_id
+FROM unnest(%(unique_keys)s::varchar[]) AS wanted (key)
+CROSS JOIN LATERAL (
+    SELECT job_id
+    FROM pgqueue_hold
+    WHERE task_name = %(task_name)s
+      AND unique_key = wanted.key
+      AND (
+          held_until > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+          OR job_id = ANY (%(job_ids)s::bigint[])
+      )
+    OFFSET 0
+) AS held
+"""
+
+# Remove uniqueness windows that have ended.
+#
+# Caller: lifecycle.prune_holds()
+# Locks:  SKIP LOCKED: another session may be taking the key again
+# Index:  pgqueue_hold_over
+PRUNE_HOLDS: Final = """/* pgqueue:prune_holds */
+WITH over AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_hold
+    WHERE held_until <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    ORDER BY held_until
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+DELETE FROM pgqueue_hold WHERE job_id IN (SELECT job_id FROM over)
+RETURNING job_id
+"""

@@ -1,0 +1,66 @@
+"""Statements on the register of workers."""
+
+from typing import Final
+
+# Add a worker to the register, and return its id.
+#
+# Caller: lifecycle.register_worker()
+#
+# A new id is the time in microseconds. Ids of the column's sequence would recur after TRUNCATE ... RESTART IDENTITY:
+# two live workers with the same id would extend and release each other's executions. If two workers register in the
+# same microsecond, this statement fails for one of them, and its supervisor tries again.
+REGISTER_WORKER: Final = """/* pgqueue:register_worker */
+INSERT INTO pgqueue_worker (id, hostname, pid, version, queue_names, concurrency, started_at, last_beat_at)
+VALUES (coalesce(
+            %(worker_id)s::bigint,
+            floor(1000000 * date_part(
+                'epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            ))::bigint
+        ),
+        %(hostname)s, %(pid)s, %(version)s, %(queue_names)s, %(concurrency)s,
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8))
+RETURNING id
+"""
+
+# Record a heartbeat of these workers. Return the ids that have a record, including records that are locked.
+#
+# Caller: lifecycle.beat_workers()
+BEAT_WORKERS: Final = """/* pgqueue:beat_workers */
+WITH mine AS MATERIALIZED (
+    SELECT id FROM pgqueue_worker WHERE id = ANY (%(worker_ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+),
+beaten AS (
+    UPDATE pgqueue_worker
+    SET last_beat_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    WHERE id = ANY (ARRAY (SELECT id FROM mine))
+)
+SELECT id FROM pgqueue_worker WHERE id = ANY (%(worker_ids)s::bigint[])
+"""
+
+# Record that a worker has stopped.
+#
+# Caller: lifecycle.unregister_worker()
+UNREGISTER_WORKER: Final = """/* pgqueue:unregister_worker */
+WITH mine AS MATERIALIZED (
+    SELECT id FROM pgqueue_worker WHERE id = %(worker_id)s FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE pgqueue_worker
+SET stopped_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+WHERE id = ANY (ARRAY (SELECT id FROM mine))
+"""
+
+# Remove the records of workers whose last heartbeat is older than the retention (a week).
+#
+# Caller: lifecycle.prune_workers()
+PRUNE_WORKERS: Final = """/* pgqueue:prune_workers */
+WITH old AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_worker
+    WHERE last_beat_at < statement_timestamp()
+            + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+)
+DELETE FROM pgqueue_worker WHERE id = ANY (ARRAY (SELECT id FROM old))
+"""

@@ -1,0 +1,154 @@
+"""Run jobs inside a test with the real statements and executor, in the test's own thread and transaction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import connections, router
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from django_pgqueue import lifecycle, registry
+from django_pgqueue.conf import get_settings
+from django_pgqueue.db import clock
+from django_pgqueue.exceptions import Duration, seconds
+from django_pgqueue.lifecycle import Claimed, Cursor, Lane, LaneScan
+from django_pgqueue.states import Pausable, State
+from django_pgqueue.worker.foreground import CALLERS_ID, run_here
+from django_pgqueue.worker.maintenance.scheduler import Scheduler
+
+
+def run_jobs(
+    queue_name: str | Sequence[str] | None = None,
+    *,
+    until: Duration | datetime | None = None,
+    max_jobs: int | None = None,
+    raising: bool = False,
+    schedules: bool = False,
+    database: str | None = None,
+) -> int:
+    """Run due jobs one after another until none is left, including jobs that they enqueue.
+
+    Jobs are claimed, run and completed like in a worker, but in the caller's thread and on the test's own connection.
+    Inside `TestCase`, everything is rolled back with the test. The body and the completion of an atomic task are in a
+    savepoint there. Timeouts and isolation are not applied.
+
+    Args:
+        queue_name: Run only jobs of this queue, or of these queues. By default all queues.
+        until: Also run jobs, including retries, that come due by this time: an aware datetime, or seconds or a
+            timedelta from now. The queue's clock is moved to the due time of each job, as by `time_travel()`, and is
+            reset at the end. Without it, jobs that are due later stay.
+        max_jobs: Stop after this many jobs.
+        raising: Raise the exception of the first failed attempt, after its result is written.
+        schedules: Also store the schedules that the code defines, and fire all schedules that are due, as a worker
+            does.
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Returns:
+        The number of attempts that ran.
+
+    Raises:
+        ValueError: `until` is a naive datetime.
+
+    Example:
+        >>> send_receipt.enqueue(7)
+        >>> assert run_jobs() == 1
+    """
+    from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
+
+    alias = database or router.db_for_write(Job)
+    queue_names = [queue_name] if isinstance(queue_name, str) else queue_name
+    left_seconds, shift_seconds = _seconds_until(until), clock.shift_seconds
+    count = 0
+    try:
+        while max_jobs is None or count < max_jobs:
+            tick_in = _fire_schedules(alias) if schedules else math.inf
+            due_in, _, paused, _ = _scan_lanes(alias, queue_names)
+            change_in = min(tick_in, _resumes_in(alias) if paused else math.inf)
+            wait_seconds = max(0.0, min(*due_in.values(), change_in, math.inf))
+            if wait_seconds > left_seconds:
+                break
+            left_seconds -= wait_seconds
+            clock.shift_seconds += wait_seconds
+            if change_in <= wait_seconds:  # scan again: a schedule or a resumed task may have a job of higher priority
+                continue
+            lanes = [lane for lane, seconds_left in due_in.items() if seconds_left <= wait_seconds]
+            claimed = _claim_one(alias, lanes, paused)
+            if claimed is None and not wait_seconds:  # all due jobs are locked by other transactions
+                break
+            if claimed is not None:
+                count += 1
+                _run(alias, claimed, raising=raising)
+    finally:
+        clock.shift_seconds = shift_seconds
+    return count
+
+
+def _run(alias: str, claimed: Claimed, *, raising: bool) -> None:
+    report = run_here(alias, claimed)
+    if raising and report.is_failure and report.exception is not None:
+        raise report.exception
+
+
+def _seconds_until(until: Duration | datetime | None) -> float:
+    if until is None:
+        return 0.0
+    if not isinstance(until, datetime):
+        return seconds(until)
+    if until.tzinfo is None:
+        raise ValueError(f"until must be an aware datetime, got {until!r}: add a time zone")
+    return (until - timezone.now()).total_seconds() - clock.shift_seconds
+
+
+def _fire_schedules(alias: str) -> float:
+    """Store and fire schedules as a worker does. Return the seconds until the next tick."""
+    wait_seconds = Scheduler().turn(connections[alias])
+    return math.inf if wait_seconds is None else max(wait_seconds, 0.0)
+
+
+def _scan_lanes(alias: str, queue_names: Sequence[str] | None) -> LaneScan:
+    """Return the lanes, highest priority first, and what is paused, with all names of paused tasks."""
+    found, paused_queues, paused, seen_at = lifecycle.look(connections[alias])
+    lanes = [lane for lane in found if queue_names is None or lane.queue_name in queue_names]
+    names = tuple(name for task_name in paused for name in registry.names_of(task_name))
+    in_order = sorted(lanes, key=lambda lane: -lane.priority)
+    due_in = {lane: max(found[lane], _due_in(alias, lane, names) if names else 0.0) for lane in in_order}
+    return LaneScan(due_in, paused_queues, names, seen_at)
+
+
+def _due_in(alias: str, lane: Lane, paused_tasks: Sequence[str]) -> float:
+    """Return the seconds until the first job of a lane is due whose task is not paused.
+
+    The scan itself returns the first job of the lane, which may be of a paused task.
+    """
+    from django_pgqueue.models import Job  # as above
+
+    jobs = Job.objects.using(alias).filter(state=State.READY.value, **lane._asdict())
+    unpaused = jobs.exclude(task_name__in=paused_tasks).annotate(seen_at=Now()).order_by("run_after")
+    first = unpaused.values_list("run_after", "seen_at").first()
+    return math.inf if first is None else (first[0] - first[1]).total_seconds() - clock.shift_seconds
+
+
+def _resumes_in(alias: str) -> float:
+    """Return the seconds until the first pause of a task ends by itself."""
+    from django_pgqueue.models import Pause  # as above
+
+    pauses = Pause.objects.using(alias).filter(kind=Pausable.TASK.value, paused_until__isnull=False)
+    found = pauses.annotate(seen_at=Now()).values_list("paused_until", "seen_at")
+    left = [(until - seen_at).total_seconds() - clock.shift_seconds for until, seen_at in found if until]
+    return min((seconds_left for seconds_left in left if seconds_left > 0), default=math.inf)
+
+
+def _claim_one(alias: str, lanes: Sequence[Lane], paused_tasks: Sequence[str]) -> Claimed | None:
+    claimed = lifecycle.claim(
+        connections[alias],
+        dict.fromkeys(lanes, Cursor()),
+        limit=1,
+        free_slots=1,
+        worker_id=CALLERS_ID,
+        lease_seconds=get_settings().LEASE,
+        paused_tasks=paused_tasks,
+    )
+    return claimed[0] if claimed else None

@@ -1,0 +1,195 @@
+"""Wait for a job's result: the code of `Job.wait()` and `Job.await_result()`.
+
+The caller polls the job's row by primary key. The interval starts at 5 ms and grows by half each time, up to a second.
+Polling alone is sufficient, also behind a pooler, and a short wait uses nothing else. A longer wait is also woken by a
+notification (see `listener`), and then polls at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from django_pgqueue import lifecycle, registry
+from django_pgqueue.context import running_job
+from django_pgqueue.db import connect, is_in_transaction, sees_new_commits
+from django_pgqueue.exceptions import CannotWait, Duration, JobCancelled, JobFailed, JobGone, seconds
+from django_pgqueue.states import FINISHED, State
+
+from . import listener
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from django_pgqueue.models import Job
+
+FIRST_PAUSE_SECONDS: Final = 0.005
+"""First polling interval."""
+LONGEST_PAUSE_SECONDS: Final = 1.0
+"""Longest polling interval."""
+GROWTH: Final = 1.5
+"""Factor from one polling interval to the next."""
+LOOKS_ALONE: Final = 4
+"""Polls before the listener is used, the last one after 24 ms. Notifications, and at first a connection, cost more."""
+
+
+def wait(job: Job, timeout: Duration) -> Any:
+    """Wait until a job is finished, refresh it, and return its result.
+
+    Retries, releases and rescues do not end the wait. Each poll is a query on this thread's connection to the job's
+    database; between polls it holds neither a transaction nor a lock. After 24 ms the wait also listens for the job's
+    end, on a connection that all waits of the process share, unless `PGQUEUE["NOTIFY"]` is off or that connection leads
+    through a transaction pooler.
+
+    Args:
+        job: The job to wait for. It is refreshed from the database when it is finished.
+        timeout: How long to wait at most, in seconds or as a timedelta.
+
+    Returns:
+        The result of the job.
+
+    Raises:
+        JobFailed: The job is dead. The exception has the error of its last attempt.
+        JobCancelled: The job was cancelled. The exception has the reason, if there is one.
+        JobGone: The job's row no longer exists.
+        TimeoutError: The job was not finished when `timeout` passed.
+        CannotWait: The job is not finished and cannot finish while this code waits: in a task, in the transaction that
+            enqueued the job, or in a transaction that cannot see later commits.
+    """
+    wakeup = threading.Event()
+    with ExitStack() as stack:
+        for number, pause_seconds in enumerate(_pauses(job, seconds(timeout)), 1):
+            if _is_over(job, is_first=number == 1):
+                return _result(job)
+            if number == LOOKS_ALONE and pause_seconds:
+                stack.enter_context(listener.awaiting(_alias(job), job.pk, wakeup.set))
+            wakeup.wait(pause_seconds)
+            wakeup.clear()  # before the poll: a later notification ends the next interval; after it, it would be lost
+    raise _timed_out(job, timeout)
+
+
+async def await_result(job: Job, timeout: Duration) -> Any:
+    """Wait like `wait()`, from asynchronous code: poll in Django's thread for blocking calls, sleep on the event loop.
+
+    The arguments, the return value and the exceptions are those of `wait()`.
+    """
+    is_over, result = sync_to_async(_is_over), sync_to_async(_result)
+    wakeup, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # the loop was closed in the meantime
+            loop.call_soon_threadsafe(wakeup.set)
+
+    with ExitStack() as stack:
+        for number, pause_seconds in enumerate(_pauses(job, seconds(timeout)), 1):
+            if await is_over(job, is_first=number == 1):
+                return await result(job)
+            if number == LOOKS_ALONE and pause_seconds:
+                stack.enter_context(listener.awaiting(_alias(job), job.pk, wake))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_seconds):
+                    await wakeup.wait()
+            wakeup.clear()  # as above
+    raise _timed_out(job, timeout)
+
+
+def _pauses(job: Job, timeout_seconds: float) -> Iterator[float]:
+    """Yield the interval after each poll. The last poll is at the end of the timeout, followed by 0."""
+    if job.pk is None:
+        raise CannotWait(
+            "this job was never enqueued: call enqueue() on its task, and wait for the job that it returns"
+        )
+    deadline, pause_seconds = time.monotonic() + timeout_seconds, FIRST_PAUSE_SECONDS
+    while (left_seconds := deadline - time.monotonic()) > 0:
+        yield min(pause_seconds, left_seconds)
+        pause_seconds = min(pause_seconds * GROWTH, LONGEST_PAUSE_SECONDS)
+    yield 0.0
+
+
+def _is_over(job: Job, *, is_first: bool) -> bool:
+    """Return whether a job is finished, and refresh it if so. On the first poll, raise if waiting cannot succeed."""
+    alias = _alias(job)
+    state = type(job).objects.using(alias).filter(pk=job.pk).values_list("state", flat=True).first()
+    if state is None:
+        raise _gone(job)
+    if state not in FINISHED:
+        if is_first:
+            _refuse_useless_wait(job, connections[alias])
+        return False
+    try:
+        job.refresh_from_db(using=alias)
+    except type(job).DoesNotExist:
+        raise _gone(job) from None
+    return job.state in FINISHED  # an operator can have retried the job between the two queries
+
+
+def _alias(job: Job) -> str:
+    """Return the alias that the job is written to. A replica lags behind and receives no notifications."""
+    return job.write_alias
+
+
+def _refuse_useless_wait(job: Job, connection: BaseDatabaseWrapper) -> None:
+    """Raise `CannotWait` if the job cannot finish, or cannot be seen to finish, while this code waits."""
+    if (own_job_id := running_job.get()) is not None:
+        raise CannotWait(
+            f"job {own_job_id} would keep its slot while it waits for job {job.pk}, and workers whose jobs all wait "
+            f"run nothing: enqueue the next step from job {job.pk}, or raise Snooze and check again"
+        )
+    if not is_in_transaction(connection):
+        return
+    if not sees_new_commits(connection):
+        raise CannotWait(
+            f"the open transaction sees the database as it was at its beginning, and never sees job {job.pk} finish: "
+            "wait after the transaction, or use READ COMMITTED"
+        )
+    if not _others_see(job, connection.alias):
+        raise CannotWait(
+            f"job {job.pk} was enqueued in the transaction that is open here, and no worker sees it before the "
+            "commit: wait after the outermost atomic() block"
+        )
+
+
+def _others_see(job: Job, alias: str) -> bool:
+    """Return whether a job is committed, by reading it on another connection.
+
+    Its row's transaction id (`xmin`) does not show it, because a savepoint has another id than its transaction.
+    """
+    with connect(alias, "waiting") as connection:
+        return bool(lifecycle.existing(connection, [job.pk]))
+
+
+def _result(job: Job) -> Any:
+    """Return the result of a finished and refreshed job, or raise its error."""
+    if job.state == State.SUCCEEDED:
+        return job.result
+    failures = job.executions.using(_alias(job)).order_by("-id").values_list("exception_class", "error")
+    exception_class, error = failures.first() or ("", "")
+    cancelled = job.state == State.CANCELLED
+    ending = "was cancelled" if cancelled else f"is dead after {job.attempt} of {job.max_attempts} attempts"
+    cause = ": ".join(filter(None, [exception_class, error]))
+    message = f"{_name(job)} {ending}{cause and f': {cause}'}"
+    kind = JobCancelled if cancelled else JobFailed
+    raise kind(message, job_id=job.pk, exception_class=exception_class, error=error)
+
+
+def _gone(job: Job) -> JobGone:
+    cause = "it was pruned or deleted"
+    task = registry.get(job.task_name)
+    if task is not None and task.retention_for(State.SUCCEEDED) == (True, 0.0):
+        cause = "its task keeps no succeeded jobs (retention=0), so it has most likely succeeded"
+    return JobGone(f"{_name(job)} no longer exists: {cause}", job_id=job.pk)
+
+
+def _timed_out(job: Job, timeout: Duration) -> TimeoutError:
+    return TimeoutError(f"{_name(job)} was not finished within {seconds(timeout):g} s")
+
+
+def _name(job: Job) -> str:
+    return f"job {job.pk} ({registry.in_words(job.task_name)})"

@@ -1,0 +1,1 @@
+"""Claim due jobs for the slots of a worker process, and watch the leases of claimed jobs."""

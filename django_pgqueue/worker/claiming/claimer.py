@@ -1,0 +1,109 @@
+"""Claim jobs with one statement. If a row makes it fail, claim one by one and set the job of that row aside.
+
+Called by the fetcher, in its thread. A row that no claim can process must not stop the other jobs of its queue.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import psycopg
+
+from django_pgqueue import db, lifecycle
+from django_pgqueue.conf import get_settings
+from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.worker.runtime.refusals import Refusals
+from django_pgqueue.worker.slots.inflight import InFlight
+
+from .lanes import Lanes
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+EXECUTION_KEY: Final = "pgqueue_execution_pkey"
+
+
+class Claimer:
+    """The claims of one worker process."""
+
+    def __init__(self, in_flight: InFlight, lanes: Lanes) -> None:
+        self.in_flight = in_flight
+        self.lanes = lanes
+        self.worker_id = 0
+        self._refusals = Refusals("the claim of job")
+
+    def claim(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
+        """Claim up to `room` jobs of these lanes, and move the lanes' cursors."""
+        guaranteed = min(room, self.in_flight.free_slots)
+        """A claim returns this many jobs if so many are due. Beyond the free slots it may return only some of them."""
+        try:
+            claimed = self._claim_rows(connection, cursors, room)
+            self.lanes.move_cursors(claimed)
+            self.lanes.pass_by(cursors, claimed, all_exhausted=len(claimed) < guaranteed)
+        except lifecycle.FAILURES as error:
+            if not lifecycle.may_divide(connection, error):
+                raise
+            logger.warning(
+                "a claim failed because of the data of a row (%s): claiming jobs one by one",
+                db.message_without_detail(error),
+            )
+            claimed = self._claim_one_by_one(connection, cursors, room)
+            self.lanes.move_cursors(claimed)
+        return claimed
+
+    def _claim_rows(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], limit: int) -> list[Claimed]:
+        return lifecycle.claim(
+            connection,
+            cursors,
+            limit=limit,
+            free_slots=self.in_flight.free_slots,
+            worker_id=self.worker_id,
+            lease_seconds=get_settings().LEASE,
+            skipped_ids=self._refusals.skipped_ids(),
+            paused_tasks=self.lanes.paused_tasks,
+        )
+
+    def _claim_one_by_one(
+        self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int
+    ) -> list[Claimed]:
+        """Claim single jobs up to the first one whose row makes the claim fail. Set that job aside with the reason."""
+        claimed: list[Claimed] = []
+        for _ in range(room):
+            job_id = lifecycle.next_in_line(
+                connection,
+                cursors,
+                skipped_ids=self._refusals.skipped_ids(),
+                paused_tasks=self.lanes.paused_tasks,
+            )
+            if job_id is None:
+                break
+            try:
+                claimed += self._claim_rows(connection, cursors, 1)
+            except lifecycle.FAILURES as error:
+                if not lifecycle.may_divide(connection, error) or _is_sequence_behind(error):
+                    raise
+                self._set_aside(connection, job_id, error)
+                break
+        return claimed
+
+    def _set_aside(self, connection: db.EngineConnection, job_id: int, error: Exception) -> None:
+        """End a job as dead. If the database refuses that too, skip the job for a while."""
+        try:
+            lifecycle.set_aside(
+                connection,
+                job_id,
+                worker_id=self.worker_id,
+                exception_class=f"{type(error).__module__}.{type(error).__qualname__}",
+                error=f"the job's row cannot be claimed: {db.message_without_detail(error)}"[:2000],
+            )
+        except lifecycle.FAILURES as refusal:
+            if not lifecycle.may_divide(connection, refusal):
+                raise
+            self._refusals.note(job_id, error)
+        else:
+            logger.error("job %s cannot be claimed and is now dead: %s", job_id, db.message_without_detail(error))
+
+
+def _is_sequence_behind(error: Exception) -> bool:
+    """Return whether the id sequence of executions is behind its table. No job is to blame for that."""
+    return isinstance(error, psycopg.Error) and error.diag.constraint_name == EXECUTION_KEY

@@ -1,0 +1,197 @@
+"""Keep the lanes that a fetcher claims from: their order, when each has a due job, and the cursor in each.
+
+Called by the fetcher and the claimer, in the fetcher's thread only. A lane is one queue at one priority. Cursors keep
+claims from walking again over the dead index entries of claimed jobs and over jobs that cannot be claimed now. Jobs can
+come to lie behind a cursor, so the fetcher also claims from the start of the lanes regularly.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from django_pgqueue import lifecycle, registry
+from django_pgqueue.db import EngineConnection
+from django_pgqueue.lifecycle import EPOCH, Claimed, Cursor, Lane
+
+from .pacing import Pacing
+from .shared_scans import SharedScans
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+AGE_LIMIT_SECONDS: Final = 1.0
+"""How old the last scan may be while claims find jobs. After a claim that found none, only `Pacing` delays a scan."""
+MARGIN: Final = timedelta(seconds=2)
+"""How far behind the last scan the cursor of an exhausted lane stays. A job that is due now and commits within this
+time after it was enqueued is still ahead of the cursor."""
+SHARED_SECONDS: Final = 5.0
+"""How old this process's own last scan may be when a sibling's scan replaces the next one. The own scan also finds out
+which queues and tasks are paused."""
+CURSORS: Final = 1000
+"""How many cursors are kept for lanes without ready jobs."""
+MANY_LANES: Final = 200
+RECENT_LANES: Final = 8
+"""How many lanes are remembered for the claim after the next notification."""
+
+
+class Lanes:
+    """The lanes of one fetcher. Not for two threads at once."""
+
+    def __init__(self, queue_names: Sequence[str], shared: SharedScans | None = None) -> None:
+        self.shared = shared
+        """Where the processes of one supervisor publish their scans. None: this process shares none."""
+        self._sibling_due_at = float("inf")
+        """When the next job is due by a sibling's scan, if that replaced the last one."""
+        self.queue_names = list(queue_names)
+        """Claimed strictly in this order. Empty: all queues, by priority, with turns among lanes of one priority."""
+        self.last_was_empty = True
+        """Whether the last claim found nothing, or there was nothing to claim."""
+        self.paused_tasks: list[str] = []
+        """Names of paused tasks, including their aliases. Their jobs must not be claimed."""
+        self._due_at: dict[Lane, float] = {}
+        """When the first job of each lane is due, by the monotonic clock. For a paused queue: when the pause ends."""
+        self._cursors: dict[Lane, Cursor] = {}
+        """The cursor that moved last comes last."""
+        self._seen_at = EPOCH
+        """The time of the last scan, by the database's clock."""
+        self._served: dict[Lane, int] = {}
+        """The turn in which a claim last found a job in each lane."""
+        self._lately: dict[Lane, None] = {}
+        self._looked_at = self._ordered_at = float("-inf")
+        self._rest = Pacing()
+        self._turn = 0
+        self._warned = False
+
+    def forget(self) -> None:
+        """Start afresh after a reconnect: another server may lack what the last one had committed."""
+        self._cursors.clear()
+        self._looked_at = float("-inf")
+
+    def look_again(self) -> None:
+        """Scan before the next claim, because the set of claimable jobs has changed."""
+        self._lately.clear()
+        self._looked_at = float("-inf")
+
+    def ordered(self, connection: EngineConnection, *, from_start: bool) -> dict[Lane, Cursor]:
+        """Return the lanes that have due jobs, in the order to claim from, each with its cursor."""
+        age = time.monotonic() - self._looked_at
+        if age > max(0.0 if self.last_was_empty else AGE_LIMIT_SECONDS, self._rest.seconds):
+            self._look(connection)
+        self._turn += 1
+        start, lanes = Cursor(), self._in_order()
+        self.last_was_empty = self.last_was_empty or not lanes
+        return {lane: start if from_start else self._cursors.get(lane, start) for lane in lanes}
+
+    def lately(self) -> dict[Lane, Cursor]:
+        """Return the lanes in which claims last found jobs, the latest first, each with its cursor."""
+        start = Cursor()
+        return {lane: self._cursors.get(lane, start) for lane in reversed(self._lately)}
+
+    def next_due_at(self, if_overdue: float) -> float:
+        """Return when the next job is due, by the monotonic clock; infinity if no such job is known.
+
+        For a lane whose first job was due at the last attempt but could not be claimed, use `if_overdue` instead.
+        """
+        tried_at = self._ordered_at
+        own = min((at if at > tried_at else if_overdue for at in self._due_at.values()), default=float("inf"))
+        return min(own, self._sibling_due_at)
+
+    def are_empty_for_sibling(self, moment: float | None) -> bool:
+        """Return whether a sibling's scan that began at `moment` or later found no due job, so none is needed here.
+
+        `next_due_at()` then takes account of what the sibling found.
+        """
+        if self.shared is None or moment is None or time.monotonic() - self._looked_at > SHARED_SECONDS:
+            return False
+        due_at = self.shared.answer(moment)
+        if due_at is None:
+            return False
+        self._sibling_due_at = due_at
+        return True
+
+    def move_cursors(self, claimed: Iterable[Claimed]) -> None:
+        """Set each lane's cursor to where its claim ended, even if that is further back."""
+        last = {(job.queue_name, job.priority): job for job in claimed}
+        for queue_and_priority, job in last.items():
+            lane = Lane(*queue_and_priority)
+            self._set_cursor(lane, Cursor(job.run_after, job.job_id))
+            self._served.pop(lane, None)
+            self._served[lane] = self._turn
+            self._lately.pop(lane, None)
+            self._lately[lane] = None
+        for oldest in list(self._lately)[:-RECENT_LANES]:
+            del self._lately[oldest]
+        self.last_was_empty = not last
+
+    def pass_by(self, cursors: Mapping[Lane, Cursor], claimed: Sequence[Claimed], *, all_exhausted: bool) -> None:
+        """Move the cursors of exhausted lanes up to the last scan: the jobs left there cannot be claimed now.
+
+        Such jobs belong to a paused task, or another transaction has locked their rows. If their lanes kept the old
+        cursors, each claim would walk over all of them. A claim takes the lanes in order. It has therefore exhausted
+        the lanes before the last one in which it found a job, and all lanes if it returned fewer jobs than it could
+        (`all_exhausted`).
+        """
+        exhausted = list(cursors)
+        if not all_exhausted:
+            last = exhausted.index(Lane(claimed[-1].queue_name, claimed[-1].priority)) if claimed else 0
+            exhausted = exhausted[:last]
+        passed = Cursor(self._seen_at - MARGIN) if self._seen_at > EPOCH else Cursor()
+        for lane in exhausted:
+            self._set_cursor(lane, max(self._cursors.get(lane, passed), passed))
+
+    def _set_cursor(self, lane: Lane, cursor: Cursor) -> None:
+        self._cursors.pop(lane, None)
+        self._cursors[lane] = cursor
+
+    def _look(self, connection: EngineConnection) -> None:
+        """Scan for lanes with ready jobs and for pauses."""
+        began = time.monotonic()
+        if self.shared is not None:
+            self.shared.begin()
+        due_in, paused_queues, paused_tasks, seen_at = lifecycle.look(connection)
+        self._looked_at, self._sibling_due_at = time.monotonic(), float("inf")
+        self._rest.after(self._looked_at - began)
+        paused_before = set(self.paused_tasks)
+        self.paused_tasks = [name for task_name in paused_tasks for name in registry.names_of(task_name)]
+        if seen_at < self._seen_at or not paused_before <= set(self.paused_tasks):
+            self._cursors.clear()  # the clock went back or a pause has ended: jobs lie behind the cursors
+        self._seen_at = seen_at
+        wanted = set(self.queue_names)
+        self._due_at = {
+            lane: self._looked_at + seconds
+            for lane, seconds in due_in.items()
+            if not wanted or lane.queue_name in wanted
+        }
+        if self.shared is not None:
+            next_due_at = min(self._due_at.values(), default=float("inf"))
+            self.shared.end(next_due_at if next_due_at > self._looked_at else None)
+        self._forget_old(self._cursors)
+        self._forget_old(self._served)
+        self._lately = {lane: None for lane in self._lately if lane.queue_name not in paused_queues}
+        if len(self._due_at) > MANY_LANES and not self._warned:
+            self._warned = True
+            logger.warning(
+                "%d lanes (pairs of queue and priority) have ready jobs, and each lane makes every claim slower: "
+                "use fewer queues or priorities",
+                len(self._due_at),
+            )
+
+    def _forget_old(self, by_lane: dict[Lane, Any]) -> None:
+        """Drop the oldest entries beyond `CURSORS`, but keep all entries of lanes that have ready jobs.
+
+        Entries of other lanes are kept because a queue that has run empty gets jobs again. Without its cursor, the next
+        claim would walk over the dead index entries of all jobs that were claimed there before.
+        """
+        for lane in [lane for lane in by_lane if lane not in self._due_at][:-CURSORS]:
+            del by_lane[lane]
+
+    def _in_order(self) -> list[Lane]:
+        self._ordered_at = time.monotonic()
+        due = [lane for lane, due_at in self._due_at.items() if due_at <= self._ordered_at]
+        if self.queue_names:
+            position = {name: number for number, name in enumerate(self.queue_names)}
+            return sorted(due, key=lambda lane: (position[lane.queue_name], -lane.priority))
+        return sorted(due, key=lambda lane: (-lane.priority, self._served.get(lane, 0)))

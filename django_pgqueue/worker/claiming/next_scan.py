@@ -1,0 +1,80 @@
+"""Decide when an idle fetcher scans next, and whether the scan of a sibling process can replace its own.
+
+A notification wakes all idle processes of a supervisor together, so all of them would scan, and scan again, at the same
+time. Each process therefore waits somewhat longer than necessary, by a random time, so that one of them scans first.
+The others skip their own scan if that scan began late enough to answer for it (see `shared_scans`).
+
+Only the fetcher's thread uses this module.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Final
+
+from .lanes import Lanes
+
+APART_SECONDS: Final = 0.003
+"""Roughly how far apart a notification wakes the processes of one host."""
+MAX_EXTRA_FACTOR: Final = 1.5
+"""The random extra wait before a scan is at most this many times the interval."""
+HELD_BACK_SECONDS: Final = 0.01
+
+
+class NextScan:
+    """When the next scan is due, and which commits it must see."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes = lanes
+        self.moment: float | None = None
+        """The next scan must see everything that was committed by this time. None: no sibling can answer for it."""
+        self._interval_seconds = 0.0
+        self._held_back_at: float | None = None
+        """Since when notifications have been held back without a scan."""
+
+    def take_moment(self) -> float | None:
+        """Return the moment and reset it: it counts for one scan."""
+        moment, self.moment = self.moment, None
+        return moment
+
+    def after(self, pause_seconds: float) -> float:
+        """Return how many seconds to sleep before a scan that is due in `pause_seconds`."""
+        if self.lanes.shared is None:
+            return pause_seconds
+        self._interval_seconds = pause_seconds
+        return self._seconds_until(time.monotonic() + pause_seconds)
+
+    def hold_back(self, moment: float | None, *, announced: bool) -> float | None:
+        """Return how many seconds a sibling has to scan instead of this process, or None if it is time to scan.
+
+        After a notification, the process at the first place scans at once. A sleep that ended for another reason
+        continues, because nothing that it waits for has happened.
+        """
+        if moment is None or self.lanes.shared is None:
+            return None
+        if announced:
+            if self.lanes.shared.place == 0 or self._was_held_back():
+                return None
+            self._interval_seconds = APART_SECONDS
+        elif time.monotonic() >= min(moment, self.lanes.next_due_at(float("inf"))):
+            self._held_back_at = None
+            return None
+        return self._seconds_until(moment)
+
+    def _was_held_back(self) -> bool:
+        """Return whether to scan now although notifications arrive faster than this process waits.
+
+        Otherwise a constant stream of notifications would hold this process back for ever.
+        """
+        now = time.monotonic()
+        if self._held_back_at is not None and now - self._held_back_at > HELD_BACK_SECONDS:
+            self._held_back_at = None
+            return True
+        self._held_back_at = self._held_back_at or now
+        return False
+
+    def _seconds_until(self, moment: float) -> float:
+        self.moment = moment
+        extra_seconds = random.uniform(0, MAX_EXTRA_FACTOR) * self._interval_seconds  # noqa: S311 -- spreads load
+        return max(0.0, moment - time.monotonic()) + APART_SECONDS + extra_seconds

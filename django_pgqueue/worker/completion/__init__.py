@@ -1,0 +1,1 @@
+"""Write completions, and notify the application and the waiters about them."""

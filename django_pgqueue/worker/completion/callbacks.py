@@ -1,0 +1,261 @@
+"""Run the application's signal receivers of a worker process in a thread of their own.
+
+A receiver may hang, raise anything, or lose its database connection. The engine's threads therefore only append the
+event to a bounded queue, and one daemon thread calls the receivers, in order. The main thread calls `watch()` once a
+second. A call that takes longer than 30 s is abandoned with its thread, and a new thread continues with the next
+receiver. No receiver can stop completions, heartbeats or claims.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from django_pgqueue.worker.execution import error_text
+from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.time_limit import call_in_time
+
+from .events import log_failure
+
+if TYPE_CHECKING:
+    from django_pgqueue.signals import TaskSignal
+
+T = TypeVar("T")
+logger = logging.getLogger("django_pgqueue.worker")
+
+QUEUE_LIMIT: Final = 10_000
+"""Maximum number of queued events. Further events are dropped and counted."""
+EXCEPTION_LIMIT: Final = 1000
+"""The same for an event with an exception, because an exception keeps the variables of all its frames alive."""
+CALLBACK_SECONDS: Final = 30.0
+ANSWER_SECONDS: Final = 10.0
+"""How long an engine thread waits for an application's function that returns a schedule's unique key or headers."""
+ABANDONED_LIMIT: Final = 3
+"""Maximum number of threads that hang in a receiver, besides the thread that calls receivers."""
+QUICK_SECONDS: Final = 0.002
+"""Receivers that take less than this on average may slow down the claims; then their events are not dropped."""
+HANGS_SECONDS: Final = 0.1
+DRAIN_TURN_SECONDS: Final = 0.005
+
+
+class Event(NamedTuple):
+    """A signal to deliver, or a function to call."""
+
+    signal: TaskSignal | None
+    task_name: str | None
+    about: dict[str, Any]
+    function: Callable[[], Any] | None = None
+
+
+Call = tuple[Any, Callable[[], Any]]
+
+
+class CallbackRunner:
+    """The queue of events, and the thread that calls their receivers, started by the first event."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        """How many events were dropped since the process began."""
+        self.seconds_per_call = 0.0
+        """Duration of a call, averaged over about the last ten calls."""
+        self._events: deque[Event] = deque()
+        """The receivers of the first event are being called."""
+        self._calls: deque[Call] | None = None
+        """The receivers of the first event that have not been called yet."""
+        self._thread: CallbackThread | None = None
+        self._abandoned: list[CallbackThread] = []
+        self._guard = threading.Lock()
+        """Held to take the next call and to replace the thread; never while a receiver runs."""
+        self._wake = threading.Event()
+        self._dropped_logged = 0
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def submit(self, signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
+        """Queue an event, or drop and count it if the queue is full. Never blocks; safe from any thread."""
+        limit = QUEUE_LIMIT if about.get("exception") is None else EXCEPTION_LIMIT
+        self._add(Event(signal, task_name, about), limit)
+
+    def publish(self, signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
+        """Queue an event if its signal has receivers. Safe from any thread."""
+        if signal.has_listeners(task_name):
+            self.submit(signal, task_name, about)
+
+    def call(self, function: Callable[[], Any]) -> None:
+        """Queue a call of an application's function. Safe from any thread."""
+        self._add(Event(None, None, {}, function), QUEUE_LIMIT)
+
+    def ask(self, function: Callable[[], T]) -> T:
+        """Call an application's function and return its value. Raise `TimeoutError` if it takes longer than 10 s."""
+        return call_in_time(function, ANSWER_SECONDS)
+
+    def _add(self, event: Event, limit: int) -> None:
+        if len(self._events) >= limit:
+            self.dropped += 1
+            return
+        self._events.append(event)
+        if self._thread is None:
+            with self._guard:
+                if self._thread is None:
+                    self._start_thread()
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the thread. Safe at any time and from any thread."""
+        if not self._wake.is_set():
+            self._wake.set()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether claims should wait for the receivers, because events of further jobs would be dropped.
+
+        This is False for slow or hanging receivers, because they must not keep the worker from its jobs.
+        """
+        thread = self._thread
+        if len(self._events) <= QUEUE_LIMIT // 2 or thread is None:
+            return False
+        return self.seconds_per_call < QUICK_SECONDS and thread.busy_seconds < HANGS_SECONDS
+
+    # ---------------------------------------------------------------- the main thread
+
+    def watch(self) -> None:
+        """Replace the thread if it hangs or has died, and log how many events were dropped. Call it once a second."""
+        if self.dropped > self._dropped_logged:
+            count, self._dropped_logged = self.dropped - self._dropped_logged, self.dropped
+            logger.error(
+                "%d signals were not sent because the receivers are too slow; %d signals wait", count, len(self._events)
+            )
+        self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
+        thread = self._thread
+        if thread is None or (thread.is_alive() and thread.busy_seconds <= CALLBACK_SECONDS):
+            return
+        if thread.is_alive():
+            thread.log_hanging()
+            if len(self._abandoned) >= ABANDONED_LIMIT:
+                return
+            self._abandoned.append(thread)
+        with self._guard:
+            thread.is_abandoned = True
+            self._start_thread()
+        self.wake()  # the abandoned thread may have just returned and be waiting for an event; wake it so that it ends
+
+    def drain(self, seconds: float, is_interrupted: Callable[[], bool] = lambda: False) -> None:
+        """Wait until no event is left, `is_interrupted()` returns True, or `seconds` have passed."""
+        deadline = time.monotonic() + seconds
+        while self._events and time.monotonic() < deadline and not is_interrupted():
+            self.watch()
+            time.sleep(DRAIN_TURN_SECONDS)
+        if self._events:
+            logger.error("%d signals were not sent because the process is ending", len(self._events))
+
+    def _start_thread(self) -> None:
+        self._thread = CallbackThread(self)
+        self._thread.start()
+
+    # ---------------------------------------------------------------- the callback thread
+
+    def next_call(self, thread: CallbackThread) -> Call | None:
+        """Return the next receiver to call, or None if there is none for this thread now."""
+        with self._guard:
+            while self._events and not thread.is_abandoned:
+                if self._calls is None:
+                    self._calls = deque(_calls_of(self._events[0]))
+                if self._calls:
+                    return self._calls.popleft()
+                self._calls = None
+                self._events.popleft()
+            return None
+
+    def wait(self) -> None:
+        """Wait for an event."""
+        self._wake.wait()
+        self._wake.clear()  # before the queue is read: an event that is added later sets it again
+
+    def called(self, seconds: float) -> None:
+        """Record how long a call took."""
+        self.seconds_per_call += (seconds - self.seconds_per_call) / 10
+
+
+class CallbackThread(threading.Thread):
+    """Call receivers one after another until this thread is abandoned."""
+
+    def __init__(self, runner: CallbackRunner) -> None:
+        super().__init__(name="pgqueue-callbacks", daemon=True)
+        self.runner = runner
+        self.is_abandoned = False
+        self._began_at: float | None = None
+        self._receiver: Any = None
+        self._is_logged = False
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds that the current call has been running."""
+        began_at = self._began_at
+        return 0.0 if began_at is None else time.monotonic() - began_at
+
+    def run(self) -> None:
+        """Call receivers, each in a copy of a clean context and with working connections."""
+        context = django_connections.clean_context()
+        try:
+            while not self.is_abandoned:
+                call = self.runner.next_call(self)
+                if call is None:
+                    self.runner.wait()
+                else:
+                    context.copy().run(self._call, *call)
+        finally:
+            self.runner.wake()  # this thread may have consumed the wake-up of its replacement
+            with suppress(BaseException):
+                django_connections.close_all()
+
+    def _call(self, receiver: Any, call: Callable[[], Any]) -> None:
+        began_at = time.monotonic()
+        self._receiver, self._began_at = receiver, began_at
+        try:
+            django_connections.before_job()
+            call()
+            django_connections.after_job()
+        except BaseException as error:  # noqa: BLE001 -- whatever a receiver raises, the next one is called
+            log_failure(receiver, error)
+            self._leave_clean()
+        finally:
+            self._began_at = self._receiver = None
+            self.runner.called(time.monotonic() - began_at)
+
+    def _leave_clean(self) -> None:
+        """Close the connections that the receiver broke, so that a terminated session fails one receiver at most."""
+        try:
+            django_connections.after_job()
+        except BaseException:  # noqa: BLE001 -- cleaning up a connection may fail too
+            with suppress(BaseException):
+                django_connections.close_all()
+
+    def log_hanging(self) -> None:
+        """Log the stack of the hanging receiver, once."""
+        if self._is_logged:
+            return
+        self._is_logged = True
+        frame = sys._current_frames().get(self.ident or 0)
+        stack = "".join(traceback.format_stack(frame)) if frame else ""
+        name = error_text.name_of(self._receiver)
+        logger.error("the receiver %s has not returned for %.0f s and is abandoned\n%s", name, self.busy_seconds, stack)
+
+
+def _calls_of(event: Event) -> list[Call]:
+    if event.function is not None:
+        return [(event.function, event.function)]
+    if event.signal is None:
+        return []
+    try:
+        return event.signal.calls_for(event.task_name, **event.about)
+    except BaseException as error:  # noqa: BLE001 -- weak references run the application's callbacks
+        error_text.log_exception("looking up the receivers of a signal failed", error)
+        return []

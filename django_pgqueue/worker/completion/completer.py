@@ -1,0 +1,180 @@
+"""Write the completions of this process, on a connection of its own.
+
+Slots hand over reports from any thread; the completer's thread writes them in batches, with one statement for each
+kind of ending. It uses no timer: a single report is written at once, a flood in batches of hundreds.
+
+The lease monitor extends the leases of queued reports until their write is acknowledged. Otherwise the finished jobs of
+a worker that cannot write would count as lost and run again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from django_pgqueue.db import EngineConnection
+from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.health_memory import health_memory
+from django_pgqueue.worker.runtime.service import Service
+
+from .events import IN_THIS_THREAD, Events
+from .progress_writer import Notes
+from .unwritten import UnwrittenReports
+from .waiters import Waiters
+
+BATCH: Final = 1000
+BUFFER_LIMIT: Final = 5000
+"""Queued reports above which no more jobs are claimed."""
+BATCH_SIZE: Final = 1024 * 1024
+BUFFER_SIZE: Final = 16 * 1024 * 1024
+"""The same two limits in characters of results and tracebacks. `BUFFER_SIZE` also counts the arguments, because reports
+keep them in memory."""
+ALWAYS_BUFFERED: Final = 64
+"""Up to this number of reports, `BUFFER_SIZE` is not checked."""
+BEHIND_SECONDS: Final = 1.0
+"""If a report waits and nothing is written for this long, no more jobs are claimed."""
+WRITE_INTERVAL_SECONDS: Final = 0.005
+"""Minimum time between the starts of two writes, unless a full batch is queued."""
+LOCKED_PAUSE_SECONDS: Final = 0.05
+DUE_AGAIN: Final = frozenset({Ending.FAILED, Ending.CRASHED, Ending.RELEASED, Ending.UNKNOWN, Ending.SNOOZED})
+
+
+class Completer(Service):
+    """Accept reports from any thread and write them in its own thread."""
+
+    def __init__(self, link: Link, events: Events = IN_THIS_THREAD) -> None:
+        super().__init__("completer")
+        self.link = link
+        self.events = events
+        self.pending: deque[Report] = deque()
+        self.notes = Notes(self.wake)
+        """Progress of running jobs. It is written here because it must be written before the completion."""
+        self.waiters = Waiters()
+        """The jobs that applications wait for."""
+        self.on_ready: Callable[[], None] = lambda: None
+        """Called when written jobs will become due again, because the fetcher may sleep for longer than their delay."""
+        self.unwritten = UnwrittenReports(events, self._answered)
+        """Reports that the database refuses in every form. They are retried with a growing backoff."""
+        self.finished = 0
+        """Reports written since the process began."""
+        self._writing: list[Report] = []
+        self._failing_since: float | None = time.monotonic()
+        """Since when writes fail: since the start until it has connected, or since the first error in a row."""
+        self._answered_at = time.monotonic()
+        """When the database last answered a write."""
+
+    def hand_over(self, report: Report) -> None:
+        """Take responsibility for writing a report."""
+        self.pending.append(report)
+        self.wake()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many reports are queued that no more jobs should be claimed.
+
+        The caller adds up their size, once per claim. A running total that every reporting thread updates would need a
+        lock.
+        """
+        count = len(self.pending) + len(self.unwritten)
+        return count > BUFFER_LIMIT or (count > ALWAYS_BUFFERED and _buffered_size(list(self.pending)) > BUFFER_SIZE)
+
+    @property
+    def behind_since(self) -> float | None:
+        """Since when nothing could be written, by the monotonic clock; None while completions are written in time.
+
+        In a flood, a report may wait long for its turn. That does not count as long as batches are written.
+        """
+        if self._failing_since is not None:
+            return self._failing_since
+        try:
+            oldest = self._writing[0] if self._writing else self.pending[0]
+        except IndexError:  # no report is queued
+            return None
+        since = max(oldest.finished_at, self._answered_at)
+        return since if time.monotonic() - since > BEHIND_SECONDS else None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether no more jobs should be claimed, because completions cannot be written."""
+        return self.behind_since is not None
+
+    def __len__(self) -> int:
+        return len(self.pending) + len(self._writing)
+
+    def ids(self) -> set[int]:
+        """Return the executions whose completion is queued or being written."""
+        waiting = {report.claimed.execution_id for report in (*list(self.pending), *self._writing)}
+        return waiting | self.unwritten.ids()
+
+    def tick(self) -> float:
+        """Write a batch of queued reports. The first round only connects, before any job is claimed."""
+        self._writing += self.unwritten.take_due()
+        is_whole = self._fill_batch()
+        if self._failing_since is not None and not self._writing:
+            with self.link.use():
+                self._answered()
+        if self.notes and not self.notes.due_in_seconds:
+            with self.link.use() as connection:
+                self.notes.write(connection)
+        if not self._writing:
+            return max(0.0, min(self.notes.due_in_seconds, self.unwritten.due_in_seconds))
+        began = time.monotonic()
+        reports = self._writing
+        with self.link.use() as connection:
+            ready, locked = self._write_progress_first(connection, reports) if self.notes else (reports, [])
+            locked += self.unwritten.write(connection, ready, self.waiters)
+        self._writing = []
+        self._answered()
+        self.finished += len(reports) - len(locked)
+        self.pending.extend(locked)
+        if any(report.ending in DUE_AGAIN for report in reports):
+            self.on_ready()
+        if not is_whole:
+            self._stopping.wait(began + WRITE_INTERVAL_SECONDS - time.monotonic())
+        return LOCKED_PAUSE_SECONDS if locked and len(locked) == len(self.pending) else 0.0
+
+    def _answered(self) -> None:
+        if self._failing_since is not None:
+            self._failing_since = None
+            self.on_ready()  # the fetcher claimed nothing during the outage
+        self._answered_at = time.monotonic()
+        self.progressed()
+        health_memory.answered("completion")
+
+    def _pause_after(self, error: BaseException) -> float:
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
+        return super()._pause_after(error)
+
+    def _write_progress_first(
+        self, connection: EngineConnection, reports: list[Report]
+    ) -> tuple[list[Report], list[Report]]:
+        """Write the last progress of these attempts. Return the reports to write, and those with locked rows."""
+        locked = self.notes.write(connection, [report.claimed.key for report in reports])
+        if not locked:
+            return reports, []
+        waiting = [report for report in reports if report.claimed.key in locked]
+        return [report for report in reports if report.claimed.key not in locked], waiting
+
+    def _fill_batch(self) -> bool:
+        """Move queued reports into the batch. Return whether the batch is full."""
+        size = _payload_size(self._writing)  # reports that an error left unwritten
+        while len(self._writing) < BATCH and size < BATCH_SIZE:
+            if not self.pending:
+                return False
+            report = self.pending[0]
+            self._writing.append(report)  # first add, then remove, so that `ids()` always finds the report
+            self.pending.popleft()
+            size += len(report.result or report.traceback)
+        return True
+
+
+def _payload_size(reports: list[Report]) -> int:
+    return sum([len(report.result or report.traceback) for report in reports])
+
+
+def _buffered_size(reports: list[Report]) -> int:
+    return _payload_size(reports) + sum([len(report.claimed.arguments) for report in reports])

@@ -1,0 +1,77 @@
+"""End the jobs that still run after the grace period of a stopping worker process.
+
+`WorkerProcess` calls this in the process's main thread, when no slot starts another job. Afterwards it releases the
+remaining jobs.
+
+The invariant is that no job runs in two processes at once. Once a running job is released, another worker may start it
+while it still runs here. So the order is:
+
+1. The completer writes the completions of jobs that ended in time.
+2. Running jobs are interrupted, and the completer writes that they were released.
+3. Directly before the exit, `WorkerProcess` releases the jobs that did not stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from django_pgqueue.worker.slots.inflight import InFlight
+from django_pgqueue.worker.slots.pool import Pool
+
+from .completer import Completer
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+LIMIT_SECONDS: Final = 8.0
+"""Limit for all steps. The supervisor kills the process 12 s after the grace period, and the release needs time too."""
+FIRST_WRITE_SECONDS: Final = 3.0
+"""Time that the completer gets for jobs that ended in time, before the other jobs are interrupted."""
+CLEAN_UP_SECONDS: Final = 1.0
+"""Time that interrupted jobs get to end."""
+HURRIED_CLEAN_UP_SECONDS: Final = 0.2
+"""The same after a second signal, which asks for an exit within half a second."""
+TURN_SECONDS: Final = 0.002
+
+
+def end_running_jobs(
+    in_flight: InFlight, pool: Pool, completer: Completer, *, hurried: bool, lease_left_seconds: float
+) -> int:
+    """Wait until all completions are written, and interrupt the jobs that still run. Return how many were interrupted.
+
+    This takes at most 8 s, and no longer than the leases last.
+    """
+    deadline = time.monotonic() + max(1.0, min(LIMIT_SECONDS, lease_left_seconds))
+    running = list(in_flight.running)
+    if running:
+        _empty(completer, min(deadline, time.monotonic() + FIRST_WRITE_SECONDS))
+        running = list(in_flight.running)
+    if running:
+        logger.warning("%d jobs are still running after the grace period; they are released", len(running))
+        clean_up_seconds = HURRIED_CLEAN_UP_SECONDS if hurried else CLEAN_UP_SECONDS
+        _interrupt(in_flight, pool, min(deadline, time.monotonic() + clean_up_seconds))
+    pool.stop()
+    _empty(completer, deadline)
+    return len(running)
+
+
+def _interrupt(in_flight: InFlight, pool: Pool, deadline: float) -> None:
+    for execution_id in list(in_flight.running):
+        if time.monotonic() < deadline:
+            pool.interrupt([execution_id])
+    _wait(lambda: not in_flight.running, deadline)
+
+
+def _empty(completer: Completer, deadline: float) -> None:
+    def is_empty() -> bool:
+        completer.wake()
+        return not len(completer)
+
+    _wait(is_empty, deadline)
+
+
+def _wait(condition: Callable[[], bool], deadline: float) -> None:
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(TURN_SECONDS)

@@ -1,0 +1,156 @@
+"""Keep the latest progress of each running job, and write all of them in one statement a second.
+
+Attempts call `Notes.note()`. In a worker process the completer calls `Notes.write()`, because the last progress of an
+attempt must be written before its completion, which closes the execution. While no job reports progress, nothing is
+sent to the database.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import psycopg
+from django.db import DatabaseError
+
+from django_pgqueue import lifecycle
+from django_pgqueue.db import TRANSIENT, Connection, EngineConnection, is_lost, message_without_detail
+from django_pgqueue.lifecycle import ExecutionKey, Noted, TransitionResult
+from django_pgqueue.worker.runtime.outages import outage_log
+
+if TYPE_CHECKING:
+    from django_pgqueue.progress import Progress
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+WRITE_SECONDS: Final = 1.0
+"""Interval between two writes of changed progress."""
+NOTHING_SECONDS: Final = 60.0
+SEND_INTERVAL_SECONDS: Final = 0.1
+"""Interval between two progress messages of an isolated process."""
+
+
+class Note(NamedTuple):
+    """A reported progress, and when it was reported, by the monotonic clock."""
+
+    progress: Progress
+    noted_at: float
+
+
+class NoteSink(Protocol):
+    """Receive the progress that a task reports."""
+
+    def note(self, key: ExecutionKey, progress: Progress) -> None:
+        """Keep the progress of an attempt. Return without waiting."""
+
+
+class Notes:
+    """The latest progress of each execution that is not written yet.
+
+    Any thread reports progress. No lock is needed, because each access is one atomic operation on a dict.
+    """
+
+    def __init__(self, on_pending: Callable[[], None] = lambda: None) -> None:
+        self.on_pending = on_pending
+        """Called when there is progress to write and there was none before."""
+        self._is_announced = False
+        """Whether `on_pending()` was called since there was nothing to write."""
+        self._unwritten: dict[ExecutionKey, Note] = {}
+        self._written_at = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._unwritten)
+
+    def note(self, key: ExecutionKey, progress: Progress) -> None:
+        """Record the progress of an attempt. Safe from any thread."""
+        self._unwritten[key] = Note(progress, time.monotonic())
+        if not self._is_announced:  # read this after the note is stored: see `due_in_seconds`
+            self._is_announced = True
+            self.on_pending()
+
+    @property
+    def due_in_seconds(self) -> float:
+        """Seconds until the next write; a minute if there is nothing to write.
+
+        The second check prevents a lost wake-up. It finds every note that was stored before it. A thread that stores a
+        note later reads the cleared flag and calls `on_pending()`.
+        """
+        if not self._unwritten:
+            self._is_announced = False
+            if not self._unwritten:
+                return NOTHING_SECONDS
+        return max(0.0, self._written_at + WRITE_SECONDS - time.monotonic())
+
+    def write(self, connection: Connection, keys: Iterable[ExecutionKey] | None = None) -> set[ExecutionKey]:
+        """Write the progress of these executions, or of all. Return those with locked rows; they are written later.
+
+        Progress that cannot be written for another reason is logged and dropped, because it must not delay the job's
+        completion. An error of a lost connection is raised, and then nothing is dropped.
+        """
+        wanted = list(self._unwritten) if keys is None else keys
+        taken = {key: note for key in wanted if (note := self._unwritten.pop(key, None)) is not None}
+        if keys is None:
+            self._written_at = time.monotonic()
+        if not taken:
+            return set()
+        try:
+            results, refused = lifecycle.divided(
+                connection, _as_rows(taken), lambda part: lifecycle.note_progress(connection, part)
+            )
+        except (psycopg.Error, DatabaseError, OSError) as error:
+            if not isinstance(connection, EngineConnection) or is_lost(connection):
+                self._put_back(taken)
+                raise
+            if isinstance(error, TRANSIENT):
+                self._put_back(taken)
+                return set(taken)
+            if outage_log.may_speak():
+                logger.warning(
+                    "the progress of %d jobs cannot be written: %s", len(taken), message_without_detail(error)
+                )
+            return set()
+        if refused and outage_log.may_speak():
+            logger.warning(
+                "the progress of %d jobs cannot be written: %s", len(refused), message_without_detail(refused[0].error)
+            )
+        locked = {key for key in taken if results.get(key.execution_id) is TransitionResult.LOCKED}
+        self._put_back({key: taken[key] for key in locked})
+        return locked
+
+    def _put_back(self, taken: dict[ExecutionKey, Note]) -> None:
+        for key, note in taken.items():
+            self._unwritten.setdefault(key, note)  # a note that was stored in the meantime is newer
+
+
+class ProgressSender:
+    """Send the progress of an isolated job to the worker process, which writes it.
+
+    At most one message is sent per 0.1 s, so that a loop that reports a million steps does not send a million messages.
+    The latest progress goes with the next message, or with the report at the end of the attempt.
+    """
+
+    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+        self._send = send
+        self._sent_at = float("-inf")
+        self._latest: Progress | None = None
+
+    def note(self, key: ExecutionKey, progress: Progress) -> None:
+        """Record the progress, and send it unless a message was sent less than 0.1 s ago."""
+        self._latest = progress
+        now = time.monotonic()
+        if now - self._sent_at >= SEND_INTERVAL_SECONDS:
+            self._sent_at = now
+            with suppress(OSError):  # the worker process is gone; the end of the attempt will show that
+                self._send(self.message(key.execution_id))
+
+    def message(self, execution_id: int) -> dict[str, Any]:
+        """Return the message with the latest progress. The report of the attempt contains it too."""
+        return {"execution_id": execution_id, "progress": self._latest and list(self._latest[:3])}
+
+
+def _as_rows(taken: dict[ExecutionKey, Note]) -> list[Noted]:
+    now = time.monotonic()
+    return [Noted(key, note.progress, now - note.noted_at) for key, note in taken.items()]

@@ -1,0 +1,192 @@
+"""Write reports, and keep those that the database refuses: they are tried in other forms, and again later.
+
+The completer calls this in its own thread; other threads call `ids()`. It protects these invariants: a refused report
+does not delay other reports, is not forgotten while the process lives, and does not make its job run again uncounted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from django_pgqueue import lifecycle
+from django_pgqueue.db import EngineConnection, message_without_detail
+from django_pgqueue.retry import DEFAULT_BACKOFF
+from django_pgqueue.worker.execution.error_text import MAX_ERROR_CHARACTERS, class_path, storable
+from django_pgqueue.worker.execution.report import Ending, Report
+
+from .events import Events
+from .waiters import Waiters
+from .writer import Finished, finish
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+LONGEST_PAUSE_SECONDS: Final = 60.0
+LOG_SECONDS: Final = 60.0
+Refused = lifecycle.Refused[Report]
+Form = Callable[[Report, Exception], Report | None]
+
+
+def in_ascii(report: Report, error: Exception) -> Report | None:
+    """Return the report with ASCII texts, because a LATIN1 database cannot store every character.
+
+    Attempts and delays stay the same.
+    """
+    plain = replace(
+        report,
+        exception_class=_ascii(report.exception_class),
+        error=_ascii(report.error),
+        traceback=_ascii(report.traceback),
+    )
+    return None if plain == report else plain
+
+
+def as_kept(report: Report, error: Exception) -> Report | None:
+    """Return a success that keeps the job's row, because a foreign key or a trigger may prevent its removal."""
+    return replace(report, ending=Ending.SUCCEEDED, result=None) if report.ending is Ending.DISCARDED else None
+
+
+def as_retry(report: Report, error: Exception) -> Report | None:
+    """Return a failure without the texts, if the job was to run again. The attempt counts, so repeats are bounded."""
+    again = report.ending in (Ending.RELEASED, Ending.UNKNOWN, Ending.SNOOZED) or report.delay_seconds is not None
+    if not again or report.claimed.attempt >= report.claimed.max_attempts:
+        return None
+    delay_seconds = report.delay_seconds
+    if delay_seconds is None:
+        delay_seconds = DEFAULT_BACKOFF(report.claimed.attempt, None)  # type: ignore[assignment]  # ours: a float
+    return replace(_as_dead(report, error), delay_seconds=delay_seconds)
+
+
+def _as_dead(report: Report, error: Exception) -> Report:
+    """Return a failure that says that the report could not be stored. The job becomes dead."""
+    cause = f"{type(error).__name__}: {message_without_detail(error)}"
+    reason = f"the attempt's result ({report.ending.value}) could not be stored: {cause}"
+    return replace(
+        report,
+        ending=Ending.CRASHED if report.ending is Ending.CRASHED else Ending.FAILED,
+        result=None,
+        delay_seconds=None,
+        exception_class=_ascii(class_path(error)),
+        error=storable(_ascii(reason), MAX_ERROR_CHARACTERS),
+        traceback="",
+    )
+
+
+FORMS: Final[tuple[Form, ...]] = (in_ascii, as_kept, as_retry, _as_dead)
+"""The forms in which a refused report is tried, in this order."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A report that could not be written in any form, and when to retry it, by the monotonic clock."""
+
+    report: Report
+    due_at: float
+    tries: int
+
+
+class UnwrittenReports:
+    """The refused reports of one completer."""
+
+    def __init__(self, events: Events, on_answer: Callable[[], None] = lambda: None) -> None:
+        self.events = events
+        self.on_answer = on_answer
+        """Called after each group of statements, so that a long round does not look like a stuck completer."""
+        self.on_change: Callable[[Iterable[int]], None] = lambda execution_ids: None
+        """Called with the executions whose reports are kept here, when these change."""
+        self._waiting: dict[int, Waiting] = {}
+        self._logged_at = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def ids(self) -> set[int]:
+        """Return the executions whose reports are kept here. Safe from any thread."""
+        return set(self._waiting)
+
+    @property
+    def due_in_seconds(self) -> float:
+        """Seconds until the next retry; infinity if no report is kept."""
+        return min((entry.due_at for entry in self._waiting.values()), default=float("inf")) - time.monotonic()
+
+    def take_due(self) -> list[Report]:
+        """Return the reports to retry now. They are kept until `write()` has written them."""
+        now = time.monotonic()
+        due = [entry for entry in self._waiting.values() if entry.due_at <= now]
+        for entry in due:
+            entry.due_at = float("inf")
+        return [entry.report for entry in due]
+
+    def write(self, connection: EngineConnection, reports: Sequence[Report], waiters: Waiters) -> list[Report]:
+        """Write reports, refused ones in other forms. Return those whose rows are locked.
+
+        An error that concerns all rows is raised. Nothing is lost then; call this again with the same reports.
+        """
+        done = self._finish(connection, reports, waiters)
+        locked, refused = done.locked, done.refused
+        for form in FORMS if refused else ():
+            more_locked, refused = self._in_form(form, connection, refused, waiters)
+            locked += more_locked
+        if refused or self._waiting:
+            self._keep(reports, refused)
+        return locked
+
+    def _finish(self, connection: EngineConnection, reports: Sequence[Report], waiters: Waiters) -> Finished:
+        done = finish(connection, reports, waiters, self.events)
+        self.on_answer()
+        return done
+
+    def _keep(self, reports: Sequence[Report], refused: Sequence[Refused]) -> None:
+        before = set(self._waiting)
+        tries = {entry.row.claimed.execution_id: self._tries(entry.row) + 1 for entry in refused}
+        for report in reports:
+            if report.claimed.execution_id not in tries:
+                self._waiting.pop(report.claimed.execution_id, None)
+        for entry in refused:
+            execution_id = entry.row.claimed.execution_id
+            backoff_seconds = min(2.0 ** (tries[execution_id] - 1), LONGEST_PAUSE_SECONDS)
+            due_at = time.monotonic() + backoff_seconds
+            self._waiting[execution_id] = Waiting(entry.row, due_at, tries[execution_id])
+        if refused:
+            self._log(refused)
+        if set(self._waiting) != before:
+            self.on_change(list(self._waiting))
+
+    def _in_form(
+        self, form: Form, connection: EngineConnection, refused: Sequence[Refused], waiters: Waiters
+    ) -> tuple[list[Report], list[Refused]]:
+        """Write refused reports in one form. Return the reports whose rows are locked, and those still refused."""
+        originals = {entry.row.claimed.execution_id: entry for entry in refused}
+        changed = {key: form(entry.row, entry.error) for key, entry in originals.items()}
+        done = self._finish(connection, [report for report in changed.values() if report is not None], waiters)
+        locked = [originals[report.claimed.execution_id].row for report in done.locked]
+        errors = {entry.row.claimed.execution_id: entry.error for entry in done.refused}
+        still = [
+            entry._replace(error=errors.get(key, entry.error))
+            for key, entry in originals.items()
+            if changed[key] is None or key in errors
+        ]
+        return locked, still
+
+    def _tries(self, report: Report) -> int:
+        known = self._waiting.get(report.claimed.execution_id)
+        return min(known.tries, 10) if known else 0
+
+    def _log(self, refused: Sequence[Refused]) -> None:
+        if time.monotonic() - self._logged_at < LOG_SECONDS:
+            return
+        self._logged_at = time.monotonic()
+        job_ids = ", ".join(str(entry.row.claimed.job_id) for entry in refused[:10])
+        logger.error(
+            "the results of %d jobs are refused by the database in every form and are retried (jobs %s): %s",
+            len(self._waiting),
+            job_ids,
+            message_without_detail(refused[0].error),
+        )
+
+
+def _ascii(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode("ascii").replace("\x00", "\\x00")

@@ -1,0 +1,296 @@
+"""Run one claimed job and return a report of how it ended.
+
+A slot, the isolated process and the foreground run call this. It catches everything that a task raises, so every
+attempt ends with a report. It writes to the database only to complete an atomic task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import connections
+
+from django_pgqueue import middleware, registry, signals
+from django_pgqueue.context import TaskContext, running_job
+from django_pgqueue.exceptions import (
+    Cancel,
+    Dead,
+    LeaseLost,
+    ResultNotStored,
+    Retry,
+    Snooze,
+    TaskCancelled,
+    TaskTimeout,
+)
+from django_pgqueue.serialization import decode_arguments, decode_headers
+from django_pgqueue.worker.completion.events import IN_JOB_THREAD, arguments_of
+from django_pgqueue.worker.runtime import forks
+
+from . import atomic, error_text, retry_policy, return_value
+from .error_text import is_a
+from .report import EXPIRED, STOPS, Ending, Report, last_resort
+from .timeouts import CANCELLED, timeout_of
+
+if TYPE_CHECKING:
+    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.progress import Progress
+    from django_pgqueue.task import Task
+    from django_pgqueue.worker.completion.progress_writer import NoteSink
+
+
+class DoesNotFit(BaseException):
+    """The job cannot run here: its task is unknown, or its arguments cannot be passed to it.
+
+    This is not an `Exception`. Otherwise a middleware could mistake it for an error of the task.
+    """
+
+
+class Attempt:
+    """One attempt at a claimed job. One thread runs it; other threads only set its flags."""
+
+    __slots__ = (
+        "alias",
+        "args",
+        "asked",
+        "asked_elsewhere",
+        "cancelled",
+        "claimed",
+        "committing",
+        "context",
+        "copy",
+        "interrupted",
+        "kwargs",
+        "notes",
+        "progress",
+        "started_at",
+        "task",
+        "timed_out",
+    )
+
+    task: Task[Any, Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+    context: TaskContext | None
+
+    def __init__(
+        self, claimed: Claimed, alias: str, notes: NoteSink, asked_elsewhere: Callable[[], bool] | None = None
+    ) -> None:
+        self.claimed = claimed
+        self.alias = alias
+        self.notes = notes
+        self.context = None
+        self.interrupted = False
+        self.timed_out = False
+        self.asked = False
+        self.asked_elsewhere = asked_elsewhere
+        self.cancelled = False
+        self.committing = False
+        self.progress: Progress | None = None
+        self.copy = forks.here.copy
+        self.started_at = time.monotonic()
+
+    def run(self) -> Report:
+        """Run the task in this thread. Raise nothing except what another thread raises in this one."""
+        try:
+            self._prepare()
+            self._adapt_context()
+            self._publish_started()
+            if self.task.atomic:
+                return self._run_atomic()
+            call = async_to_sync(self._acall) if self.task.is_async else self._call
+            return self._succeeded(call())
+        except BaseException as exception:  # noqa: BLE001 -- no exception of a task may end the worker
+            return self.ended_by(exception)
+
+    async def run_async(self) -> Report:
+        """Run a coroutine task on the running event loop. A cancellation by `interrupt()` is reported as released."""
+        try:
+            self._prepare()
+            if self.task.adapter is not None and self.task.takes_context:
+                await sync_to_async(self._adapt_context)()
+            if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
+                await sync_to_async(self._publish_started)()  # in a thread, because receivers may query the database
+            return self._succeeded(await self._acall())
+        except BaseException as exception:  # noqa: BLE001 -- as in run()
+            return self.ended_by(exception)
+
+    def interrupt(self) -> None:
+        """Record that the lease is lost. The caller stops the function."""
+        self.interrupted = True
+        if self.context is not None:
+            self.context.lost.set()
+
+    def time_out(self) -> None:
+        """Record that the timeout has passed. The caller stops the function."""
+        self.timed_out = True
+
+    def ask_to_cancel(self) -> None:
+        """Record that the job should be cancelled. `context.cancel_requested()` returns True from now on."""
+        self.asked = True
+
+    def cancel(self) -> None:
+        """Record that the time to stop after a cancellation has passed. The caller stops the function."""
+        self.asked = self.cancelled = True
+
+    def _was_asked(self) -> bool:
+        return self.asked or (self.asked_elsewhere is not None and self.asked_elsewhere())
+
+    def note(self, execution_id: int, progress: Progress) -> None:
+        """Record the progress that the task reports to its context."""
+        self.progress = progress
+        self.notes.note(self.claimed.key, progress)
+
+    # ---------------------------------------------------------------- steps
+
+    def _prepare(self) -> None:
+        running_job.set(self.claimed.job_id)
+        if self.claimed.start_by is not None and self.started_at > self.claimed.start_by:
+            raise Cancel(EXPIRED)
+        task = registry.get(self.claimed.task_name)
+        if task is None:
+            raise DoesNotFit(f"this worker has no task named {self.claimed.task_name!r}")
+        self.task = task
+        if task.atomic and task.database not in (None, self.alias):
+            raise DoesNotFit(f"{task.name} is atomic on database {task.database!r}, but its job is on {self.alias!r}")
+        try:
+            self.args, self.kwargs = decode_arguments(self.claimed.arguments)
+            headers = decode_headers(self.claimed.headers)
+        except ValueError as error:
+            raise DoesNotFit(str(error)) from None
+        if task.takes_context or middleware.chain().run:
+            self.context = TaskContext(
+                job_id=self.claimed.job_id,
+                execution_id=self.claimed.execution_id,
+                attempt=self.claimed.attempt,
+                max_attempts=self.claimed.max_attempts,
+                queue_name=self.claimed.queue_name,
+                database=self.alias,
+                asked_to_cancel=self._was_asked,
+                task_name=task.name,
+                headers=headers,
+                _notes=self,
+            )
+        if task.takes_context:
+            self.args.insert(0, self.context)
+
+    def _adapt_context(self) -> None:
+        if self.task.adapter is not None and self.task.takes_context and self.context is not None:
+            self.args[0] = self.task.adapter.context(self.context)
+
+    def _publish_started(self) -> None:
+        if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
+            about = arguments_of(self.claimed, self.alias)
+            IN_JOB_THREAD.publish(signals.job_started, self.claimed.task_name, about)
+
+    def _call(self) -> Any:
+        if self.context is not None and middleware.chain().run:
+            return middleware.run_inside(self.context, self._enter)
+        return self._enter()
+
+    async def _acall(self) -> Any:
+        try:
+            if self.context is not None and middleware.chain().arun:
+                return await middleware.arun_inside(self.context, self._enter)
+            return await self._enter()
+        finally:
+            self._exit_if_forked()
+
+    def _enter(self) -> Any:
+        """Call the task's function."""
+        try:
+            value = self.task.func(*self.args, **self.kwargs)
+            if not self.task.is_async and type(value) not in return_value.PLAIN:
+                return_value.refuse_unrun_value(value)
+            return value
+        except TypeError as error:
+            # Check the binding only after a TypeError: checking before the call would cost 3 µs a job.
+            if not return_value.binds(self.task, self.args, self.kwargs):
+                raise DoesNotFit(f"the job's arguments do not fit {self.task.name}(): {error}") from error
+            raise
+        finally:
+            self._exit_if_forked()
+
+    def _exit_if_forked(self) -> None:
+        """Exit if this is a process that the task has forked. Otherwise it would report in place of its parent."""
+        if forks.here.copy != self.copy:
+            os._exit(1)
+
+    def _run_atomic(self) -> Report:
+        connection = connections[self.alias]
+        with atomic.transaction_of(connection, self.claimed) as commits:
+            report = self._succeeded(self._call())
+            if commits:
+                atomic.expect_commit(connection)
+            try:
+                atomic.finish(connection, report, self.progress)
+            except LeaseLost:
+                self.interrupted = True
+                raise
+            self.committing = True
+        report.ending = Ending.WRITTEN
+        return report
+
+    # ---------------------------------------------------------------- ends
+
+    def _succeeded(self, value: Any) -> Report:
+        finished_at = time.monotonic()
+        result = return_value.encoded(self.task, value)
+        keeps_nothing = self.task.retention_for("succeeded") == (True, 0.0)
+        ending = Ending.DISCARDED if keeps_nothing else Ending.SUCCEEDED
+        return Report(self.claimed, ending, self.started_at, finished_at, self.task, result)
+
+    def ended_by(self, exception: BaseException) -> Report:
+        """Return the report of an attempt that ended with an exception. Raise only what another thread raises."""
+        try:
+            return self._ended_by(exception)
+        except STOPS:
+            raise
+        except BaseException:  # noqa: BLE001 -- the exception's own code may raise anything
+            return last_resort(self.claimed, self.started_at, may_be_committed=self.committing)
+
+    def _ended_by(self, exception: BaseException) -> Report:
+        if self.timed_out and is_a(exception, TaskTimeout, asyncio.CancelledError):
+            exception = timeout_of(self.claimed).with_traceback(exception.__traceback__)
+        elif self.cancelled and is_a(exception, asyncio.CancelledError) and not self.interrupted:
+            exception = TaskCancelled()
+        report = Report(
+            self.claimed,
+            Ending.FAILED,
+            self.started_at,
+            time.monotonic(),
+            exception=exception,
+            exception_class=return_value.recorded_class(getattr(self, "task", None), exception),
+            error=error_text.message(exception),
+            may_be_committed=self.committing,
+        )
+        if is_a(exception, Snooze):
+            report.ending, report.delay_seconds = Ending.SNOOZED, exception.after_seconds
+        elif is_a(exception, Cancel, TaskCancelled):
+            report.ending = Ending.CANCELLED
+            report.error = report.error or CANCELLED
+        elif self.interrupted and not self.timed_out and not is_a(exception, Dead):
+            report.ending = Ending.RELEASED  # its exception may be a consequence of the interruption
+        elif is_a(exception, DoesNotFit):
+            self._does_not_fit(report)
+        else:
+            self._failed(report, exception)
+        return report
+
+    def _does_not_fit(self, report: Report) -> None:
+        report.delay_seconds = retry_policy.delay_while_unknown(self.claimed.unknown_seconds)
+        report.ending = Ending.FAILED if report.delay_seconds is None else Ending.UNKNOWN
+
+    def _failed(self, report: Report, exception: BaseException) -> None:
+        report.traceback = error_text.traceback_text(exception)
+        if is_a(exception, Dead) or is_a(exception, ResultNotStored):
+            return
+        if is_a(exception, Retry) and exception.after_seconds is not None:
+            last = self.claimed.attempt >= self.claimed.max_attempts
+            report.delay_seconds = None if last else exception.after_seconds
+        else:
+            report.delay_seconds = retry_policy.delay_after_failure(self.claimed, exception)

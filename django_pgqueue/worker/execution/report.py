@@ -1,0 +1,87 @@
+"""Describe how one attempt ended.
+
+`Attempt` returns a `Report`; the completer needs nothing else to write the completion and to publish its events.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
+from django_pgqueue.retry import DEFAULT_BACKOFF
+
+if TYPE_CHECKING:
+    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.task import Task
+
+
+STOPS: Final = (LeaseLost, TaskTimeout, TaskCancelled)
+"""Exceptions that the worker may raise in a job's thread at any moment."""
+RESULT_UNKNOWN: Final = "the attempt failed, but its exception could not be inspected: that raised another exception"
+EXPIRED: Final = "the job did not start before it expired (expires)"
+
+
+class Ending(Enum):
+    """The transition that an attempt's result requires. The values appear in logs and in stored errors."""
+
+    SUCCEEDED = "succeeded"
+    DISCARDED = "succeeded; its row is removed (retention=0)"
+    WRITTEN = "succeeded in the task's own transaction"
+    FAILED = "failed"
+    CRASHED = "crashed its process"
+    RELEASED = "released"
+    UNKNOWN = "released: this worker does not know the task, or its arguments do not fit"
+    SNOOZED = "snoozed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(slots=True)
+class Report:
+    """The result of one attempt. Times are those of the monotonic clock, in seconds."""
+
+    claimed: Claimed
+    ending: Ending
+    started_at: float
+    finished_at: float
+    task: Task[Any, Any] | None = None
+    result: str | None = None
+    """JSON text, or None if the result is not stored."""
+    delay_seconds: float | None = None
+    may_be_committed: bool = False
+    """Whether an atomic task's COMMIT was sent and no answer came. Only the database knows whether it committed."""
+    exception: BaseException | None = None
+    exception_class: str = ""
+    error: str = ""
+    traceback: str = ""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether something went wrong. A task that snoozes or cancels itself raises too, but has not failed."""
+        return self.ending in (Ending.FAILED, Ending.CRASHED, Ending.UNKNOWN)
+
+    @property
+    def duration_seconds(self) -> float:
+        """Seconds that the task's function ran."""
+        return self.finished_at - self.started_at
+
+
+def last_resort(claimed: Claimed, started_at: float, *, may_be_committed: bool = False) -> Report:
+    """Return a report of failure for an attempt whose own report could not be made.
+
+    This runs no code of the application. A job whose attempt has ended must get a report; without one its lease is
+    extended for ever.
+    """
+    is_last = claimed.attempt >= claimed.max_attempts
+    delay_seconds = None if is_last else DEFAULT_BACKOFF(claimed.attempt, None)
+    return Report(
+        claimed,
+        Ending.FAILED,
+        started_at,
+        time.monotonic(),
+        delay_seconds=delay_seconds,  # type: ignore[arg-type]  # the default backoff returns a float
+        error=RESULT_UNKNOWN,
+        may_be_committed=may_be_committed,
+    )

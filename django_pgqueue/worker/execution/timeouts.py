@@ -1,0 +1,48 @@
+"""Report attempts that did not stop at their timeout or after their cancellation.
+
+The slots call this when they abandon a job, because the attempt itself may never return.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from django_pgqueue import registry
+from django_pgqueue.conf import get_settings
+from django_pgqueue.exceptions import TaskTimeout
+
+from . import error_text, retry_policy
+from .report import Ending, Report
+
+if TYPE_CHECKING:
+    from django_pgqueue.lifecycle import Claimed
+
+CANCELLED: Final = "stopped while it ran because the job was cancelled"
+
+
+def given_up(claimed: Claimed, started_at: float, *, stack: str, cancelled: bool = False) -> Report:
+    """Return the report of an attempt that did not stop in time, with the stack of its code."""
+    if cancelled:
+        error = error_text.storable(
+            f"{CANCELLED}, but its code kept running.\n{stack}", get_settings().MAX_TRACEBACK_BYTES
+        )
+        return Report(claimed, Ending.CANCELLED, started_at, time.monotonic(), error=error)
+    timeout = timeout_of(claimed)
+    return Report(
+        claimed,
+        Ending.FAILED,
+        started_at,
+        time.monotonic(),
+        delay_seconds=retry_policy.delay_after_failure(claimed, timeout, in_time=True),
+        exception=timeout,
+        exception_class=error_text.class_path(timeout),
+        error=error_text.message(timeout),
+        traceback=error_text.storable(stack, get_settings().MAX_TRACEBACK_BYTES),
+    )
+
+
+def timeout_of(claimed: Claimed) -> TaskTimeout:
+    task = registry.get(claimed.task_name)
+    seconds = (task and task.timeout_seconds) or 0.0
+    return TaskTimeout(f"ran for longer than its timeout of {seconds:g} s")

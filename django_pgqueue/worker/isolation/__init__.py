@@ -1,0 +1,1 @@
+"""Run isolated jobs, each in a process of its own."""

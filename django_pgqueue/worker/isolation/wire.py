@@ -1,0 +1,64 @@
+"""Encode the messages between a worker process and an isolated process: JSON, each message after its length.
+
+Used on both sides of the socket. The format is JSON because unpickling would run code that a task put into a message.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from datetime import datetime
+from typing import Any, Final
+
+from django_pgqueue import registry
+from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.worker.execution.report import Ending, Report
+
+LENGTH: Final = struct.Struct("=I")
+
+
+def packed(message: dict[str, Any]) -> bytes:
+    """Return the bytes to send for a message."""
+    data = json.dumps(message).encode()
+    return LENGTH.pack(len(data)) + data
+
+
+def receive(connection: socket.socket) -> dict[str, Any] | None:
+    """Return the next message, or None if the connection ends before it is complete."""
+    head = _read(connection, LENGTH.size)
+    data = head and _read(connection, LENGTH.unpack(head)[0])
+    return json.loads(data) if data else None
+
+
+def _read(connection: socket.socket, size: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            return None
+        data += part
+    return bytes(data)
+
+
+def as_json(claimed: Claimed) -> dict[str, Any]:
+    """Return a claimed job as the content of a message."""
+    return claimed._asdict() | {"run_after": claimed.run_after.isoformat()}
+
+
+def as_claimed(message: dict[str, Any]) -> Claimed:
+    """Return the claimed job that a message contains."""
+    return Claimed(**(message | {"run_after": datetime.fromisoformat(message["run_after"])}))
+
+
+def as_report(claimed: Claimed, message: dict[str, Any]) -> Report:
+    """Return the report that an answer contains. Removes fields from `message`."""
+    ending = Ending(message.pop("ending"))
+    return Report(
+        claimed,
+        ending,
+        message.pop("started_at"),
+        message.pop("finished_at"),
+        registry.get(claimed.task_name),
+        **message,
+    )

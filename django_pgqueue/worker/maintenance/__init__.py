@@ -1,0 +1,1 @@
+"""Work that every worker does for all: rescue lost jobs, prune finished jobs, fire schedules."""

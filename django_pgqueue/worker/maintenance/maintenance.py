@@ -1,0 +1,197 @@
+"""Do the maintenance duties: rescue the jobs of lost workers, prune finished jobs, cancel expired jobs, and so on.
+
+Every worker process runs this service. There is no leader whose failure could stop the maintenance.
+
+The duties form a table of name, interval and function. After each run, a duty waits at least ten times as long as it
+took, so no duty can take more than a tenth of the time, however many rows it has to walk over. A duty that found more
+than it handles at once waits only as long as it took. A backlog is therefore handled batch by batch, with half of one
+connection, and other duties run in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from django_pgqueue import lifecycle, signals
+from django_pgqueue.conf import DAY_SECONDS, get_settings
+from django_pgqueue.db import wake_workers
+from django_pgqueue.lifecycle import Held
+from django_pgqueue.worker.completion.crash_events import publish_crash
+from django_pgqueue.worker.completion.events import IN_THIS_THREAD, Events
+from django_pgqueue.worker.completion.waiters import Waiters, may_be_over
+from django_pgqueue.worker.execution import retry_policy
+from django_pgqueue.worker.execution.report import EXPIRED
+from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.health_memory import health_memory
+from django_pgqueue.worker.runtime.refusals import Refusals
+from django_pgqueue.worker.runtime.service import Service
+
+from .pruner import Pruner
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+INTERVAL_FACTOR: Final = 10
+BACKLOG_INTERVAL_FACTOR: Final = 1
+"""The factor for a duty that has more to do. 1,000 jobs take 5 to 16 ms to prune, so it prunes 30,000 jobs a second and
+more, and a process finishes 25,000."""
+RECORD_SECONDS: Final = 7 * DAY_SECONDS
+"""How long the records of stopped workers and ended pauses are kept."""
+ABANDONED: Final = "the job was running without an open execution: its execution row was removed"
+RESCUED: Final = "the worker was lost: its lease ran out"
+
+
+@dataclass
+class Duty:
+    """One recurring piece of work."""
+
+    name: str
+    interval_seconds: float
+    function: Callable[[], bool]
+    """Returns whether there is more to do."""
+    due_at: float = 0.0
+
+
+class Maintenance(Service):
+    """Run each duty when it is due."""
+
+    def __init__(self, link: Link, worker_id: int = 0, events: Events = IN_THIS_THREAD) -> None:
+        super().__init__("maintenance")
+        self.link = link
+        self.events = events
+        self.worker_id = worker_id
+        self.waiters = Waiters()
+        """The jobs for which applications wait."""
+        self.pruner = Pruner(self.progressed)
+        self.unrescued = Refusals("the rescue of execution")
+        self.unexpired = Refusals("the expiry of job")
+        self._requeue_after_id = 0
+        settings = get_settings()
+        self.duties = [
+            Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
+            Duty("prune", settings.PRUNE_INTERVAL, self._prune),
+            Duty("expire", settings.PRUNE_INTERVAL, self._expire),
+            Duty("workers", DAY_SECONDS / 24, self._prune_workers),
+            Duty("pauses", DAY_SECONDS / 24, self._prune_pauses),
+            Duty("holds", DAY_SECONDS / 24, self._prune_holds),
+            Duty("requeue", DAY_SECONDS / 24, self._requeue),
+        ]
+        for duty in self.duties:
+            self._postpone(duty, took_seconds=0.0)
+
+    def tick(self) -> float:
+        """Run the duties that are due. Return the seconds until the next one is."""
+        for duty in self.duties:
+            if not self.stopping and time.monotonic() >= duty.due_at:
+                self._run_duty(duty)
+        return max(0.0, min(duty.due_at for duty in self.duties) - time.monotonic())
+
+    def _run_duty(self, duty: Duty) -> None:
+        self.progressed()
+        began = time.monotonic()
+        # In case of a failure. Its duration is no measure: the duty may have waited for a server that is down.
+        self._postpone(duty, took_seconds=0.0)
+        has_more = duty.function()
+        took_seconds = time.monotonic() - began
+        if has_more:
+            duty.due_at = time.monotonic() + BACKLOG_INTERVAL_FACTOR * took_seconds
+        else:
+            self._postpone(duty, took_seconds)
+
+    def _postpone(self, duty: Duty, took_seconds: float) -> None:
+        jitter = random.uniform(0.9, 1)  # noqa: S311 -- spreads load, hides nothing
+        duty.due_at = time.monotonic() + max(duty.interval_seconds * jitter, INTERVAL_FACTOR * took_seconds)
+
+    def _rescue(self) -> bool:
+        with self.link.use() as connection:
+            # After a database outage all leases look expired. Wait two heartbeats, so that live workers extend theirs.
+            if time.monotonic() - self.link.connected_at < 2 * get_settings().beat_seconds:
+                return False
+            rescued = lifecycle.rescue(
+                connection,
+                self._delay_after_crash,
+                error=RESCUED,
+                skipped_ids=self.unrescued.skipped_ids(),
+                on_refused=lambda held, error: self.unrescued.note(held.execution_id, error),
+            )
+            health_memory.answered("rescue")
+            if rescued:
+                wake_workers(connection)
+                self.waiters.notify(connection, [held.job_id for held, moved in rescued if may_be_over(moved)])
+        for held, moved in rescued:
+            publish_crash(held, moved, self.link.alias, error=RESCUED, rescued=True, events=self.events)
+        return False
+
+    def _delay_after_crash(self, held: Held) -> float | None:
+        """Return the job's backoff in seconds, or None for no further attempt.
+
+        Report progress first, because a hundred slow backoff functions must not look like a hang.
+        """
+        self.progressed()
+        return retry_policy.delay_after_crash(held)
+
+    def _prune(self) -> bool:
+        """Continue the round with at most one full batch, so that rescues and a stop wait no longer than that."""
+        pruner = self.pruner
+        with self.link.use() as connection:
+            pruner.go_on(connection)
+        has_more = pruner.under_way
+        if has_more and pruner.round_seconds < get_settings().PRUNE_INTERVAL:
+            return True
+        if pruner.removed:
+            logger.info("pruned %d finished jobs", pruner.removed)
+        pruner.end_round()  # even if one kind always has more, so that a new round prunes the other kinds again
+        return has_more
+
+    def _expire(self) -> bool:
+        """Cancel jobs that no worker claimed before they expired. A job claimed too late is cancelled at its start."""
+        with self.link.use() as connection:
+            expired = lifecycle.expire(
+                connection,
+                worker_id=self.worker_id,
+                error=EXPIRED,
+                skipped_ids=self.unexpired.skipped_ids(),
+                on_refused=self.unexpired.note,
+            )
+            if expired:
+                self.waiters.notify(connection, [job_id for job_id, _ in expired])
+        for job_id, task_name in expired:
+            event = {"job_id": job_id, "database": self.link.alias, "error": EXPIRED}
+            self.events.publish(signals.job_cancelled, task_name, event)
+        return len(expired) == lifecycle.PRUNE_LIMIT
+
+    def _requeue(self) -> bool:
+        """Make running jobs without an open execution ready again: one page per call, the whole table once an hour."""
+        with self.link.use() as connection:
+            page = lifecycle.requeue(
+                connection,
+                self._delay_after_crash,
+                worker_id=self.worker_id,
+                after_id=self._requeue_after_id,
+                error=ABANDONED,
+            )
+            if page.requeued:
+                wake_workers(connection)
+                self.waiters.notify(connection, [held.job_id for held, moved in page.requeued if may_be_over(moved)])
+        for held, moved in page.requeued:
+            publish_crash(held, moved, self.link.alias, error=ABANDONED, rescued=False, events=self.events)
+        self._requeue_after_id = page.last_id or 0
+        return page.last_id is not None
+
+    def _prune_workers(self) -> bool:
+        with self.link.use() as connection:
+            lifecycle.prune_workers(connection, RECORD_SECONDS)
+        return False
+
+    def _prune_pauses(self) -> bool:
+        with self.link.use() as connection:
+            lifecycle.prune_pauses(connection, RECORD_SECONDS)
+        return False
+
+    def _prune_holds(self) -> bool:
+        with self.link.use() as connection:
+            return lifecycle.prune_holds(connection) == lifecycle.HOLDS_PRUNED

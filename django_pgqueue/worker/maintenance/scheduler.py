@@ -1,0 +1,295 @@
+"""Store the schedules that this worker's code defines, and fire the schedules that are due.
+
+Called by the service `schedule_service.Schedules` of every worker; there is no leader. The row of a schedule is
+complete, so a worker also fires the schedules of other code. FIRE compares and sets, so one worker fires each tick.
+Python calculates ticks, and the database's clock decides which ticks are due.
+
+Old and new code can run side by side. A row holds the digest of its definition, the digests of its former definitions,
+and the time when a worker last *vouched* for it, that is: confirmed that its own code has this definition. A definition
+that the row has never had is newer, and replaces the row's at once. A definition that the row had before is older: its
+worker leaves the row alone. If it sees no worker vouch for three minutes, by its own monotonic clock, the newer code is
+gone: this is a roll-back, and the older definition returns. A worker does not remove a schedule because its own code
+lacks it. Such a schedule stops three minutes after the last worker vouched for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final
+
+import psycopg
+from psycopg import errors
+
+from django_pgqueue import lifecycle, registry
+from django_pgqueue.conf import DAY_SECONDS
+from django_pgqueue.db import Connection, EngineConnection, is_lost, is_of_rows, message_without_detail, wake_workers
+from django_pgqueue.lifecycle import VOUCHED_SECONDS, Definition, JobOptions, Scheduled
+from django_pgqueue.schedules import declarations, expressions, job_options
+from django_pgqueue.worker.execution import error_text
+from django_pgqueue.worker.runtime.refusals import Refusals
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+VOUCH_SECONDS: Final = 60.0
+LATE_SECONDS: Final = 60.0
+"""A tick up to this old is late, and fires. An older tick is missed: the schedule's rule for missed ticks applies."""
+FIRST_TICK: Final = datetime(2000, 1, 1, tzinfo=UTC)
+"""A next tick before this one, such as minus infinity, means a damaged row. It does not fire, and is set again."""
+MISSED_LIMIT: Final = 100
+"""The number of missed ticks, counted from the latest, that are fired afterwards at most."""
+LOCKED_RETRY_SECONDS: Final = 1.0
+"""Interval before the next attempt at a schedule whose row another session had locked or changed."""
+FORMER_LIMIT: Final = 20
+"""The number of former definitions that a row remembers."""
+UPKEEP_SECONDS: Final = 3600.0
+RUN_RETENTION_SECONDS: Final = 7 * DAY_SECONDS
+RUNS_KEPT: Final = 100
+CODE_RETENTION_SECONDS: Final = 7 * DAY_SECONDS
+"""A schedule that no code has defined for this long is removed."""
+
+
+class Scheduler:
+    """The state that one process keeps about the schedules from one round to the next."""
+
+    def __init__(self, application: job_options.Application = job_options.IN_THIS_THREAD) -> None:
+        self.application = application
+        self._silence: dict[str, tuple[datetime | None, float]] = {}
+        """For each schedule of any code: its last `vouched_at`, and since when this process has seen no later one."""
+        self._logged_problems: set[tuple[str, object]] = set()
+        self._unvouched = Refusals("the vouch for schedule")
+        self._unremoved = Refusals("the removal of schedule")
+        self._upkeep_at = time.monotonic() + UPKEEP_SECONDS * random.random()  # noqa: S311 -- spreads load
+
+    def forget(self) -> None:
+        """Forget the observed vouches. After an error this process cannot know whether a worker vouched meanwhile."""
+        self._silence.clear()
+
+    def turn(self, connection: Connection) -> float | None:
+        """Store definitions and fire due ticks. Return the seconds until the next tick, None without any schedule."""
+        definitions = declarations.definitions(connection.alias)
+        seen_at, found = lifecycle.read_schedules(connection)
+        self._track_vouches(found)
+        if self._store_definitions(connection, definitions, seen_at, found):
+            seen_at, found = lifecycle.read_schedules(connection)
+        self._clean_up(connection, found)
+        waits = [math.inf]
+        for schedule in found:
+            if schedule.enabled and is_vouched(schedule):
+                with self._contain_errors(connection, schedule.name, schedule.revision, schedule):
+                    waits.append(fire_due(connection, schedule, self.application))
+        return min(waits) if found else None
+
+    # ---------------------------------------------------------------- definitions in the code
+
+    def _store_definitions(
+        self, connection: Connection, own: Mapping[str, Definition], seen_at: datetime, found: Sequence[Scheduled]
+    ) -> bool:
+        """Update the rows of this code's own schedules, and vouch for them. Return whether any row has changed."""
+        rows = {schedule.name: schedule for schedule in found if schedule.is_of_code}
+        changed = False
+        for name, definition in own.items():
+            with self._contain_errors(connection, name, definition.digest):
+                changed |= self._store_definition(connection, definition, seen_at, rows.get(name))
+        stale = [
+            row.schedule_id
+            for name, row in rows.items()
+            if name in own and row.digest == own[name].digest and not 0 <= row.unvouched_seconds < VOUCH_SECONDS
+        ]
+        for refused in lifecycle.divided(connection, stale, partial(lifecycle.vouch, connection)).refused:
+            self._unvouched.note(refused.row, refused.error)
+        return changed or bool(stale)
+
+    def _store_definition(
+        self, connection: Connection, definition: Definition, seen_at: datetime, row: Scheduled | None
+    ) -> bool:
+        if row is None:
+            first_at = _first_tick(definition, seen_at)
+            return lifecycle.add_schedule(connection, definition, origin="code", next_run_at=first_at) is not None
+        if row.digest == definition.digest:
+            return False
+        is_older = definition.digest in row.former_digests.split()
+        if is_older and self._silent_seconds(row) <= VOUCHED_SECONDS:
+            return False
+        return _take_over(connection, row, definition)
+
+    def _track_vouches(self, found: Sequence[Scheduled]) -> None:
+        """Note which schedules a worker has vouched for since the last round."""
+        now, before = time.monotonic(), self._silence
+        self._silence = {}
+        for schedule in found:
+            if schedule.is_of_code:
+                vouched_at, since = before.get(schedule.name, (None, now))
+                since = since if vouched_at == schedule.vouched_at else now
+                self._silence[schedule.name] = schedule.vouched_at, since
+
+    def _silent_seconds(self, schedule: Scheduled) -> float:
+        """Return for how long this process has seen no worker vouch for a schedule, by its own monotonic clock."""
+        return time.monotonic() - self._silence[schedule.name][1]
+
+    @contextmanager
+    def _contain_errors(
+        self, connection: Connection, name: str, definition: object, schedule: Scheduled | None = None
+    ) -> Iterator[None]:
+        """Keep an error of one schedule from stopping the others. Log it once until it is over, and store it."""
+        failed: Exception
+        try:
+            yield
+        except (ValueError, ArithmeticError) as error:
+            failed, reason = error, str(error)
+        except psycopg.Error as error:
+            if (
+                not isinstance(connection, EngineConnection)
+                or is_lost(connection)
+                or _concerns_all_schedules(error, schedule)
+            ):
+                raise
+            failed, reason = error, message_without_detail(error)
+        else:
+            self._logged_problems.discard((name, definition))
+            return
+        reason = " ".join(reason.split())
+        if schedule is not None:
+            problem = error_text.storable(reason, error_text.MAX_ERROR_CHARACTERS)
+            lifecycle.note_problem(connection, schedule, problem)
+        # This happens at each tick, which another worker then fires: log it only once.
+        is_left = isinstance(failed, job_options.LeftToOthers)
+        if (problem_key := (name, (definition, "left") if is_left else definition)) not in self._logged_problems:
+            self._logged_problems.add(problem_key)
+            level, effect = (
+                (logging.WARNING, "is left to other workers") if is_left else (logging.ERROR, "does not run")
+            )
+            logger.log(level, "schedule %s %s: %s", registry.in_words(name), effect, reason, exc_info=failed.__cause__)
+
+    # ---------------------------------------------------------------- schedules and ticks to remove
+
+    def _clean_up(self, connection: Connection, found: Sequence[Scheduled]) -> None:
+        if time.monotonic() < self._upkeep_at:
+            return
+        self._upkeep_at = time.monotonic() + UPKEEP_SECONDS
+        abandoned = [
+            schedule.schedule_id
+            for schedule in found
+            if schedule.is_of_code
+            and schedule.unvouched_seconds > CODE_RETENTION_SECONDS
+            and self._silent_seconds(schedule) > UPKEEP_SECONDS
+        ]
+        for refused in lifecycle.divided(connection, abandoned, partial(_remove, connection)).refused:
+            self._unremoved.note(refused.row, refused.error)
+        if found:
+            lifecycle.prune_schedule_runs(connection, RUN_RETENTION_SECONDS, kept=RUNS_KEPT)
+
+
+def _remove(connection: Connection, schedule_ids: Sequence[int]) -> dict[int, bool]:
+    return dict.fromkeys(lifecycle.remove_schedules(connection, schedule_ids, CODE_RETENTION_SECONDS), True)
+
+
+def is_vouched(schedule: Scheduled) -> bool:
+    """Return whether a worker has recently vouched for a schedule. A schedule made in the admin needs no vouch."""
+    return not schedule.is_of_code or schedule.unvouched_seconds < VOUCHED_SECONDS
+
+
+def fire_due(
+    connection: Connection, schedule: Scheduled, application: job_options.Application = job_options.IN_THIS_THREAD
+) -> float:
+    """Fire the due ticks of a schedule. Return the seconds until the next tick, or infinity if a tick has to wait.
+
+    Raises `ValueError` if its expression or time zone is invalid, `job_options.CannotFire` if its job cannot be made.
+    """
+    following_at = expressions.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
+    wait_seconds = (following_at - schedule.seen_at).total_seconds()
+    if schedule.next_run_at > schedule.seen_at or schedule.next_run_at < FIRST_TICK:
+        if schedule.next_run_at != following_at:  # a clock was corrected, or the rules of a time zone have changed
+            lifecycle.plan_schedule(connection, schedule, following_at)
+        return wait_seconds
+    ticks = due_ticks(schedule)
+    if not ticks:
+        planned = lifecycle.plan_schedule(connection, schedule, following_at)
+        return wait_seconds if planned else LOCKED_RETRY_SECONDS
+    expected_at = schedule.next_run_at
+    for tick_at, next_tick_at in zip(ticks, [*ticks[1:], following_at], strict=True):
+        options = job_options.options_of(connection, schedule, application)
+        fired = lifecycle.fire(
+            connection,
+            schedule,
+            expected_at=expected_at,
+            tick_at=tick_at,
+            following_at=next_tick_at,
+            options=options,
+            delay_seconds=random.uniform(0, schedule.jitter_seconds),  # noqa: S311 -- spreads load, hides nothing
+        )
+        if fired is None:
+            return LOCKED_RETRY_SECONDS
+        if fired.what == "waits":
+            return math.inf
+        _report_tick(connection, schedule, options, tick_at, fired, application)
+        expected_at = next_tick_at
+    return wait_seconds
+
+
+def due_ticks(schedule: Scheduled) -> list[datetime]:
+    """Return the ticks to fire now: the stored next tick and those since, by the schedule's rule for missed ticks."""
+    later_ticks = expressions.last_between(
+        schedule.expression, schedule.time_zone, schedule.next_run_at, schedule.seen_at, MISSED_LIMIT
+    )
+    ticks = [schedule.next_run_at, *later_ticks][-MISSED_LIMIT:]
+    on_time = schedule.seen_at - timedelta(seconds=LATE_SECONDS)
+    if schedule.next_run_at >= on_time or schedule.missed == "all":
+        return ticks
+    return ticks[-1:] if schedule.missed == "latest" else [tick for tick in ticks if tick >= on_time]
+
+
+def _first_tick(definition: Definition, seen_at: datetime) -> datetime:
+    return expressions.next_after(definition.expression, definition.time_zone, seen_at)
+
+
+def _take_over(connection: Connection, row: Scheduled, definition: Definition) -> bool:
+    former = [digest for digest in row.former_digests.split() if digest != definition.digest]
+    changed = lifecycle.change_schedule(
+        connection,
+        row.schedule_id,
+        definition,
+        revision=row.revision,
+        next_run_at=_first_tick(definition, row.seen_at),
+        digest=definition.digest,
+        former_digests=" ".join([*former, row.digest][-FORMER_LIMIT:]),
+    )
+    if changed:
+        logger.info("schedule %s now has the definition of this worker's code", registry.in_words(row.name))
+    return changed
+
+
+def _report_tick(
+    connection: Connection,
+    schedule: Scheduled,
+    options: JobOptions,
+    tick_at: datetime,
+    fired: lifecycle.Fired,
+    application: job_options.Application,
+) -> None:
+    """Log what happened to a tick. If it has made a job, wake workers and send the signals of an enqueue."""
+    name, outcome = registry.in_words(schedule.name), fired.what
+    if fired.job_id is None:
+        if outcome == "duplicate":
+            outcome = f"skipped: {job_options.holder_of(connection, options)} has its unique key"
+        logger.info("schedule %s: tick of %s %s", name, tick_at, outcome)
+        return
+    logger.info("schedule %s: job %s for the tick of %s", name, fired.job_id, tick_at)
+    wake_workers(connection)
+    job_options.send_enqueued(connection, schedule, options, fired.job_id, application)
+
+
+def _concerns_all_schedules(error: psycopg.Error, schedule: Scheduled | None) -> bool:
+    """Return whether an error concerns more than one row: a database that is going down, or missing privileges.
+
+    A user's trigger may raise any error for one schedule. If the role lacks the privileges, storing the problem, which
+    follows, raises the same error.
+    """
+    missing = errors.InsufficientPrivilege | errors.UndefinedTable
+    return not is_of_rows(error) or (schedule is None and isinstance(error, missing))

@@ -1,0 +1,300 @@
+"""Prevent leaks from one job to the next job in the same thread, through database connections or context variables.
+
+The slots call `before_job()` and `after_job()` around each job, and run it in a copy of `clean_context()`.
+
+- A connection with an open transaction, an error, or changed session settings is closed. The next job gets a new one,
+  which the project's `connection_created` receivers set up. Closing every connection would cost 2.4 ms per job.
+- Context variables, such as the active time zone and language, need no cleanup, because of that copy.
+
+`slots.leaks` detects what a job changes for the whole process. `tests/benchmarks/hygiene.py` measures the costs.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context
+from typing import Any, Final
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+import psycopg
+from django.core.cache import caches
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+from django_pgqueue.conf import get_settings
+from django_pgqueue.db import add_options
+from django_pgqueue.server import refuse_an_old_primary
+
+LEADING_COMMENTS: Final = r"(?:[\s(]|--[^\n]*\n|/\*.*?\*/)*"
+ORDINARY: Final = re.compile(
+    LEADING_COMMENTS + r"(SELECT|INSERT|UPDATE|DELETE|WITH|VALUES|MERGE|LOCK|TRUNCATE|SHOW|NOTIFY"
+    r"|SAVEPOINT|RELEASE|ROLLBACK|BEGIN|COMMIT|SET\s+(LOCAL|TRANSACTION|CONSTRAINTS))\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Beginnings of statements that do not change the session, unless they contain one of `LASTING`."""
+LASTING: Final = ("set_config", "advisory_lock", ";")
+INTO_TEMPORARY: Final = re.compile(r"\binto\s+(local\s+)?temp(orary)?\b")
+KNOWN_LIMIT: Final = 2000
+KNOWN_LENGTH: Final = 1000
+"""How many statements the cache of verdicts holds, and their maximum length. The ORM repeats the same statements."""
+CONNECT_SECONDS: Final = 10
+"""How long a job waits for a connection to one host, unless the project's OPTIONS set another value."""
+
+_known: dict[str, bool] = {}
+_generation = [0]
+_off_slots = [0]
+
+
+def changes_the_session(statement: str) -> bool:
+    """Return whether a statement may change its session. Every statement that is not known to be harmless may."""
+    if not ORDINARY.match(statement):
+        return True
+    text = statement.lower().rstrip("; \n")
+    if any(marker in text for marker in LASTING):
+        return True
+    return "temp" in text and INTO_TEMPORARY.search(text) is not None
+
+
+def _is_known_to_change(statement: str) -> bool:
+    verdict = _known.get(statement)
+    if verdict is None:
+        verdict = changes_the_session(statement)
+        if len(statement) <= KNOWN_LENGTH:
+            if len(_known) >= KNOWN_LIMIT:
+                _known.clear()
+            _known[statement] = verdict
+    return verdict
+
+
+class Watched:
+    """The connection of one thread to one alias, with the state of its current session."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self._connection: ReferenceType[BaseDatabaseWrapper] = ref(connection)
+        self.is_of_slot = threading.current_thread().name.startswith(("pgqueue-job", "pgqueue-call"))
+        # First in the list: if the connection opens inside `with execute_wrapper()`, that block pops the last wrapper.
+        connection.execute_wrappers.insert(0, self._watch)
+        self.wrappers = list(connection.execute_wrappers)  # including those that `connection_created` receivers added
+        self.opened()
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper | None:
+        """The connection, open or not, or None if it was garbage collected."""
+        return self._connection()
+
+    def opened(self) -> None:
+        """Record that a new session has begun."""
+        self.opened_at = time.monotonic()
+        self.generation = _generation[0]
+        self.is_dirty = False
+        self.named_cursors = -1  # unequal to any count, because the session may have been opened for a named cursor
+
+    def is_expired(self) -> bool:
+        """Return whether the session is older than `CONN_MAX_AGE`, or older than the last loss of the server."""
+        age_seconds = time.monotonic() - self.opened_at
+        return self.generation != _generation[0] or age_seconds > get_settings().CONN_MAX_AGE
+
+    def tidy(self, connection: BaseDatabaseWrapper) -> None:
+        """Remove what a job may have left on a connection that stays open."""
+        if connection.queries_log:  # with DEBUG it keeps 9,000 statements with their parameters
+            connection.queries_log.clear()
+        connection.force_debug_cursor = False
+        if connection.execute_wrappers != self.wrappers:
+            # The session was opened inside `with execute_wrapper()`, which has ended since.
+            if connection.execute_wrappers == self.wrappers[:-1]:
+                self.wrappers.pop()
+            connection.execute_wrappers[:] = self.wrappers
+        named_cursors = getattr(connection, "_named_cursor_idx", 0)
+        if named_cursors != self.named_cursors and connection.connection is not None:
+            self.named_cursors = named_cursors  # of `iterator()` outside a transaction: WITH HOLD, and maybe still open
+            connection.connection.execute("CLOSE ALL")
+
+    def _watch(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:  # noqa: FBT001 -- Django's signature
+        if not self.is_of_slot:
+            _off_slots[0] += 1
+        if _is_known_to_change(str(sql)):
+            self.is_dirty = True
+        return execute(sql, params, many, context)
+
+
+class _Here(threading.local):
+    """All connections that this thread has ever opened. Asking Django for them would cost each job 16 µs."""
+
+    def __init__(self) -> None:
+        self.watched: list[Watched] = []
+
+
+_here = _Here()
+_all: WeakKeyDictionary[BaseDatabaseWrapper, Watched] = WeakKeyDictionary()
+
+
+def watch() -> None:
+    """Watch all connections of this process for changes of their sessions. Call it once per process."""
+    connection_created.connect(_watch_connection, dispatch_uid="pgqueue-hygiene")
+    notice_lost_servers()
+
+
+def notice_lost_servers() -> None:
+    """Set timeouts, so that the jobs' connections detect within a lease that the server is gone.
+
+    Values in the project's OPTIONS have precedence. With the system's defaults, a job would wait for its answer for a
+    quarter of an hour or for two hours, while its lease is extended at the server that took over. Timeouts shorter than
+    a lease would fail jobs that survive a short interruption.
+    """
+    lease_seconds = get_settings().LEASE
+    timeouts = {
+        "connect_timeout": CONNECT_SECONDS,
+        "keepalives": 1,
+        "keepalives_idle": max(1, round(lease_seconds / 2)),
+        "keepalives_interval": max(1, round(lease_seconds / 8)),
+        "keepalives_count": 4,
+        "tcp_user_timeout": round(lease_seconds * 1000),
+    }
+    for connection in connections.all():
+        if connection.vendor == "postgresql":
+            add_options(connection.alias, timeouts)
+
+
+def _watch_connection(sender: Any, connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
+    raw = connection.connection
+    if isinstance(raw, psycopg.Connection) and raw.autocommit:
+        try:
+            refuse_an_old_primary(raw, connection.alias)
+        except psycopg.OperationalError:
+            connection.close()
+            raise
+    if connection in _all:
+        _all[connection].opened()
+        return
+    watched = _all[connection] = Watched(connection)
+    _here.watched = [known for known in _here.watched if known.connection is not None] + [watched]
+
+
+def distrust_all() -> None:
+    """Make every thread close its connections before its next job. Call it when the server was lost."""
+    _generation[0] += 1
+
+
+def distrust_since(losses: int) -> None:
+    """Close connections before the next job if this number of losses differs from the last one.
+
+    A process that runs isolated jobs sends no statements of its own, so the worker process counts the losses for it.
+    Without this the next job after a restart of the server would fail on a lost connection.
+    """
+    _generation[0] = losses
+
+
+def generation() -> int:
+    """Return how often the server was lost."""
+    return _generation[0]
+
+
+def statements_off_slots() -> int:
+    """Return how many statements were executed by threads that are not slots, such as the asynchronous ORM's thread."""
+    return _off_slots[0]
+
+
+def clean_context() -> Context:
+    """Return a context that contains nothing of any job. Each job of this thread runs in a copy of it.
+
+    It starts empty. The thread's own context may contain a mutable object of a library, such as the scope that Sentry
+    sets when a thread starts. Jobs in copies of that context would share the object.
+    Django keeps the caches in context variables. They are created here; otherwise each job would connect again.
+    """
+    context = Context()
+    context.run(_make_caches)
+    return context
+
+
+def _make_caches() -> None:
+    with suppress(Exception):  # a job that uses a broken cache gets the error itself
+        caches.all()
+
+
+def before_job() -> None:
+    """Close this thread's connections that are too old, or older than the last loss of the server."""
+    for watched in _here.watched:
+        connection = watched.connection
+        if connection is not None and connection.connection is not None and watched.is_expired():
+            connection.close()
+
+
+def close_ended() -> None:
+    """Close this thread's idle connections that have data to read, because the server has ended these sessions."""
+    for watched in _here.watched:
+        connection = watched.connection
+        raw = None if connection is None else connection.connection
+        if connection and isinstance(raw, psycopg.Connection) and (raw.closed or _has_something_to_read(raw)):
+            connection.close()
+
+
+def _has_something_to_read(raw: psycopg.Connection[Any]) -> bool:
+    poll = select.poll()
+    poll.register(raw.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def after_job() -> None:
+    """Close this thread's connections whose session the job has changed, and clean up the others."""
+    for watched in _here.watched:
+        connection = watched.connection
+        if connection is None:
+            continue
+        if connection.connection is not None and (watched.is_dirty or _must_be_closed(connection)):
+            _abandon(connection)
+        try:
+            watched.tidy(connection)
+        except psycopg.OperationalError:  # the server was lost after the job's last statement
+            _abandon(connection)
+
+
+def close_all() -> None:
+    """Close all connections of this thread, in any state."""
+    for connection in connections.all(initialized_only=True):
+        _abandon(connection)
+
+
+def close_for_good() -> None:
+    """Close this process's Django connections and psycopg's connection pools with their threads before a fork.
+
+    A child that inherits a pool shares its sockets with its siblings, and reads their answers.
+    """
+    connections.close_all()
+    for connection in connections.all(initialized_only=True):
+        if connection.alias in getattr(connection, "_connection_pools", ()):
+            connection.close_pool()  # type: ignore[attr-defined]  # PostgreSQL's wrapper has it
+
+
+def _must_be_closed(connection: BaseDatabaseWrapper) -> bool:
+    return (
+        connection.in_atomic_block
+        or connection.needs_rollback
+        or connection.errors_occurred
+        or not connection.autocommit
+        or not _is_idle(connection)
+        or "pool" in connection.settings_dict.get("OPTIONS", {})
+    )
+
+
+def _is_idle(connection: BaseDatabaseWrapper) -> bool:
+    raw = connection.connection
+    if not isinstance(raw, psycopg.Connection):
+        return True
+    return raw.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+def _abandon(connection: BaseDatabaseWrapper) -> None:
+    """Close a connection, even inside a transaction that the job left open."""
+    connection.in_atomic_block = False
+    connection.savepoint_ids.clear()
+    connection.atomic_blocks.clear()
+    connection.needs_rollback = False
+    connection.closed_in_transaction = False
+    connection.run_on_commit = []
+    connection.close()

@@ -1,0 +1,115 @@
+"""The loop of all services of a worker: start, tick, sleep until woken, survive any error, stop.
+
+Every service is a subclass of `Service` and runs in a thread of its own. `WorkerProcess` starts and stops them, and
+`Liveness` detects a loop that hangs or has died.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from contextlib import suppress
+from typing import Final
+
+from .health_memory import health_memory
+from .outages import is_expected, outage_log
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+ERROR_PAUSE_SECONDS: Final = 1.0
+ERROR_PAUSE_LIMIT_SECONDS: Final = 5.0
+"""After errors a loop waits for 1, 2, 4, 5, 5 … s, each up to 30 % longer. This bounds the delay after an outage."""
+
+
+class Service(threading.Thread):
+    """A loop in a thread of its own. A subclass implements one round in `tick()`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=f"pgqueue-{name}", daemon=True)
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._errors_in_a_row = 0
+        self._busy_since: float | None = None
+
+    def tick(self) -> float:
+        """Do one round; return the seconds to sleep before the next one. `wake()` ends the sleep early."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Call `tick()` until the service is stopped, then `at_end()` once."""
+        while not self._stopping.is_set():
+            sleep_seconds = self._survive()
+            try:
+                self._sleep(sleep_seconds)
+            except BaseException as error:  # noqa: BLE001 -- as in `_survive`
+                self._pause_after(error)
+        try:
+            self.at_end()
+        except BaseException as error:  # noqa: BLE001 -- an error here must not stop the shutdown of the process
+            self._report(error, 0.0)
+
+    def at_end(self) -> None:
+        """Clean up. Called in the service's thread after its last tick."""
+
+    def wake(self) -> None:
+        """End the current sleep. Safe at any time and from any thread.
+
+        If the event is already set, the next round has not begun: the loop clears the event before each round.
+        Each `set()` takes a lock, and threads that report thousands of jobs per second would wait for each other.
+        """
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Ask the loop to end after the current round."""
+        self._stopping.set()
+        self.wake()
+
+    def progressed(self) -> None:
+        """Restart the time limit of the current round. Each step of a long round may take as long as a round."""
+        if self._busy_since is not None:
+            self._busy_since = time.monotonic()
+
+    @property
+    def busy_seconds(self) -> float:
+        """How long the current round has taken, or its current step; 0 while the service sleeps."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop()` was called."""
+        return self._stopping.is_set()
+
+    def _sleep(self, timeout_seconds: float) -> None:
+        self._wake.wait(timeout_seconds)
+        self._wake.clear()
+
+    def _survive(self) -> float:
+        self._busy_since = time.monotonic()
+        try:
+            sleep_seconds = self.tick()
+        except BaseException as error:  # noqa: BLE001 -- code of the application may raise SystemExit here too
+            self._busy_since = None
+            return self._pause_after(error)
+        self._busy_since = None
+        self._errors_in_a_row = 0
+        return sleep_seconds
+
+    def _pause_after(self, error: BaseException) -> float:
+        """Report an error and wait. Return 0, because the next round follows at once."""
+        pause_seconds = min(ERROR_PAUSE_SECONDS * 2 ** min(self._errors_in_a_row, 10), ERROR_PAUSE_LIMIT_SECONDS)
+        self._errors_in_a_row += 1
+        health_memory.count_error()
+        self._report(error, pause_seconds)
+        self._stopping.wait(pause_seconds * random.uniform(1, 1.3))  # noqa: S311 -- spreads load, hides nothing
+        return 0.0
+
+    def _report(self, error: BaseException, pause_seconds: float) -> None:
+        with suppress(BaseException):  # a log handler of the application that raises must not end the loop
+            if isinstance(error, Exception) and is_expected(error):
+                outage_log.report(self.name, error)
+            elif outage_log.may_speak():
+                logger.error("%s failed; retrying in %.0f s", self.name, pause_seconds, exc_info=error)

@@ -1,0 +1,1 @@
+"""Run jobs in slots: threads, one event loop, and isolated processes."""

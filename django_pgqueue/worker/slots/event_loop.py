@@ -1,0 +1,227 @@
+"""Run coroutine tasks on one event loop, in a thread of its own.
+
+`Pool` starts the loop and submits jobs to it. Each running job stands in `running`. The thread that removes a job from
+`running` is the one that reports its result, so each job is reported once: by its coroutine, by `give_up()`, or by the
+pool after `retire()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from asgiref.sync import sync_to_async
+
+from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.timeouts import given_up
+from django_pgqueue.worker.runtime import django_connections
+
+from .inflight import Full
+
+if TYPE_CHECKING:
+    from django_pgqueue.worker.execution.report import Report
+
+    from .pool import Pool
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+RETIREMENT_SECONDS: Final = 1.0
+"""Time that the coroutines of a retired loop get to clean up, once the loop is no longer blocked."""
+
+
+class LoopSlots(threading.Thread):
+    """The event loop. It runs as many coroutines at a time as the pool has threads."""
+
+    def __init__(self, pool: Pool, first_slot: int) -> None:
+        super().__init__(name="pgqueue-loop", daemon=True)
+        self.pool = pool
+        self.free = list(range(first_slot, first_slot + pool.concurrency))
+        self.waiting: deque[int] = deque()
+        self.running: dict[int, tuple[Attempt, asyncio.Task[None]]] = {}
+        self.loop = asyncio.new_event_loop()
+        self._generation = django_connections.generation()
+        self._ending = False
+        self._retired = False
+        self._guard = threading.Lock()
+        """Held to start coroutines and to retire the loop. Otherwise a coroutine could start after `retire()` returned,
+        and no thread would report its result."""
+
+    def run(self) -> None:
+        """Run the loop until it is stopped."""
+        asyncio.set_event_loop(self.loop)
+        self._context = django_connections.clean_context()
+        while not self._ending:
+            try:
+                self.loop.run_forever()
+            except BaseException:  # a subtask's SystemExit arrives here; it must not stop the other jobs
+                logger.exception("a subtask raised an exception that stopped the event loop; the loop is started again")
+        self.loop.close()
+
+    def submit(self, execution_ids: list[int]) -> None:
+        """Queue jobs. Safe from any thread."""
+        with suppress(RuntimeError):  # the loop is closed: the worker is stopping, and releases prefetched jobs
+            self.loop.call_soon_threadsafe(self._add, execution_ids)
+
+    def room_made(self) -> None:
+        """Start a prefetched coroutine job, if there is one, because a job has ended. Safe from any thread."""
+        if not self.waiting:
+            return
+        if threading.current_thread() is self:
+            self._start_waiting()
+        else:
+            self.submit([])
+
+    def free_slot(self, slot: int) -> None:
+        """Reuse the slot of a coroutine that was abandoned. Safe from any thread."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._free_slot, slot)
+
+    def interrupt(self, execution_id: int) -> None:
+        """Cancel a coroutine because its lease is lost. Safe from any thread."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._cancel, execution_id, Attempt.interrupt)
+
+    def time_out(self, execution_id: int) -> bool:
+        """Cancel a coroutine because of its timeout. Return True: no retry is needed. Safe from any thread."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._cancel, execution_id, Attempt.time_out)
+        return True
+
+    def ask_to_cancel(self, execution_id: int) -> bool:
+        """Set a coroutine's cancellation flag. Return whether its job runs here. Safe from any thread."""
+        attempt, _ = self.running.get(execution_id, (None, None))
+        if attempt is not None:
+            attempt.ask_to_cancel()
+        return attempt is not None
+
+    def cancel(self, execution_id: int) -> bool:
+        """Cancel a coroutine because its job is cancelled. Return True: no retry is needed. Safe from any thread."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._cancel, execution_id, Attempt.cancel)
+        return True
+
+    def give_up(self, execution_id: int) -> Report | None:
+        """Abandon a coroutine that still runs, and return the report in its place; None if it has ended.
+
+        Safe from any thread. The coroutine itself reports nothing from now on.
+        """
+        attempt, task = self.running.pop(execution_id, (None, None))
+        if attempt is None or task is None:
+            return None
+        was_cancelled = attempt.timed_out or attempt.cancelled
+        stack = "".join(_frames(task)) if was_cancelled else self.stack()
+        reason = "The coroutine was cancelled and did not end." if was_cancelled else "The event loop was blocked."
+        stack = f"{reason} Stack 5 s after the job should have stopped:\n{stack}"
+        return given_up(
+            attempt.claimed, attempt.started_at, stack=stack, cancelled=attempt.asked and not attempt.timed_out
+        )
+
+    def is_blocked(self, execution_id: int) -> bool:
+        """Return whether the loop has not yet processed a request to cancel this coroutine."""
+        attempt, _ = self.running.get(execution_id, (None, None))
+        return attempt is not None and not (attempt.timed_out or attempt.cancelled)
+
+    def stack(self) -> str:
+        """Return the stack of the loop's thread."""
+        frame = sys._current_frames().get(self.ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame else ""
+
+    def retire(self) -> list[int]:
+        """Abandon the whole loop because it is blocked. Return its executions; the caller must report them."""
+        with self._guard:
+            self._retired = True
+            left = [key for key in list(self.running) if self.running.pop(key, None) is not None]
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._end_all)
+        return left
+
+    def _end_all(self) -> None:
+        self._ending = True
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.call_later(RETIREMENT_SECONDS, self.loop.stop)
+
+    def stop(self) -> None:
+        """Stop the loop. Safe from any thread."""
+        self._ending = True
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def _add(self, execution_ids: list[int]) -> None:
+        self.waiting.extend(execution_ids)
+        self._start_waiting()
+
+    def _free_slot(self, slot: int) -> None:
+        self.free.append(slot)
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        with self._guard:
+            while self.waiting and self.free and not self._retired:
+                execution_id = self.waiting[0]
+                try:
+                    claimed = self.pool.in_flight.start(execution_id, self.free[-1], wait=False)
+                except Full:
+                    break
+                self.waiting.popleft()
+                if claimed is None:
+                    continue
+                slot = self.free.pop()
+                attempt = Attempt(claimed, self.pool.alias, self.pool.notes)
+                job = self.loop.create_task(self._run_one(attempt, slot), context=self._context.copy())
+                self.running[execution_id] = (attempt, job)
+                self.pool.started(claimed, slot)
+
+    async def _run_one(self, attempt: Attempt, slot: int) -> None:
+        execution_id = attempt.claimed.execution_id
+        report = await self._run_cleanly(attempt)
+        if self.running.pop(execution_id, None) is None:
+            logger.warning(
+                "job %s had been abandoned and has now ended; its result does not count", attempt.claimed.job_id
+            )
+            return
+        self.pool.hand_over(report)
+        self.free.append(slot)
+        self.pool.ended(execution_id, slot)
+
+    async def _run_cleanly(self, attempt: Attempt) -> Report:
+        """Run a coroutine. Clean up the asynchronous ORM's connection after an outage and after a job that used it."""
+        report = None
+        try:
+            if django_connections.generation() != self._generation:
+                self._generation = django_connections.generation()
+                await sync_to_async(django_connections.before_job)()
+            statements = django_connections.statements_off_slots()
+            report = await attempt.run_async()
+            if django_connections.statements_off_slots() != statements:
+                await sync_to_async(django_connections.after_job)()
+        except BaseException as error:  # noqa: BLE001 -- closing a connection may fail too
+            return report or attempt.ended_by(error)
+        return report
+
+    def _cancel(self, execution_id: int, mark: Callable[[Attempt], None]) -> None:
+        if execution_id in self.running:
+            attempt, task = self.running[execution_id]
+            mark(attempt)
+            # After its first step: a coroutine that is cancelled before that would report nothing.
+            self.loop.call_soon(task.cancel)
+
+
+def _frames(task: asyncio.Task[None]) -> list[str]:
+    """Return the stack of a waiting coroutine as traceback lines, innermost frame last.
+
+    `Task.get_stack()` returns only the outermost frame of a waiting coroutine.
+    """
+    frames = []
+    awaitable: Any = task.get_coro()
+    while (frame := getattr(awaitable, "cr_frame", None)) is not None:
+        frames.append((frame, frame.f_lineno))
+        awaitable = awaitable.cr_await
+    return traceback.StackSummary.extract(iter(frames)).format()

@@ -1,0 +1,167 @@
+"""Keep the jobs that this process has in flight: prefetched jobs that wait for a slot, and running jobs.
+
+All threads of the process share one `InFlight`. The fetcher adds jobs, the slots start and end them, the lease monitor
+reads them. Two invariants hold without a lock per job:
+
+* A prefetched job is either started by a slot or released, never both. The thread that removes the entry from `waiting`
+  owns the job, and the removal is one atomic operation on a dict.
+* At most `capacity` jobs run, threads and coroutines together. A starting job pops a place from a stack and pushes it
+  back when it ends; each is one atomic operation too.
+
+With a lock here, ten threads waited for each other at every job: 46 µs a job instead of 10 µs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from django_pgqueue.lifecycle import Claimed, ExecutionKey
+
+
+class Waiting(NamedTuple):
+    """A prefetched job, and when it was claimed, by the monotonic clock."""
+
+    claimed: Claimed
+    claimed_at: float
+
+
+class Running(NamedTuple):
+    """A running job, when it was claimed, by the monotonic clock, and its slot."""
+
+    claimed: Claimed
+    claimed_at: float
+    slot: int
+
+
+class Full(Exception):
+    """The maximum number of jobs is running."""
+
+
+class InFlight:
+    """The open executions that this process knows, except those that the completer has taken over."""
+
+    def __init__(self, capacity: int, opened: int | None = None) -> None:
+        """Create `capacity` places. Until `open_places()` is called, `opened` of them may be used (None: all)."""
+        self.capacity = capacity
+        """Jobs that may run at a time once all places are open."""
+        self.opened = capacity if opened is None else opened
+        """Jobs that may run at a time now."""
+        self.waiting: dict[int, Waiting] = {}
+        self.running: dict[int, Running] = {}
+        self.lately: set[str] = set()
+        """Tasks of the jobs that have ended since `LeakDetector` last emptied this set."""
+        self._places = [None] * self.opened
+        self._started = [0] * (2 * capacity)
+        self._room_made = threading.Condition()
+        self._threads_waiting = 0
+        self._is_closed = False
+
+    def add(self, jobs: list[Claimed]) -> None:
+        """Add newly claimed jobs behind the prefetched ones."""
+        now = time.monotonic()
+        for claimed in jobs:
+            self.waiting[claimed.execution_id] = Waiting(claimed, now)
+
+    def start(self, execution_id: int, slot: int, *, wait: bool) -> Claimed | None:
+        """Move a job from waiting to running and return it; return None if it was released meanwhile.
+
+        If the maximum number of jobs is running, wait for one to end (`wait`), or raise `Full`.
+        """
+        if self._is_closed or not self._takes_place(execution_id, wait=wait):
+            return None
+        waiting = self.waiting.pop(execution_id, None)
+        if waiting is None:
+            self._leave_place()
+            return None
+        self.running[execution_id] = Running(waiting.claimed, waiting.claimed_at, slot)
+        self._started[slot] += 1  # only this slot's thread writes this counter
+        return waiting.claimed
+
+    def close(self) -> None:
+        """Let no further job start, because the process ends. Prefetched jobs stay here until they are released."""
+        self._is_closed = True
+
+    def end(self, execution_id: int) -> None:
+        """Forget a job that has ended."""
+        running = self.running.pop(execution_id, None)
+        if running is not None:
+            self.lately.add(running.claimed.task_name)
+            self._leave_place()
+
+    def open_places(self, allowed: int) -> bool:
+        """Let up to `allowed` jobs run from now on, and return whether that is more. Call it from one thread only."""
+        more = min(allowed, self.capacity) - self.opened
+        if more <= 0:
+            return False
+        self.opened += more
+        self._places.extend([None] * more)
+        self._notify_waiting_threads()
+        return True
+
+    def _takes_place(self, execution_id: int, *, wait: bool) -> bool:
+        if self._pops_place():
+            return True
+        if not wait and execution_id in self.waiting:
+            raise Full
+        with self._room_made:
+            # `_leave_place` reads this counter after it frees a place. Increment it before checking for a free place;
+            # otherwise the wake-up is lost.
+            self._threads_waiting += 1
+            try:
+                while execution_id in self.waiting:
+                    if self._pops_place():
+                        return True
+                    self._room_made.wait()
+            finally:
+                self._threads_waiting -= 1
+        return False
+
+    def _pops_place(self) -> bool:
+        try:
+            self._places.pop()
+        except IndexError:
+            return False
+        return True
+
+    def _leave_place(self) -> None:
+        self._places.append(None)
+        self._notify_waiting_threads()
+
+    def _notify_waiting_threads(self) -> None:
+        if self._threads_waiting:
+            with self._room_made:
+                self._room_made.notify_all()
+
+    @property
+    def started(self) -> int:
+        """Jobs started since the process began. The fetcher measures its speed by it."""
+        return sum(self._started)
+
+    @property
+    def free_slots(self) -> int:
+        """Jobs that would start at once if they were claimed now."""
+        return max(0, self.opened - len(self.running) - len(self.waiting))
+
+    def take_waiting(self, claimed_before: float = float("inf")) -> list[Claimed]:
+        """Remove and return the prefetched jobs that were claimed before then. The caller must release them."""
+        old = [key for key, waiting in list(self.waiting.items()) if waiting.claimed_at < claimed_before]
+        taken = [self.waiting.pop(key, None) for key in old]
+        if taken:
+            self._notify_waiting_threads()
+        return [waiting.claimed for waiting in taken if waiting is not None]
+
+    def known_before(self, instant: float) -> set[int]:
+        """Return the ids of the executions that were in flight before `instant` and still are."""
+        waiting = {key for key, entry in list(self.waiting.items()) if entry.claimed_at < instant}
+        return waiting | {key for key, entry in list(self.running.items()) if entry.claimed_at < instant}
+
+    def keys_before(self, instant: float) -> set[ExecutionKey]:
+        """Return the keys of the executions that were in flight before `instant` and still are."""
+        waiting = {entry.claimed.key for entry in list(self.waiting.values()) if entry.claimed_at < instant}
+        return waiting | {entry.claimed.key for entry in list(self.running.values()) if entry.claimed_at < instant}
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.running)

@@ -1,0 +1,239 @@
+"""Run the jobs of this process in slots.
+
+Ordinary tasks run in threads and coroutine tasks on one event loop. An isolated job runs in a process of its own, and
+one of the threads waits for it. At most `concurrency` jobs run at a time, of all kinds together. All asynchronous ORM
+calls (`await Model.objects.aget()`) run on one further thread with one connection, which belong to asgiref, because
+Django has no asynchronous connections.
+
+`WorkerProcess` owns the pool, the fetcher submits jobs, and the reports go to the completer. Each job that starts gets
+exactly one report.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+from django_pgqueue import registry
+from django_pgqueue.conf import get_settings
+from django_pgqueue.worker.completion.progress_writer import Notes
+from django_pgqueue.worker.execution.report import Ending, Report, last_resort
+from django_pgqueue.worker.isolation.ending_processes import EndingProcesses
+from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
+from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE
+
+from .deadlines import Deadlines
+from .event_loop import LoopSlots
+from .inflight import InFlight
+from .thread_slot import ThreadSlot
+
+if TYPE_CHECKING:
+    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.task import Task
+    from django_pgqueue.worker.isolation.fork_server import ForkServer
+    from django_pgqueue.worker.options import Options
+    from django_pgqueue.worker.runtime.shared_memory import ProcessState
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+STUCK_LIMIT: Final = 3
+"""Abandoned jobs after which the process is replaced, because their threads may run for ever."""
+
+
+class Pool:
+    """Start jobs in slots and hand over their reports."""
+
+    def __init__(
+        self,
+        options: Options,
+        in_flight: InFlight,
+        process_state: ProcessState,
+        fork_server: ForkServer,
+        hand_over: Callable[[Report], None],
+    ) -> None:
+        self.options = options
+        self.in_flight = in_flight
+        self.process_state = process_state
+        self.fork_server = fork_server
+        self.alias = options.database
+        self.concurrency = options.concurrency
+        self.hand_over = hand_over
+        self.on_hunger: Callable[[], None] = lambda: None
+        """Called when a slot has become free and no prefetched job waits for it."""
+        self.notes = Notes()
+        """Receives the progress of jobs. A worker process replaces it by the completer's."""
+        self.jobs: SimpleQueue[int | None] = SimpleQueue()
+        self.deadlines = Deadlines(self.time_out, self.cancel, self.give_up)
+        self.ending_processes = EndingProcesses()
+        self.threads = [ThreadSlot(self, slot) for slot in range(self.concurrency)]
+        self.loop = LoopSlots(self, first_slot=self.concurrency)
+        self._given_up = 0
+        self._is_stopping = False
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether this process should be replaced: too many abandoned jobs, or the fork server is gone."""
+        return self._given_up >= STUCK_LIMIT or self.fork_server.is_gone
+
+    def start(self) -> None:
+        """Start the threads and the event loop."""
+        for thread in (*self.threads, self.loop):
+            thread.start()
+
+    def submit(self, jobs: Iterable[Claimed]) -> None:
+        """Queue jobs that are in `in_flight.waiting`."""
+        to_loop = []
+        for claimed in jobs:
+            task = registry.get(claimed.task_name)
+            if task is not None and task.is_async and not self.isolates(claimed, task):
+                to_loop.append(claimed.execution_id)
+            else:
+                self.jobs.put(claimed.execution_id)
+        if to_loop:
+            self.loop.submit(to_loop)
+
+    def isolates(self, claimed: Claimed, task: Task[Any, Any] | None) -> bool:
+        """Return whether a job must run in an isolated process: by option, by its task, or after a crash."""
+        if claimed.isolated or self.options.isolation == "process":
+            return True
+        return task is not None and task.isolation == "process"
+
+    def started(self, claimed: Claimed, slot: int, *, here: bool = True) -> None:
+        """Record in shared memory that a job starts, and watch its timeout if it runs in this process (`here`)."""
+        task = registry.get(claimed.task_name)
+        stop_at = 0.0 if here else ELSEWHERE
+        if here and task is not None and task.timeout_seconds is not None:
+            stop_at = time.monotonic() + task.timeout_seconds
+            self.deadlines.add(claimed.execution_id, stop_at)
+        self.process_state.started(slot, claimed.execution_id, stop_at)
+
+    def ended(self, execution_id: int, slot: int) -> None:
+        """Forget a job that has ended. Its report must have been handed over."""
+        self.deadlines.remove(execution_id)
+        self.in_flight.end(execution_id)
+        self.process_state.ended(slot)
+        self.loop.room_made()
+        if not self.in_flight.waiting:
+            self.on_hunger()
+
+    def stop(self) -> None:
+        """Let each slot end after its current job. Prefetched jobs stay in `in_flight`; the caller releases them."""
+        self._is_stopping = True
+        for _ in self.threads:
+            self.jobs.put(None)
+        self.loop.stop()
+
+    # ---------------------------------------------------------------- ending what runs
+
+    def interrupt(self, execution_ids: Iterable[int]) -> None:
+        """Stop running jobs whose lease is lost: set their flag, raise `LeaseLost` in a thread, cancel a coroutine."""
+        for execution_id in execution_ids:
+            if slot := self._slot_of(execution_id):
+                slot.interrupt(execution_id)
+
+    def close_cells(self, *, wait: bool) -> None:
+        """End the idle isolated processes. With `wait`, wait until they have ended, for a few seconds at most."""
+        for thread in self.threads:
+            if not isinstance(thread.attempt, IsolatedAttempt):
+                thread.close_cell()
+        if wait:
+            self.ending_processes.wait()
+
+    def time_out(self, execution_id: int) -> bool:
+        """Stop a running job because of its timeout: raise `TaskTimeout` in a thread, cancel a coroutine.
+
+        Return False if the caller must try again.
+        """
+        slot = self._slot_of(execution_id)
+        return slot is None or slot.time_out(execution_id)
+
+    def ask_to_cancel(self, execution_ids: Iterable[int]) -> set[int]:
+        """Ask running jobs to stop. A coroutine is cancelled now; a thread has `CANCEL_GRACE` to check its context.
+
+        Return the jobs that received the request. A job that is just starting does not; the caller must ask again.
+        """
+        now, grace_seconds = time.monotonic(), get_settings().CANCEL_GRACE
+        notified = set()
+        for execution_id in execution_ids:
+            if (slot := self._slot_of(execution_id)) and slot.ask_to_cancel(execution_id):
+                at_once = isinstance(slot, LoopSlots)
+                self.deadlines.add_cancel(execution_id, now if at_once else now + grace_seconds)
+                notified.add(execution_id)
+        return notified
+
+    def cancel(self, execution_id: int) -> bool:
+        """Stop a running job that ignored its cancellation: raise `TaskCancelled` in a thread, cancel a coroutine.
+
+        Return False if the caller must try again.
+        """
+        slot = self._slot_of(execution_id)
+        return slot is None or slot.cancel(execution_id)
+
+    def give_up(self, execution_id: int) -> None:
+        """Abandon a job that did not stop in time: report it with its stack, and free its slot."""
+        running = self.in_flight.running.get(execution_id)
+        slot = self._slot_of(execution_id)
+        if running is None or slot is None:
+            return
+        blocked = isinstance(slot, LoopSlots) and slot.is_blocked(execution_id)
+        report = slot.give_up(execution_id)
+        if report is None:  # it ended a moment ago
+            return
+        logger.error(
+            "job %s (%s) still runs although it should have stopped: recorded as %s and abandoned",
+            report.claimed.job_id,
+            report.claimed.task_name,
+            report.ending.value,
+        )
+        self._given_up += 1
+        self.hand_over(report)
+        # Before the slot is used again: its next job uses the same entry of the shared memory.
+        self.ended(execution_id, running.slot)
+        if isinstance(slot, ThreadSlot):
+            self._replace_thread(running.slot)
+        elif blocked:
+            self._replace_loop()
+        else:
+            slot.free_slot(running.slot)
+
+    def _slot_of(self, execution_id: int) -> ThreadSlot | LoopSlots | None:
+        running = self.in_flight.running.get(execution_id)
+        if running is None:
+            return None
+        return self.threads[running.slot] if running.slot < self.concurrency else self.loop
+
+    def replace_dead_threads(self) -> None:
+        """Replace each thread that has died, and report the job that it ran as failed.
+
+        The main thread calls this. Every exception of a job is caught, so this is a second line of defence.
+        """
+        if self._is_stopping:
+            return
+        for slot, thread in enumerate(self.threads):
+            if thread.is_alive():
+                continue
+            logger.error("the thread of slot %d has died; a new thread replaces it", slot)
+            for execution_id, running in list(self.in_flight.running.items()):
+                if running.slot == slot:
+                    self.hand_over(last_resort(running.claimed, time.monotonic()))
+                    self.ended(execution_id, slot)
+            self._replace_thread(slot)
+
+    def _replace_thread(self, slot: int) -> None:
+        self.threads[slot] = ThreadSlot(self, slot)
+        self.threads[slot].start()
+
+    def _replace_loop(self) -> None:
+        """Replace a blocked event loop, and release the other jobs that ran on it."""
+        left = self.loop.retire()
+        self.loop = LoopSlots(self, first_slot=self.concurrency)
+        self.loop.start()
+        for execution_id in left:
+            running = self.in_flight.running[execution_id]
+            logger.warning("job %s is released because its event loop is blocked", running.claimed.job_id)
+            now = time.monotonic()
+            self.hand_over(Report(running.claimed, Ending.RELEASED, now, now))
+            self.ended(execution_id, running.slot)

@@ -1,0 +1,232 @@
+"""Run jobs one after another in one thread of the pool.
+
+`Pool` starts one `ThreadSlot` for each unit of concurrency. The thread runs ordinary jobs itself and waits for the
+isolated process of an isolated job. Other threads stop its job by raising an exception in it, under `_guard`: the
+exception hits exactly that job or no job. Each job is reported once, by this thread or by `give_up()`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+import threading
+import time
+import traceback
+from contextvars import Context
+from queue import Empty
+from typing import TYPE_CHECKING, Final
+
+from django_pgqueue import registry
+from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
+from django_pgqueue.worker.execution import error_text
+from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.report import STOPS, last_resort
+from django_pgqueue.worker.execution.timeouts import given_up
+from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
+from django_pgqueue.worker.runtime import django_connections
+
+from . import query_cancel
+from .deadlines import RETRY_SECONDS
+from .interruption import begin_time_slice, may_interrupt
+
+if TYPE_CHECKING:
+    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.worker.execution.report import Report
+    from django_pgqueue.worker.isolation.isolated_process import IsolatedProcess
+
+    from .pool import Pool
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+INTERRUPT_TRIES: Final = 20
+IDLE_PROCESS_SECONDS: Final = 60.0
+"""How long an idle isolated process is kept for the next isolated job."""
+
+
+class ThreadSlot(threading.Thread):
+    """A thread that runs one job after another, or waits for the isolated process that runs one."""
+
+    def __init__(self, pool: Pool, slot: int) -> None:
+        super().__init__(name=f"pgqueue-job-{slot}", daemon=True)
+        self.pool = pool
+        self.slot = slot
+        self.attempt: Attempt | IsolatedAttempt | None = None
+        self.isolated_process: IsolatedProcess | None = None
+        """The process that runs the isolated jobs of this slot, one after another."""
+        self._given_up = False
+        self._context = Context()
+        self._guard = threading.Lock()
+        """Held to start and end an attempt, and to raise an exception in it. Without it the next job could be hit."""
+
+    def run(self) -> None:
+        """Run jobs until `None` arrives in the queue or this thread is abandoned."""
+        self._context = django_connections.clean_context()
+        try:
+            while not self._given_up and (execution_id := self._next()) is not None:
+                claimed = self.pool.in_flight.start(execution_id, self.slot, wait=True)
+                if claimed is not None:
+                    self._run_one(claimed)
+        finally:
+            self.close_cell()
+            django_connections.close_all()
+            query_cancel.forget(threading.get_ident())
+
+    def _next(self) -> int | None:
+        while self.isolated_process is not None:
+            try:
+                return self.pool.jobs.get(timeout=IDLE_PROCESS_SECONDS)
+            except Empty:
+                self.close_cell()
+        return self.pool.jobs.get()
+
+    def close_cell(self) -> None:
+        """End the isolated process, if there is one."""
+        with self._guard:  # no other thread may signal the process from now on
+            isolated_process, self.isolated_process = self.isolated_process, None
+            if isolated_process is not None:
+                isolated_process.close()
+                self.pool.ending_processes.add(isolated_process)
+
+    # ---------------------------------------------------------------- from other threads
+
+    def interrupt(self, execution_id: int) -> None:
+        """Stop the job, if it runs here, because its lease is lost. C code notices when it returns to Python."""
+        for _ in range(INTERRUPT_TRIES):
+            with self._guard:
+                if not self._is_running(execution_id):
+                    return
+                self.attempt.interrupt()  # type: ignore[union-attr]  # it runs
+                if self._raise_in_thread(LeaseLost):
+                    return
+            time.sleep(RETRY_SECONDS)
+
+    def time_out(self, execution_id: int) -> bool:
+        """Stop the job, if it runs here, because of its timeout. Return False if the caller must try again."""
+        return self._end_attempt(execution_id, TaskTimeout)
+
+    def ask_to_cancel(self, execution_id: int) -> bool:
+        """Set the job's cancellation flag. Return whether the job runs here."""
+        with self._guard:
+            runs = self._is_running(execution_id)
+            if runs:
+                self.attempt.ask_to_cancel()  # type: ignore[union-attr]  # it runs
+            return runs
+
+    def cancel(self, execution_id: int) -> bool:
+        """Stop the job, if it runs here, after its cancellation grace. Return False if the caller must try again."""
+        return self._end_attempt(execution_id, TaskCancelled)
+
+    def _end_attempt(self, execution_id: int, exception: type[TaskTimeout | TaskCancelled]) -> bool:
+        """Raise `exception` in this thread and cancel a query that the thread waits for.
+
+        Return False if the thread is at a point where nothing may be raised.
+        """
+        with self._guard:
+            if not self._is_running(execution_id):
+                return True
+            if not self._raise_in_thread(exception):
+                return False
+            attempt: Attempt | IsolatedAttempt = self.attempt  # type: ignore[assignment]  # it runs
+            if exception is TaskTimeout:
+                attempt.time_out()
+            else:
+                attempt.cancel()
+            query_cancel.cancel_queries(self.ident or 0)
+            return True
+
+    def give_up(self, execution_id: int) -> Report | None:
+        """Abandon the job and this thread, and return the report in its place; None if the job has ended.
+
+        The thread itself reports nothing from now on.
+        """
+        with self._guard:
+            attempt = self.attempt
+            if attempt is None or not self._is_running(execution_id):
+                return None
+            self._given_up = True
+            frame = sys._current_frames().get(self.ident or 0)
+            stack = "".join(traceback.format_stack(frame)) if frame else ""
+            text = f"Stack 5 s after the job should have stopped:\n{stack}"
+            # Decide by the request, not by a raised exception: none can be raised in a thread that waits for a log
+            # handler's lock.
+            is_cancelled = attempt.asked and not attempt.timed_out
+            return given_up(attempt.claimed, attempt.started_at, stack=text, cancelled=is_cancelled)
+
+    def _is_running(self, execution_id: int) -> bool:
+        return self.attempt is not None and self.attempt.claimed.execution_id == execution_id
+
+    def _raise_in_thread(self, exception: type[BaseException]) -> bool:
+        """Raise an exception in this thread and return True.
+
+        Return False if that would leave a lock locked that all threads need.
+        """
+        if isinstance(self.attempt, Attempt):  # an isolated job stops when its process is killed
+            begin_time_slice()
+            if not may_interrupt(sys._current_frames().get(self.ident or 0)):
+                return False
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(exception))
+        return True
+
+    # ---------------------------------------------------------------- one job
+
+    def _run_one(self, claimed: Claimed) -> None:
+        attempt = self._attempt(claimed)
+        try:
+            report = self._guarded(attempt)
+        except BaseException:  # noqa: BLE001 -- the job must get a report in any case
+            self._detach()
+            report = last_resort(claimed, attempt.started_at)
+        self._clean_up(attempt)
+        if self._given_up:
+            logger.warning("job %s had been abandoned and has now ended; its result does not count", claimed.job_id)
+            return
+        # Hand the report over before the job leaves `in_flight`. Otherwise the lease monitor could find an open
+        # execution that no part of this process knows.
+        self.pool.hand_over(report)
+        self.pool.ended(claimed.execution_id, self.slot)
+
+    def _attempt(self, claimed: Claimed) -> Attempt | IsolatedAttempt:
+        if self.pool.isolates(claimed, registry.get(claimed.task_name)):
+            return IsolatedAttempt(claimed, self)
+        return Attempt(claimed, self.pool.alias, self.pool.notes)
+
+    def _guarded(self, attempt: Attempt | IsolatedAttempt) -> Report:
+        """Run an attempt and return its first report. Catch the exceptions that other threads raise at any moment."""
+        reports: list[Report] = []
+        try:
+            try:
+                try:
+                    self.attempt = attempt
+                    self.pool.started(attempt.claimed, self.slot, here=isinstance(attempt, Attempt))
+                    django_connections.before_job()
+                    reports.append(self._context.copy().run(attempt.run))
+                    self._detach()
+                except STOPS as exception:  # raised before the task's function began, or after it ended
+                    self._detach()
+                    reports.append(attempt.ended_by(exception))
+            except STOPS as exception:  # a second one of the three, raised while the first was being caught
+                self._detach()
+                reports.append(attempt.ended_by(exception))
+        except STOPS as exception:  # the third
+            self._detach()
+            reports.append(attempt.ended_by(exception))
+        except BaseException as error:  # noqa: BLE001 -- closing a connection may fail too
+            self._detach()
+            reports.append(attempt.ended_by(error))
+        return reports[0]
+
+    def _detach(self) -> None:
+        """Detach the attempt: from now on no exception is raised in this thread."""
+        with self._guard:
+            self.attempt = None
+
+    def _clean_up(self, attempt: Attempt | IsolatedAttempt) -> None:
+        try:
+            if attempt.interrupted or attempt.timed_out or attempt.cancelled:
+                # The exception may have interrupted the database driver in the middle of an operation.
+                django_connections.close_all()
+            else:
+                django_connections.after_job()
+        except BaseException as error:  # noqa: BLE001 -- closing runs the code of a database backend
+            error_text.log_exception(f"cleaning up after job {attempt.claimed.job_id} failed", error)

@@ -1,0 +1,133 @@
+"""Send the heartbeats of a supervisor, which extend the leases of the executions that its worker processes have open.
+
+The supervisor calls `HeartbeatSender.beat()` in its only thread. One statement extends the leases of all its worker
+processes. `settlement` closes the executions of processes that have ended.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from django_pgqueue import lifecycle
+from django_pgqueue.conf import get_settings
+from django_pgqueue.db import EngineConnection
+from django_pgqueue.worker.options import Options
+from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.health_memory import HealthMemory
+from django_pgqueue.worker.runtime.refusals import Refusals
+from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
+
+from .registration import register
+
+EXITED_AT_ONCE: Final = {
+    ExitReason.LEASE_LOST: "the leases have expired, so it was terminated",
+    ExitReason.PROMOTED: "the database was promoted, so it exited",
+}
+"""Exit reasons of processes that exit without logging. The supervisor logs these texts for them."""
+MARK_HEARTBEATS: Final = 4
+"""A heartbeat scans ids from the oldest one that was open this many heartbeats ago, because all smaller ids are closed.
+The oldest id of the last heartbeat would be too recent: a claim draws its ids before it commits, and it may take two
+heartbeats before it is abandoned."""
+
+
+@dataclass
+class ChildProcess:
+    """One worker process as its supervisor knows it, until its executions are closed."""
+
+    state: ProcessState
+    pid: int
+    orders: int
+    worker_id: int = 0
+    place: int = 0
+    """Its place among the supervisor's PROCESSES, counted from 0."""
+    born_at: float = field(default_factory=time.monotonic)
+    signs_of_life: int = 0
+    alive_at: float = field(default_factory=time.monotonic)
+    silent: bool = False
+    """Whether it was killed because it showed no signs of life. It gets no more heartbeats, even if it cannot die."""
+    overdue: frozenset[int] = frozenset()
+    """Executions past their timeout, for which it was killed."""
+    health_memory: HealthMemory = field(default_factory=HealthMemory)
+    expected_to_end: bool = False
+    """Whether its end, with any exit code, does not count as a crash."""
+
+
+class HeartbeatSender:
+    """Extends the leases of one supervisor's worker processes."""
+
+    def __init__(self, link: Link, options: Options) -> None:
+        self.link = link
+        self.options = options
+        self.beat_at = 0.0
+        """When the next heartbeat is due, by the monotonic clock."""
+        self.refusals = Refusals("the heartbeat of execution")
+        self._record_at = 0.0
+        self._connected_at = 0.0
+        self._oldest_open: deque[int] = deque([0] * MARK_HEARTBEATS, maxlen=MARK_HEARTBEATS)
+
+    def postpone(self, seconds: float) -> None:
+        """Send no heartbeat for this many seconds, because the database is not available."""
+        self.beat_at = max(self.beat_at, time.monotonic() + seconds)
+
+    def beat(self, children: Iterable[ChildProcess]) -> None:
+        """Extend the leases of these processes' executions if a quarter of a lease has passed since the last time."""
+        living = [process for process in children if process.worker_id and not process.silent]
+        if time.monotonic() < self.beat_at or not living:
+            return
+        sent_at, lease_from = time.monotonic(), lease_clock()
+        lease_seconds = get_settings().LEASE
+        worker_ids = [process.worker_id for process in living]
+        started_ids = [execution_id for process in living for execution_id in process.state.running()]
+        with self.link.use() as connection:
+            if self.link.connected_at != self._connected_at:  # after a failover the server's ids may be smaller
+                self._connected_at = self.link.connected_at
+                self._oldest_open.extend([0] * MARK_HEARTBEATS)
+            open_executions = lifecycle.extend(
+                connection,
+                worker_ids,
+                lease_seconds=lease_seconds,
+                started_ids=started_ids,
+                first_id=self._first_id(started_ids),
+                on_refused=self.refusals.note,
+            )
+            if time.monotonic() >= self._record_at:
+                self._record_at = time.monotonic() + lease_seconds
+                self._record(connection, living)
+        self._oldest_open.append(min((execution.execution_id for execution in open_executions), default=0))
+        counts = Counter(execution.worker_id for execution in open_executions)
+        for process in living:
+            process.state.set_open_executions(counts[process.worker_id])
+            process.state.hold_until(lease_from + lease_seconds)
+        self.beat_at = sent_at + get_settings().beat_seconds
+
+    def _first_id(self, started_ids: Iterable[int]) -> int:
+        """Return the id to start at. It is 0 if a running job has a smaller id, because ids have restarted then."""
+        if min(started_ids, default=self._oldest_open[0]) < self._oldest_open[0]:
+            self._oldest_open.extend([0] * MARK_HEARTBEATS)
+        return self._oldest_open[0]
+
+    def _record(self, connection: EngineConnection, processes: Iterable[ChildProcess]) -> None:
+        """Record that these processes are alive. Register a process again if its record was deleted.
+
+        Operators read these records to see which workers exist.
+        """
+        by_id = {process.worker_id: process for process in processes}
+        registered = lifecycle.beat_workers(connection, list(by_id))
+        for worker_id, process in by_id.items():
+            if worker_id not in registered:
+                register(connection, self.options, process.pid, worker_id)
+
+
+def how_it_died(exit_code: int) -> str:
+    """Return an exit code as text: "exit code 3" or "signal SIGKILL"."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return f"signal {signal.Signals(-exit_code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"signal {-exit_code}"

@@ -1,0 +1,83 @@
+"""Run application code outside the supervisor's own process: log handlers, backoff functions, and signal receivers.
+
+The supervisor creates one `HelperProcesses`. Code that blocks in the supervisor would stop the heartbeats of all
+worker processes, so the supervisor forks helper processes for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.process_signals import outlive_terminal
+
+from .health_file import HealthFile
+from .log_process import LogProcess
+from .settlement import Settlement
+
+AT_END_SECONDS: Final = 8.0
+"""How long the worker's exit waits for the settlement of its last processes, including signal receivers."""
+AT_END_TURN_SECONDS: Final = 0.1
+PR_SET_NAME: Final = 15
+
+
+class HelperProcesses:
+    """The helper processes of one supervisor.
+
+    Args:
+        link: The supervisor's connection.
+        health: The health file, whose thread pauses during a fork.
+        close_inherited: Called in a forked process; closes what belongs to the supervisor.
+    """
+
+    def __init__(self, link: Link, health: HealthFile, close_inherited: Callable[[], None]) -> None:
+        self._health = health
+        self._close_inherited = close_inherited
+        self.log = LogProcess(self._fork)
+        self.settlement = Settlement(link, self._fork)
+
+    def reaped(self, pid: int, exit_code: int) -> None:
+        """Record that a helper process has ended."""
+        if not self.settlement.reaped(pid, exit_code):
+            self.log.reaped(pid)
+
+    def settle_at_end(
+        self, survive: Callable[[Callable[[], None]], bool], wait_and_reap: Callable[[float], None]
+    ) -> None:
+        """Close the executions that the last worker processes left open, for 8 s at most.
+
+        Args:
+            survive: Calls a step and returns whether the database was available.
+            wait_and_reap: Waits for this many seconds and reaps processes that have ended.
+        """
+        stop_at = time.monotonic() + AT_END_SECONDS
+        while survive(self.settlement.tick) and not self.settlement.is_done and time.monotonic() < stop_at:
+            wait_and_reap(AT_END_TURN_SECONDS)
+        self.settlement.kill_remaining()
+
+    def _fork(self, main: Callable[[], NoReturn], name: bytes) -> int:
+        """Run a function in a new process, which survives the signals that stop workers; return its pid."""
+        django_connections.close_for_good()
+        with self._health.paused():
+            pid = os.fork()
+        if pid == 0:
+            try:
+                self._close_inherited()
+                outlive_terminal()
+                _name_this_process(name)
+                main()
+            finally:
+                os._exit(1)  # never return into the supervisor's code: there would be two supervisors
+        return pid
+
+
+def _name_this_process(name: bytes) -> None:
+    """Set the process name that `ps -o comm` and `top` show. This works on Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_NAME, name, 0, 0, 0)

@@ -1,0 +1,268 @@
+"""Close the executions that a worker process left open when it ended.
+
+An execution that had started is charged with the crash. One that had not started is released without counting the
+attempt. The supervisor calls `Settlement.tick()` once a round.
+
+A settlement calls application code: backoff functions and signal receivers. The supervisor must not run it, because it
+sends the heartbeats of all other worker processes. It therefore forks a process for each settlement. If that process
+hangs or dies, the supervisor itself writes the rest, with the default backoff and without signals.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple, NoReturn
+
+import psycopg
+
+from django_pgqueue import lifecycle
+from django_pgqueue.conf import get_settings
+from django_pgqueue.db import wake_workers
+from django_pgqueue.lifecycle import Failed, Held, Released, TransitionResult
+from django_pgqueue.states import Outcome
+from django_pgqueue.worker.completion.crash_events import log_crash, publish_crash
+from django_pgqueue.worker.completion.release import publish_cancelled
+from django_pgqueue.worker.execution import retry_policy
+from django_pgqueue.worker.runtime.background_log import background_log
+from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.exit_functions import forget_inherited_processes, run_exit_functions
+from django_pgqueue.worker.runtime.outages import outage_log
+from django_pgqueue.worker.runtime.refusals import Refusals
+
+from .heartbeat import ChildProcess
+from .watchdog import kill
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+DIED: Final = "the worker process died while the job was running"
+UNWRITTEN: Final = "the result of the attempt could not be stored before its worker process ended"
+OVERDUE: Final = "the job ran past its timeout and blocked its whole worker process, which was killed"
+WRITE_SECONDS: Final = 3.0, 15.0
+"""How long a settlement may take to write: half a lease, within this minimum and maximum."""
+CALL_SECONDS: Final = 15.0
+"""How long a settlement may take in total, including its signal receivers."""
+RETRY_SECONDS: Final = 1.0
+PROCESS_LIMIT: Final = 4
+"""How many settlement processes may call receivers at a time. Only one of them writes."""
+SOME_LEFT: Final = 3
+"""Exit code: a row was locked, or the database was not available. The supervisor starts another settlement."""
+NO_CONNECTION: Final = 4
+"""Exit code: the process could not connect. The supervisor, which has a connection, then writes by itself."""
+NAME: Final = b"pgqueue-settle"
+Callback = Callable[[], None]
+refusals: Final = Refusals("the completion of execution")
+
+
+@dataclass
+class Batch:
+    """The worker processes that one settlement process settles."""
+
+    processes: list[ChildProcess]
+    written: mmap.mmap
+    """Shared memory with one byte per worker process: 1 if all of its executions are closed. An exit code would prove
+    nothing, because a receiver may call `os._exit(0)`."""
+    began_at: float = field(default_factory=time.monotonic)
+
+    def left(self) -> list[ChildProcess]:
+        """Return the worker processes that still have open executions."""
+        return [process for process, byte in zip(self.processes, self.written[:], strict=True) if not byte]
+
+    def is_overdue(self) -> bool:
+        """Return whether the settlement has taken so long that its process must be killed."""
+        shortest, longest = WRITE_SECONDS
+        write_seconds = min(longest, max(shortest, get_settings().LEASE / 2))
+        return time.monotonic() - self.began_at > (write_seconds if self.left() else CALL_SECONDS)
+
+
+class Settlement:
+    """The supervisor's side of all settlements.
+
+    Args:
+        link: The supervisor's connection.
+        fork: Runs a function in a new process with a given name, and returns its pid.
+    """
+
+    def __init__(self, link: Link, fork: Callable[[Callable[[], NoReturn], bytes], int]) -> None:
+        self.link = link
+        self.ended: list[ChildProcess] = []
+        """Worker processes that have ended and may have left executions open."""
+        self._fork = fork
+        self._batches: dict[int, Batch] = {}
+        self._retry_at = 0.0
+        self._without_application: list[ChildProcess] = []
+        """Those of `ended` for which a settlement process has failed. The supervisor settles these by itself."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all executions are closed and all receivers have returned."""
+        return not self.ended and not self._batches
+
+    def tick(self) -> None:
+        """Kill overdue settlements, and start the next one. Never wait for a forked process.
+
+        Raises the database's errors.
+        """
+        for pid, batch in self._batches.items():
+            if batch.is_overdue():
+                kill(pid)
+        self._forget_written()
+        writing = any(batch.left() for batch in self._batches.values())
+        if writing or not self.ended or time.monotonic() < self._retry_at:
+            return
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+        to_fork = [process for process in list(self.ended) if not self._settle_here(process)]
+        if to_fork and len(self._batches) < PROCESS_LIMIT:
+            written = mmap.mmap(-1, len(to_fork))
+            pid = self._fork(partial(main, self.link.alias, to_fork, written), NAME)
+            self._batches[pid] = Batch(to_fork, written)
+
+    def reaped(self, pid: int, exit_code: int) -> bool:
+        """Record that a process has ended; return whether it was a settlement process."""
+        batch = self._batches.pop(pid, None)
+        if batch is None:
+            return False
+        left = batch.left()
+        self.ended = [process for process in self.ended if process not in batch.processes or process in left]
+        if exit_code not in (0, SOME_LEFT) or (left and exit_code == 0):
+            logger.error("a process that requeues jobs was interrupted: signal receivers may not have been called")
+            self._without_application += left
+            self._retry_at = 0.0
+        return True
+
+    def kill_remaining(self) -> None:
+        """Kill the processes that still call receivers, because the worker exits now."""
+        for pid in self._batches:
+            kill(pid)
+
+    def _forget_written(self) -> None:
+        for batch in self._batches.values():
+            left = batch.left()
+            self.ended = [process for process in self.ended if process not in batch.processes or process in left]
+
+    def _settle_here(self, process: ChildProcess) -> bool:
+        """Settle a worker process without application code; return False if that needs a settlement process."""
+        if process in self._without_application:
+            if settle(self.link, process, by_default=True).is_whole:
+                self.ended.remove(process)
+            return True
+        if process.worker_id:
+            with self.link.use() as connection:
+                if lifecycle.open_executions(connection, process.worker_id):
+                    return False
+                lifecycle.unregister_worker(connection, process.worker_id)
+        self.ended.remove(process)
+        return True
+
+
+def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoReturn:
+    """Close the executions of these worker processes, then call signal receivers. Runs in a forked process."""
+    exit_code = 1
+    try:
+        forget_inherited_processes()
+        background_log.start()
+        link = Link(alias, "settlement")
+        callbacks: list[Callback] = []
+        no_connection = False
+        for number, process in enumerate(processes):
+            try:
+                settled = settle(link, process, by_default=False)
+            except (psycopg.Error, OSError) as error:
+                outage_log.report("settlement", error)
+                no_connection = not link.connected_at
+                break
+            callbacks += settled.callbacks
+            written[number] = settled.is_whole
+        for callback in callbacks:
+            _call(callback)
+        link.close()
+        exit_code = 0 if all(written[:]) else NO_CONNECTION if no_connection else SOME_LEFT
+    finally:
+        run_exit_functions(None, alias)
+        os._exit(exit_code)
+
+
+def _call(callback: Callback) -> None:
+    try:
+        callback()
+    except BaseException:  # a receiver may raise SystemExit, and the other receivers must still be called
+        logger.exception("a signal receiver failed")
+
+
+class Settled(NamedTuple):
+    """The result of one settlement."""
+
+    is_whole: bool
+    """Whether no row was locked by another session. Locked rows need another settlement."""
+    callbacks: list[Callback]
+    """Functions to call afterwards, which may run application code."""
+
+
+def settle(link: Link, process: ChildProcess, *, by_default: bool) -> Settled:
+    """Close all executions that a worker process left open. `by_default` calls no application code.
+
+    An execution that the database refuses to close stays open, and is rescued after its lease has expired.
+    """
+    charged_ids = _executions_to_charge(process)
+    error = OVERDUE if process.overdue else DIED
+    with link.use() as connection:
+        left_open = lifecycle.open_executions(connection, process.worker_id)
+        crashed = {held.execution_id: held for held in left_open if held.execution_id in charged_ids and held.task_name}
+        ended = process.state.unwritten() - set(crashed)
+        counted = [held for held in left_open if held.execution_id in ended and held.task_name]
+        others = {
+            held.execution_id: held for held in left_open if held.execution_id not in crashed and held not in counted
+        }
+        releases = [Released(held.key) for held in others.values()]
+        failures = [_crash(held, error, by_default=by_default) for held in crashed.values()]
+        failures += [_unwritten(held) for held in counted]
+        released, unreleased = lifecycle.divided(connection, releases, partial(lifecycle.release, connection))
+        charged, uncharged = lifecycle.divided(connection, failures, partial(lifecycle.fail, connection))
+        refused = [(failed.row.key, failed.error) for failed in unreleased]
+        refused += [(failed.row.key, failed.error) for failed in uncharged]
+        for key, refusal in refused:
+            refusals.note(key.execution_id, refusal)
+        if left_open:
+            wake_workers(connection)
+        lifecycle.unregister_worker(connection, process.worker_id)
+    callbacks: list[Callback] = [
+        partial(publish_cancelled, others[execution_id], result, link.alias)
+        for execution_id, result in released.items()
+    ]
+    for execution_id, result in charged.items():
+        if execution_id not in crashed:
+            continue
+        if by_default:
+            log_crash(crashed[execution_id], result, error)
+        callbacks.append(partial(publish_crash, crashed[execution_id], result, link.alias, error=error, rescued=False))
+    is_whole = not any(result.fate is TransitionResult.LOCKED for result in (*released.values(), *charged.values()))
+    return Settled(is_whole, callbacks)
+
+
+def _executions_to_charge(process: ChildProcess) -> set[int]:
+    """Return the executions to charge with a crash: those it was killed for, or all that were running in it."""
+    if process.overdue:
+        return set(process.overdue)
+    return set() if process.expected_to_end else set(process.state.suspects())
+
+
+def _crash(held: Held, error: str, *, by_default: bool) -> Failed:
+    """Return the failure that charges an execution with a crash."""
+    started = held._replace(started=True)
+    try:
+        delay_seconds = retry_policy.delay_after_crash(started, by_default=by_default)
+    except BaseException:
+        logger.exception("the backoff of %s failed; the default is used", held.task_name)
+        delay_seconds = retry_policy.delay_after_crash(started, by_default=True)
+    return Failed(held.key, Outcome.CRASHED, delay_seconds, None, 0.0, error=error)
+
+
+def _unwritten(held: Held) -> Failed:
+    """Return the failure of an execution whose result the database refuses. It counts, so that retries are bounded."""
+    delay_seconds = retry_policy.delay_after_crash(held._replace(started=False), by_default=True)
+    return Failed(held.key, Outcome.FAILED, delay_seconds, None, 0.0, error=UNWRITTEN)

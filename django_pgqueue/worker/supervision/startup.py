@@ -1,0 +1,53 @@
+"""Wait until the database is ready for a worker: it answers, has all migrations, and accepts writes.
+
+Called by the supervisor before it forks the first worker process.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from django_pgqueue import server
+from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.outages import in_a_line
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+RETRY_SECONDS: Final = 2.0
+
+
+def missing_requirement(alias: str) -> str:
+    """Return why a worker cannot use the database, as text, or an empty string if it can."""
+    try:
+        missing = server.missing_migrations(alias)
+        read_only = server.is_read_only(alias)
+    except Exception as error:  # noqa: BLE001 -- any error means that the database cannot be used now
+        return f"database {alias!r} does not answer: {in_a_line(error)}"
+    finally:
+        django_connections.close_for_good()
+    if missing:
+        return f"database {alias!r} lacks the migrations {', '.join(missing)}: run `manage.py migrate`"
+    if read_only:
+        return f"database {alias!r} is read-only: if it is a standby, connect the worker to the primary"
+    return ""
+
+
+def wait_until_ready(alias: str, should_wait: Callable[[], bool], sleep: Callable[[float], None]) -> None:
+    """Wait until the database is ready, and log each new reason for waiting.
+
+    Args:
+        alias: The alias of the database.
+        should_wait: Returns whether to continue waiting. Called before each check.
+        sleep: Sleeps for this many seconds between two checks.
+    """
+    logged = ""
+    while should_wait():
+        reason = missing_requirement(alias)
+        if not reason:
+            return
+        if reason != logged:
+            logger.warning("waiting for the database: %s", reason)
+            logged = reason
+        sleep(RETRY_SECONDS)

@@ -1,0 +1,300 @@
+"""The supervisor: the parent of the worker processes, even of a single one. `runworker` creates and runs it.
+
+It sends the heartbeats, because C code that holds the interpreter lock would stop a heartbeat thread in the worker
+process, and because only the parent notices at once that a child has died. It has no threads, so it can fork safely.
+It calls neither application code nor log handlers, because these may block: `settlement` and `log_process` call them
+in other processes. If a child dies, its executions are closed without waiting for their leases. A child that has shown
+no sign of life for ten minutes gets no more heartbeats and is killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+from django_pgqueue.conf import get_settings
+from django_pgqueue.worker import process_main, worker_process
+from django_pgqueue.worker.claiming.allowance import Allowance
+from django_pgqueue.worker.claiming.shared_scans import SharedScans
+from django_pgqueue.worker.options import Options
+from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.health_memory import HealthMemory, health_memory
+from django_pgqueue.worker.runtime.outages import is_expected, outage_log
+from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
+
+from . import watchdog
+from .health_file import HealthFile
+from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender, how_it_died
+from .helper_processes import HelperProcesses
+from .registration import register
+from .startup import wait_until_ready
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+TURN_SECONDS: Final = 1.0
+RESTART_BACKOFF_SECONDS: Final = (0.0, 0.2, 1.0, 5.0, 15.0)
+"""The delays before processes that died are replaced. The first is replaced at once."""
+HEALTHY_SECONDS: Final = 30.0
+"""A process that lived longer than this before it died resets the backoff."""
+KILL_AFTER_GRACE_SECONDS: Final = 12.0
+SIGNAL_TEXTS: Final = ("stopping; running jobs may finish within the grace period", "releasing all jobs at once")
+
+
+class Supervisor:
+    """Starts, monitors, replaces and stops the worker processes, and sends their heartbeats."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.link = Link(options.database, "supervisor")
+        self.link.statement_timeout_seconds = max(1.0, get_settings().beat_seconds)
+        self.children: dict[int, ChildProcess] = {}
+        self.signals = 0
+        self._signals_logged = 0
+        self.stopping_since: float | None = None
+        self._restarts = 0
+        self._spawn_at = 0.0
+        self._spawned = 0
+        self.leases = HeartbeatSender(self.link, options)
+        self.shared_scans = SharedScans(options.processes)
+        self.health = HealthFile(options.health_file, self.children, lambda: self.stopping_since is not None)
+        self.helpers = HelperProcesses(self.link, self.health, self._close_inherited)
+        self._wake_reader, self._wake_writer = socket.socketpair()
+
+    def run(self) -> int:
+        """Work until a signal arrives or the queues are drained; return 0 if no execution is left open, otherwise 1."""
+        self.helpers.log.start()
+        self.health.start()
+        self._listen_to_signals()
+        wait_until_ready(self.options.database, self._should_wait, self._wait)
+        self._turn()
+        while not self._is_over():
+            self._sleep()
+            self._turn()
+        self.helpers.settle_at_end(self._survive, self._wait_and_reap)
+        self._close()
+        return 0 if not self.helpers.settlement.ended else 1
+
+    def _should_wait(self) -> bool:
+        """Return whether to continue waiting for a database that is not ready; called before each check."""
+        self.health.round_finished()
+        return self.stopping_since is None
+
+    def _close(self) -> None:
+        signal.set_wakeup_fd(-1)
+        self._wake_reader.close()
+        self._wake_writer.close()
+        self.health.close()
+        self.link.close()
+        self.helpers.log.close()
+
+    def _is_over(self) -> bool:
+        if self.children:
+            return False
+        return self.stopping_since is not None or (self.options.drain and self._spawned >= self.options.processes)
+
+    def _turn(self) -> None:
+        self.health.round_finished()
+        while self._signals_logged < self.signals:  # not in the signal handler, which may interrupt a log call
+            logger.warning("signal: %s", SIGNAL_TEXTS[self._signals_logged])
+            self._signals_logged += 1
+        self._reap()
+        self._spawn_missing()
+        self._survive(lambda: self.leases.beat(self.children.values()))
+        self._survive(self.helpers.settlement.tick)
+        watchdog.check_all(self.children.values())
+        self._enforce_grace()
+        outage_log.settle()
+        self.helpers.log.restart_if_ended()
+
+    def _survive(self, step: Callable[[], None]) -> bool:
+        """Run a step that needs the database; return whether it succeeded. The next round repeats a failed step."""
+        try:
+            step()
+            return True
+        except Exception as error:
+            self.leases.postpone(1.0)
+            health_memory.count_error()
+            if is_expected(error):
+                outage_log.report("supervisor", error)
+            elif outage_log.may_speak():
+                logger.exception("a step of the supervisor failed and will be retried")
+            return False
+
+    # ---------------------------------------------------------------- signals
+
+    def _listen_to_signals(self) -> None:
+        os.set_blocking(self._wake_writer.fileno(), False)
+        signal.set_wakeup_fd(self._wake_writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Stop within the grace period at the first signal, release all jobs at the second, exit at the third."""
+        self.signals += 1
+        if self.signals >= 3:
+            for process in self.children.values():
+                watchdog.kill(process.pid)
+            os._exit(130)
+        self.stopping_since = self.stopping_since or time.monotonic()
+        self._order_all()
+
+    def _order_all(self) -> None:
+        order = worker_process.STOP if self.signals == 1 else worker_process.RELEASE
+        for process in [process for process in list(self.children.values()) if process.worker_id]:
+            process.expected_to_end = True
+            try:
+                os.write(process.orders, order)
+            except OSError:
+                logger.debug("worker process %d no longer accepts orders", process.pid)
+
+    def _sleep(self) -> None:
+        """Sleep until the next heartbeat, restart, signal or exit of a child, but no longer than a second."""
+        timeout_seconds = TURN_SECONDS
+        if self.children:
+            timeout_seconds = min(timeout_seconds, max(0.0, self.leases.beat_at - time.monotonic()))
+        if self._wants_more():
+            timeout_seconds = min(timeout_seconds, max(0.0, self._spawn_at - time.monotonic()))
+        self._wait(timeout_seconds)
+
+    def _wait(self, seconds: float) -> None:
+        """Sleep until a signal arrives, a child ends, or the time is over."""
+        if select.select([self._wake_reader], [], [], seconds)[0]:
+            self._wake_reader.recv(4096)
+
+    def _wait_and_reap(self, seconds: float) -> None:
+        self._wait(seconds)
+        self._reap()
+
+    # ---------------------------------------------------------------- children
+
+    def _wants_more(self) -> bool:
+        if self.stopping_since is not None or (self.options.drain and self._spawned >= self.options.processes):
+            return False
+        return self._vacant_place() is not None
+
+    def _vacant_place(self) -> int | None:
+        """Return the first place without a process, or None. A retiring process leaves its place free."""
+        staying = [process for process in self.children.values() if self.options.drain or not process.state.retires]
+        taken = {process.place for process in staying}
+        return next((place for place in range(self.options.processes) if place not in taken), None)
+
+    def _retiring_at(self, place: int) -> ProcessState | None:
+        """Return the shared memory of the process that retires from this place, or None. There is at most one."""
+        states = (process.state for process in self.children.values() if process.place == place)
+        return next((state for state in states if state.retires), None)
+
+    def _spawn_missing(self) -> None:
+        while self._wants_more() and time.monotonic() >= self._spawn_at:
+            self._survive(self._spawn)
+
+    def _spawn(self) -> None:
+        self._spawn_at = time.monotonic() + 1.0  # the next try, if the database is not available
+        with self.link.use() as connection:
+            django_connections.close_for_good()
+            process = self._fork(self._vacant_place() or 0)
+            self._spawned += 1
+            try:
+                worker_id = register(connection, self.options, process.pid)
+            except BaseException:
+                watchdog.kill(process.pid)  # it would wait for its id forever
+                raise
+        self._spawn_at = 0.0
+        # A child reads its id first, so `_order_all()` skips a child without an id. An order it missed is sent below.
+        os.write(process.orders, f"{worker_id}\n".encode())
+        process.worker_id = worker_id
+        if self.stopping_since is not None:
+            self._order_all()
+
+    def _fork(self, place: int) -> ChildProcess:
+        allowance = Allowance(self.options.concurrency, self._retiring_at(place))
+        process_state = ProcessState(worker_process.slots(self.options))
+        process_state.hold_until(lease_clock() + get_settings().LEASE)
+        child_health = HealthMemory()
+        reader, writer = os.pipe()
+        try:
+            with self.health.paused():
+                pid = os.fork()
+        except OSError:
+            os.close(reader)
+            os.close(writer)
+            raise
+        if pid == 0:
+            try:
+                os.close(writer)
+                self._close_inherited()
+                health_memory.become(child_health)
+                self.shared_scans.place = place
+                process_main.main(self.options, process_state, reader, allowance, self.shared_scans)
+            finally:
+                os._exit(1)  # never return into the parent's code: this process would be a second supervisor
+        os.close(reader)
+        process = ChildProcess(process_state, pid, writer, place=place, health_memory=child_health)
+        self.children[pid] = process
+        return process
+
+    def _close_inherited(self) -> None:
+        """Close the supervisor's pipes in a forked process. Otherwise the pipes would stay open after its end."""
+        for sibling in self.children.values():
+            os.close(sibling.orders)
+        self.helpers.log.close_pipe()
+        self.link.forget_in_child()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            exit_code = os.waitstatus_to_exitcode(status)
+            if pid in self.children:
+                self._child_ended(self.children.pop(pid), exit_code)
+            else:
+                self.helpers.reaped(pid, exit_code)
+
+    def _child_ended(self, process: ChildProcess, exit_code: int) -> None:
+        os.close(process.orders)
+        process.state.mark_gone()
+        exit_reason = process.state.exit_reason
+        process.expected_to_end |= exit_reason is not ExitReason.NONE
+        self.helpers.settlement.ended.append(process)
+        if exit_reason is ExitReason.RECYCLED:
+            logger.info("worker process %d has exited and is replaced", process.pid)
+        elif exit_reason in EXITED_AT_ONCE:
+            # INFO for a promotion, because each process has logged it already as a database outage.
+            level = logging.INFO if exit_reason is ExitReason.PROMOTED else logging.CRITICAL
+            reason = EXITED_AT_ONCE[exit_reason]
+            logger.log(level, "worker process %d: %s; its jobs are requeued", process.pid, reason)
+        elif not process.expected_to_end:
+            logger.error("worker process %d died (%s)", process.pid, how_it_died(exit_code))
+        elif exit_reason is ExitReason.STUCK:
+            logger.error("worker process %d was stuck and has exited; its jobs are requeued", process.pid)
+        if exit_reason in (ExitReason.NONE, ExitReason.STUCK) or exit_reason in EXITED_AT_ONCE:
+            self._delay_restart(process)
+        if self.options.drain and exit_reason is not ExitReason.DRAINED:
+            self._spawned -= 1
+
+    def _delay_restart(self, process: ChildProcess) -> None:
+        self._restarts = 0 if time.monotonic() - process.born_at > HEALTHY_SECONDS else self._restarts
+        backoff_seconds = RESTART_BACKOFF_SECONDS[min(self._restarts, len(RESTART_BACKOFF_SECONDS) - 1)]
+        self._restarts += 1
+        self._spawn_at = time.monotonic() + backoff_seconds
+
+    # ---------------------------------------------------------------- grace period
+
+    def _enforce_grace(self) -> None:
+        if self.stopping_since is None:
+            return
+        if time.monotonic() > self.stopping_since + self.options.grace_seconds + KILL_AFTER_GRACE_SECONDS:
+            for process in self.children.values():
+                watchdog.kill(process.pid)

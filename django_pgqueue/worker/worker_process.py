@@ -1,0 +1,293 @@
+"""One worker process: build its services, run them, and stop them in the right order. Called by `process_main`.
+
+    fetcher → in flight → slots → completer          and beside them: heartbeat, maintenance, listener
+
+Stop order, which ensures that no job runs in two processes at once (see `last_jobs`):
+
+1. The fetcher stops claiming and releases the prefetched jobs.
+2. The slots finish their jobs within the grace period.
+3. The completer writes the results.
+4. Jobs that still run are interrupted, and the completer writes that they were released.
+5. Jobs that run even after that are released without counting the attempt, and the process exits at once.
+
+The process takes orders only from its supervisor, as single bytes through a pipe: S to stop, R to release all jobs at
+once. If the pipe is closed, the supervisor is gone and sends no more heartbeats, so the process stops. It ignores
+signals, because a terminal's Ctrl-C and systemd's SIGTERM reach every process of a group, and the supervisor passes
+them on as orders.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import time
+from typing import Final, NoReturn
+
+from django_pgqueue import server
+from django_pgqueue.conf import get_settings
+
+from .claiming.allowance import Allowance
+from .claiming.fetcher import Fetcher
+from .claiming.lanes import Lanes
+from .claiming.lease_monitor import LeaseGuard, LeaseMonitor
+from .claiming.listener import Listener
+from .claiming.shared_scans import SharedScans
+from .completion.callbacks import CallbackRunner
+from .completion.completer import Completer
+from .completion.events import Events
+from .completion.last_jobs import end_running_jobs
+from .completion.last_writes import LastWrites
+from .isolation.fork_server import ForkServer
+from .maintenance.maintenance import Maintenance
+from .maintenance.schedule_service import Schedules
+from .options import Options
+from .runtime import django_connections
+from .runtime.background_log import background_log, keep_output_open
+from .runtime.connection import Link
+from .runtime.exit_functions import EXIT_SECONDS, run_exit_functions
+from .runtime.memory import resident_mib
+from .runtime.service import Service
+from .runtime.shared_memory import ExitReason, ProcessState
+from .slots import query_cancel
+from .slots.inflight import InFlight
+from .slots.leaks import LeakDetector
+from .slots.pool import Pool
+from .supervision.liveness import Liveness
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+STOP: Final = b"S"
+RELEASE: Final = b"R"
+TURN_SECONDS: Final = 0.05
+CHECK_SECONDS: Final = 1.0
+CALLBACKS_SECONDS: Final = 5.0
+"""How long a stop waits for signal receivers that have not been called yet."""
+HURRIED_EXIT_SECONDS: Final = 1.0
+"""How long exit functions may take after an order to release all jobs at once."""
+LAST_LINES_SECONDS: Final = 0.2
+"""How long the exit waits for the last log lines, and for the last signal receivers."""
+STOP_SECONDS: Final = 11.0
+"""How long the stop may take in total after the grace period. One second later the supervisor kills the process."""
+EMPTY_SCANS: Final = 2
+"""How many claims from the start must find nothing before `--drain` concludes that no due job is left."""
+
+
+def slots(options: Options) -> int:
+    """Return how many slots a worker process has: one thread and one coroutine per unit of concurrency."""
+    return 2 * options.concurrency
+
+
+class WorkerProcess:
+    """The services of one worker process, and its main thread, which waits for orders."""
+
+    def __init__(
+        self,
+        options: Options,
+        process_state: ProcessState,
+        worker_id: int,
+        orders: int,
+        allowance: Allowance,
+        shared_scans: SharedScans,
+    ) -> None:
+        self.allowance = allowance
+        self.options = options
+        self.process_state = process_state
+        self.worker_id = worker_id
+        self.orders = orders
+        self._idle = self._waits_to_retire = False
+        alias = options.database
+        self.in_flight = InFlight(options.concurrency, allowance.places)
+        self.callbacks = CallbackRunner()
+        self.events = Events(self.callbacks.submit)
+        self.completer = Completer(Link(alias, "completer"), self.events)
+        self.completer.unwritten.on_change = process_state.set_unwritten
+        self.last_writes = LastWrites(
+            Link(alias, "child"), self.in_flight, self.completer.notes, self.events, worker_id
+        )
+        server.end_at_promotion()
+        self.pool = Pool(
+            options, self.in_flight, process_state, ForkServer(alias, process_state), self.completer.hand_over
+        )
+        self.pool.notes = self.completer.notes
+        lanes = Lanes(options.queue_names, shared_scans if shared_scans.places > 1 and not options.drain else None)
+        self.fetcher = Fetcher(Link(alias, "fetcher"), self.in_flight, self.pool, self.completer, lanes)
+        self.fetcher.claimer.worker_id = worker_id
+        self.pool.on_hunger = self.fetcher.wake
+        self.completer.on_ready = self.fetcher.look_soon
+        self.fetcher.events_wait = lambda: self.callbacks.is_behind
+        link, claims = Link(alias, "heartbeat"), self.fetcher.claims
+        self.watch = LeaseMonitor(
+            link, self.in_flight, self.completer, self.pool, process_state, worker_id, claims, self.events
+        )
+        self.fetcher.on_cancel_asked = self.watch.look_for_requests
+        self.fetcher.waker.on_awaited = self.completer.waiters.hear
+        self.leak_detector = LeakDetector(self.in_flight, self.pool.loop.loop)
+        self.guard = LeaseGuard(process_state, self.in_flight, self.pool.interrupt)
+        self.fetcher.may_claim = self.guard.leases_hold
+        self.maintenance = Maintenance(Link(alias, "maintenance"), worker_id, self.events)
+        self.maintenance.waiters = self.completer.waiters
+        self.services = self._services()
+        self.liveness = Liveness(self.services, self.completer, self.callbacks, self.pool, process_state)
+
+    def _services(self) -> list[Service]:
+        """Return the services in the order in which they start and stop."""
+        alias = self.options.database
+        services: list[Service] = [self.completer, self.fetcher, self.watch, self.guard, self.maintenance]
+        services.append(self.pool.deadlines)
+        if not self.options.drain:
+            services.append(Schedules(Link(alias, "schedules"), self.callbacks))
+        if self.options.listen and get_settings().NOTIFY:
+            link = Link(get_settings().LISTEN_DATABASE or alias, "listener")
+            services.append(Listener(link, self.fetcher.waker, self._set_hears))
+        return services
+
+    def _set_hears(self, *, hears: bool) -> None:
+        """Set the polling intervals: long while notifications arrive (`hears`), short otherwise."""
+        settings = get_settings()
+        self.fetcher.may_sleep(settings.POLL_INTERVAL if hears else settings.POLL_INTERVAL_WITHOUT_LISTEN)
+        # Notifications reach the lease monitor through the fetcher, so a fetcher that stops passes none on.
+        self.watch.hears = hears and not self.fetcher.stopping
+        self.watch.wake()  # otherwise it would finish a sleep that assumes notifications
+
+    def run(self) -> None:
+        """Work until an order to stop arrives, the queues are drained, or the process has to be replaced."""
+        background_log.start()
+        django_connections.watch()
+        query_cancel.watch()
+        keep_output_open()
+        self.pool.start()
+        for service in self.services:
+            service.start()
+        logger.info("worker %d is ready (process %d)", self.worker_id, os.getpid())
+        order, exit_reason = self._until_ordered()
+        self._stop(order, exit_reason)
+
+    # ---------------------------------------------------------------- working
+
+    def _until_ordered(self) -> tuple[bytes, ExitReason]:
+        while True:
+            if server.was_promoted():
+                self._end_at_once()
+            order = self._order(self._turn_seconds())
+            if order is not None:
+                return order, ExitReason.STOPPED
+            if self.options.drain and self._is_drained():
+                return STOP, ExitReason.DRAINED
+            self._open_places()
+            if self._has_done_enough() and self._may_retire():
+                return STOP, ExitReason.RECYCLED
+            if self.liveness.check() and self._is_unfit() and self._may_retire():
+                return STOP, ExitReason.RECYCLED
+
+    def _turn_seconds(self) -> float:
+        often = self.options.drain or self.options.max_jobs or self.in_flight.opened < self.in_flight.capacity
+        return TURN_SECONDS if often else CHECK_SECONDS
+
+    def _open_places(self) -> None:
+        """Allow one more job for each job that the process that this one replaces has finished."""
+        if self.in_flight.opened < self.in_flight.capacity and self.in_flight.open_places(self.allowance.places):
+            self.pool.loop.room_made()
+            self.fetcher.wake()
+
+    def _may_retire(self) -> bool:
+        """Return whether this process may be replaced now. If not, it continues to work, and logs that once."""
+        if not self.allowance.may_retire and not self._waits_to_retire:
+            self._waits_to_retire = True
+            logger.info("worker %d will be replaced later: the process before it is still running", self.worker_id)
+        return self.allowance.may_retire
+
+    def _end_at_once(self) -> NoReturn:
+        """Exit without writing: on the promoted server, other executions may have the ids of this process's jobs."""
+        # The supervisor logs the reason, because a log handler here could delay the exit.
+        self.process_state.set_exit_reason(ExitReason.PROMOTED)
+        os._exit(1)
+
+    def _order(self, timeout_seconds: float) -> bytes | None:
+        """Return the next order, b"" if the supervisor is gone, or None if no order arrives in time."""
+        ready, _, _ = select.select([self.orders], [], [], timeout_seconds)
+        return os.read(self.orders, 1) if ready else None
+
+    def _is_drained(self) -> bool:
+        """Return whether no job is in flight, and claims that began after that have found no due job."""
+        was_idle, self._idle = self._idle, not len(self.in_flight) and not len(self.completer)
+        if self._idle and not was_idle:
+            self.fetcher.look_afresh()
+            return False
+        self.fetcher.wake()
+        return self._idle and self.fetcher.vain_looks >= EMPTY_SCANS
+
+    def _has_done_enough(self) -> bool:
+        return self.options.max_jobs is not None and self.in_flight.started >= self.options.max_jobs
+
+    def _is_unfit(self) -> bool:
+        has_grown = self.options.max_rss_mb is not None and resident_mib() > self.options.max_rss_mb
+        return has_grown or self.pool.is_worn or self.leak_detector.calls_for_another_process()
+
+    # ---------------------------------------------------------------- stopping
+
+    def _stop(self, order: bytes, exit_reason: ExitReason) -> None:
+        deadline = time.monotonic() + (0.0 if order == RELEASE else self._grace_seconds(order))
+        if exit_reason is ExitReason.RECYCLED:  # a replacement is not urgent, so running jobs have no deadline
+            logger.info("worker %d will be replaced: it finishes its running jobs first", self.worker_id)
+            deadline = float("inf")
+        self.fetcher.stop()
+        self._set_hears(hears=False)  # otherwise requests to cancel the jobs that still run would go unnoticed
+        self.last_writes.release_waiting()
+        self.fetcher.join(5.0)
+        while self._has_running_jobs() and time.monotonic() < deadline:
+            if exit_reason is ExitReason.RECYCLED and self._starts_nothing():
+                self.process_state.retire()
+            self.liveness.check()
+            new_order = self._order(TURN_SECONDS)
+            if new_order == RELEASE:
+                order = RELEASE
+                break
+            if new_order is not None:
+                deadline = min(deadline, time.monotonic() + self._grace_seconds(new_order))
+            if new_order == b"":  # a closed pipe is always readable: without the sleep this loop would spin
+                time.sleep(TURN_SECONDS)
+        self._end(exit_reason, hurried=order == RELEASE)
+
+    def _end(self, exit_reason: ExitReason, *, hurried: bool) -> None:
+        """Interrupt running jobs, let the application flush its buffers, and release the jobs that are left."""
+        end_by = time.monotonic() + max(1.0, min(STOP_SECONDS, self.process_state.lease_left_seconds))
+        self.in_flight.close()
+        interrupted = end_running_jobs(
+            self.in_flight,
+            self.pool,
+            self.completer,
+            hurried=hurried,
+            lease_left_seconds=self.process_state.lease_left_seconds,
+        )
+        for service in self.services:
+            service.stop()
+        self._drain_callbacks(end_by, hurried=hurried)
+        self.process_state.set_exit_reason(exit_reason)  # before exit functions run, because one may end the process
+        self.pool.close_cells(wait=not hurried)
+        limit_seconds = HURRIED_EXIT_SECONDS if hurried else EXIT_SECONDS
+        run_exit_functions("worker", self.options.database, max(0.1, min(limit_seconds, end_by - time.monotonic())))
+        self.last_writes.unregister()
+        self.last_writes.release_running(interrupted)  # last, because other workers may start these jobs afterwards
+        self.callbacks.drain(LAST_LINES_SECONDS)  # a release may have ended a job as cancelled
+
+    def _drain_callbacks(self, end_by: float, *, hurried: bool) -> None:
+        """Wait until signal receivers have received all events. An order to release at once does not wait for them."""
+        seconds = 0.0 if hurried else min(CALLBACKS_SECONDS, end_by - time.monotonic())
+        self.callbacks.drain(seconds, lambda: self._order(0.0) == RELEASE)
+
+    def _grace_seconds(self, order: bytes) -> float:
+        if order == b"":  # the supervisor is gone, so the leases expire: stop while they still hold
+            return min(self.options.grace_seconds, max(0.0, self.process_state.lease_left_seconds * 0.8))
+        return self.options.grace_seconds
+
+    def _starts_nothing(self) -> bool:
+        """Return whether no further job can start here and the shared memory lists all running jobs.
+
+        The replacement reads that list. A running job that it lacks would let the replacement start one too many.
+        """
+        is_listed = set(self.in_flight.running) <= set(self.process_state.running())
+        return is_listed and not self.in_flight.waiting and not self.fetcher.is_alive()
+
+    def _has_running_jobs(self) -> bool:
+        return bool(self.in_flight.running)

@@ -1,0 +1,30 @@
+"""The package's statements by name, for tests that read them all or change one."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+import pytest
+
+from django_pgqueue import lifecycle, sql
+
+MODULES: Final[dict[str, ModuleType]] = {
+    name: module
+    for module in map(vars(sql).get, sql.__all__)
+    if isinstance(module, ModuleType)
+    for name, text in vars(module).items()
+    if name.isupper() and isinstance(text, str)
+}
+"""The module of each statement."""
+STATEMENTS: Final[dict[str, str]] = {name: getattr(module, name) for name, module in MODULES.items()}
+
+
+def replace_statement(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
+    monkeypatch.setattr(MODULES[name], name, text)
+
+
+def replace_execute(monkeypatch: pytest.MonkeyPatch, execute: Callable[..., Any]) -> None:
+    """Have every module of the state machine run its statements by another function."""
+    for module in vars(lifecycle).values():
+        if isinstance(module, ModuleType) and hasattr(module, "execute"):
+            monkeypatch.setattr(module, "execute", execute)
