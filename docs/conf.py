@@ -13,7 +13,7 @@ author = "The django_pgqueue contributors"
 copyright = f"2026, {author}"  # noqa: A001 -- Sphinx's own name for it
 version = release = django_pgqueue.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3  # links to headings, as in a checkout
 myst_fence_as_directive = ["mermaid"]
