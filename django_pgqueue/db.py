@@ -233,18 +233,17 @@ def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
 
 def sees_new_commits(connection: BaseDatabaseWrapper) -> bool:
     """Return whether the transaction open on a Django connection sees what others commit while it is open."""
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW transaction_isolation")
-        return str(cursor.fetchone()[0]) in ("read committed", "read uncommitted")
+    [[level]] = execute(connection, "SHOW transaction_isolation", {})
+    return str(level) in ("read committed", "read uncommitted")
 
 
 _last_wake_at: dict[str, float] = {}
 WAKE_INTERVAL_SECONDS: Final = 0.005
 """Minimum time between two notifications of a process about new jobs. A skipped one needs no replacement: a woken
-worker polls again after 5, 20, 80 and 320 ms or slightly later, and the jobs in question are committed before that."""
+worker polls again after 5, 20, 80 and 320 ms, and the jobs in question are committed before that."""
 
 
-def wake_workers_after_commit(connection: BaseDatabaseWrapper, payload: str = "") -> None:
+def wake_workers_after_commit(connection: BaseDatabaseWrapper, payload: str = "", *, channel: str = CHANNEL) -> None:
     """Notify idle workers after the transaction on `connection` commits: of new jobs, or of the event in `payload`.
 
     NOTIFY is a statement of its own after the commit. Inside the transaction it holds a lock on the whole database
@@ -255,23 +254,24 @@ def wake_workers_after_commit(connection: BaseDatabaseWrapper, payload: str = ""
     if not get_settings().NOTIFY:
         return
     if connection.in_atomic_block:
-        transaction.on_commit(lambda: _wake_workers(connection, payload), using=connection.alias, robust=True)
+        transaction.on_commit(lambda: _wake_workers(connection, payload, channel), using=connection.alias, robust=True)
     elif connection.get_autocommit():
-        _wake_workers(connection, payload)
+        _wake_workers(connection, payload, channel)
     elif payload:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
+            cursor.execute("SELECT pg_notify(%s, %s)", (channel, payload))
 
 
-def _wake_workers(connection: BaseDatabaseWrapper, payload: str) -> None:
+def _wake_workers(connection: BaseDatabaseWrapper, payload: str, channel: str) -> None:
     now, raw = time.monotonic(), connection.connection
     if not payload and now - _last_wake_at.get(connection.alias, 0.0) < WAKE_INTERVAL_SECONDS:
         return
-    _last_wake_at[connection.alias] = now
+    if channel == CHANNEL:  # idle workers listen to no other channel, so only these notifications wake them
+        _last_wake_at[connection.alias] = now
     if raw is None or raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
         return
     try:
-        raw.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))  # by psycopg: Django does not log it as a query
+        raw.execute("SELECT pg_notify(%s, %s)", (channel, payload))  # by psycopg: Django does not log it as a query
     except psycopg.Error:
         logger.debug("notification to workers could not be sent", exc_info=True)
 

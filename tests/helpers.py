@@ -211,7 +211,7 @@ def end_lease(connection, *execution_ids: int) -> None:
     )
 
 
-def rescue(connection, delay_seconds: float | None = 0.0) -> dict[int, lifecycle.Moved]:
+def rescue(connection, delay_seconds: float | None = 0.0) -> dict[int, lifecycle.TransitionResult]:
     done = lifecycle.rescue(connection, lambda held: delay_seconds, error="its worker was lost")
     return {held.execution_id: moved for held, moved in done}
 

@@ -309,7 +309,7 @@ CANCELLING = of_tests(
         "what waits here is not given back", "self.in_flight.waiting.pop(execution_id, None)", "None", path=HEARTBEAT
     ),
     Mutant("a word during a look is lost", "            if poll_again:\n", "            if False:\n", path=HEARTBEAT),
-    Mutant("nobody looks without a word", "(self._must_poll or not self.hears)", "self._must_poll", path=HEARTBEAT),
+    Mutant("nobody looks without a word", "(self._must_poll or not self._listens)", "self._must_poll", path=HEARTBEAT),
     Mutant("who cleans up is stopped again", "if execution_id in self._late:", "if False:", path=DEADLINES),
     Mutant(
         "who stays is never given up",

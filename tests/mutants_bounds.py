@@ -143,7 +143,7 @@ RECYCLING = of_tests(
         "a replacement begins with all places",
         "InFlight(options.concurrency, allowance.places)",
         "InFlight(options.concurrency)",
-        path=CHILD,
+        path="django_pgqueue/worker/services.py",
     ),
     Mutant("the supervisor knows no predecessor", "self._retiring_at(place))\n", "None)\n", path=SUPERVISOR),
     Mutant("an end is not marked", "        process.state.mark_gone()\n", "", path=SUPERVISOR),

@@ -105,9 +105,9 @@ LIVENESS = [
     ),
     Mutant(
         "receivers run in the completer's thread",
-        "self.events = Events(self.callbacks.submit)",
-        "self.events = Events()",
-        path=CHILD,
+        "Reactions([Events(self.callbacks.submit)]",
+        "Reactions([Events()]",
+        path="django_pgqueue/worker/services.py",
         tests=IN_WORKERS,
     ),
     Mutant(
@@ -119,8 +119,8 @@ LIVENESS = [
     ),
     Mutant(
         "who cannot complete claims on",
-        "if not self.may_claim() or self.completer.is_behind or",
-        "if not self.may_claim() or",
+        "if not self.leases.leases_hold() or self.completer.is_behind or",
+        "if not self.leases.leases_hold() or",
         path=FETCHER,
         tests=STARVED,
     ),

@@ -203,14 +203,14 @@ MUTANTS = [
     ),
     Mutant(
         "a lost reply is told as a loss",
-        "TransitionResult.ALREADY_DONE if outcome == wanted[keys[execution_id]] else TransitionResult.LOST",
-        "TransitionResult.LOST",
+        "statuses[execution_id] = TransitionStatus.ALREADY_DONE",
+        "statuses[execution_id] = TransitionStatus.LOST",
         path="django_pgqueue/lifecycle/completions.py",
     ),
     Mutant(
         "a locked execution is told as lost",
-        "results[execution_id] = TransitionResult.LOCKED",
-        "results[execution_id] = TransitionResult.LOST",
+        "statuses[execution_id] = TransitionStatus.LOCKED",
+        "statuses[execution_id] = TransitionStatus.LOST",
         path="django_pgqueue/lifecycle/completions.py",
     ),
     Mutant(

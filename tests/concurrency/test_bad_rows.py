@@ -12,7 +12,7 @@ from django_pgqueue.progress import Progress
 from django_pgqueue.states import State
 from django_pgqueue.worker.completion import release
 from django_pgqueue.worker.completion.progress_writer import Notes
-from django_pgqueue.worker.completion.release import give_back
+from django_pgqueue.worker.completion.release import release_executions
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from django_pgqueue.worker.maintenance.pruner import Pruner
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
@@ -44,12 +44,12 @@ def test_release_trigger_refuses_one_others_are_ready(engine, sqlstate, caplog):
     claimed = claim_many(engine)
     bad, *others = claimed
     with helpers.users_trigger(engine, f"NEW.id = {bad.job_id}", sqlstate):
-        moves = give_back(engine, claimed)
+        moves = release_executions(engine, claimed)
     assert set(moves) == {one.execution_id for one in others}
     assert set(states(engine, others)) == {"ready"}
     assert states(engine, [bad]) == ["running"]
     assert "not this one" in caplog.text
-    assert give_back(engine, [bad])[bad.execution_id].state is State.READY
+    assert release_executions(engine, [bad])[bad.execution_id].state is State.READY
 
 
 @pytest.mark.parametrize("sqlstate", REFUSALS)
@@ -100,7 +100,7 @@ def test_act_key_taken_meanwhile_gives_up_the_key(engine, act):
         claimed = helpers.claim_all(engine)
         helpers.enqueue_unique(engine, "k", ready_only=True)
         if act == "release":
-            give_back(engine, claimed)
+            release_executions(engine, claimed)
         elif act == "fail":
             lifecycle.fail(engine, [row for one in claimed for row in helpers.failed(one.key)])
         else:

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from django_pgqueue import db, lifecycle
-from django_pgqueue.lifecycle import Lane, Released, TransitionResult, execute
+from django_pgqueue.lifecycle import Lane, Released, TransitionStatus, execute
 from tests import helpers
 
 LANES = [Lane("default", 9), Lane("default", 5), Lane("default", 0)]
@@ -55,13 +55,13 @@ class Crowd:
         left = [one for one in job_of if one not in back]
         while back:
             moved = self._persist(lifecycle.release, connection, [Released(key_of[one]) for one in back])
-            back = [one for one, (fate, _) in moved.items() if fate is TransitionResult.LOCKED]
-            self._count(given_back=sum(fate is TransitionResult.DONE for fate, _ in moved.values()))
+            back = [one for one, (fate, _) in moved.items() if fate is TransitionStatus.LOCKED]
+            self._count(given_back=sum(fate is TransitionStatus.DONE for fate, _ in moved.values()))
         while left:
             fates = self._persist(lifecycle.succeed, connection, helpers.succeeded(*[key_of[one] for one in left]))
-            assert set(fates.values()) <= {TransitionResult.DONE, TransitionResult.LOCKED}
-            left = [one for one, fate in fates.items() if fate is TransitionResult.LOCKED]
-            self._count(done=[job_of[one] for one, fate in fates.items() if fate is TransitionResult.DONE])
+            assert {fate for fate, _ in fates.values()} <= {TransitionStatus.DONE, TransitionStatus.LOCKED}
+            left = [one for one, (fate, _) in fates.items() if fate is TransitionStatus.LOCKED]
+            self._count(done=[job_of[one] for one, (fate, _) in fates.items() if fate is TransitionStatus.DONE])
 
     def _persist(self, act, *args):
         while True:

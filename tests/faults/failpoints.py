@@ -216,10 +216,7 @@ def _tell(act: str, own: bool, answer: Any, kwargs: dict[str, Any]) -> None:
             executions=[claimed.execution_id for claimed in answer],
         )
     elif act == "rescue" and answer:
-        journal.write("ack", act=act, own=own, fates={held.execution_id: moved.fate.value for held, moved in answer})
+        journal.write("ack", act=act, own=own, fates={held.execution_id: moved.status.value for held, moved in answer})
     elif isinstance(answer, dict) and answer and act != "extend":
-        fates = {
-            key: (moved if isinstance(moved, lifecycle.TransitionResult) else moved.fate).value
-            for key, moved in answer.items()
-        }
+        fates = {key: result.status.value for key, result in answer.items()}
         journal.write("ack", act=act, own=own, fates=fates)

@@ -35,7 +35,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "an atomic finish that is lost commits all the same",
-            "    if result is not TransitionResult.DONE:\n        raise LeaseLost",
+            "    if status is not TransitionStatus.DONE:\n        raise LeaseLost",
             "    if False:\n        raise LeaseLost",
             path=WORKER + "execution/atomic.py",
         ),

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from django_pgqueue.lifecycle import TransitionResult
+from django_pgqueue.lifecycle import TransitionStatus
 from django_pgqueue.states import FINISHED
 from tests.model import protocol
 from tests.model.protocol import GONE, Act, Rules, World
@@ -49,7 +49,7 @@ def stays_finished(before: World, act: Act, after: World) -> bool:
 
 def names_the_open_one(before: World, act: Act, after: World) -> bool:
     """What a worker is told is done was done to the execution that was open."""
-    if act.fate is not TransitionResult.DONE or not isinstance(act.place, int):
+    if act.fate is not TransitionStatus.DONE or not isinstance(act.place, int):
         return True
     return protocol.open_executions(before) == [before.slots[act.place].execution]
 

@@ -17,7 +17,7 @@ So whatever the real queue can do in some timing, the model can do too.
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from django_pgqueue.lifecycle import TransitionResult
+from django_pgqueue.lifecycle import TransitionStatus
 from django_pgqueue.states import FINISHED, Outcome, State
 
 WORKERS = ("A", "A", "B")
@@ -89,7 +89,7 @@ class Act(NamedTuple):
     name: str
     place: str | int = ""
     way: str = ""
-    fate: TransitionResult | None = None
+    fate: TransitionStatus | None = None
 
     def __str__(self) -> str:
         place = (
@@ -133,17 +133,17 @@ def accepts(world: World, number: int, fence: str) -> bool:
     return mine.outcome is None
 
 
-def finished(world: World, number: int, ending: Outcome, rules: Rules) -> tuple[World, TransitionResult]:
+def finished(world: World, number: int, ending: Outcome, rules: Rules) -> tuple[World, TransitionStatus]:
     """SUCCEED, FAIL, RELEASE: the end of an execution, if the fence lets it through."""
     if number > len(world.executions):
-        return world, TransitionResult.LOST  # the job was pruned
+        return world, TransitionStatus.LOST  # the job was pruned
     if not accepts(world, number, rules.fence):
-        return world, TransitionResult.ALREADY_DONE if world.executions[
+        return world, TransitionStatus.ALREADY_DONE if world.executions[
             number - 1
-        ].outcome is ending else TransitionResult.LOST
+        ].outcome is ending else TransitionStatus.LOST
     attempt, after = world.executions[number - 1].attempt, closed(world, number, ending)
     if ending is Outcome.SUCCEEDED:
-        return after._replace(state=SUCCEEDED), TransitionResult.DONE
+        return after._replace(state=SUCCEEDED), TransitionStatus.DONE
     if world.asked:
         after = after._replace(state=CANCELLED)
     elif ending is Outcome.RELEASED:
@@ -155,7 +155,7 @@ def finished(world: World, number: int, ending: Outcome, rules: Rules) -> tuple[
     return after._replace(
         attempt=max(0, world.attempt - (ending is Outcome.RELEASED)),
         crashes=world.crashes + (ending is Outcome.CRASHED),
-    ), TransitionResult.DONE
+    ), TransitionStatus.DONE
 
 
 def closed(world: World, number: int, outcome: Outcome) -> World:
@@ -268,7 +268,7 @@ def send(world: World, rules: Rules) -> Iterator[Step]:
             continue
         after, fate = finished(world, slot.execution, ending, rules)
         yield Act("send", place, ending, fate), put(after, place, IDLE)
-        if fate is TransitionResult.DONE:
+        if fate is TransitionStatus.DONE:
             yield Act("send", place, f"{ending}, reply lost", fate), after
 
 
@@ -276,7 +276,7 @@ def commit(world: World, rules: Rules, place: int, slot: Slot) -> Iterator[Step]
     """An atomic task's finish is in its own transaction. Refused: rolled back. Unknown: a failure is reported."""
     after, fate = finished(world, slot.execution, Outcome.SUCCEEDED, rules)
     unsure = slot._replace(doing=Outcome.FAILED)
-    if fate is not TransitionResult.DONE:
+    if fate is not TransitionStatus.DONE:
         yield Act("commit", place, "refused", fate), put(world, place, IDLE)
         return
     after = after._replace(effects=world.effects + 1)

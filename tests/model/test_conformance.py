@@ -11,7 +11,7 @@ import pytest
 from django.test import override_settings
 
 from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle import ExecutionKey, Failed, Released, TransitionResult
+from django_pgqueue.lifecycle import ExecutionKey, Failed, Released, TransitionStatus
 from django_pgqueue.states import Outcome, State
 from django_pgqueue.worker.execution import retry_policy
 from tests import helpers
@@ -101,16 +101,16 @@ class Replay:
         if act.way == Outcome.SUCCEEDED and not self.rules.atomic and self.world.effects > before.effects:
             self.engine.execute("INSERT INTO effect VALUES (%s)", [self.job_id])
 
-    def send(self, before: World, act: Act) -> TransitionResult:
+    def send(self, before: World, act: Act) -> TransitionStatus:
         slot = before.slots[slot_number(act)]
         return self.write(self.ids[slot.execution - 1], Outcome(slot.doing), before)
 
-    def write(self, execution_id: int, ending: Outcome, before: World) -> TransitionResult:
+    def write(self, execution_id: int, ending: Outcome, before: World) -> TransitionStatus:
         if ending is Outcome.SUCCEEDED:
-            return lifecycle.succeed(self.engine, helpers.succeeded(self.key(execution_id)))[execution_id]
+            return lifecycle.succeed(self.engine, helpers.succeeded(self.key(execution_id)))[execution_id].status
         if ending is Outcome.RELEASED:
-            return lifecycle.release(self.engine, [Released(self.key(execution_id))])[execution_id].fate
-        return lifecycle.fail(self.engine, [self.failure(execution_id, ending)])[execution_id].fate
+            return lifecycle.release(self.engine, [Released(self.key(execution_id))])[execution_id].status
+        return lifecycle.fail(self.engine, [self.failure(execution_id, ending)])[execution_id].status
 
     def key(self, execution_id: int) -> ExecutionKey:
         return helpers.key_of(self.engine, execution_id)
@@ -128,20 +128,20 @@ class Replay:
             delay = None if row["attempt"] >= most else 0.0
         return Failed(self.key(execution_id), ending, delay and 0.0, None, 0.0)
 
-    def commit(self, before: World, act: Act) -> TransitionResult | None:
+    def commit(self, before: World, act: Act) -> TransitionStatus | None:
         if act.way == "failed":
             return None
         with helpers.transaction(self.engine):
             self.engine.execute("INSERT INTO effect VALUES (%s)", [self.job_id])
             fate = self.write(self.ids[before.slots[slot_number(act)].execution - 1], Outcome.SUCCEEDED, before)
-            if fate is TransitionResult.DONE:
+            if fate is TransitionStatus.DONE:
                 self.engine.execute("COMMIT")
         return fate
 
     def rescue(self, before: World, act: Act) -> None:
         helpers.end_lease(self.engine)
         done = lifecycle.rescue(self.engine, lambda held: retry_policy.delay_after_crash(held) and 0.0, error="lost")
-        assert [moved.fate for _, moved in done] == [TransitionResult.DONE]
+        assert [moved.status for _, moved in done] == [TransitionStatus.DONE]
 
     def cancel(self, before: World, act: Act) -> None:
         assert lifecycle.cancel(self.engine, [self.job_id]) == {self.job_id: State(self.world.state)}

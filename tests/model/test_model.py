@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_pgqueue.lifecycle import TransitionResult
+from django_pgqueue.lifecycle import TransitionStatus
 from tests.model import explore, protocol
 from tests.model.__main__ import under, violations
 from tests.model.explore import ENDING
@@ -28,9 +28,9 @@ def test_all_that_can_happen_has_happened(fenced):
         *("claim", "start", "beat", "end", "give back", "send", "commit", "crash", "rescue", "cancel", "prune", "retry")
     }
     assert {fate for _, _, fate in seen} == {
-        TransitionResult.DONE,
-        TransitionResult.ALREADY_DONE,
-        TransitionResult.LOST,
+        TransitionStatus.DONE,
+        TransitionStatus.ALREADY_DONE,
+        TransitionStatus.LOST,
         None,
     }
     assert {way for name, way, _ in seen if name == "claim"} == {"", "ahead", "reply lost"}

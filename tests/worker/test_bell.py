@@ -141,7 +141,7 @@ def test_no_wait_is_too_long_for_the_system(waker):
 
 def test_a_listener_tells_of_a_loss_before_it_tries_to_connect(waker, listening, monkeypatch):
     """Into a black hole that takes as long as the system likes."""
-    listener = Listener(Link("default", "listener"), waker, lambda hears: None)
+    listener = Listener(Link("default", "listener"), waker, lambda listens: None)
     with listener.link.use():
         pass
     waker.error = psycopg.OperationalError("lost")

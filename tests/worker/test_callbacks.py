@@ -13,7 +13,7 @@ from django.db.backends.signals import connection_created
 from django_pgqueue.signals import TaskSignal
 from django_pgqueue.worker.completion import callbacks as module
 from django_pgqueue.worker.completion.callbacks import CallbackRunner
-from django_pgqueue.worker.completion.events import IN_JOB_THREAD, IN_THIS_THREAD, Events
+from django_pgqueue.worker.completion.events import IN_JOB_THREAD, Events
 from django_pgqueue.worker.runtime import django_connections
 from tests.helpers import wait_until
 
@@ -89,7 +89,7 @@ def test_foreground_receiver_that_raises_changes_nothing(signal, heard, kind):
         raise kind("from a receiver")
 
     signal.connect(bad)
-    for events in (IN_THIS_THREAD, IN_JOB_THREAD):
+    for events in (Events(), IN_JOB_THREAD):
         events.publish(signal, "a.task", {"number": 1})
     assert heard == [1, 1]
 
@@ -100,7 +100,7 @@ def test_foreground_ctrl_c_in_a_receiver_reaches_the_caller(signal):
 
     signal.connect(interrupted)
     with pytest.raises(KeyboardInterrupt):
-        IN_THIS_THREAD.publish(signal, "a.task", {})
+        Events().publish(signal, "a.task", {})
 
 
 def test_coroutine_receivers_are_called(runner, signal):

@@ -9,12 +9,13 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db import EngineConnection
-from django_pgqueue.lifecycle import ExecutionKey, TransitionResult
+from django_pgqueue.endings import Ending
+from django_pgqueue.lifecycle import ExecutionKey, TransitionResult, TransitionStatus
 from django_pgqueue.progress import Progress
 from django_pgqueue.worker.completion import progress_writer as module
 from django_pgqueue.worker.completion.completer import LOCKED_PAUSE_SECONDS, Completer
 from django_pgqueue.worker.completion.progress_writer import Notes, ProgressSender
-from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.outages import OutageLog
 from tests import helpers
@@ -147,7 +148,7 @@ def test_what_is_told_while_it_is_written_is_not_lost(engine, claimed, monkeypat
 
     def slow(connection, noted):
         notes.note(claimed.key, Progress(2))
-        return original(connection, noted) | {claimed.execution_id: TransitionResult.LOCKED}
+        return original(connection, noted) | {claimed.execution_id: TransitionResult(TransitionStatus.LOCKED)}
 
     notes.note(claimed.key, Progress(1))
     with monkeypatch.context() as patched:

@@ -9,12 +9,13 @@ from django.contrib.auth.models import Group
 from django.db import connection
 
 from django_pgqueue import signals
+from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.execution.attempt import Attempt
-from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.execution.report import Report
 from tests import helpers
 from tests.app import tasks
 

@@ -174,7 +174,7 @@ def test_ring_without_news_ends_no_idle_pause(make_pair, count_looks):
     looked = len(count_looks)
     assert first.tick() >= 59.0
     assert len(count_looks) == looked
-    first.look_afresh()
+    first.restart_scans()
     first.tick()
     assert len(count_looks) == looked + 1
 

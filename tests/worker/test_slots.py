@@ -17,6 +17,7 @@ import pytest
 
 from django_pgqueue.exceptions import LeaseLost, TaskTimeout
 from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.isolation import fork_server, wire
 from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
@@ -127,7 +128,15 @@ def test_a_slot_is_used_again_only_when_its_last_job_is_forgotten(monkeypatch):
     """Else the next job's words on the board are wiped out, and nobody knows that it runs."""
     process_state, reports = ProcessState(4), []
     in_flight = InFlight(2)
-    own = pool.Pool(Options(database="default", concurrency=2), in_flight, process_state, None, reports.append)
+    own = pool.Pool(
+        Options(database="default", concurrency=2),
+        in_flight,
+        process_state,
+        None,
+        reports.append,
+        Notes(),
+        lambda: None,
+    )
     claimed = Claimed(
         1,
         1,

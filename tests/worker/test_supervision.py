@@ -15,7 +15,7 @@ from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.supervision.heartbeat import ChildProcess, HeartbeatSender, how_it_died
-from django_pgqueue.worker.supervision.settlement import Batch, Settlement, settle
+from django_pgqueue.worker.supervision.settlement import WITHOUT_SIGNALS, Batch, Settlement, settle
 from tests import helpers
 
 
@@ -104,7 +104,7 @@ def test_what_is_charged_with_a_crash_is_recorded_as_started(engine, leases, pro
     helpers.make_jobs(engine, 2)
     ran, waited = helpers.claim_all(engine, worker_id=process.worker_id, free_slots=0)
     process.state.started(0, ran.execution_id)
-    settle(leases.link, process, by_default=False)
+    settle(leases.link, process, WITHOUT_SIGNALS, by_default=False)
     charged, given_back = (helpers.execution_row(engine, one.execution_id) for one in (ran, waited))
     assert (charged["outcome"], given_back["outcome"]) == ("crashed", "released")
     assert helpers.job_row(engine, ran.job_id)["crashes"] == 1

@@ -26,10 +26,10 @@ EXECUTION_KEY: Final = "pgqueue_execution_pkey"
 class Claimer:
     """The claims of one worker process."""
 
-    def __init__(self, in_flight: InFlight, lanes: Lanes) -> None:
+    def __init__(self, in_flight: InFlight, lanes: Lanes, worker_id: int) -> None:
         self.in_flight = in_flight
         self.lanes = lanes
-        self.worker_id = 0
+        self.worker_id = worker_id
         self._refusals = Refusals("the claim of job")
 
     def claim(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:

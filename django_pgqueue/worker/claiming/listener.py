@@ -38,7 +38,7 @@ class Listener(Service):
         self.waker = waker
         self.waker.on_lost = self.wake
         self.on_change = on_change
-        """Called with `hears=`: whether notifications arrive."""
+        """Called with `listens=`: whether notifications arrive."""
         self._lent_connected_at = -1.0
         self._failed_since: float | None = None
 
@@ -64,7 +64,7 @@ class Listener(Service):
         if self._passes_self_test(connection):
             self._lent_connected_at = self.link.connected_at
             self._failed_since = None
-            self.on_change(hears=True)
+            self.on_change(listens=True)
             self.waker.listen(connection)
             return 0.0
         if self._failed_since is None:
@@ -92,5 +92,5 @@ class Listener(Service):
         return False
 
     def _pause_after(self, error: BaseException) -> float:
-        self.on_change(hears=False)
+        self.on_change(listens=False)
         return super()._pause_after(error)

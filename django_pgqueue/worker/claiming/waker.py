@@ -30,10 +30,10 @@ MAX_WAIT_SECONDS: Final = 3600.0
 class Waker:
     """The sleep of one thread. Any other thread may end it, or lend a connection that listens."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_awaited: Callable[[str], None] = lambda payload: None) -> None:
         self.on_lost: Callable[[], None] = lambda: None
         """Called when the borrowed connection has failed. `error` holds the reason."""
-        self.on_awaited: Callable[[str], None] = lambda payload: None
+        self.on_awaited = on_awaited
         """Called with the payload of each notification that an application waits for jobs. Such a notification does
         not end the sleep."""
         self.error: psycopg.Error | None = None
