@@ -27,7 +27,7 @@ settings.load_profile("pgqueue")
 
 
 LONG = (
-    *("tests/process/test_application_code.py", "tests/faults/test_quick.py", "tests/process/test_crashes.py"),
+    *("tests/process/test_application_code.py", "tests/tools/faults/test_quick.py", "tests/process/test_crashes.py"),
     *("tests/process/test_fleet_looks.py", "tests/process/test_starved_completer.py"),
     *("tests/concurrency/test_interleavings.py", "tests/process/test_hostile_code.py"),
     *("tests/process/test_endurance.py", "tests/process/test_timeouts.py", "tests/test_states.py"),
@@ -75,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def is_quick(item: pytest.Item) -> bool:
     """Return whether a test is part of `--only-quick`."""
     path = item.nodeid.partition("::")[0]
-    return path not in LONG and path.split("/")[1] not in SLOW
+    return path not in LONG and not set(SLOW) & set(path.split("/"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

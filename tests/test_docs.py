@@ -29,7 +29,7 @@ from django_pgqueue.states import GONE, TRANSITIONS, Act, State
 from django_pgqueue.task import Task
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
-from tests.benchmarks import cli
+from tests.tools.benchmarks import cli
 
 TOP = Path(__file__).parents[1]
 IN_DOCS = [path for path in TOP.glob("docs/**/*.md") if "_build" not in path.parts]
