@@ -13,8 +13,8 @@ from django.contrib.postgres.operations import AddConstraintNotValid, ValidateCo
 from django.db import transaction
 from django.db.migrations.operations.base import Operation
 
+from .db.migration_operations import take_table
 from .lifecycle import repair_rows
-from .operations import take_table
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

@@ -16,7 +16,7 @@ from django.db.models.fields import NOT_PROVIDED
 from django.db.models.functions import Now
 
 from django_pgqueue.collations import SortByBytes
-from django_pgqueue.operations import BuildIndex, BuildUniqueIndex, DropColumnIndex, LockTable
+from django_pgqueue.db.migration_operations import BuildIndex, BuildUniqueIndex, DropColumnIndex, LockTable
 from django_pgqueue.row_checks import AddRowChecks
 
 

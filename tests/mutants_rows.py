@@ -7,8 +7,8 @@ from tests.mutants import EXECUTOR, SCHEDULER, Mutant, of_tests
 
 PERSISTENCE = "django_pgqueue/lifecycle/execute.py"
 MAINTENANCE = "django_pgqueue/lifecycle/rescues.py"
-ARRAYS = "django_pgqueue/lifecycle/arrays.py"
-ERRORS = "django_pgqueue/db_errors.py"
+ARRAYS = "django_pgqueue/db/arrays.py"
+ERRORS = "django_pgqueue/db/errors.py"
 UNWRITTEN = "django_pgqueue/worker/completion/unwritten.py"
 COMPLETER = "django_pgqueue/worker/completion/completer.py"
 PRUNER = "django_pgqueue/worker/maintenance/pruner.py"

@@ -8,9 +8,9 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.models.functions import Now
 from django.test import override_settings
 
-from django_pgqueue import operations
+from django_pgqueue.db import migration_operations
+from django_pgqueue.db.migration_operations import BuildIndex, LockTable
 from django_pgqueue.models import Job
-from django_pgqueue.operations import BuildIndex, LockTable
 from tests import helpers
 from tests.migration_rules import broken_rules
 
@@ -38,7 +38,7 @@ def lite(django_db_blocker):
 
 
 def test_a_unique_index_is_built_as_django_would(transactional_db):
-    for name, statement in operations.UNIQUE_INDEXES.items():
+    for name, statement in migration_operations.UNIQUE_INDEXES.items():
         [constraint] = [one for one in Job._meta.constraints if one.name == name]
         with connection.schema_editor(collect_sql=True) as editor:
             made = str(constraint.create_sql(Job, editor))
@@ -196,9 +196,9 @@ def index_removed(engine):
 
 
 def test_a_lock_that_is_not_to_be_had_fails_and_names_who_has_it(engine, monkeypatch, caplog):
-    monkeypatch.setattr(operations, "LOCK_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(operations, "PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(operations, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(migration_operations, "LOCK_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(migration_operations, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(migration_operations, "PATIENCE_SECONDS", 0.2)
     with helpers.transaction(engine, "SELECT FROM pgqueue_job"):
         holder = f"process {engine.info.backend_pid} (pgqueue:test, in a transaction for 0 s)"
         with pytest.raises(OperationalError, match="nothing was changed") as error:
@@ -210,7 +210,7 @@ def test_a_lock_that_is_not_to_be_had_fails_and_names_who_has_it(engine, monkeyp
 
 
 def test_between_two_tries_nobody_waits_for_the_lock(engine, second, monkeypatch):
-    monkeypatch.setattr(operations, "LOCK_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(migration_operations, "LOCK_WAIT_SECONDS", 0.01)
     naps = []
 
     def nap(seconds):
@@ -220,10 +220,10 @@ def test_between_two_tries_nobody_waits_for_the_lock(engine, second, monkeypatch
         if len(naps) == 2:
             engine.execute("COMMIT")
 
-    monkeypatch.setattr(operations.time, "sleep", nap)
+    monkeypatch.setattr(migration_operations.time, "sleep", nap)
     with helpers.transaction(engine, "SELECT FROM pgqueue_job"):
         apply([LockTable("job")], atomic=True)
-    assert naps == [operations.PAUSE_SECONDS] * 2
+    assert naps == [migration_operations.PAUSE_SECONDS] * 2
 
 
 def test_the_lock_needs_a_transaction_and_a_table_of_ours(committing):

@@ -16,7 +16,8 @@ from django.db import connections, router
 
 from django_pgqueue import lifecycle, middleware, registry, signals
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import open_transaction_elsewhere, wake_workers_after_commit
+from django_pgqueue.db.notifications import wake_workers_after_commit
+from django_pgqueue.db.transactions import open_transaction_elsewhere
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.serialization import encode_headers
 from django_pgqueue.validation import due

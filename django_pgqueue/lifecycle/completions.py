@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, Row, execute
+from django_pgqueue.db.arrays import numbers, sparse
+from django_pgqueue.db.statements import Connection, Row, execute
 from django_pgqueue.states import Outcome, State
 
-from .arrays import numbers, sparse
 from .execute import execute_with_retry
 from .types import Cancelled, ExecutionKey, Failed, Moved, Noted, Released, Succeeded, TransitionResult
 

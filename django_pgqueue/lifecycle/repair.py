@@ -6,7 +6,7 @@ Called by the migration operation `AddRowChecks`.
 from __future__ import annotations
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, execute
+from django_pgqueue.db.statements import Connection, execute
 
 
 def repair_rows(connection: Connection, model_name: str) -> None:

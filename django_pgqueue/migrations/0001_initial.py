@@ -8,7 +8,7 @@ from django.apps.registry import Apps
 from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
-import django_pgqueue.fields
+import django_pgqueue.db.fields
 import django_pgqueue.states
 
 # Jobs and executions are updated a few times each and then deleted: room in the page keeps those updates next to the
@@ -79,7 +79,7 @@ class Migration(migrations.Migration):
                 ("task_name", models.CharField(max_length=100, verbose_name="task")),
                 ("queue_name", models.CharField(db_default="default", max_length=100, verbose_name="queue")),
                 ("priority", models.SmallIntegerField(db_default=0, verbose_name="priority")),
-                ("arguments", django_pgqueue.fields.PlainJSONField(verbose_name="arguments")),
+                ("arguments", django_pgqueue.db.fields.PlainJSONField(verbose_name="arguments")),
                 (
                     "state",
                     models.CharField(
@@ -115,7 +115,7 @@ class Migration(migrations.Migration):
                 ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested at")),
                 ("unknown_since", models.DateTimeField(null=True, verbose_name="unknown since")),
                 ("limit_key", models.CharField(max_length=100, null=True)),
-                ("result", django_pgqueue.fields.PlainJSONField(null=True, verbose_name="result")),
+                ("result", django_pgqueue.db.fields.PlainJSONField(null=True, verbose_name="result")),
             ],
             options={
                 "verbose_name": "job",

@@ -1,7 +1,7 @@
 from django.db import migrations
 
-import django_pgqueue.fields
-from django_pgqueue.operations import LockTable
+import django_pgqueue.db.fields
+from django_pgqueue.db.migration_operations import LockTable
 
 
 class Migration(migrations.Migration):
@@ -14,6 +14,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="job",
             name="headers",
-            field=django_pgqueue.fields.PlainJSONField(null=True, verbose_name="headers"),
+            field=django_pgqueue.db.fields.PlainJSONField(null=True, verbose_name="headers"),
         ),
     ]

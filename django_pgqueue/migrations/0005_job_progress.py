@@ -1,6 +1,6 @@
 from django.db import migrations, models
 
-from django_pgqueue.operations import LockTable
+from django_pgqueue.db.migration_operations import LockTable
 
 
 class Migration(migrations.Migration):

@@ -4,7 +4,7 @@ import django.db.models.deletion
 import django.db.models.functions.datetime
 from django.db import migrations, models
 
-import django_pgqueue.fields
+import django_pgqueue.db.fields
 
 
 class Migration(migrations.Migration):
@@ -28,7 +28,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("task_name", models.CharField(max_length=100, verbose_name="task")),
-                ("arguments", django_pgqueue.fields.PlainJSONField(verbose_name="arguments")),
+                ("arguments", django_pgqueue.db.fields.PlainJSONField(verbose_name="arguments")),
                 ("expression", models.CharField(max_length=200, verbose_name="when")),
                 ("time_zone", models.CharField(db_default="UTC", max_length=64, verbose_name="time zone")),
                 (

@@ -1,6 +1,6 @@
 from django.db import migrations, models
 
-from django_pgqueue.operations import BuildIndex
+from django_pgqueue.db.migration_operations import BuildIndex
 
 
 class Migration(migrations.Migration):

@@ -1,6 +1,6 @@
 from django.db import migrations, models
 
-from django_pgqueue.operations import BuildUniqueIndex
+from django_pgqueue.db.migration_operations import BuildUniqueIndex
 
 
 class Migration(migrations.Migration):

@@ -7,7 +7,7 @@ The admin and waiting callers look for the latest attempt of a job. With 10,000 
 import django.db.models.deletion
 from django.db import migrations, models
 
-from django_pgqueue.operations import BuildIndex, DropColumnIndex
+from django_pgqueue.db.migration_operations import BuildIndex, DropColumnIndex
 
 
 class Migration(migrations.Migration):

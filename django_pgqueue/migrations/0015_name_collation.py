@@ -8,7 +8,7 @@ of finished jobs, run `manage.py pgqueue prune` first.
 from django.db import migrations, models
 
 from django_pgqueue.collations import SortByBytes
-from django_pgqueue.operations import LockTable
+from django_pgqueue.db.migration_operations import LockTable
 
 
 class Migration(migrations.Migration):

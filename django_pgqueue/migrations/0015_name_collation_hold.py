@@ -3,7 +3,7 @@
 from django.db import migrations, models
 
 from django_pgqueue.collations import SortByBytes
-from django_pgqueue.operations import LockTable
+from django_pgqueue.db.migration_operations import LockTable
 
 
 class Migration(migrations.Migration):

@@ -14,7 +14,8 @@ from django.db.models import DateTimeField, DurationField, ExpressionWrapper, Qu
 from django.db.models.functions import Now
 
 from django_pgqueue import signals
-from django_pgqueue.db import CANCEL_ASKED, clock, wake_workers_after_commit
+from django_pgqueue.db.notifications import CANCEL_ASKED, wake_workers_after_commit
+from django_pgqueue.db.statements import clock
 from django_pgqueue.states import Seen, State
 
 if TYPE_CHECKING:

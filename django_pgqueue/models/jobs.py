@@ -16,7 +16,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.fields import InstantField, PlainJSONField, are_instants
+from django_pgqueue.db.fields import InstantField, PlainJSONField, are_instants
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Seen, State
 

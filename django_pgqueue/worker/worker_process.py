@@ -24,8 +24,8 @@ import select
 import time
 from typing import Final, NoReturn
 
-from django_pgqueue import server
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db import server
 
 from .claiming.allowance import Allowance
 from .claiming.fetcher import Fetcher

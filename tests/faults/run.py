@@ -20,7 +20,7 @@ import psycopg
 from psycopg import sql
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import EngineConnection
+from django_pgqueue.db.engine_connection import EngineConnection
 from tests import helpers
 from tests.faults import checker, failpoints, journal
 from tests.faults.history import History, collect

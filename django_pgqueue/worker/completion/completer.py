@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from django_pgqueue.db import EngineConnection
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.worker.execution.report import Ending, Report
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import health_memory

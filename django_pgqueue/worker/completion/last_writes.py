@@ -13,7 +13,8 @@ from contextlib import suppress
 import psycopg
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import message_without_detail, wake_workers
+from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.db.notifications import wake_workers
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.slots.inflight import InFlight
 

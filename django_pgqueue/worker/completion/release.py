@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from django_pgqueue import lifecycle, signals
-from django_pgqueue.db import Connection, wake_workers
+from django_pgqueue.db.notifications import wake_workers
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import ExecutionKey, Moved, Released
 from django_pgqueue.states import State
 from django_pgqueue.worker.runtime.refusals import Refusals

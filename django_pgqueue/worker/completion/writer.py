@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue import lifecycle, log, signals
-from django_pgqueue.db import Connection
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import Moved, TransitionResult
 from django_pgqueue.states import Outcome, State
 from django_pgqueue.worker.execution.report import Ending, Report

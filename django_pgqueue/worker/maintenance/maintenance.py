@@ -19,7 +19,7 @@ from typing import Final
 
 from django_pgqueue import lifecycle, signals
 from django_pgqueue.conf import DAY_SECONDS, get_settings
-from django_pgqueue.db import wake_workers
+from django_pgqueue.db.notifications import wake_workers
 from django_pgqueue.lifecycle import Held
 from django_pgqueue.worker.completion.crash_events import publish_crash
 from django_pgqueue.worker.completion.events import IN_THIS_THREAD, Events

@@ -23,7 +23,7 @@ import psycopg
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import wake_workers
+from django_pgqueue.db.notifications import wake_workers
 from django_pgqueue.lifecycle import Failed, Held, Released, TransitionResult
 from django_pgqueue.states import Outcome
 from django_pgqueue.worker.completion.crash_events import log_crash, publish_crash
