@@ -110,12 +110,3 @@ BAD_ROWS = of_tests(
         path=ARRAYS,
     ),
 )
-BAD_ROWS += of_tests(
-    ("tests/test_row_checks.py",),
-    Mutant(
-        "rows are not repaired",
-        "                repair_rows(connection, model_name)\n            self._add",
-        "                pass\n            self._add",
-        path="django_pgqueue/row_checks.py",
-    ),
-)

@@ -157,8 +157,6 @@ def call_everything(engine, job_in):
         lifecycle.prune(engine, State.DEAD, 0.0, task_name=task_name)
         lifecycle.prunable(engine, State.DEAD, 0.0, task_name=task_name)
     call_fallbacks(engine)
-    for model_name in ("job", "execution", "schedule", "pause"):
-        lifecycle.repair_rows(engine, model_name)
     call_everything_of_schedules(engine)
     for replace in (False, True):
         helpers.enqueue_unique(engine, "key", replace=replace)
