@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import psycopg
 
 from . import signals
-from .db import CANCEL_ASKED, Connection, EngineConnection, wake_workers, wake_workers_after_commit
+from .db.engine_connection import EngineConnection
+from .db.notifications import CANCEL_ASKED, wake_workers, wake_workers_after_commit
+from .db.statements import Connection
 from .endings import ENDINGS, Ending
 from .lifecycle import TransitionResult, TransitionStatus
 from .states import FINISHED, State

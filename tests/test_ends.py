@@ -18,7 +18,8 @@ from asgiref.sync import async_to_sync
 from django.db import connection, connections, transaction
 from django.test import override_settings
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.db import engine_connection
 from django_pgqueue.waiting import listener, results
 from tests import helpers
 from tests.app import tasks
@@ -211,7 +212,7 @@ def test_where_nothing_can_be_heard_it_looks_and_tries_again(engine, monkeypatch
 
 def test_behind_a_pooler_nothing_is_listened_to(engine, monkeypatch):
     """There LISTEN would be left on a connection that is somebody else's."""
-    monkeypatch.setattr(db, "PLANNER", "-c jit=off")  # what a pooler that ignores options leaves of them
+    monkeypatch.setattr(engine_connection, "PLANNER", "-c jit=off")  # what a pooler that ignores options leaves of them
     job, opened, said, original = tasks.add.enqueue(2, 3), [], [], listener.connect
 
     def connect(*arguments):

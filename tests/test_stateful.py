@@ -23,7 +23,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.statements import clock
 from django_pgqueue.lifecycle import Cancelled, Cursor, ExecutionKey, Lane, Released, TransitionResult, TransitionStatus
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
@@ -146,7 +148,7 @@ class Execution:
 class Queue(RuleBasedStateMachine):
     """The acts as rules; `self.now` is the tick, `self.handed_out` every execution id a worker ever held."""
 
-    engine: db.EngineConnection
+    engine: EngineConnection
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +165,7 @@ class Queue(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        db.clock.shift_seconds = 0.0
+        clock.shift_seconds = 0.0
         helpers.clear_tables(self.engine)
         self.start = helpers.scalar(self.engine, "SELECT statement_timestamp()")
         self.engine.execute("DELETE FROM pgqueue_pause")
@@ -171,7 +173,7 @@ class Queue(RuleBasedStateMachine):
         self.enqueue(LANES[0], 2, 0, 10, helpers.NOOP)  # ended before it began, a history tells nothing
 
     def teardown(self) -> None:
-        db.clock.shift_seconds = 0.0
+        clock.shift_seconds = 0.0
 
     # ------------------------------------------------------------------ what the rules share
 
@@ -581,7 +583,7 @@ class Queue(RuleBasedStateMachine):
     @rule(ticks=st.integers(1, 3))
     def time_goes_on(self, ticks: int) -> None:
         self.now += ticks
-        db.clock.shift_seconds = self.now * TICK
+        clock.shift_seconds = self.now * TICK
 
     @rule(worker_id=WORKERS)
     def expire(self, worker_id: int) -> None:

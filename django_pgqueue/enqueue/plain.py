@@ -16,7 +16,7 @@ from django.db import connections, router
 
 from django_pgqueue import lifecycle, middleware, registry
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import open_transaction_elsewhere
+from django_pgqueue.db.transactions import open_transaction_elsewhere
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.reactions import after_enqueue
 from django_pgqueue.serialization import encode_headers

@@ -35,7 +35,6 @@ from .leases import cancel_requests, extend, extend_each, open_executions
 from .operator import LOCK_WAIT_SECONDS, cancel, existing, retry, run_now
 from .pauses import pause, prune_pauses, resume
 from .pruning import PRUNE_LIMIT, prunable, prune
-from .repair import repair_rows
 from .requeues import Requeued, requeue
 from .rescues import rescue
 from .schedules import (
@@ -170,7 +169,6 @@ __all__ = [
     "release",
     "remove_orphans",
     "remove_schedules",
-    "repair_rows",
     "replace",
     "replace_for_period",
     "requeue",

@@ -12,10 +12,10 @@ from itertools import repeat
 from typing import Final
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, Row, execute
+from django_pgqueue.db.arrays import numbers, sparse
+from django_pgqueue.db.statements import Connection, Row, execute
 from django_pgqueue.states import Outcome, State
 
-from .arrays import numbers, sparse
 from .execute import execute_with_retry
 from .types import Cancelled, ExecutionKey, Failed, Noted, Released, Succeeded, TransitionResult, TransitionStatus
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection
+from django_pgqueue.db.arrays import numbers, sparse
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.states import State
 
-from .arrays import numbers, sparse
 from .completions import key_params, remove_orphans
 from .execute import divided, execute_with_retry
 from .types import ExecutionKey, Held, TransitionResult, TransitionStatus

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, QuerySet, Value
 from django.db.models.functions import Now
 
-from django_pgqueue.db import clock
+from django_pgqueue.db.statements import clock
 from django_pgqueue.states import Seen, State
 
 if TYPE_CHECKING:

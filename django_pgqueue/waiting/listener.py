@@ -27,7 +27,8 @@ from typing import Final
 import psycopg
 
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import EngineConnection, connect, message_without_detail
+from django_pgqueue.db.engine_connection import EngineConnection, connect
+from django_pgqueue.db.errors import message_without_detail
 
 logger = logging.getLogger("django_pgqueue.db")
 

@@ -22,7 +22,7 @@ import select
 import time
 from typing import Final, NoReturn
 
-from django_pgqueue import server
+from django_pgqueue.db import server
 
 from .claiming.allowance import Allowance
 from .completion.last_jobs import end_running_jobs

@@ -13,7 +13,8 @@ from functools import partial
 import psycopg
 import pytest
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.db.errors import TRANSIENT
 from django_pgqueue.lifecycle import Lane, Released, TransitionStatus, execute
 from tests import helpers
 
@@ -40,7 +41,7 @@ class Crowd:
         while not self.is_over():
             try:
                 self._round(connection, worker_id, chance)
-            except db.TRANSIENT:  # what the worker's loops do: come again
+            except TRANSIENT:  # what the worker's loops do: come again
                 self.again += 1
 
     def _round(self, connection, worker_id: int, chance: random.Random) -> None:
@@ -67,7 +68,7 @@ class Crowd:
         while True:
             try:
                 return act(*args)
-            except db.TRANSIENT:
+            except TRANSIENT:
                 self.again += 1
 
     def _count(self, given_back: int = 0, done: list[int] = []) -> None:  # noqa: B006 -- never changed

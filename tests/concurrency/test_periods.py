@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from django_pgqueue import db, lifecycle, sql
+from django_pgqueue import lifecycle, sql
+from django_pgqueue.db import statements
 from tests import helpers
 
 KEY = "order:7"
@@ -17,7 +18,7 @@ OTHER_CALL = '{"args":[8],"kwargs":{}}'
 @pytest.fixture
 def later(monkeypatch):
     """Move the clock of all sessions here to the end of a period that begins now."""
-    return lambda: monkeypatch.setattr(db.clock, "shift_seconds", PERIOD_SECONDS)
+    return lambda: monkeypatch.setattr(statements.clock, "shift_seconds", PERIOD_SECONDS)
 
 
 def waits_for_another(watcher, connection):

@@ -12,7 +12,8 @@ import pytest
 from django.db import OperationalError, transaction
 from django.db import connection as django_connection
 
-from django_pgqueue import JobLocked, db, lifecycle
+from django_pgqueue import JobLocked, lifecycle
+from django_pgqueue.db.transactions import read_committed
 from django_pgqueue.lifecycle import Cancelled, Noted, Released, TransitionResult, TransitionStatus, execute, operator
 from django_pgqueue.models import Job
 from django_pgqueue.progress import Progress
@@ -296,7 +297,7 @@ def repeatable_read(django):
 
 
 def test_an_atomic_finish_survives_a_beat_whatever_the_default_isolation(second, running, repeatable_read):
-    with db.read_committed(repeatable_read):
+    with read_committed(repeatable_read):
         assert Job.objects.count() == 1
         lifecycle.extend(second, [1], lease_seconds=60.0)
         assert the_fate(lifecycle.succeed(repeatable_read, helpers.succeeded(running.key))) is TransitionStatus.DONE
@@ -312,7 +313,7 @@ def test_without_read_committed_the_same_finish_would_fail(second, running, repe
 
 
 def test_an_atomic_finish_that_was_rescued_meanwhile_is_lost_and_can_roll_back(second, running, django):
-    with db.read_committed(django):
+    with read_committed(django):
         Job.objects.create(task_name="effect", arguments={})
         helpers.end_lease(second)
         helpers.rescue(second)

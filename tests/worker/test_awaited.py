@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.db.notifications import CHANNEL
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import Reactions, may_be_over
@@ -194,7 +195,7 @@ def test_what_may_be_an_end():
 def test_an_idle_worker_hears_and_sleeps_on(engine, new_connection):
     waker, heard, listening = Waker(), [], new_connection()
     waker.on_awaited = heard.append
-    for channel in (db.CHANNEL, listener.AWAITED):
+    for channel in (CHANNEL, listener.AWAITED):
         listening.execute(f"LISTEN {channel}")
     waker.listen(listening)
     waker.wait(0.0)
@@ -204,7 +205,7 @@ def test_an_idle_worker_hears_and_sleeps_on(engine, new_connection):
         listener.notify(engine, listener.AWAITED, [number])
         helpers.wait_until(lambda number=number: len(heard) > number)
         assert sleeps.thread.is_alive()
-    engine.execute(f"NOTIFY {db.CHANNEL}")
+    engine.execute(f"NOTIFY {CHANNEL}")
     assert sleeps.result() is True
     assert (heard, waker.words) == (["0", "1", "2"], {""})
     listener.notify(engine, listener.AWAITED, [3])

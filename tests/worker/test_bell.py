@@ -10,10 +10,14 @@ import psycopg
 import pytest
 from django.db import transaction
 
-from django_pgqueue import control, db
+from django_pgqueue import control
+from django_pgqueue.db.engine_connection import connect, is_lost
+from django_pgqueue.db.notifications import CANCEL_ASKED, CHANNEL, LOOK_AGAIN, WORDS
 from django_pgqueue.models import Job
+from django_pgqueue.worker.claiming import listener as listener_module
 from django_pgqueue.worker.claiming.listener import Listener
 from django_pgqueue.worker.claiming.waker import Waker
+from django_pgqueue.worker.runtime import connection as connection_module
 from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers
 
@@ -31,8 +35,8 @@ def waker():
 
 @pytest.fixture
 def listening(committing):
-    with db.connect("default", "listener") as connection:
-        connection.execute(f"LISTEN {db.CHANNEL}")
+    with connect("default", "listener") as connection:
+        connection.execute(f"LISTEN {CHANNEL}")
         yield connection
 
 
@@ -76,7 +80,7 @@ def test_of_many_rings_at_once_none_is_lost(waker):
 def test_a_notification_is_heard_and_does_not_ring_twice(waker, listening, engine):
     waker.listen(listening)
     waker.wait(0.0)
-    engine.execute(f"NOTIFY {db.CHANNEL}")
+    engine.execute(f"NOTIFY {CHANNEL}")
     assert waker.wait(LONG)
     assert not waker.wait(0.05)
 
@@ -103,7 +107,7 @@ def test_a_lost_connection_is_told_of_and_rings_go_on(waker, listening, engine):
     engine.execute("SELECT pg_terminate_backend(%s)", (listening.info.backend_pid,))
     helpers.wait_until(lambda: not waker.wait(0.05) and waker.error)
     assert lost == [waker.error]
-    assert db.is_lost(listening)
+    assert is_lost(listening)
     waker.ring()
     assert seconds_to(lambda: waker.wait(LONG)) < LONG / 2
 
@@ -111,19 +115,19 @@ def test_a_lost_connection_is_told_of_and_rings_go_on(waker, listening, engine):
 def test_words_are_heard_and_all_of_them_assumed_where_some_may_have_been_missed(waker, listening, engine):
     waker.listen(listening)
     waker.wait(0.0)
-    assert waker.words == db.WORDS
+    assert waker.words == WORDS
     waker.words = set()
-    engine.execute(f"NOTIFY {db.CHANNEL}")
-    engine.execute(f"NOTIFY {db.CHANNEL}, '{db.CANCEL_ASKED}'")
-    helpers.wait_until(lambda: waker.wait(LONG) and db.CANCEL_ASKED in waker.words)
-    assert waker.words == {"", db.CANCEL_ASKED}
+    engine.execute(f"NOTIFY {CHANNEL}")
+    engine.execute(f"NOTIFY {CHANNEL}, '{CANCEL_ASKED}'")
+    helpers.wait_until(lambda: waker.wait(LONG) and CANCEL_ASKED in waker.words)
+    assert waker.words == {"", CANCEL_ASKED}
 
 
 def test_what_was_taken_back_is_not_used(waker, listening, engine):
     waker.listen(listening)
     waker.wait(0.0)
     waker.take_back()
-    engine.execute(f"NOTIFY {db.CHANNEL}")
+    engine.execute(f"NOTIFY {CHANNEL}")
     assert not waker.wait(0.05)
     assert list(listening.notifies(timeout=LONG, stop_after=1))
 
@@ -146,7 +150,8 @@ def test_a_listener_tells_of_a_loss_before_it_tries_to_connect(waker, listening,
         pass
     waker.error = psycopg.OperationalError("lost")
     with monkeypatch.context() as unreachable:
-        unreachable.delattr(db, "connect")
+        for module in (listener_module, connection_module):
+            unreachable.delattr(module, "connect")
         with pytest.raises(psycopg.OperationalError, match="lost"):
             listener.tick()
     assert waker.error is None
@@ -162,7 +167,7 @@ def test_a_running_job_that_is_asked_to_stop_is_told_of_in_a_word_and_one_that_w
     waiting = helpers.make_job(engine)
     assert Job.objects.get(pk=waiting).cancel()
     assert Job.objects.filter(pk=running).cancel() == 1
-    assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [db.CANCEL_ASKED]
+    assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [CANCEL_ASKED]
 
 
 def test_without_autocommit_the_word_goes_along_with_the_transaction(committing, listening):
@@ -171,7 +176,7 @@ def test_without_autocommit_the_word_goes_along_with_the_transaction(committing,
         control.pause("mail")
         assert not list(listening.notifies(timeout=0.05))
         transaction.commit()
-        assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [db.LOOK_AGAIN]
+        assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [LOOK_AGAIN]
         control.resume("mail")
         transaction.rollback()
         assert not list(listening.notifies(timeout=0.05))

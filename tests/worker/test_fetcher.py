@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.db.notifications import CANCEL_ASKED, LOOK_AGAIN
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import fetcher as module
 from django_pgqueue.worker.claiming.claim_counter import ClaimCounter
@@ -309,7 +310,7 @@ def test_sleep_pause_and_job_announced_together_job_is_not_claimed(engine, make_
     lifecycle.pause(engine, Pausable.QUEUE, "default")
     helpers.make_job(engine)
     monkeypatch.setattr(fetcher.polls.waker, "wait", lambda seconds: True)
-    fetcher.polls.waker.words = {db.LOOK_AGAIN}
+    fetcher.polls.waker.words = {LOOK_AGAIN}
     fetcher._sleep(0.0)
     fetcher.tick()
     assert not fetcher.in_flight.waiting
@@ -370,7 +371,7 @@ def test_a_word_that_a_job_is_to_be_cancelled_is_passed_on(make_fetcher, monkeyp
     heard = []
     fetcher = make_fetcher(on_cancel_requested=lambda: heard.append("cancel"))
     monkeypatch.setattr(fetcher.polls.waker, "wait", lambda timeout_seconds: True)
-    for word in ("", db.CANCEL_ASKED):
+    for word in ("", CANCEL_ASKED):
         fetcher.polls.waker.words = {word}
         fetcher._sleep(0.0)
     assert heard == ["cancel"]

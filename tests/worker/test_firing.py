@@ -11,8 +11,9 @@ from django.db import connections
 from django.test import override_settings
 from psycopg import errors
 
-from django_pgqueue import InvalidTask, db, every, lifecycle, registry, task
+from django_pgqueue import InvalidTask, every, lifecycle, registry, task
 from django_pgqueue.backend.compat import task_enqueued
+from django_pgqueue.db import statements
 from django_pgqueue.models import Hold, Job, Schedule, ScheduleRun
 from django_pgqueue.schedules import declarations
 from django_pgqueue.task import Task
@@ -165,7 +166,7 @@ def test_a_key_for_a_period_keeps_ticks_away_until_that_is_over_whatever_becomes
     worker.turn()
     assert jobs_made() == [None]
     for shift_seconds in (3601.0, 3701.0):
-        monkeypatch.setattr(db.clock, "shift_seconds", shift_seconds)
+        monkeypatch.setattr(statements.clock, "shift_seconds", shift_seconds)
         worker.turn()
     assert jobs_made() == [None, Job.objects.latest("pk").pk, None]
     assert Job.objects.latest("pk").unique_key is None, "the hold has it"

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.db import statements
 from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import lanes as module
@@ -190,9 +191,9 @@ def test_claim_cut_by_its_size_exhausts_no_lane(engine, make_fetcher):
 def test_clock_set_back_drops_the_cursors(engine, make_fetcher):
     helpers.make_job(engine)
     fetcher = make_fetcher()
-    db.clock.shift_seconds = 3600.0
+    statements.clock.shift_seconds = 3600.0
     assert len(drain(fetcher)) == 1
-    db.clock.shift_seconds = 0.0
+    statements.clock.shift_seconds = 0.0
     fetcher.lanes._look(engine)
     assert fetcher.lanes._cursors == {}
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import EngineConnection
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import ExecutionKey, TransitionResult, TransitionStatus
 from django_pgqueue.progress import Progress

@@ -11,7 +11,9 @@ import psycopg
 import pytest
 from django.test import override_settings
 
-from django_pgqueue import db, lifecycle, registry, signals
+from django_pgqueue import lifecycle, registry, signals
+from django_pgqueue.db import statements
+from django_pgqueue.db.notifications import CHANNEL
 from django_pgqueue.models import Job, Schedule, ScheduleRun
 from django_pgqueue.schedules import declarations
 from django_pgqueue.worker.maintenance import schedule_service, scheduler
@@ -39,10 +41,10 @@ class Clock:
 
     def set(self, instant: datetime) -> None:
         real = helpers.scalar(self.engine, "SELECT statement_timestamp()")
-        db.clock.shift_seconds = (instant - real).total_seconds()
+        statements.clock.shift_seconds = (instant - real).total_seconds()
 
     def pass_by(self, seconds: float) -> None:
-        db.clock.shift_seconds += seconds
+        statements.clock.shift_seconds += seconds
         self.monotonic_seconds += seconds
 
 
@@ -140,7 +142,7 @@ def test_one_of_the_code_has_the_options_of_the_code_that_defines_it(clock, engi
 
 
 def test_firing_is_told_to_receivers_and_wakes_workers(clock, engine, second, release):
-    second.execute(f"LISTEN {db.CHANNEL}")
+    second.execute(f"LISTEN {CHANNEL}")
     told = []
 
     def receiver(sender, **about):
@@ -589,7 +591,7 @@ def service(committing):
 def test_where_there_is_no_schedule_it_costs_a_statement_a_minute_and_no_connection(service, monkeypatch):
     monkeypatch.setattr(declarations, "definitions", lambda alias: {})
     ran = []
-    execute = db.execute
+    execute = statements.execute
     replace_execute(monkeypatch, lambda *given: ran.append(given[1]) or execute(*given))
     assert service.tick() == schedule_service.NONE_INTERVAL_SECONDS
     assert len(ran) == 1

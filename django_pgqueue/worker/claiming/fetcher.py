@@ -23,8 +23,9 @@ from typing import Final, Protocol
 
 import psycopg
 
-from django_pgqueue import db
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.notifications import CANCEL_ASKED, LOOK_AGAIN
 from django_pgqueue.lifecycle import AHEAD_BYTES, Claimed, Cursor, Lane
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.completer import Completer
@@ -173,9 +174,9 @@ class Fetcher(Service):
             self._announced = True
             self._follow_up.moment = time.monotonic()
             payloads, waker.words = waker.words, set()
-            if db.LOOK_AGAIN in payloads:
+            if LOOK_AGAIN in payloads:
                 self.lanes.look_again()
-            if db.CANCEL_ASKED in payloads:
+            if CANCEL_ASKED in payloads:
                 self._on_cancel_requested()
 
     # ---------------------------------------------------------------- how many jobs to claim
@@ -248,13 +249,11 @@ class Fetcher(Service):
             self._full_scan_at = time.monotonic() + self._full_scan_pacing.after(time.monotonic() - began)
         return claimed
 
-    def _counted_claim(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
+    def _counted_claim(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         with self.claims.claim_under_way():
             return self._claim_and_submit(connection, cursors, room)
 
-    def _claim_and_submit(
-        self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int
-    ) -> list[Claimed]:
+    def _claim_and_submit(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         claimed = self.claimer.claim(connection, cursors, room)
         if claimed:
             size = sum(len(job.arguments) for job in claimed) / len(claimed) + 1

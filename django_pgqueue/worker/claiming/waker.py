@@ -19,7 +19,8 @@ from typing import Final
 
 import psycopg
 
-from django_pgqueue import db
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.notifications import WORDS
 from django_pgqueue.waiting import listener
 
 AWAITED: Final = listener.AWAITED.encode()
@@ -43,7 +44,7 @@ class Waker:
         for end in (self._sender, self._receiver):
             end.settimeout(0.0)
         self._rung = self._is_new_connection = False
-        self._connection: db.EngineConnection | None = None
+        self._connection: EngineConnection | None = None
         self._connection_lock = threading.Lock()
 
     def ring(self) -> None:
@@ -53,7 +54,7 @@ class Waker:
             with suppress(OSError):  # the buffer is full of bytes that were not read yet, or the socket is closed
                 self._sender.send(b"!")
 
-    def listen(self, connection: db.EngineConnection) -> None:
+    def listen(self, connection: EngineConnection) -> None:
         """Wait for notifications on this connection too. Do not use it elsewhere until it is lost or taken back.
 
         This counts as a notification of every kind, because notifications that were sent before reached no one here.
@@ -93,7 +94,7 @@ class Waker:
         self._rung = False  # after the drain: a thread that still sees True does not write, and this round answers it
         is_new_connection, self._is_new_connection = self._is_new_connection, False
         if is_new_connection:
-            self.words |= db.WORDS
+            self.words |= WORDS
         notified = self._read_notifications() if woken else False
         return bool(notified or is_new_connection) if rung or is_new_connection else notified
 

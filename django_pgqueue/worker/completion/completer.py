@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from django_pgqueue.db import EngineConnection
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.connection import Link

@@ -13,7 +13,7 @@ from contextlib import suppress
 import psycopg
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import message_without_detail
+from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.slots.inflight import InFlight

@@ -17,7 +17,9 @@ import psycopg
 from django.db import DatabaseError
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import TRANSIENT, Connection, EngineConnection, is_lost, message_without_detail
+from django_pgqueue.db.engine_connection import EngineConnection, is_lost
+from django_pgqueue.db.errors import TRANSIENT, message_without_detail
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import ExecutionKey, Noted, TransitionStatus
 from django_pgqueue.worker.runtime.outages import outage_log
 

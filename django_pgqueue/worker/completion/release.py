@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import Connection
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import ExecutionKey, Released, TransitionResult
 from django_pgqueue.reactions import ExecutionInfo, JobTransition, Reactions, ended

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import EngineConnection, message_without_detail
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.endings import Ending
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.retry import DEFAULT_BACKOFF

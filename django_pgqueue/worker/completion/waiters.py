@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from django_pgqueue.db import EngineConnection
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.waiting import listener
 
 if TYPE_CHECKING:
-    from django_pgqueue.db import Connection
+    from django_pgqueue.db.statements import Connection
 
 logger = logging.getLogger("django_pgqueue.worker")
 

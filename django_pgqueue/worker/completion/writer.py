@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import Connection
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.endings import ENDINGS, Ending
 from django_pgqueue.lifecycle import SUCCEEDED, TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition, Reactions

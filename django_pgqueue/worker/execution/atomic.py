@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import transaction
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import read_committed
+from django_pgqueue.db.transactions import read_committed
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked, LeaseLost
 from django_pgqueue.lifecycle import TransitionStatus

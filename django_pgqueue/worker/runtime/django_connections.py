@@ -28,8 +28,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import add_options
-from django_pgqueue.server import refuse_an_old_primary
+from django_pgqueue.db.engine_connection import add_options
+from django_pgqueue.db.server import refuse_an_old_primary
 
 LEADING_COMMENTS: Final = r"(?:[\s(]|--[^\n]*\n|/\*.*?\*/)*"
 ORDINARY: Final = re.compile(

@@ -23,7 +23,7 @@ from typing import Final
 
 import psycopg
 
-from django_pgqueue.db import message_without_detail
+from django_pgqueue.db.errors import message_without_detail
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from django_pgqueue.db import message_without_detail
+from django_pgqueue.db.errors import message_without_detail
 
 logger = logging.getLogger("django_pgqueue.worker")
 

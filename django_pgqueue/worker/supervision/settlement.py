@@ -23,7 +23,7 @@ import psycopg
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import EngineConnection
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Failed, Held, Released, TransitionResult, TransitionStatus
 from django_pgqueue.reactions import AnyWaiters, Reactions, ended

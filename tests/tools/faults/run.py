@@ -20,7 +20,7 @@ import psycopg
 from psycopg import sql
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import EngineConnection
+from django_pgqueue.db.engine_connection import EngineConnection
 from tests import helpers
 from tests.process.harness import Worker, environment
 from tests.process.server import Server

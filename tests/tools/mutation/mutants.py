@@ -286,7 +286,7 @@ PAUSES = of_tests(
     Mutant("a resumed worker is not told", "LOOK_AGAIN)\n    return any", "'')\n    return any", path=CONTROL),
     Mutant("a clear stops what runs", ".cancel(running=False)", ".cancel(running=True)", path=CONTROL),
     Mutant("a former name's pause stays", "_names(kind, name)[1:]", "()", path=CONTROL),
-    Mutant("no word makes a worker look", "if db.LOOK_AGAIN in payloads:", "if not payloads:", path=FETCHER),
+    Mutant("no word makes a worker look", "if LOOK_AGAIN in payloads:", "if not payloads:", path=FETCHER),
     Mutant("an announced job is taken past a pause", "        self._lately.clear()\n", "", path=LANES),
 )
 CANCELLING = of_tests(
@@ -300,7 +300,7 @@ CANCELLING = of_tests(
     Mutant("all that runs is to be cancelled", " AND cancel_requested_at IS NOT NULL OFFSET 0", "", "CANCEL_REQUESTS"),
     Mutant(
         "the word of a cancellation is not passed on",
-        "if db.CANCEL_ASKED in payloads:",
+        "if CANCEL_ASKED in payloads:",
         "if not payloads:",
         path=FETCHER,
     ),
@@ -442,9 +442,7 @@ RINGS = of_tests(
         "is_new_connection = self._is_new_connection",
         path=BELL,
     ),
-    Mutant(
-        "what was told before is not assumed", "            self.words |= db.WORDS\n", "            pass\n", path=BELL
-    ),
+    Mutant("what was told before is not assumed", "            self.words |= WORDS\n", "            pass\n", path=BELL),
     Mutant("words are not heard", "self.words.add(payload)", "pass", path=BELL),
     Mutant("a loss is not told", "            self.on_lost()\n", "            pass\n", path=BELL),
     Mutant(

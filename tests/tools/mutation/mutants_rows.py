@@ -7,8 +7,8 @@ from tests.tools.mutation.mutants import EXECUTOR, SCHEDULER, Mutant, of_tests
 
 PERSISTENCE = "django_pgqueue/lifecycle/execute.py"
 MAINTENANCE = "django_pgqueue/lifecycle/rescues.py"
-ARRAYS = "django_pgqueue/lifecycle/arrays.py"
-ERRORS = "django_pgqueue/db_errors.py"
+ARRAYS = "django_pgqueue/db/arrays.py"
+ERRORS = "django_pgqueue/db/errors.py"
 UNWRITTEN = "django_pgqueue/worker/completion/unwritten.py"
 COMPLETER = "django_pgqueue/worker/completion/completer.py"
 PRUNER = "django_pgqueue/worker/maintenance/pruner.py"
@@ -108,14 +108,5 @@ BAD_ROWS = of_tests(
         "return [] if all(value is None for value in values) else list(values)",
         "return list(values)",
         path=ARRAYS,
-    ),
-)
-BAD_ROWS += of_tests(
-    ("tests/test_row_checks.py",),
-    Mutant(
-        "rows are not repaired",
-        "                repair_rows(connection, model_name)\n            self._add",
-        "                pass\n            self._add",
-        path="django_pgqueue/row_checks.py",
     ),
 )

@@ -235,7 +235,7 @@ MUTANTS = [
         "isolation left to the database",
         'cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")',
         "pass",
-        path="django_pgqueue/db.py",
+        path="django_pgqueue/db/transactions.py",
     ),
     Mutant("fence by attempt only in RELEASE", FENCE, BY_ATTEMPT, "RELEASE"),
     Mutant("fence by attempt only in SUCCEED", FENCE, BY_ATTEMPT, "SUCCEED"),

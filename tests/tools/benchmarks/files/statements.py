@@ -14,7 +14,8 @@ import django
 django.setup()
 from app import tasks  # noqa: E402 -- Django first
 
-from django_pgqueue import db, lifecycle  # noqa: E402 -- as above
+from django_pgqueue import lifecycle  # noqa: E402 -- as above
+from django_pgqueue.db import engine_connection  # noqa: E402 -- as above
 from django_pgqueue.lifecycle import Cursor, Lane  # noqa: E402 -- as above
 from django_pgqueue.states import State  # noqa: E402 -- as above
 from django_pgqueue.worker.claiming.lanes import Lanes  # noqa: E402 -- as above
@@ -24,7 +25,7 @@ DAY_SECONDS = 24 * 3600.0
 WORKER_ID = 1_000_000
 FEW_QUEUES = 65
 """Of three priorities each: about as many lanes as a worker accepts without a warning."""
-connection = db.connect("default", "claim")
+connection = engine_connection.connect("default", "claim")
 
 
 def milliseconds(call: Callable[[], object], warm: int = 10, times: int = 20) -> float:

@@ -13,7 +13,8 @@ import threading
 import django
 
 django.setup()
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.db import engine_connection
 from django_pgqueue.lifecycle import Cursor, Lane, Succeeded
 
 import record
@@ -24,7 +25,7 @@ claims = queue.Queue(maxsize=2)
 
 
 def claim():
-    connection = db.connect("default", "claim")
+    connection = engine_connection.connect("default", "claim")
     cursor = Cursor()
     while True:
         claimed = lifecycle.claim(
@@ -38,7 +39,7 @@ def claim():
 
 
 def finish():
-    connection = db.connect("default", "finish")
+    connection = engine_connection.connect("default", "finish")
     number = 0
     while (claimed := claims.get()) is not None:
         lifecycle.succeed(connection, [Succeeded(one.key, None, 0.001, 0.0) for one in claimed])

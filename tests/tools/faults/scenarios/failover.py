@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from django_pgqueue import db
+from django_pgqueue.db.engine_connection import EngineConnection
 from tests import helpers
 from tests.process.harness import Worker
 from tests.tools.faults import journal, ticks
@@ -223,7 +223,7 @@ def _with_two(run: Run, pair: Pair, worker: Worker, both: int) -> str:
     )
 
 
-def _succeeded(session: db.EngineConnection, queue_name: str) -> int:
+def _succeeded(session: EngineConnection, queue_name: str) -> int:
     query = "SELECT count(*) FROM pgqueue_job WHERE state = 'succeeded' AND queue_name = %s"
     return int(helpers.scalar(session, query, [queue_name]))
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib.postgres.operations import AddIndexConcurrently
 from django.db import NotSupportedError, OperationalError, transaction
-from django.db.migrations.operations import AddConstraint, AlterField
 from django.db.migrations.operations.base import Operation
 from psycopg import errors
 
@@ -44,17 +43,6 @@ LOCKS: Final = {
     "hold": "LOCK TABLE pgqueue_hold IN ACCESS EXCLUSIVE MODE",
     "pause": "LOCK TABLE pgqueue_pause IN ACCESS EXCLUSIVE MODE",
 }
-UNIQUE_INDEXES: Final = {
-    "pgqueue_job_unique": """
-CREATE UNIQUE INDEX CONCURRENTLY "pgqueue_job_unique" ON "pgqueue_job" ("task_name", "unique_key")
-WHERE ("unique_key" IS NOT NULL AND ("state" = 'ready' OR ("state" = 'running' AND "unique_ready_only" IS NULL)))
-""",
-}
-"""The statements that Django would generate, plus CONCURRENTLY."""
-DROPPED_INDEXES: Final = {
-    "execution.job": 'DROP INDEX CONCURRENTLY IF EXISTS "pgqueue_execution_job_id_8443aa2e"',
-}
-"""The indexes have the names that Django generated."""
 HOLDER: Final = """
 /* pgqueue:lock_holder */
 SELECT activity.pid, activity.application_name, extract(epoch FROM clock_timestamp() - activity.xact_start)::float8
@@ -109,7 +97,7 @@ class LockTable(Operation):
                 "LockTable needs an atomic migration, because the end of its transaction releases the lock."
             )
         else:
-            take_table(connection, self.model_name)
+            _take_table(connection, self.model_name)
 
     def database_backwards(self, *args: Any) -> None:
         """Do nothing: in reverse this operation is the last one, and the table is locked by then."""
@@ -149,60 +137,7 @@ class BuildIndex(AddIndexConcurrently):
             super().database_forwards(app_label, schema_editor, from_state, to_state)
 
 
-class BuildUniqueIndex(AddConstraint):
-    """Add a `UniqueConstraint` with a condition without blocking writers, with the rules of `BuildIndex`."""
-
-    def database_forwards(
-        self,
-        app_label: str,
-        schema_editor: BaseDatabaseSchemaEditor,
-        from_state: ProjectState,
-        to_state: ProjectState,
-    ) -> None:
-        """Build the index while readers and writers continue."""
-        model = to_state.apps.get_model(app_label, self.model_name)
-        connection = schema_editor.connection
-        if connection.vendor != "postgresql" or not self.allow_migrate_model(connection.alias, model):
-            super().database_forwards(app_label, schema_editor, from_state, to_state)
-            return
-        valid = None if schema_editor.collect_sql else _is_valid(connection, self.constraint.name)
-        if valid is False:
-            schema_editor.remove_constraint(model, self.constraint)
-        if not valid:
-            schema_editor.execute(UNIQUE_INDEXES[self.constraint.name])
-
-    def describe(self) -> str:
-        """Return the text for `migrate --plan`."""
-        return f"Build the unique index {self.constraint.name} of {self.model_name} concurrently"
-
-
-class DropColumnIndex(AlterField):
-    """Drop the index that Django created for a foreign key, without blocking writers: the field gets `db_index=False`.
-
-    Use it after the `BuildIndex` of the index that replaces it. It can be run again.
-    """
-
-    def database_forwards(
-        self,
-        app_label: str,
-        schema_editor: BaseDatabaseSchemaEditor,
-        from_state: ProjectState,
-        to_state: ProjectState,
-    ) -> None:
-        """Drop the index while readers and writers continue."""
-        model = from_state.apps.get_model(app_label, self.model_name)
-        connection = schema_editor.connection
-        if connection.vendor != "postgresql" or not self.allow_migrate_model(connection.alias, model):
-            super().database_forwards(app_label, schema_editor, from_state, to_state)
-            return
-        schema_editor.execute(DROPPED_INDEXES[f"{self.model_name}.{self.name}"])
-
-    def describe(self) -> str:
-        """Return the text for `migrate --plan`."""
-        return f"Drop the index of {self.name} of {self.model_name} concurrently"
-
-
-def take_table(connection: BaseDatabaseWrapper, model_name: str) -> None:
+def _take_table(connection: BaseDatabaseWrapper, model_name: str) -> None:
     """Lock the table of one model until the open transaction ends; see `LockTable`."""
     table = f"pgqueue_{model_name}"
     deadline = time.monotonic() + PATIENCE_SECONDS

@@ -1,6 +1,6 @@
-"""Model fields for JSON and for instants that can be read whatever a row contains.
+"""Model fields for JSON and for instants that can be read whatever a row contains, and one for names in migrations.
 
-The models use them. PostgreSQL accepts values that Python or psycopg cannot represent. These fields protect the rule
+PostgreSQL accepts values that Python or psycopg cannot represent. The fields for JSON and for instants protect the rule
 that one such value must not make a whole list of rows unreadable.
 """
 
@@ -28,6 +28,25 @@ def are_instants(*names: str) -> Q:
     for name in names:
         condition &= Q((f"{name}__gte", FIRST_INSTANT), (f"{name}__lt", LAST_INSTANT))
     return condition
+
+
+class NameField(models.CharField):  # type: ignore[type-arg]  # mypy 2.4 crashes if they are given
+    """A name in an index, as migrations create it: with the collation "C" on PostgreSQL, without it elsewhere.
+
+    The models have a plain `CharField` with `db_collation="C"`. Such a column sorts by bytes. An upgrade of glibc or
+    ICU can change how other collations sort, and searches in an index that was built before then miss rows. A database
+    of another kind, which `migrate` may run on too, has no such collation.
+    """
+
+    def deconstruct(self) -> Any:
+        """Return a plain `CharField`, so that `makemigrations` compares it with the model's field."""
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.CharField", args, kwargs
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        """Return the type and, on PostgreSQL, the collation of the column."""
+        parameters = super().db_parameters(connection)
+        return parameters if connection.vendor == "postgresql" else {**parameters, "collation": None}
 
 
 class PlainJSONField(models.JSONField):

@@ -1,42 +1,29 @@
-"""Run statements on Django connections and on the worker's own engine connections, and notify workers.
+"""Open the engine connections: the worker's own psycopg connections, made from Django's settings.
 
-`lifecycle`, `stats` and the worker pass both kinds of connection to `execute()`, which adds the time shift of the
-testing kit. An engine connection is a psycopg connection made from Django's settings: autocommit, prepared statements,
-a client-side time limit on every wait. It keeps no session state, so it also works through a transaction pooler.
+The worker, `job.wait()` and the commands open them. An engine connection uses autocommit and prepared statements, and
+limits every wait on the client's side. It keeps no session state, so it also works through a transaction pooler.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
-from django.db import connections, transaction
+from django.db import connections
 
-from .conf import get_settings
-from .db_errors import TRANSIENT as TRANSIENT
-from .db_errors import is_of_rows as is_of_rows
-from .db_errors import message_without_detail as message_without_detail
-from .exceptions import StatementTimeout
+from django_pgqueue.exceptions import StatementTimeout
+
 from .server import refuse_an_old_primary
+from .statements import Row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from django.db.backends.base.base import BaseDatabaseWrapper
     from psycopg.abc import RV, PQGen
 
-logger = logging.getLogger("django_pgqueue.db")
-
-CHANNEL: Final = "pgqueue"
-LOOK_AGAIN: Final = "look"
-"""Payload of a notification: a pause began or ended. An empty payload announces new jobs."""
-CANCEL_ASKED: Final = "cancel"
-"""Payload of a notification: the cancellation of a running job was requested."""
-WORDS: Final = frozenset({LOOK_AGAIN, CANCEL_ASKED})
 STATEMENT_TIMEOUT_SECONDS: Final = 30.0
 """How long an engine connection waits for an answer by default before it is closed."""
 
@@ -67,46 +54,6 @@ SESSION: Final = (
 `lock_timeout` ends waits for a table lock, with an error that names the cause. `default_transaction_read_only` is not
 set, because the administrator decides whether a role may write. The last three change the meaning of statements and of
 their results: NULL in an array, a comparison with NULL, and timestamps, which psycopg reads in ISO style only."""
-
-Row = tuple[Any, ...]
-
-
-class Cursor(Protocol):
-    """The methods that Django's cursors and psycopg's cursors have in common."""
-
-    def execute(self, query: Any, params: Any = None, /) -> Any: ...
-    def fetchall(self) -> list[Any]: ...
-
-
-class Connection(Protocol):
-    """A Django connection or an engine connection."""
-
-    alias: str
-
-    def cursor(self) -> AbstractContextManager[Any]: ...
-
-
-class _Clock:
-    """Time travel of the testing kit: seconds added to the database's clock in every statement of this process."""
-
-    shift_seconds = 0.0
-
-
-clock = _Clock()
-
-
-def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -> list[Row]:
-    """Run one statement and return its rows, in the transaction that is open on `connection`, if there is one.
-
-    Errors pass through: Django's on a Django connection, psycopg's on an engine connection.
-    """
-    with connection.cursor() as cursor:
-        cursor.execute(statement, {**params, "time_shift_seconds": clock.shift_seconds})
-        return cursor.fetchall() if _has_rows(cursor) else []
-
-
-def _has_rows(cursor: Any) -> bool:
-    return cursor.description is not None
 
 
 class EngineConnection(psycopg.Connection[Row]):
@@ -217,84 +164,3 @@ def _has_its_options(connection: EngineConnection) -> bool:
 def is_lost(connection: EngineConnection) -> bool:
     """Return whether the connection can no longer be used."""
     return connection.closed or connection.broken
-
-
-def open_transaction_elsewhere(alias: str) -> str | None:
-    """Return an alias with an open transaction in this thread if `alias` itself has none; otherwise None."""
-    if connections[alias].in_atomic_block:
-        return None
-    return next((c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block), None)
-
-
-def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether a write on this Django connection takes effect only when the caller commits."""
-    return connection.in_atomic_block or not connection.get_autocommit()
-
-
-def sees_new_commits(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether the transaction open on a Django connection sees what others commit while it is open."""
-    [[level]] = execute(connection, "SHOW transaction_isolation", {})
-    return str(level) in ("read committed", "read uncommitted")
-
-
-_last_wake_at: dict[str, float] = {}
-WAKE_INTERVAL_SECONDS: Final = 0.005
-"""Minimum time between two notifications of a process about new jobs. A skipped one needs no replacement: a woken
-worker polls again after 5, 20, 80 and 320 ms, and the jobs in question are committed before that."""
-
-
-def wake_workers_after_commit(connection: BaseDatabaseWrapper, payload: str = "", *, channel: str = CHANNEL) -> None:
-    """Notify idle workers after the transaction on `connection` commits: of new jobs, or of the event in `payload`.
-
-    NOTIFY is a statement of its own after the commit. Inside the transaction it holds a lock on the whole database
-    until the commit is on disk, and 8 clients fell from 21,484 inserts a second to 7,255. A lost notification delays a
-    job by a poll interval at most, and a failure never reaches the caller. A notification about new jobs is skipped if
-    another was sent just before. One with a payload never is; without autocommit it is part of the transaction.
-    """
-    if not get_settings().NOTIFY:
-        return
-    if connection.in_atomic_block:
-        transaction.on_commit(lambda: _wake_workers(connection, payload, channel), using=connection.alias, robust=True)
-    elif connection.get_autocommit():
-        _wake_workers(connection, payload, channel)
-    elif payload:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_notify(%s, %s)", (channel, payload))
-
-
-def _wake_workers(connection: BaseDatabaseWrapper, payload: str, channel: str) -> None:
-    now, raw = time.monotonic(), connection.connection
-    if not payload and now - _last_wake_at.get(connection.alias, 0.0) < WAKE_INTERVAL_SECONDS:
-        return
-    if channel == CHANNEL:  # idle workers listen to no other channel, so only these notifications wake them
-        _last_wake_at[connection.alias] = now
-    if raw is None or raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-        return
-    try:
-        raw.execute("SELECT pg_notify(%s, %s)", (channel, payload))  # by psycopg: Django does not log it as a query
-    except psycopg.Error:
-        logger.debug("notification to workers could not be sent", exc_info=True)
-
-
-def wake_workers(connection: Connection) -> None:
-    """Notify idle workers that jobs are ready, on an engine connection. On a Django connection this does nothing."""
-    if not isinstance(connection, EngineConnection) or not get_settings().NOTIFY:
-        return
-    try:
-        connection.execute(f"NOTIFY {CHANNEL}")
-    except psycopg.Error:
-        logger.debug("notification to workers could not be sent", exc_info=True)
-
-
-@contextmanager
-def read_committed(connection: BaseDatabaseWrapper) -> Iterator[bool]:
-    """Open a transaction at READ COMMITTED, whatever the database's default is; yield whether it is the outermost one.
-
-    At REPEATABLE READ, completing an atomic task would fail whenever a heartbeat has updated its execution.
-    """
-    outermost = not connection.in_atomic_block
-    with transaction.atomic(using=connection.alias):
-        if outermost:  # inside another transaction, as in a test, the level can no longer be changed
-            with connection.cursor() as cursor:
-                cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        yield outermost
