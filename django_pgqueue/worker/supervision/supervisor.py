@@ -69,7 +69,7 @@ class Supervisor:
         self._wake_reader, self._wake_writer = socket.socketpair()
 
     def run(self) -> int:
-        """Work until a signal arrives or the queues are drained; return 0 if no execution is left open, otherwise 1."""
+        """Work until a signal arrives or the queues are empty; return 0 if no execution is left open, otherwise 1."""
         self.helpers.log.start()
         self.health.start()
         self._listen_to_signals()
@@ -98,7 +98,7 @@ class Supervisor:
     def _is_over(self) -> bool:
         if self.children:
             return False
-        return self.stopping_since is not None or (self.options.drain and self._spawned >= self.options.processes)
+        return self.stopping_since is not None or (self.options.until_empty and self._spawned >= self.options.processes)
 
     def _turn(self) -> None:
         self.health.round_finished()
@@ -177,13 +177,14 @@ class Supervisor:
     # ---------------------------------------------------------------- children
 
     def _wants_more(self) -> bool:
-        if self.stopping_since is not None or (self.options.drain and self._spawned >= self.options.processes):
+        if self.stopping_since is not None or (self.options.until_empty and self._spawned >= self.options.processes):
             return False
         return self._vacant_place() is not None
 
     def _vacant_place(self) -> int | None:
         """Return the first place without a process, or None. A retiring process leaves its place free."""
-        staying = [process for process in self.children.values() if self.options.drain or not process.state.retires]
+        keep_all = self.options.until_empty
+        staying = [process for process in self.children.values() if keep_all or not process.state.retires]
         taken = {process.place for process in staying}
         return next((place for place in range(self.options.processes) if place not in taken), None)
 
@@ -281,7 +282,7 @@ class Supervisor:
             logger.error("worker process %d was stuck and has exited; its jobs are requeued", process.pid)
         if exit_reason in (ExitReason.NONE, ExitReason.STUCK) or exit_reason in EXITED_AT_ONCE:
             self._delay_restart(process)
-        if self.options.drain and exit_reason is not ExitReason.DRAINED:
+        if self.options.until_empty and exit_reason is not ExitReason.EMPTY:
             self._spawned -= 1
 
     def _delay_restart(self, process: ChildProcess) -> None:
