@@ -111,7 +111,7 @@ class Supervisor:
         self._survive(self.helpers.settlement.tick)
         watchdog.check_all(self.children.values())
         self._enforce_grace()
-        outage_log.settle()
+        outage_log.log_end_if_over()
         self.helpers.log.restart_if_ended()
 
     def _survive(self, step: Callable[[], None]) -> bool:
@@ -124,7 +124,7 @@ class Supervisor:
             health_memory.count_error()
             if is_expected(error):
                 outage_log.report("supervisor", error)
-            elif outage_log.may_speak():
+            elif outage_log.may_log():
                 logger.exception("a step of the supervisor failed and will be retried")
             return False
 
