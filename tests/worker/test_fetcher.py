@@ -293,8 +293,8 @@ def test_sleep_pause_and_job_announced_together_job_is_not_claimed(engine, make_
     drain(fetcher)
     lifecycle.pause(engine, Pausable.QUEUE, "default")
     helpers.make_job(engine)
-    monkeypatch.setattr(fetcher.waker, "wait", lambda seconds: True)
-    fetcher.waker.words = {db.LOOK_AGAIN}
+    monkeypatch.setattr(fetcher.waker, "wait_for_notification", lambda seconds: True)
+    fetcher.waker.payloads = {db.LOOK_AGAIN}
     fetcher._sleep(0.0)
     fetcher.tick()
     assert not fetcher.in_flight.waiting
@@ -354,9 +354,9 @@ def test_a_look_that_is_slow_each_time_rests_ten_times_as_long():
 def test_a_word_that_a_job_is_to_be_cancelled_is_passed_on(make_fetcher, monkeypatch):
     fetcher, heard = make_fetcher(), []
     fetcher.on_cancel_asked = lambda: heard.append("cancel")
-    monkeypatch.setattr(fetcher.waker, "wait", lambda timeout_seconds: True)
+    monkeypatch.setattr(fetcher.waker, "wait_for_notification", lambda timeout_seconds: True)
     for word in ("", db.CANCEL_ASKED):
-        fetcher.waker.words = {word}
+        fetcher.waker.payloads = {word}
         fetcher._sleep(0.0)
     assert heard == ["cancel"]
 

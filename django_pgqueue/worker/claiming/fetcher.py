@@ -1,7 +1,7 @@
 """Claim jobs ahead of the slots, by lanes and cursors, and sleep while no job can be due.
 
 Started by the worker process as a service. Other services wake it: the pool when a slot is free, the completer, the
-listener through the `Waker`. Invariant: each job that a claim returns is put in flight or released.
+listener through the `NotificationWaker`. Invariant: each job that a claim returns is put in flight or released.
 
 How many jobs: the free slots, plus the number that will start in the next tenth of a second at the recent rate, bounded
 in number and bytes. A prefetched job that waits for a slot longer than a second is released.
@@ -39,9 +39,9 @@ from .claimed_ids import ClaimedIds
 from .claimer import Claimer
 from .lanes import Lanes
 from .next_scan import NextScan
+from .notification_waker import NotificationWaker
 from .pacing import Pacing
 from .start_rate import StartRate
-from .waker import Waker
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -65,7 +65,7 @@ class Fetcher(Service):
         self.pool = pool
         self.completer = completer
         self.lanes = lanes
-        self.waker = Waker()
+        self.waker = NotificationWaker()
         self.claimer = Claimer(in_flight, lanes)
         self.polling_seconds = get_settings().POLL_INTERVAL_WITHOUT_LISTEN
         """The longest sleep of an idle worker. It is raised while notifications arrive."""
@@ -96,7 +96,7 @@ class Fetcher(Service):
 
     def wake(self) -> None:
         """End the current sleep. Harmless at any time, from any thread."""
-        self.waker.ring()
+        self.waker.wake()
 
     def look_soon(self) -> None:
         """Poll at once, and more often for a while. Safe from any thread."""
@@ -141,11 +141,11 @@ class Fetcher(Service):
             logger.warning("prefetched jobs could not be released: the supervisor will release them")
 
     def _sleep(self, timeout_seconds: float) -> None:
-        if self.waker.wait(timeout_seconds):
+        if self.waker.wait_for_notification(timeout_seconds):
             self._idle_steps = 0
             self._announced = True
             self._follow_up.moment = time.monotonic()
-            payloads, self.waker.words = self.waker.words, set()
+            payloads, self.waker.payloads = self.waker.payloads, set()
             if db.LOOK_AGAIN in payloads:
                 self.lanes.look_again()
             if db.CANCEL_ASKED in payloads:

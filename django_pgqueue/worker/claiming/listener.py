@@ -21,7 +21,7 @@ from django_pgqueue.waiting import listener
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.service import Service
 
-from .waker import Waker
+from .notification_waker import NotificationWaker
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -32,7 +32,7 @@ SELF_TEST_AGAIN_SECONDS: Final = 60.0
 class Listener(Service):
     """Connect, test and lend a connection. Start again when the connection is lost."""
 
-    def __init__(self, link: Link, waker: Waker, on_change: Callable[..., None]) -> None:
+    def __init__(self, link: Link, waker: NotificationWaker, on_change: Callable[..., None]) -> None:
         super().__init__("listener")
         self.link = link
         self.waker = waker

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
-import socket
 import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
 from django_pgqueue.conf import get_settings
+from django_pgqueue.waker import Waker
 from django_pgqueue.worker import process_main, worker_process
 from django_pgqueue.worker.claiming.allowance import Allowance
 from django_pgqueue.worker.claiming.shared_scans import SharedScans
@@ -66,7 +65,7 @@ class Supervisor:
         self.shared_scans = SharedScans(options.processes)
         self.health = HealthFile(options.health_file, self.children, lambda: self.stopping_since is not None)
         self.helpers = HelperProcesses(self.link, self.health, self._close_inherited)
-        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._waker = Waker()
 
     def run(self) -> int:
         """Work until a signal arrives or the queues are empty; return 0 if no execution is left open, otherwise 1."""
@@ -89,8 +88,7 @@ class Supervisor:
 
     def _close(self) -> None:
         signal.set_wakeup_fd(-1)
-        self._wake_reader.close()
-        self._wake_writer.close()
+        self._waker.close()
         self.health.close()
         self.link.close()
         self.helpers.log.close()
@@ -131,8 +129,7 @@ class Supervisor:
     # ---------------------------------------------------------------- signals
 
     def _listen_to_signals(self) -> None:
-        os.set_blocking(self._wake_writer.fileno(), False)
-        signal.set_wakeup_fd(self._wake_writer.fileno(), warn_on_full_buffer=False)
+        self._waker.wake_on_signals()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
@@ -167,8 +164,7 @@ class Supervisor:
 
     def _wait(self, seconds: float) -> None:
         """Sleep until a signal arrives, a child ends, or the time is over."""
-        if select.select([self._wake_reader], [], [], seconds)[0]:
-            self._wake_reader.recv(4096)
+        self._waker.wait(seconds)
 
     def _wait_and_reap(self, seconds: float) -> None:
         self._wait(seconds)
