@@ -320,7 +320,7 @@ def test_what_is_no_middleware_is_an_error_of_the_check_of_the_worker_and_of_an_
         with pytest.raises(ImproperlyConfigured, match=words):
             tasks.noop.enqueue()
         with pytest.raises(CommandError, match=words):
-            call_command("runworker", "--drain")
+            call_command("runworker", "--until-empty")
     assert not Job.objects.exists()
 
 

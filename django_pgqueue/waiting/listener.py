@@ -8,7 +8,7 @@ Notifications only shorten a wait. If one is lost, if a worker missed an announc
 notifications, the polls of `results` find the end of the job. They continue all the time.
 
 Concurrency: the waiting threads add and remove waits; the listener's own thread uses the connection. `_lock` guards the
-waits. A socket pair wakes the listener's thread when they change.
+waits. A `Waker` wakes the listener's thread when they change.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import select
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Final
 
 import psycopg
@@ -29,6 +27,7 @@ import psycopg
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.waker import Waker
 
 logger = logging.getLogger("django_pgqueue.db")
 
@@ -104,9 +103,7 @@ class CompletionListener:
         self._errors = 0
         self._connect_at = 0.0
         self._repeat_at = 0.0
-        self._sender, self._receiver = socket.socketpair()
-        for end in (self._sender, self._receiver):
-            end.settimeout(0.0)
+        self._waker = Waker()
 
     @contextmanager
     def awaiting(self, job_id: int, wake: Wake) -> Iterator[None]:
@@ -115,7 +112,7 @@ class CompletionListener:
             self._waits.setdefault(job_id, []).append(wake)
             self._unannounced.add(job_id)
             self._start()
-        self._wake_thread()
+        self._waker.wake()
         try:
             yield
         finally:
@@ -125,12 +122,11 @@ class CompletionListener:
     def close(self) -> None:
         """End the thread and close its connection. The listener cannot be used again."""
         self._closed.set()
-        self._wake_thread()
+        self._waker.wake()
         thread = self._thread
         if thread is not None:
             thread.join(CLOSE_SECONDS)
-        self._sender.close()
-        self._receiver.close()
+        self._waker.close()
 
     def _start(self) -> None:
         """Start the thread if it does not run. Requires `_lock`."""
@@ -150,12 +146,7 @@ class CompletionListener:
             self._unannounced.discard(job_id)
         if not self._waits:
             self._left_at = time.monotonic()
-            self._wake_thread()  # it sleeps until the next repetition, and has to close the connection earlier
-
-    def _wake_thread(self) -> None:
-        """Make the listener's thread check the waits again."""
-        with suppress(OSError):  # the buffer is full, so the thread wakes anyway; or the socket is closed
-            self._sender.send(b"!")
+            self._waker.wake()  # it sleeps until the next repetition, and has to close the connection earlier
 
     def _wake(self, job_ids: Iterable[int]) -> None:
         """Wake the waits for these jobs. Calls `wake()` outside the lock."""
@@ -229,13 +220,7 @@ class CompletionListener:
     def _wait_for_event(self, connection: EngineConnection) -> None:
         """Wait for a change of the waits, a notification, or the time of the next repetition or of disconnecting."""
         until = self._repeat_at if self._waits else self._left_at + KEEP_SECONDS
-        poll = select.poll()
-        poll.register(self._receiver, select.POLLIN)
-        poll.register(connection.fileno(), select.POLLIN)
-        woken = {descriptor for descriptor, _ in poll.poll(1000 * max(0.0, until - time.monotonic()))}
-        if self._receiver.fileno() in woken:
-            self._receiver.recv(4096)
-        if connection.fileno() in woken:
+        if connection.fileno() in self._waker.wait(max(0.0, until - time.monotonic()), connection.fileno()):
             connection.pgconn.consume_input()
             while notice := connection.pgconn.notifies():
                 self._wake(ids_in(notice.extra.decode("ascii", "replace")))

@@ -17,7 +17,7 @@ class Options:
     """Queues to serve, strictly in this order. An empty tuple means all queues."""
     concurrency: int = field(default_factory=lambda: get_settings().CONCURRENCY)
     processes: int = field(default_factory=lambda: get_settings().PROCESSES)
-    drain: bool = False
+    until_empty: bool = False
     """Exit when no due job is left."""
     max_jobs: int | None = None
     """Replace a process after this many jobs."""

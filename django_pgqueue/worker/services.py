@@ -19,9 +19,9 @@ from .claiming.fetcher import Fetcher
 from .claiming.lanes import Lanes
 from .claiming.lease_monitor import LeaseGuard, LeaseMonitor
 from .claiming.listener import Listener
+from .claiming.notification_waker import NotificationWaker
 from .claiming.poll_requests import PollRequests
 from .claiming.shared_scans import SharedScans
-from .claiming.waker import Waker
 from .completion.callbacks import CallbackRunner
 from .completion.completer import Completer
 from .completion.events import Events
@@ -53,7 +53,7 @@ class Services:
     ) -> None:
         link = partial(Link, options.database)
         waiters, claims = Waiters(), ClaimCounter()
-        polls = PollRequests(Waker(waiters.hear))
+        polls = PollRequests(NotificationWaker(waiters.hear))
         self.process_state = process_state
         self.in_flight = in_flight = InFlight(options.concurrency, allowance.places)
         self.callbacks = CallbackRunner()
@@ -61,11 +61,10 @@ class Services:
         self.completer = completer = Completer(
             link("completer"), reactions, on_unwritten=process_state.set_unwritten, on_recovery=polls.poll_soon
         )
-        notes = completer.notes
-        self.last_writes = LastWrites(link("child"), in_flight, notes, reactions, worker_id)
+        self.last_writes = LastWrites(link("child"), in_flight, completer.notes, reactions, worker_id)
         fork_server = ForkServer(options.database, process_state)
         self.pool = pool = Pool(
-            options, in_flight, process_state, fork_server, completer.hand_over, notes, on_free_slot=polls.wake
+            options, in_flight, process_state, fork_server, completer.hand_over, completer.notes, polls.wake
         )
         self.leak_detector = LeakDetector(in_flight, pool.loop.loop)
         guard = LeaseGuard(process_state, in_flight, pool.interrupt)
@@ -73,7 +72,9 @@ class Services:
             link("heartbeat"), in_flight, completer, pool, process_state, worker_id, claims, reactions
         )
         # The processes of one supervisor scan for each other. One that runs until the queues are empty scans itself.
-        lanes = Lanes(options.queue_names, shared_scans if shared_scans.places > 1 and not options.drain else None)
+        lanes = Lanes(
+            options.queue_names, shared_scans if shared_scans.places > 1 and not options.until_empty else None
+        )
         self.fetcher = Fetcher(
             link("fetcher"),
             in_flight,
@@ -87,17 +88,17 @@ class Services:
             reactions=reactions,
             on_cancel_requested=self.lease_monitor.poll_requests_soon,
         )
-        self.in_order: list[Service] = [completer, self.fetcher, self.lease_monitor, guard]
+        maintenance = Maintenance(link("maintenance"), worker_id, reactions)
+        self.in_order: list[Service] = [completer, self.fetcher, self.lease_monitor, guard, maintenance, pool.deadlines]
         """The services in the order in which they start and stop."""
-        self.in_order += [Maintenance(link("maintenance"), worker_id, reactions), pool.deadlines]
         self.in_order += self._optional(options, polls.waker)
         self.liveness = Liveness(self.in_order, completer, self.callbacks, pool, process_state)
 
-    def _optional(self, options: Options, waker: Waker) -> list[Service]:
+    def _optional(self, options: Options, waker: NotificationWaker) -> list[Service]:
         """Return the services that the options or the settings can switch off."""
         settings = get_settings()
         services: list[Service] = []
-        if not options.drain:
+        if not options.until_empty:
             services.append(Schedules(Link(options.database, "schedules"), self.callbacks))
         if options.listen and settings.NOTIFY:
             link = Link(settings.LISTEN_DATABASE or options.database, "listener")

@@ -50,7 +50,7 @@ LAST_LINES_SECONDS: Final = 0.2
 STOP_SECONDS: Final = 11.0
 """How long the stop may take in total after the grace period. One second later the supervisor kills the process."""
 EMPTY_SCANS: Final = 2
-"""How many claims from the start must find nothing before `--drain` concludes that no due job is left."""
+"""How many claims from the start must find nothing before `--until-empty` concludes that no due job is left."""
 
 
 def slots(options: Options) -> int:
@@ -75,7 +75,7 @@ class WorkerProcess:
         self._idle = self._waits_to_retire = False
 
     def run(self) -> None:
-        """Work until an order to stop arrives, the queues are drained, or the process has to be replaced."""
+        """Work until an order to stop arrives, the queues are empty, or the process has to be replaced."""
         server.end_at_promotion()
         background_log.start()
         django_connections.watch()
@@ -97,8 +97,8 @@ class WorkerProcess:
             order = self._order(self._turn_seconds())
             if order is not None:
                 return order, ExitReason.STOPPED
-            if self.options.drain and self._is_drained():
-                return STOP, ExitReason.DRAINED
+            if self.options.until_empty and self._is_empty():
+                return STOP, ExitReason.EMPTY
             self._open_places()
             if self._has_done_enough() and self._may_retire():
                 return STOP, ExitReason.RECYCLED
@@ -106,7 +106,7 @@ class WorkerProcess:
                 return STOP, ExitReason.RECYCLED
 
     def _turn_seconds(self) -> float:
-        often = self.options.drain or self.options.max_jobs or self.in_flight.opened < self.in_flight.capacity
+        often = self.options.until_empty or self.options.max_jobs or self.in_flight.opened < self.in_flight.capacity
         return TURN_SECONDS if often else CHECK_SECONDS
 
     def _open_places(self) -> None:
@@ -133,7 +133,7 @@ class WorkerProcess:
         ready, _, _ = select.select([self.orders], [], [], timeout_seconds)
         return os.read(self.orders, 1) if ready else None
 
-    def _is_drained(self) -> bool:
+    def _is_empty(self) -> bool:
         """Return whether no job is in flight, and claims that began after that have found no due job."""
         was_idle, self._idle = self._idle, not len(self.in_flight) and not len(self.completer)
         if self._idle and not was_idle:

@@ -53,7 +53,7 @@ def test_a_worker_waits_for_the_schema_of_its_release_while_the_earlier_one_work
     new.wait_until(lambda: "manage.py migrate" in new.said)
     assert "pgqueue.8001_note" in new.said
     enqueue(deployment, releases.previous, default=0)
-    assert deployment.worker(releases.previous, "--drain").has_drained()
+    assert deployment.worker(releases.previous, "--until-empty").has_drained()
     assert ran(deployment) == {(0, "previous"): 200}
     enqueue(deployment, releases.previous, default=200)
     assert deployment.counts() == {"succeeded": 200, "ready": 200}

@@ -116,7 +116,7 @@ def test_worker_that_drains_runs_exit_functions(start_with, notes):
     for _ in range(10):
         tasks.noop.enqueue()
         before = len(notes())
-        assert start_with("exit_functions", "--drain").has_drained()
+        assert start_with("exit_functions", "--until-empty").has_drained()
         new = notes()[before:]
         [stopping] = [line for line in new if line.startswith("stopping worker")]
         assert new.count(f"atexit {stopping.split()[-1]}") == 1

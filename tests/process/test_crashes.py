@@ -231,7 +231,7 @@ def test_a_subtask_that_exits_fails_its_job_and_leaves_the_loop_to_the_others(st
 def test_a_drain_by_several_processes_outlives_the_death_of_one(start):
     tasks.segfault.enqueue()
     tasks.noop.enqueue_many([((), {})] * 100)
-    assert start("--drain", "--processes", "2").exit_code(60) == 0
+    assert start("--until-empty", "--processes", "2").exit_code(60) == 0
     assert states() == {"succeeded": 100, "dead": 1}
 
 
@@ -281,7 +281,7 @@ def test_children_do_not_share_a_pool_of_connections(start):
     database = {**{key: connection.settings_dict[key] for key in DATABASE_KEYS}, "OPTIONS": {"pool": True}}
     jobs = [tasks.add.enqueue(number, 1000) for number in range(60)]
     own = [tasks.echo.enqueue(number) for number in range(60)]
-    worker = start("--processes", "2", "--concurrency", "4", "--drain", database=database)
+    worker = start("--processes", "2", "--concurrency", "4", "--until-empty", database=database)
     assert worker.exit_code(60) == 0
     for number, (job, other) in enumerate(zip(jobs, own, strict=True)):
         job.refresh_from_db()

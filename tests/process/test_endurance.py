@@ -37,7 +37,7 @@ ENQUEUE = (
     "SELECT 'tests.app.tasks.' || %s, %s::json, now() + make_interval(secs => %s) FROM generate_series(1, %s)"
 )
 NO_ARGUMENTS = '{"args":[],"kwargs":{}}'
-LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) \d+ \S+ (\w+) ")
+LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (\d+) \S+ (\w+) ")
 
 
 class Case:
@@ -53,7 +53,7 @@ class Case:
         self.started = tmp_path / f"{name}.started"
         self.tmp_path = tmp_path
         self.ill_at = 0.0
-        self.lines: list[float] = []
+        self.lines: list[tuple[str, float]] = []
         self.worked_on = False
         self.health_file = tmp_path / f"{name}.json"
         self.health: dict[str, Any] = {}
@@ -101,15 +101,15 @@ class Case:
         self.health = json.loads(self.health_file.read_text())
         return bool(self.health["status"] == "database away")
 
-    def lines_since(self, instant: float) -> list[float]:
-        """When it logged a line that is no mere information; each line of a traceback counts."""
-        found, logged_at, counts = [], 0.0, False
+    def lines_since(self, instant: float) -> list[tuple[str, float]]:
+        """The lines of level WARNING and above: the process, and when. Each line of a traceback counts."""
+        found, pid, logged_at, counts = [], "", 0.0, False
         for line in self.worker.said.splitlines():
             if match := LINE.match(line):
                 logged_at = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp()
-                counts = match[2] not in ("DEBUG", "INFO")
+                pid, counts = match[2], match[3] not in ("DEBUG", "INFO")
             if counts and logged_at >= instant:
-                found.append(logged_at)
+                found.append((pid, logged_at))
         return found
 
 
@@ -313,9 +313,11 @@ def test_it_says_so_and_not_more_than_once_a_second(case):
     assert_once_a_second(case, case.lines)
 
 
-def assert_once_a_second(case: Case, lines: list[float]) -> None:
-    for place, logged_at in enumerate(lines):  # a line is written a little after it was allowed
-        assert len([other for other in lines[place:] if other < logged_at + 0.8]) == 1, case.worker.said
+def assert_once_a_second(case: Case, lines: list[tuple[str, float]]) -> None:
+    """Each process logs at most one line per second."""
+    for place, (pid, logged_at) in enumerate(lines):  # a line is written a little after it was allowed
+        soon = [other for other in lines[place:] if other[0] == pid and other[1] < logged_at + 0.8]
+        assert len(soon) == 1, case.worker.said
 
 
 def test_its_health_tells_that_it_lives_and_is_not_ready(case):

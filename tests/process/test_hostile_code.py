@@ -63,7 +63,7 @@ def test_terminated_session_fails_one_receiver(start, tmp_path, watcher):
 def test_receivers_hear_of_everything_before_a_drained_worker_ends(start, tmp_path):
     file = tmp_path / "pids"
     hostile.work.enqueue_many([((number,), {}) for number in range(100)])
-    assert start("--drain", "--concurrency", "4", variables=receiver("ask", file)).has_drained()
+    assert start("--until-empty", "--concurrency", "4", variables=receiver("ask", file)).has_drained()
     assert len(file.read_text().split()) == 2 * 100, "job_started and job_succeeded of each"
 
 

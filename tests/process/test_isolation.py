@@ -87,7 +87,7 @@ def test_every_kind_of_task_works_there(start):
     added = tasks.isolated_async_add.enqueue(1, 2)
     written = tasks.isolated_create_group.enqueue("isolated")
     failing = tasks.isolated_fail.enqueue("as asked")
-    worker = start("--drain")
+    worker = start("--until-empty")
     assert worker.has_drained()
     assert result_of(added) == 3
     group, pid = result_of(written)
@@ -134,7 +134,7 @@ def test_what_ends_the_worker_process_is_no_fault_of_isolated_jobs(start, tmp_pa
 
 def test_an_endless_loop_in_c_is_killed_at_its_timeout_with_its_stack(start):
     job = tasks.loop_in_c.enqueue()
-    worker = start("--drain")
+    worker = start("--until-empty")
     assert worker.has_drained()
     job.refresh_from_db()
     assert (job.state, job.attempt, job.crashes) == ("dead", 2, 0)
@@ -199,7 +199,7 @@ def test_a_process_that_does_not_read_holds_its_slot_no_longer_than_the_timeout(
 def test_a_program_that_a_job_has_started_is_killed_with_it(start, tmp_path):
     path = tmp_path / "pid"
     job = tasks.run_a_program.enqueue(str(path))
-    worker = start("--drain")
+    worker = start("--until-empty")
     assert worker.has_drained()
     assert Execution.objects.get(job=job).exception_class == "django_pgqueue.exceptions.TaskTimeout"
     program = int(path.read_text())

@@ -50,7 +50,7 @@ def test_the_next_job_finds_nothing_of_it(start):
             left.append(leave(lambda task, to=priority: task.using(priority=to)))
             found.append((find, find.using(priority=priority - 1).enqueue()))
             priority -= 2
-    assert start("--concurrency", "1", "--drain", TASK_MODULES=MODULES).has_drained()
+    assert start("--concurrency", "1", "--until-empty", TASK_MODULES=MODULES).has_drained()
     assert set(Job.objects.values_list("state", flat=True)) == {"succeeded"}
     for find, job in found:
         job.refresh_from_db()
@@ -62,7 +62,7 @@ def test_the_next_job_finds_nothing_of_it(start):
 
 def test_a_cache_is_made_once_for_a_slot(start):
     jobs = [leftovers.the_cache.enqueue() for _ in range(5)]
-    assert start("--concurrency", "1", "--drain", TASK_MODULES=MODULES).has_drained()
+    assert start("--concurrency", "1", "--until-empty", TASK_MODULES=MODULES).has_drained()
     assert Job.objects.filter(pk__in=[job.pk for job in jobs]).values("result").distinct().count() == 1
 
 

@@ -82,7 +82,7 @@ def test_replacement_runs_at_full_width_once_its_predecessor(start, tmp_path, ho
 
 def test_async_ones(start, tmp_path):
     tasks.async_overlap.enqueue_many([((str(tmp_path / "record"),), {}) for _ in range(100)])
-    worker = start("--max-jobs", "25", "--processes", "2", "--concurrency", "4", "--drain")
+    worker = start("--max-jobs", "25", "--processes", "2", "--concurrency", "4", "--until-empty")
     assert worker.has_drained(60)
     assert_each_ran_once_and_uncharged(100)
     assert (tmp_path / "record").read_text().split().count("end") == 100

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 def test_a_drain_runs_what_is_due_and_ends(start):
     jobs = [tasks.add.enqueue(number, b=1) for number in range(20)]
     later = tasks.noop.using(run_after=3600).enqueue()
-    assert start("--drain").has_drained()
+    assert start("--until-empty").has_drained()
     for number, job in enumerate(jobs):
         job.refresh_from_db()
         assert (job.state, job.result, job.attempt) == ("succeeded", number + 1, 1)
@@ -69,7 +69,7 @@ def test_no_more_run_at_a_time_than_asked_for_of_both_kinds_together(start, tmp_
     record = tmp_path / "record"
     for number in range(30):
         (tasks.overlap if number % 2 else tasks.async_overlap).enqueue(str(record))
-    assert start("--concurrency", "3", "--drain").has_drained()
+    assert start("--concurrency", "3", "--until-empty").has_drained()
     marks = record.read_text().split()
     running = [sum(1 if mark == "begin" else -1 for mark in marks[: place + 1]) for place in range(len(marks))]
     assert max(running) in (2, 3)
@@ -81,7 +81,7 @@ def test_named_queues_are_strict_in_the_order_named(start, tmp_path):
     for queue_name in ("bulk", "critical", "ignored"):
         calls = [((str(record), queue_name), {}) for _ in range(5)]
         tasks.record.using(queue_name=queue_name, priority=100 if queue_name == "bulk" else 0).enqueue_many(calls)
-    assert start("--queues", "critical,bulk", "--concurrency", "1", "--drain").has_drained()
+    assert start("--queues", "critical,bulk", "--concurrency", "1", "--until-empty").has_drained()
     assert record.read_text().split() == ["critical"] * 5 + ["bulk"] * 5
     assert Job.objects.filter(queue_name="ignored", state="ready").count() == 5
 
@@ -91,14 +91,14 @@ def test_higher_priority_runs_first_and_first_due_first_within_it(start, tmp_pat
     for priority in (0, 50, -50):
         for number in range(3):
             tasks.record.using(priority=priority).enqueue(str(record), f"{priority}/{number}")
-    assert start("--concurrency", "1", "--drain").has_drained()
+    assert start("--concurrency", "1", "--until-empty").has_drained()
     assert record.read_text().split() == [f"{priority}/{number}" for priority in (50, 0, -50) for number in range(3)]
 
 
 def test_several_processes_share_the_work_and_no_job_runs_twice(start, tmp_path):
     record = tmp_path / "record"
     tasks.record.enqueue_many([((str(record), str(number)), {}) for number in range(2000)])
-    assert start("--processes", "2", "--drain").has_drained(60)
+    assert start("--processes", "2", "--until-empty").has_drained(60)
     assert sorted(map(int, record.read_text().split())) == list(range(2000))
     assert Execution.objects.count() == 2000
     assert Worker.objects.filter(stopped_at=None).count() == 0
@@ -106,7 +106,7 @@ def test_several_processes_share_the_work_and_no_job_runs_twice(start, tmp_path)
 
 def test_a_process_is_replaced_after_its_number_of_jobs_without_charging_any(start):
     tasks.noop.enqueue_many([((), {})] * 300)
-    worker = start("--max-jobs", "50", "--drain")
+    worker = start("--max-jobs", "50", "--until-empty")
     assert worker.has_drained(60)
     assert Job.objects.filter(state="succeeded").count() == 300
     assert Worker.objects.count() > 1
@@ -141,7 +141,7 @@ def test_a_worker_waits_for_migrations_and_says_so(start, engine):
     engine.execute("UPDATE django_migrations SET app = 'elsewhere' WHERE app = 'pgqueue'")
     try:
         job = tasks.noop.enqueue()
-        worker = start("--drain")
+        worker = start("--until-empty")
         worker.wait_until(lambda: "manage.py migrate" in worker.said)
         assert Job.objects.get(pk=job.pk).state == "ready"
     finally:

@@ -82,6 +82,6 @@ def test_one_that_an_open_transaction_holds_stops_no_other_and_no_job(start, eng
 def test_a_drain_fires_nothing(start, engine):
     helpers.make_schedule(engine, expression="every 1 second")
     job_id = helpers.make_job(engine)
-    assert start("--drain").has_drained()
+    assert start("--until-empty").has_drained()
     assert helpers.state_of(engine, job_id) == "succeeded"
     assert not ScheduleRun.objects.exists()

@@ -20,5 +20,5 @@ def test_jobs_share_no_scope_of_a_library(start, monkeypatch):
     monkeypatch.setenv("PGQUEUE_TEST_SCOPES", "1")
     kinds = {scopes.set_user: None, scopes.set_user_from_coroutine: [None, None], scopes.set_user_apart: None}
     jobs = {job.pk: clean for job, clean in ((t.enqueue(f"u{n}"), c) for n in range(4) for t, c in kinds.items())}
-    assert start("--concurrency", "1", "--drain", TASK_MODULES=MODULES).has_drained()
+    assert start("--concurrency", "1", "--until-empty", TASK_MODULES=MODULES).has_drained()
     assert dict(Job.objects.values_list("pk", "result")) == jobs

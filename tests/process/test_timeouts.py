@@ -26,7 +26,7 @@ def test_what_can_be_stopped_is_stopped_at_its_time(start):
     waiting = tasks.await_for_ever.enqueue()
     querying = tasks.wait_for_the_server.enqueue()
     tidy = tasks.clean_up_in_time.enqueue()
-    worker = start("--drain")
+    worker = start("--until-empty")
     assert worker.has_drained()
     for job in (spinning, waiting, querying):
         job.refresh_from_db()

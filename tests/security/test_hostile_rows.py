@@ -153,7 +153,7 @@ def test_no_task_puts_a_job_under_such_a_name(committing, name):
 
 def test_no_worker_is_told_such_a_queue(committing):
     with pytest.raises(AssertionError, match="Invalid queue name"):
-        django("runworker", "--drain", "--queues", DROP)
+        django("runworker", "--until-empty", "--queues", DROP)
 
 
 @pytest.mark.django_db

@@ -14,7 +14,7 @@ from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import Reactions, may_be_over
 from django_pgqueue.states import State
 from django_pgqueue.waiting import listener
-from django_pgqueue.worker.claiming.waker import Waker
+from django_pgqueue.worker.claiming.notification_waker import NotificationWaker
 from django_pgqueue.worker.completion import waiters as module
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.waiters import Waiters
@@ -193,30 +193,30 @@ def test_what_may_be_an_end():
 
 
 def test_an_idle_worker_hears_and_sleeps_on(engine, new_connection):
-    waker, heard, listening = Waker(), [], new_connection()
-    waker.on_awaited = heard.append
+    heard, listening = [], new_connection()
+    waker = NotificationWaker(heard.append)
     for channel in (CHANNEL, listener.AWAITED):
         listening.execute(f"LISTEN {channel}")
-    waker.listen(listening)
-    waker.wait(0.0)
-    waker.words.clear()
-    sleeps = helpers.Background(lambda: waker.wait(LONG))
+    waker.listen(listening, lambda: None)
+    waker.wait_for_notification(0.0)
+    waker.payloads.clear()
+    sleeps = helpers.Background(lambda: waker.wait_for_notification(LONG))
     for number in range(3):
         listener.notify(engine, listener.AWAITED, [number])
         helpers.wait_until(lambda number=number: len(heard) > number)
         assert sleeps.thread.is_alive()
     engine.execute(f"NOTIFY {CHANNEL}")
     assert sleeps.result() is True
-    assert (heard, waker.words) == (["0", "1", "2"], {""})
+    assert (heard, waker.payloads) == (["0", "1", "2"], {""})
     listener.notify(engine, listener.AWAITED, [3])
     helpers.wait_until(lambda: select.select([listening], [], [], 0.0)[0])
-    waker.ring()
+    waker.wake()
     began = time.monotonic()
-    assert waker.wait(LONG) is False
+    assert waker.wait_for_notification(LONG) is False
     assert time.monotonic() - began < LONG / 2, "a ring has ended no sleep"
     assert heard[3:] == ["3"]
     listener.notify(engine, listener.AWAITED, [4])
-    assert waker.wait(0.05) is False
+    assert waker.wait_for_notification(0.05) is False
     heard.clear()
 
     def answer(word):
@@ -224,9 +224,9 @@ def test_an_idle_worker_hears_and_sleeps_on(engine, new_connection):
         listener.notify(engine, listener.AWAITED, [5])
         time.sleep(0.01)
 
-    waker.on_awaited = answer
+    waker._on_awaited = answer
     listener.notify(engine, listener.AWAITED, [5])
-    assert waker.wait(0.05) is False, "in a storm the time ends a sleep too"
+    assert waker.wait_for_notification(0.05) is False, "in a storm the time ends a sleep too"
     assert len(heard) > 1
     waker.take_back()
     waker.close()

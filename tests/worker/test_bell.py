@@ -16,7 +16,7 @@ from django_pgqueue.db.notifications import CANCEL_ASKED, CHANNEL, LOOK_AGAIN, W
 from django_pgqueue.models import Job
 from django_pgqueue.worker.claiming import listener as listener_module
 from django_pgqueue.worker.claiming.listener import Listener
-from django_pgqueue.worker.claiming.waker import Waker
+from django_pgqueue.worker.claiming.notification_waker import NotificationWaker
 from django_pgqueue.worker.runtime import connection as connection_module
 from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers
@@ -27,7 +27,7 @@ LONG = 30.0
 
 @pytest.fixture
 def waker():
-    waker = Waker()
+    waker = NotificationWaker()
     yield waker
     waker.take_back()
     waker.close()
@@ -47,12 +47,12 @@ def seconds_to(action):
 
 
 def test_a_ring_ends_the_present_wait_and_the_next_but_only_one(waker):
-    waker.ring()
-    waker.ring()
-    assert seconds_to(lambda: waker.wait(LONG)) < LONG / 2
-    assert seconds_to(lambda: waker.wait(0.05)) >= 0.05
-    waiting = helpers.Background(lambda: waker.wait(LONG))
-    waker.ring()
+    waker.wake()
+    waker.wake()
+    assert seconds_to(lambda: waker.wait_for_notification(LONG)) < LONG / 2
+    assert seconds_to(lambda: waker.wait_for_notification(0.05)) >= 0.05
+    waiting = helpers.Background(lambda: waker.wait_for_notification(LONG))
+    waker.wake()
     assert waiting.result() is False
 
 
@@ -63,13 +63,13 @@ def test_of_many_rings_at_once_none_is_lost(waker):
     def ring():
         for _ in range(each):
             there.append(None)
-            waker.ring()
+            waker.wake()
 
     threads = [threading.Thread(target=ring) for _ in range(ringers)]
     for thread in threads:
         thread.start()
     while seen < each * ringers:
-        assert seconds_to(lambda: waker.wait(LONG)) < LONG / 2
+        assert seconds_to(lambda: waker.wait_for_notification(LONG)) < LONG / 2
         while there:
             there.popleft()
             seen += 1
@@ -78,69 +78,68 @@ def test_of_many_rings_at_once_none_is_lost(waker):
 
 
 def test_a_notification_is_heard_and_does_not_ring_twice(waker, listening, engine):
-    waker.listen(listening)
-    waker.wait(0.0)
+    waker.listen(listening, lambda: None)
+    waker.wait_for_notification(0.0)
     engine.execute(f"NOTIFY {CHANNEL}")
-    assert waker.wait(LONG)
-    assert not waker.wait(0.05)
+    assert waker.wait_for_notification(LONG)
+    assert not waker.wait_for_notification(0.05)
 
 
 def test_to_begin_to_listen_counts_as_one(waker, listening):
     """What was told before has told nobody; and a notification that was left out relies on the looks after another."""
-    waker.listen(listening)
-    assert waker.wait(LONG)
-    assert not waker.wait(0.05)
+    waker.listen(listening, lambda: None)
+    assert waker.wait_for_notification(LONG)
+    assert not waker.wait_for_notification(0.05)
 
 
 def test_to_begin_to_listen_ends_the_present_wait(waker, listening):
     """The one that waits does not look at the new connection yet."""
-    waiting = helpers.Background(lambda: waker.wait(LONG))
-    waker.listen(listening)
+    waiting = helpers.Background(lambda: waker.wait_for_notification(LONG))
+    waker.listen(listening, lambda: None)
     assert waiting.result(LONG / 2)
 
 
 def test_a_lost_connection_is_told_of_and_rings_go_on(waker, listening, engine):
     lost = []
-    waker.on_lost = lambda: lost.append(waker.error)
-    waker.listen(listening)
-    waker.wait(0.0)
+    waker.listen(listening, lambda: lost.append(waker.error))
+    waker.wait_for_notification(0.0)
     engine.execute("SELECT pg_terminate_backend(%s)", (listening.info.backend_pid,))
-    helpers.wait_until(lambda: not waker.wait(0.05) and waker.error)
+    helpers.wait_until(lambda: not waker.wait_for_notification(0.05) and waker.error)
     assert lost == [waker.error]
     assert is_lost(listening)
-    waker.ring()
-    assert seconds_to(lambda: waker.wait(LONG)) < LONG / 2
+    waker.wake()
+    assert seconds_to(lambda: waker.wait_for_notification(LONG)) < LONG / 2
 
 
 def test_words_are_heard_and_all_of_them_assumed_where_some_may_have_been_missed(waker, listening, engine):
-    waker.listen(listening)
-    waker.wait(0.0)
-    assert waker.words == WORDS
-    waker.words = set()
+    waker.listen(listening, lambda: None)
+    waker.wait_for_notification(0.0)
+    assert waker.payloads == WORDS
+    waker.payloads = set()
     engine.execute(f"NOTIFY {CHANNEL}")
     engine.execute(f"NOTIFY {CHANNEL}, '{CANCEL_ASKED}'")
-    helpers.wait_until(lambda: waker.wait(LONG) and CANCEL_ASKED in waker.words)
-    assert waker.words == {"", CANCEL_ASKED}
+    helpers.wait_until(lambda: waker.wait_for_notification(LONG) and CANCEL_ASKED in waker.payloads)
+    assert waker.payloads == {"", CANCEL_ASKED}
 
 
 def test_what_was_taken_back_is_not_used(waker, listening, engine):
-    waker.listen(listening)
-    waker.wait(0.0)
+    waker.listen(listening, lambda: None)
+    waker.wait_for_notification(0.0)
     waker.take_back()
     engine.execute(f"NOTIFY {CHANNEL}")
-    assert not waker.wait(0.05)
+    assert not waker.wait_for_notification(0.05)
     assert list(listening.notifies(timeout=LONG, stop_after=1))
 
 
 def test_a_ring_after_the_end_does_nothing():
-    waker = Waker()
+    waker = NotificationWaker()
     waker.close()
-    waker.ring()
+    waker.wake()
 
 
 def test_no_wait_is_too_long_for_the_system(waker):
-    waker.ring()
-    assert waker.wait(10.0**9) is False
+    waker.wake()
+    assert waker.wait_for_notification(10.0**9) is False
 
 
 def test_a_listener_tells_of_a_loss_before_it_tries_to_connect(waker, listening, monkeypatch):

@@ -44,7 +44,6 @@ def jobs() -> Jobs:
 def watch(jobs, monkeypatch):
     """Begins to watch this very process; what a test changes has to be taken back by the test."""
     monkeypatch.setattr(leaks, "YOUNG_SECONDS", 0.0)
-    monkeypatch.setattr(leaks, "warn_once", leaks.WarnOnce())
     with closing(asyncio.new_event_loop()) as loop:
         yield lambda: leaks.LeakDetector(
             jobs.in_flight, loop
@@ -64,7 +63,7 @@ def lines(caplog) -> list[str]:
 
 def test_an_idle_process_is_not_even_looked_at(watch, elsewhere, monkeypatch):
     watching = watch()
-    monkeypatch.setattr(leaks, "surroundings", lambda: pytest.fail("looked"))
+    monkeypatch.setattr(leaks, "global_state", lambda: pytest.fail("looked"))
     assert not watching.calls_for_another_process()
 
 
@@ -235,6 +234,15 @@ def test_subtasks_left_on_the_event_loop_are_counted(watch, jobs):
     watching.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
 
-def test_what_was_told_is_known_and_a_full_memory_says_no_more():
-    warn_once = leaks.WarnOnce(entries=2)
-    assert [warn_once.is_new(text) for text in ("a", "b", "a", "c", "b")] == [True, True, False, False, False]
+def test_a_process_logs_a_limited_number_of_leaks(watch, jobs, elsewhere, monkeypatch, caplog):
+    monkeypatch.setattr(leaks, "LOGGED_LIMIT", 1)
+    watching = watch()
+    jobs.start(1)
+    elsewhere()
+    undo = changed_umask()
+    try:
+        jobs.end(1)
+        assert watching.calls_for_another_process()
+    finally:
+        undo()
+    assert len(lines(caplog)) == 1

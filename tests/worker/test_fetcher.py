@@ -17,9 +17,9 @@ from django_pgqueue.worker.claiming.claim_counter import ClaimCounter
 from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.fetcher import Fetcher
 from django_pgqueue.worker.claiming.lanes import Lanes
+from django_pgqueue.worker.claiming.notification_waker import NotificationWaker
 from django_pgqueue.worker.claiming.pacing import Pacing
 from django_pgqueue.worker.claiming.poll_requests import PollRequests
-from django_pgqueue.worker.claiming.waker import Waker
 from django_pgqueue.worker.completion.events import FOREGROUND
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.slots.inflight import Full, InFlight
@@ -50,7 +50,7 @@ def make_fetcher(committing):
     def make(*queue_names, capacity=10, on_cancel_requested=None):
         links.append(Link("default", "fetcher"))
         in_flight = InFlight(capacity)
-        waker = Waker()
+        waker = NotificationWaker()
         wakers.append(waker)
         return Fetcher(
             links[-1],
@@ -309,8 +309,8 @@ def test_sleep_pause_and_job_announced_together_job_is_not_claimed(engine, make_
     drain(fetcher)
     lifecycle.pause(engine, Pausable.QUEUE, "default")
     helpers.make_job(engine)
-    monkeypatch.setattr(fetcher.polls.waker, "wait", lambda seconds: True)
-    fetcher.polls.waker.words = {LOOK_AGAIN}
+    monkeypatch.setattr(fetcher.polls.waker, "wait_for_notification", lambda seconds: True)
+    fetcher.polls.waker.payloads = {LOOK_AGAIN}
     fetcher._sleep(0.0)
     fetcher.tick()
     assert not fetcher.in_flight.waiting
@@ -370,9 +370,9 @@ def test_a_look_that_is_slow_each_time_rests_ten_times_as_long():
 def test_a_word_that_a_job_is_to_be_cancelled_is_passed_on(make_fetcher, monkeypatch):
     heard = []
     fetcher = make_fetcher(on_cancel_requested=lambda: heard.append("cancel"))
-    monkeypatch.setattr(fetcher.polls.waker, "wait", lambda timeout_seconds: True)
+    monkeypatch.setattr(fetcher.polls.waker, "wait_for_notification", lambda timeout_seconds: True)
     for word in ("", CANCEL_ASKED):
-        fetcher.polls.waker.words = {word}
+        fetcher.polls.waker.payloads = {word}
         fetcher._sleep(0.0)
     assert heard == ["cancel"]
 

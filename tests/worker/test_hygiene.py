@@ -63,7 +63,7 @@ def test_statements_that_last_are_told_from_those_that_do_not(statement, changes
 def test_the_next_job_finds_a_clean_connection(start, kind):
     tasks.spoil.using(priority=10).enqueue(kind)
     job = tasks.session_state.enqueue()
-    assert start("--concurrency", "1", "--drain").has_drained()
+    assert start("--concurrency", "1", "--until-empty").has_drained()
     job.refresh_from_db()
     assert (job.state, job.result) == ("succeeded", CLEAN)
     assert not Group.objects.exists()
@@ -72,14 +72,14 @@ def test_the_next_job_finds_a_clean_connection(start, kind):
 @pytest.mark.process
 def test_connections_are_kept_between_jobs(start):
     jobs = [tasks.backend.enqueue() for _ in range(10)]
-    assert start("--concurrency", "1", "--drain").has_drained()
+    assert start("--concurrency", "1", "--until-empty").has_drained()
     assert len(set(Job.objects.filter(pk__in=[job.pk for job in jobs]).values_list("result", flat=True))) == 1
 
 
 @pytest.mark.process
 def test_the_asynchronous_orm_has_one_connection_on_one_thread(start):
     jobs = [tasks.async_orm.enqueue() for _ in range(10)]
-    assert start("--drain").has_drained()
+    assert start("--until-empty").has_drained()
     where = {tuple(job.result) for job in Job.objects.filter(pk__in=[job.pk for job in jobs])}
     assert len(where) == 1
     [(thread, _)] = where

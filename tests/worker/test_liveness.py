@@ -20,6 +20,7 @@ from django_pgqueue.worker.execution.error_text import message
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime import time_limit
 from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.runtime.time_limit import call_in_time
@@ -209,7 +210,7 @@ def test_check_comes_once_a_second(process_state, completer, monkeypatch):
 )
 def test_health_status_says_that_completions_are_stuck(behind_seconds, beat_ago, status, monkeypatch):
     """Not while nobody has had an answer since: then the database is away."""
-    monkeypatch.setattr(health_file, "outage_log", SimpleNamespace(since=0.0))
+    monkeypatch.setattr(health_file, "health_memory", HealthMemory())
     process = ChildProcess(ProcessState(1), 1, 0)
     now = time.monotonic()
     process.state.hold_until(now - beat_ago + 60.0)
@@ -219,6 +220,16 @@ def test_health_status_says_that_completions_are_stuck(behind_seconds, beat_ago,
     [about] = report["processes"]
     assert about["completions_behind_seconds"] == behind_seconds
     assert about["completion_age_seconds"] is None
+
+
+def test_health_status_has_an_outage_that_only_a_process_notices(monkeypatch):
+    monkeypatch.setattr(health_file, "health_memory", HealthMemory())
+    process = ChildProcess(ProcessState(1), 1, 0)
+    health = HealthFile(None, {1: process}, lambda: False)
+    process.health_memory.outage_since = time.monotonic()
+    assert health.report()["status"] == "database away"
+    process.health_memory.outage_since = 0.0
+    assert health.report()["status"] == "waiting"
 
 
 # ------------------------------------------------------------------------------- code of the application

@@ -17,6 +17,7 @@ from django_pgqueue.worker.completion.completer import LOCKED_PAUSE_SECONDS, Com
 from django_pgqueue.worker.completion.progress_writer import Notes, ProgressSender
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.outages import OutageLog
 from tests import helpers
 
@@ -176,7 +177,7 @@ def test_an_end_is_written_also_where_progress_may_not_be(engine, completer, cla
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(lifecycle, "note_progress", refuse)
-        patched.setattr(module, "outage_log", OutageLog())
+        patched.setattr(module, "outage_log", OutageLog(HealthMemory()))
         completer.notes.note(claimed.key, Progress(1))
         completer.hand_over(succeeded(claimed))
         completer.tick()

@@ -35,7 +35,7 @@ def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--processes", type=positive, help="worker processes (default: PGQUEUE['PROCESSES'])")
     parser.add_argument("--database", help="database alias of the jobs (default: chosen by the database routers)")
-    parser.add_argument("--drain", action="store_true", help="exit when no due job is left")
+    parser.add_argument("--until-empty", action="store_true", help="exit when no due job is left")
     parser.add_argument("--max-jobs", type=positive, help="replace a process after this many jobs")
     parser.add_argument(
         "--max-rss-mb", type=positive, help="replace a process that uses more than this many MiB of memory"
@@ -103,7 +103,7 @@ def as_options(alias: str, arguments: dict[str, Any]) -> Options:
         queue_names=queue_names(arguments["queues"]),
         concurrency=arguments["concurrency"] or settings.CONCURRENCY,
         processes=arguments["processes"] or settings.PROCESSES,
-        drain=arguments["drain"],
+        until_empty=arguments["until_empty"],
         max_jobs=arguments["max_jobs"],
         max_rss_mb=arguments["max_rss_mb"],
         grace_seconds=default_grace() if arguments["grace"] is None else arguments["grace"],

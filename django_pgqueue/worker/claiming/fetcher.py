@@ -1,7 +1,7 @@
 """Claim jobs ahead of the slots, by lanes and cursors, and sleep while no job can be due.
 
 Started by the worker process as a service. Other services wake it: the pool when a slot is free, the completer, the
-listener through the `Waker`. Invariant: each job that a claim returns is put in flight or released.
+listener through the `NotificationWaker`. Invariant: each job that a claim returns is put in flight or released.
 
 How many jobs: the free slots, plus the number that will start in the next tenth of a second at the recent rate, bounded
 in number and bytes. A prefetched job that waits for a slot longer than a second is released.
@@ -169,11 +169,11 @@ class Fetcher(Service):
 
     def _sleep(self, timeout_seconds: float) -> None:
         waker = self.polls.waker
-        if waker.wait(timeout_seconds):
+        if waker.wait_for_notification(timeout_seconds):
             self._idle_steps = 0
             self._announced = True
             self._follow_up.moment = time.monotonic()
-            payloads, waker.words = waker.words, set()
+            payloads, waker.payloads = waker.payloads, set()
             if LOOK_AGAIN in payloads:
                 self.lanes.look_again()
             if CANCEL_ASKED in payloads:

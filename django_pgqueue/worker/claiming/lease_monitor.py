@@ -192,7 +192,7 @@ class LeaseGuard(Service):
         if left_seconds > margin_seconds:
             self._logged = self._interrupted = False
             return max(0.01, min(1.0, left_seconds - margin_seconds))
-        if not self._logged and outage_log.may_speak():
+        if not self._logged and outage_log.may_log():
             self._logged = True
             logger.error("the leases end in %.1f s and cannot be extended: interrupting all jobs", left_seconds)
         if not self._interrupted:

@@ -22,7 +22,7 @@ from django_pgqueue.waiting import listener
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.service import Service
 
-from .waker import Waker
+from .notification_waker import NotificationWaker
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -33,11 +33,10 @@ SELF_TEST_AGAIN_SECONDS: Final = 60.0
 class Listener(Service):
     """Connect, test and lend a connection. Start again when the connection is lost."""
 
-    def __init__(self, link: Link, waker: Waker, on_change: Callable[..., None]) -> None:
+    def __init__(self, link: Link, waker: NotificationWaker, on_change: Callable[..., None]) -> None:
         super().__init__("listener")
         self.link = link
         self.waker = waker
-        self.waker.on_lost = self.wake
         self.on_change = on_change
         """Called with `listens=`: whether notifications arrive."""
         self._lent_connected_at = -1.0
@@ -66,7 +65,7 @@ class Listener(Service):
             self._lent_connected_at = self.link.connected_at
             self._failed_since = None
             self.on_change(listens=True)
-            self.waker.listen(connection)
+            self.waker.listen(connection, self.wake)
             return 0.0
         if self._failed_since is None:
             self._failed_since = time.monotonic()

@@ -6,19 +6,19 @@ fetcher without knowing it.
 
 from __future__ import annotations
 
-from .waker import Waker
+from .notification_waker import NotificationWaker
 
 
 class PollRequests:
     """The requests of other threads to one fetcher. Every method is safe from any thread."""
 
-    def __init__(self, waker: Waker) -> None:
+    def __init__(self, waker: NotificationWaker) -> None:
         self.waker = waker
         self._is_urgent = False
 
     def wake(self) -> None:
         """End the fetcher's current sleep. Harmless at any time."""
-        self.waker.ring()
+        self.waker.wake()
 
     def poll_soon(self) -> None:
         """Make the fetcher poll at once, and more often for a while, because jobs have become ready."""

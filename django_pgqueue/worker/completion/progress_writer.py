@@ -109,12 +109,12 @@ class Notes:
             if isinstance(error, TRANSIENT):
                 self._put_back(taken)
                 return set(taken)
-            if outage_log.may_speak():
+            if outage_log.may_log():
                 logger.warning(
                     "the progress of %d jobs cannot be written: %s", len(taken), message_without_detail(error)
                 )
             return set()
-        if refused and outage_log.may_speak():
+        if refused and outage_log.may_log():
             logger.warning(
                 "the progress of %d jobs cannot be written: %s", len(refused), message_without_detail(refused[0].error)
             )

@@ -29,6 +29,7 @@ import sys
 import threading
 from typing import Final, NoReturn
 
+from django_pgqueue.waker import Waker
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
 
@@ -110,28 +111,26 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
 def _main(requests: socket.socket, alias: str, process_state: ProcessState, worker: int) -> NoReturn:
     """Run the fork server: fork on request and report ended processes, until the worker process ends or is killed."""
     django_connections.close_for_good()
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
+    waker = Waker()
     for number in (signal.SIGCHLD, WORKER_ENDED):
         signal.signal(number, lambda *_: None)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    waker.wake_on_signals()
     _signal_at_death_of_parent(WORKER_ENDED)
     statuses: dict[int, int] = {}
     while os.getppid() == worker:
-        ready, _, _ = select.select([requests.fileno(), reader], [], [], seconds_until_check(process_state))
+        ready = waker.wait(seconds_until_check(process_state), requests.fileno())
         if is_due(process_state):
             process_state.set_exit_reason(ExitReason.LEASE_LOST)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGKILL)
             break
-        if reader in ready:
-            os.read(reader, 4096)
+        if waker.fileno() in ready:
             _report_ended(statuses)
         if requests.fileno() in ready:
             message, descriptors, _, _ = socket.recv_fds(requests, 1, 3)
             if not message:
                 break
-            _fork(requests, alias, descriptors, statuses, [reader, writer])
+            _fork(requests, alias, descriptors, statuses, waker)
     for pid in statuses:  # these are not reaped yet, so no other process can have their pids
         _kill_group(pid)
     os._exit(0)
@@ -145,9 +144,7 @@ def _kill_group(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)  # in case it does not lead a group yet
 
 
-def _fork(
-    requests: socket.socket, alias: str, descriptors: list[int], statuses: dict[int, int], own: list[int]
-) -> None:
+def _fork(requests: socket.socket, alias: str, descriptors: list[int], statuses: dict[int, int], waker: Waker) -> None:
     jobs, status, stack = descriptors
     parent = os.getpid()
     try:
@@ -156,7 +153,7 @@ def _fork(
         pid = FORK_FAILED
     if pid == 0:
         try:
-            _close_inherited(requests, [*statuses.values(), status, *own])
+            _close_inherited(requests, waker, [*statuses.values(), status])
             _die_with_parent(parent)
             isolated_process.main(socket.socket(fileno=jobs), stack, alias)
         finally:
@@ -173,12 +170,13 @@ def _fork(
         statuses[pid] = status
 
 
-def _close_inherited(requests: socket.socket, descriptors: list[int]) -> None:
+def _close_inherited(requests: socket.socket, waker: Waker, descriptors: list[int]) -> None:
     """In a newly forked isolated process: close and reset what belongs to the fork server."""
     signal.set_wakeup_fd(-1)  # if asyncio is imported, it has done this already, from Python 3.12 on
     for number in (signal.SIGCHLD, WORKER_ENDED):
         signal.signal(number, signal.SIG_DFL)
     requests.close()
+    waker.close()
     for descriptor in descriptors:
         os.close(descriptor)
 

@@ -30,7 +30,7 @@ from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime import django_connections, memory
 from django_pgqueue.worker.runtime.background_log import background_log, keep_output_open
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
-from django_pgqueue.worker.slots.leaks import surroundings
+from django_pgqueue.worker.runtime.global_state import global_state
 
 from . import wire
 
@@ -237,7 +237,7 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
     background_log.install()
     django_connections.watch()
     keep_output_open()
-    context, before = django_connections.clean_context(), _global_state()
+    context, before = django_connections.clean_context(), _shared_state()
     while (received := wire.receive(jobs)) is not None:
         if "cancel" in received:  # for a job that has ended without reading the request
             continue
@@ -246,7 +246,7 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
         claimed = wire.as_claimed(received)
         report = context.copy().run(_run, claimed, alias, notes, lambda: _is_readable(jobs.fileno(), 0.0))
         answer = {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value}
-        answer |= {"is_worn": _global_state() != before, "resident_mib": memory.resident_mib()}
+        answer |= {"is_worn": _shared_state() != before, "resident_mib": memory.resident_mib()}
         _flush()
         jobs.sendall(wire.packed(answer | notes.message(report.claimed.execution_id)))
     run_exit_functions("isolated", alias)
@@ -275,11 +275,11 @@ def _prefer_for_oom_kill() -> None:
         score.write("500")
 
 
-def _global_state() -> tuple[Any, ...]:
+def _shared_state() -> tuple[Any, ...]:
     """Return the global state that a job may change for the next one, to be compared before and after."""
     alarm_is_set = signal.getitimer(signal.ITIMER_REAL)[0] > 0
     handlers = [signal.getsignal(number) for number in HANDLED]
-    return threading.active_count() - background_log.is_running, alarm_is_set, handlers, surroundings()
+    return threading.active_count() - background_log.is_running, alarm_is_set, handlers, global_state()
 
 
 def _flush() -> None:

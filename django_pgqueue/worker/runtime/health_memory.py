@@ -10,9 +10,9 @@ import struct
 import time
 from typing import Final
 
-LAYOUT: Final = struct.Struct("=Qddddd")
-"""The number of errors in services; the time since when results cannot be written, or 0; and the time at which each of
-`STATEMENTS` was last answered, or 0. All times are of the monotonic clock."""
+LAYOUT: Final = struct.Struct("=Qdddddd")
+"""The number of errors in services; since when results cannot be written, or 0; since when the database has been away,
+or 0; and when each of `STATEMENTS` was last answered, or 0. All times are of the monotonic clock."""
 STATEMENTS: Final = ("claim", "rescue", "schedules", "completion")
 """The statements that a worker repeats. If a service is silently dead, the age of its last answer shows it."""
 
@@ -29,7 +29,7 @@ class HealthMemory:
 
     def answered(self, statement: str) -> None:
         """Record that the database has answered one of `STATEMENTS`, even if there was nothing to do."""
-        struct.pack_into("=d", self._memory, 16 + 8 * STATEMENTS.index(statement), time.monotonic())
+        struct.pack_into("=d", self._memory, 24 + 8 * STATEMENTS.index(statement), time.monotonic())
 
     def completions_behind(self, since: float | None) -> None:
         """Record since when results cannot be written, or None if they can."""
@@ -41,6 +41,15 @@ class HealthMemory:
         _, since, *_ = LAYOUT.unpack_from(self._memory)
         return time.monotonic() - since if since else None
 
+    @property
+    def outage_since(self) -> float:
+        """When the current database outage began, or 0 if there is none."""
+        return float(LAYOUT.unpack_from(self._memory)[2])
+
+    @outage_since.setter
+    def outage_since(self, since: float) -> None:
+        struct.pack_into("=d", self._memory, 16, since)
+
     def count_error(self) -> None:
         """Count an error of a service."""
         struct.pack_into("=Q", self._memory, 0, self.errors + 1)
@@ -48,7 +57,7 @@ class HealthMemory:
     @property
     def ages_seconds(self) -> dict[str, float | None]:
         """How long ago each of `STATEMENTS` was last answered, or None if it never was."""
-        now, (_, _, *answered_at) = time.monotonic(), LAYOUT.unpack_from(self._memory)
+        now, (_, _, _, *answered_at) = time.monotonic(), LAYOUT.unpack_from(self._memory)
         return {statement: now - at if at else None for statement, at in zip(STATEMENTS, answered_at, strict=True)}
 
     @property

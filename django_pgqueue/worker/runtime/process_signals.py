@@ -62,7 +62,7 @@ def _survive(number: int, frame: FrameType | None) -> None:
     """Log the signal, and stop the timer that sent it, because an interval timer would send more."""
     if number in TIMERS:
         signal.setitimer(TIMERS[signal.Signals(number)], 0)
-    if outage_log.may_speak():
+    if outage_log.may_log():
         logger.warning("ignored signal %s, which a job may have caused", signal.Signals(number).name)
 
 

@@ -111,5 +111,5 @@ class Service(threading.Thread):
         with suppress(BaseException):  # a log handler of the application that raises must not end the loop
             if isinstance(error, Exception) and is_expected(error):
                 outage_log.report(self.name, error)
-            elif outage_log.may_speak():
+            elif outage_log.may_log():
                 logger.error("%s failed; retrying in %.0f s", self.name, pause_seconds, exc_info=error)

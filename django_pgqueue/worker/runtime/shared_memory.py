@@ -32,7 +32,7 @@ class ExitReason(IntEnum):
     NONE = 0
     """The process has written no reason, so it has crashed."""
     STOPPED = 1
-    DRAINED = 2
+    EMPTY = 2
     RECYCLED = 3
     LEASE_LOST = 4
     STUCK = 5

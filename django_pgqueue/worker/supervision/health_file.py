@@ -108,7 +108,7 @@ class HealthFile:
             return "stopping"
         if any(_completions_are_stuck(process) for process in processes):
             return "completions stuck"
-        if outage_log.since:
+        if health_memory.outage_since or any(process.health_memory.outage_since for process in processes):
             return "database away"
         if not any(process.health_memory.ages_seconds["claim"] is not None for process in processes):
             return "waiting"
@@ -135,7 +135,7 @@ class HealthFile:
             try:
                 self.write()
             except OSError as error:
-                if outage_log.may_speak():
+                if outage_log.may_log():
                     logger.warning("could not write the health file: %s", error)
 
 

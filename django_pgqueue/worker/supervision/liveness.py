@@ -17,6 +17,7 @@ from django_pgqueue.worker.completion.callbacks import CallbackRunner
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.runtime.background_log import background_log
 from django_pgqueue.worker.runtime.health_memory import health_memory
+from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
 from django_pgqueue.worker.slots.pool import Pool
@@ -61,6 +62,7 @@ class Liveness:
         self.callbacks.watch()
         self.pool.replace_dead_threads()
         health_memory.completions_behind(self.completer.behind_since)
+        outage_log.log_end_if_over()
         problem = self.problem()
         if problem is not None:
             self._end(problem)

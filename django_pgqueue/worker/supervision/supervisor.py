@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
-import socket
 import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
 from django_pgqueue.conf import get_settings
+from django_pgqueue.waker import Waker
 from django_pgqueue.worker import process_main, worker_process
 from django_pgqueue.worker.claiming.allowance import Allowance
 from django_pgqueue.worker.claiming.shared_scans import SharedScans
@@ -66,10 +65,10 @@ class Supervisor:
         self.shared_scans = SharedScans(options.processes)
         self.health = HealthFile(options.health_file, self.children, lambda: self.stopping_since is not None)
         self.helpers = HelperProcesses(self.link, self.health, self._close_inherited)
-        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._waker = Waker()
 
     def run(self) -> int:
-        """Work until a signal arrives or the queues are drained; return 0 if no execution is left open, otherwise 1."""
+        """Work until a signal arrives or the queues are empty; return 0 if no execution is left open, otherwise 1."""
         self.helpers.log.start()
         self.health.start()
         self._listen_to_signals()
@@ -89,8 +88,7 @@ class Supervisor:
 
     def _close(self) -> None:
         signal.set_wakeup_fd(-1)
-        self._wake_reader.close()
-        self._wake_writer.close()
+        self._waker.close()
         self.health.close()
         self.link.close()
         self.helpers.log.close()
@@ -98,7 +96,7 @@ class Supervisor:
     def _is_over(self) -> bool:
         if self.children:
             return False
-        return self.stopping_since is not None or (self.options.drain and self._spawned >= self.options.processes)
+        return self.stopping_since is not None or (self.options.until_empty and self._spawned >= self.options.processes)
 
     def _turn(self) -> None:
         self.health.round_finished()
@@ -111,7 +109,7 @@ class Supervisor:
         self._survive(self.helpers.settlement.tick)
         watchdog.check_all(self.children.values())
         self._enforce_grace()
-        outage_log.settle()
+        outage_log.log_end_if_over()
         self.helpers.log.restart_if_ended()
 
     def _survive(self, step: Callable[[], None]) -> bool:
@@ -124,15 +122,14 @@ class Supervisor:
             health_memory.count_error()
             if is_expected(error):
                 outage_log.report("supervisor", error)
-            elif outage_log.may_speak():
+            elif outage_log.may_log():
                 logger.exception("a step of the supervisor failed and will be retried")
             return False
 
     # ---------------------------------------------------------------- signals
 
     def _listen_to_signals(self) -> None:
-        os.set_blocking(self._wake_writer.fileno(), False)
-        signal.set_wakeup_fd(self._wake_writer.fileno(), warn_on_full_buffer=False)
+        self._waker.wake_on_signals()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
@@ -167,8 +164,7 @@ class Supervisor:
 
     def _wait(self, seconds: float) -> None:
         """Sleep until a signal arrives, a child ends, or the time is over."""
-        if select.select([self._wake_reader], [], [], seconds)[0]:
-            self._wake_reader.recv(4096)
+        self._waker.wait(seconds)
 
     def _wait_and_reap(self, seconds: float) -> None:
         self._wait(seconds)
@@ -177,13 +173,14 @@ class Supervisor:
     # ---------------------------------------------------------------- children
 
     def _wants_more(self) -> bool:
-        if self.stopping_since is not None or (self.options.drain and self._spawned >= self.options.processes):
+        if self.stopping_since is not None or (self.options.until_empty and self._spawned >= self.options.processes):
             return False
         return self._vacant_place() is not None
 
     def _vacant_place(self) -> int | None:
         """Return the first place without a process, or None. A retiring process leaves its place free."""
-        staying = [process for process in self.children.values() if self.options.drain or not process.state.retires]
+        keep_all = self.options.until_empty
+        staying = [process for process in self.children.values() if keep_all or not process.state.retires]
         taken = {process.place for process in staying}
         return next((place for place in range(self.options.processes) if place not in taken), None)
 
@@ -281,7 +278,7 @@ class Supervisor:
             logger.error("worker process %d was stuck and has exited; its jobs are requeued", process.pid)
         if exit_reason in (ExitReason.NONE, ExitReason.STUCK) or exit_reason in EXITED_AT_ONCE:
             self._delay_restart(process)
-        if self.options.drain and exit_reason is not ExitReason.DRAINED:
+        if self.options.until_empty and exit_reason is not ExitReason.EMPTY:
             self._spawned -= 1
 
     def _delay_restart(self, process: ChildProcess) -> None:

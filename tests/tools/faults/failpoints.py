@@ -168,7 +168,7 @@ def with_errors_noted(
 ) -> Callable[[Service, BaseException], float]:
     """Return the method of a service that meets an error, which now writes the error to the journal too.
 
-    The log does not have all errors: it has at most one line a second of all processes together.
+    The log does not have all errors: each process logs at most one line a second.
     """
 
     @functools.wraps(pause_after)

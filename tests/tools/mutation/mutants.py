@@ -58,7 +58,8 @@ CLAIMS = "django_pgqueue/lifecycle/claims.py"
 NOTES = "django_pgqueue/worker/completion/progress_writer.py"
 WAITING = "django_pgqueue/waiting/results.py"
 MIDDLEWARE = "django_pgqueue/middleware.py"
-BELL = "django_pgqueue/worker/claiming/waker.py"
+BELL = "django_pgqueue/worker/claiming/notification_waker.py"
+WAKER = "django_pgqueue/waker.py"
 NOT_SKIPPED = ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
 KEY_GIVEN_UP = "        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,\n"
 HELD = "WHERE pgqueue_hold.held_until\n        <= statement_timestamp()"
@@ -430,8 +431,8 @@ AROUND = of_tests(
 RINGS = of_tests(
     ("tests/worker/test_bell.py",),
     Mutant(
-        "to listen rings no bell",
-        "        self._is_new_connection = True\n        self.ring()",
+        "to listen wakes nobody",
+        "        self._is_new_connection = True\n        self.wake()",
         "        self._is_new_connection = True",
         path=BELL,
     ),
@@ -442,16 +443,21 @@ RINGS = of_tests(
         "is_new_connection = self._is_new_connection",
         path=BELL,
     ),
-    Mutant("what was told before is not assumed", "            self.words |= WORDS\n", "            pass\n", path=BELL),
-    Mutant("words are not heard", "self.words.add(payload)", "pass", path=BELL),
-    Mutant("a loss is not told", "            self.on_lost()\n", "            pass\n", path=BELL),
+    Mutant(
+        "what was told before is not assumed",
+        "            self.payloads |= WORDS\n",
+        "            pass\n",
+        path=BELL,
+    ),
+    Mutant("words are not heard", "self.payloads.add(payload)", "pass", path=BELL),
+    Mutant("a loss is not told", "            self._on_lost()\n", "            pass\n", path=BELL),
     Mutant(
         "what was taken back is used",
         "            self._connection = None\n\n    def wait",
         "            pass\n\n    def wait",
         path=BELL,
     ),
-    Mutant("a second ring is lost for ever", "        self._rung = False  # after", "        pass  # after", path=BELL),
+    Mutant("a second wake-up is lost", "        self._is_woken = False  # after", "        pass  # after", path=WAKER),
 )
 WORKER = "django_pgqueue/worker/"
 BLOCKING = of_tests(

@@ -242,7 +242,7 @@ def ids_again(run: Run) -> str:
     elsewhere.mkdir()
     far = {journal.DIRECTORY: str(elsewhere)}
     run.enqueue("plain", 1)
-    run.worker("--drain").exit_code()
+    run.worker("--until-empty").exit_code()
     pair.part()
     run.enqueue("pooled.told_apart", 96)
     held = run.enqueue("pooled.told_apart", 4, until=str(go))

@@ -1,0 +1,62 @@
+"""Let one thread sleep until another thread or a signal wakes it, a file descriptor is readable, or its time is over.
+
+The fetcher, the supervisor, the fork server and the listener for completed jobs sleep in a `Waker`.
+
+Concurrency: one thread waits. Any thread may wake it, at any time; a wake-up before the wait ends the next wait.
+"""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+from contextlib import suppress
+from typing import Final
+
+MAX_WAIT_SECONDS: Final = 3600.0
+"""`poll()` accepts at most 2**31 ms (about 24.8 days)."""
+
+
+class Waker:
+    """The sleep of one thread. A forked process must not use its parent's."""
+
+    def __init__(self) -> None:
+        self._sender, self._receiver = socket.socketpair()
+        for end in (self._sender, self._receiver):
+            end.settimeout(0.0)
+        self._is_woken = False
+
+    def wake(self) -> None:
+        """End the present wait, or the next one. Safe from any thread, also after `close()`."""
+        if not self._is_woken:
+            self._is_woken = True
+            with suppress(OSError):  # the buffer is full of bytes that were not read yet, or the socket is closed
+                self._sender.send(b"!")
+
+    def wake_on_signals(self) -> None:
+        """Wake the waiting thread at each signal that this process handles. Call it in the main thread."""
+        signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+
+    def wait(self, timeout_seconds: float, *descriptors: int) -> set[int]:
+        """Sleep until woken, or until a descriptor is readable, for whole milliseconds and an hour at most.
+
+        Returns:
+            The readable descriptors, with `fileno()` if the thread was woken.
+        """
+        poll = select.poll()
+        for descriptor in (self.fileno(), *descriptors):
+            poll.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll(1000 * min(timeout_seconds, MAX_WAIT_SECONDS))}
+        if self.fileno() in ready:
+            self._receiver.recv(4096)
+        self._is_woken = False  # after the read: who still sees True does not write, and the caller answers it now
+        return ready
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable after `wake()`."""
+        return self._receiver.fileno()
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._sender.close()
+        self._receiver.close()
