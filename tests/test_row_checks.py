@@ -46,6 +46,7 @@ def apply_checks():
         operation().database_forwards("pgqueue", editor, state, state)
 
 
+@pytest.mark.promise("bad-row-constraints")
 @pytest.mark.django_db(transaction=True)
 def test_row_checks_bad_rows_are_repaired(engine):
     with helpers.without_row_checks(engine):

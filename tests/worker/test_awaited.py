@@ -75,6 +75,7 @@ GO_ON = {
 }
 
 
+@pytest.mark.promise("end-notifies-waiters")
 @pytest.mark.parametrize("end", [*ENDS, *GO_ON])
 def test_ends_are_told_of_and_what_goes_on_is_not(engine, completer, said, end):
     job_id, _ = helpers.make_jobs(engine, 2)
@@ -87,6 +88,7 @@ def test_ends_are_told_of_and_what_goes_on_is_not(engine, completer, said, end):
     assert len(completer.waiters) == (end in GO_ON), "told of once"
 
 
+@pytest.mark.promise("nobody-waits-nothing-sent")
 def test_where_nobody_waits_nothing_is_sent(engine, completer, said, monkeypatch):
     monkeypatch.delattr(listener, "notify")
     helpers.make_jobs(engine, 3)
