@@ -108,6 +108,7 @@ def test_a_task_that_no_worker_would_find_is_refused(django_assert_num_queries):
 # ------------------------------------------------------------------ the caller's transaction
 
 
+@pytest.mark.promise("rollback-leaves-no-job")
 def test_a_rollback_leaves_nothing(committing, engine):
     with pytest.raises(Stop), transaction.atomic():
         tasks.noop.enqueue()
@@ -116,6 +117,7 @@ def test_a_rollback_leaves_nothing(committing, engine):
     assert helpers.rows_of(engine, "pgqueue_job") == {}
 
 
+@pytest.mark.promise("job-visible-at-commit")
 def test_a_commit_shows_the_job_and_not_before(committing, engine):
     with transaction.atomic():
         job = tasks.noop.enqueue()
@@ -128,6 +130,7 @@ def test_without_a_transaction_it_is_there_at_once(committing, engine):
     assert [one.job_id for one in helpers.claim_all(engine)] == [job.pk]
 
 
+@pytest.mark.promise("rollback-leaves-no-job")
 def test_a_savepoint_takes_only_its_own_jobs_back(committing, engine):
     with transaction.atomic():
         kept = tasks.noop.enqueue()
@@ -174,6 +177,7 @@ def test_no_calls_are_no_jobs(django_assert_num_queries):
     assert tasks.noop.enqueue_many(iter(()), returning=False) == 0
 
 
+@pytest.mark.promise("batch-all-or-nothing")
 def test_many_jobs_are_all_or_none(committing, engine):
     def calls():
         for n in range(CHUNK + 10):

@@ -131,6 +131,7 @@ def after_the_first(connection):
     return MigrationLoader(connection).project_state(FIRST)
 
 
+@pytest.mark.promise("migrations-are-additive")
 @pytest.mark.django_db
 def test_every_migration_but_the_first_keeps_the_rules():
     loader = MigrationLoader(connections["default"])

@@ -670,6 +670,7 @@ def examples(request) -> int:
     return asked or settings().max_examples * 3 // 4
 
 
+@pytest.mark.promise("tables-match-model")
 @pytest.mark.timeout(400)  # hundreds of histories, on a machine that may be busy
 def test_whatever_is_done_in_whatever_order_the_tables_agree_with_the_model(engine, examples):
     Queue.engine = engine

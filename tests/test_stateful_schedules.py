@@ -151,6 +151,7 @@ class Schedules(RuleBasedStateMachine):
             assert helpers.scalar(self.engine, early) == 0
 
 
+@pytest.mark.promise("tick-any-order")
 @pytest.mark.timeout(400)  # hundreds of histories, on a machine that may be busy
 def test_whatever_is_done_in_whatever_order_no_tick_is_fired_twice(engine):
     Schedules.engine = engine

@@ -135,6 +135,7 @@ def beat(connection, crowd):
         lifecycle.extend(connection, [0, 1], lease_seconds=60.0)
 
 
+@pytest.mark.promise("claims-never-share-a-job")
 def test_eight_workers_do_5000_jobs_once_each_while_rows_are_edited_and_given_back(work_through):
     crowd = work_through(5000, 8, [edit])
     assert crowd.given_back > 0

@@ -18,6 +18,7 @@ def expire(connection, **options):
     return [job_id for job_id, _ in lifecycle.expire(connection, worker_id=7, error=LATE, **options)]
 
 
+@pytest.mark.promise("expired-jobs-cancelled")
 def test_those_past_their_time_are_cancelled_with_the_reason_and_no_others(engine):
     late = helpers.make_job(engine, expires_seconds=60.0)
     later, never = helpers.make_job(engine, expires_seconds=600.0), helpers.make_job(engine)
@@ -50,6 +51,7 @@ def test_a_claim_tells_how_long_there_is_by_the_database_s_clock(engine):
     assert second.start_by is None
 
 
+@pytest.mark.promise("slow-claim-expired-job-does-not-start")
 def test_the_time_that_a_claim_s_answer_takes_is_no_time_to_start_in(engine, monkeypatch):
     """Its commit waits for a standby, say: as long as that lasts, the job's time passes."""
     clock = types.SimpleNamespace(now=1000.0)

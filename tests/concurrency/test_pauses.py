@@ -84,6 +84,7 @@ def test_a_worker_knows_when_to_wake_for_the_end_of_a_pause(engine, jobs):
     assert 590 < lifecycle.look(engine).due_in[MAIL] <= 600
 
 
+@pytest.mark.promise("pause-rollback")
 def test_a_pause_counts_from_its_commit_and_not_if_it_rolls_back(engine, second, jobs):
     second.execute("BEGIN")
     lifecycle.pause(second, Pausable.QUEUE, "mail")

@@ -53,6 +53,7 @@ def the_fate(results):
 # ------------------------------------------------------------------ cancel
 
 
+@pytest.mark.promise("cancel-beside-claim-not-missed")
 def test_a_cancel_against_a_claim_that_is_committing_reaches_the_running_job(engine, second, first_try):
     job_id = helpers.make_job(engine)
     with helpers.transaction(engine):
@@ -73,6 +74,7 @@ def test_a_cancel_judges_the_state_after_its_lock_not_before(engine, second, gat
     assert helpers.job_row(engine, job_id)["cancel_requested_at"] is not None
 
 
+@pytest.mark.promise("cancelled-job-never-retried")
 def test_a_cancel_against_a_failing_attempt_cancels_what_became_ready(engine, second, running, first_try):
     with helpers.transaction(engine):
         lifecycle.fail(engine, helpers.failed(running.key, 60.0))
@@ -158,6 +160,7 @@ WORDS = ENDS | {
 """With what an attempt tells before its end."""
 
 
+@pytest.mark.promise("late-end-during-rescue-is-refused")
 @pytest.mark.parametrize("statement", WORDS)
 def test_no_end_of_an_execution_counts_once_a_rescue_came_inside_its_window(engine, second, running, gates, statement):
     helpers.end_lease(second)
@@ -168,6 +171,7 @@ def test_no_end_of_an_execution_counts_once_a_rescue_came_inside_its_window(engi
     assert helpers.everything(second) == before
 
 
+@pytest.mark.promise("late-end-while-job-runs-elsewhere-is-refused")
 @pytest.mark.parametrize("statement", WORDS)
 def test_no_end_of_an_execution_counts_when_its_job_runs_again_elsewhere(engine, second, running, gates, statement):
     """The state is running and the attempt is the same: only the execution tells."""
@@ -235,6 +239,7 @@ def test_a_beat_inside_the_window_of_a_rescue_saves_its_execution(engine, second
     assert rescuing.result() == {}
 
 
+@pytest.mark.promise("late-success-is-refused")
 def test_the_late_success_of_a_worker_thought_lost_is_lost(engine, second, running):
     helpers.end_lease(second)
     helpers.rescue(second)
@@ -312,6 +317,7 @@ def test_without_read_committed_the_same_finish_would_fail(second, running, repe
     assert helpers.state_of(second, running.job_id) == "running"
 
 
+@pytest.mark.promise("atomic-rescued-completion-rolls-back")
 def test_an_atomic_finish_that_was_rescued_meanwhile_is_lost_and_can_roll_back(second, running, django):
     with read_committed(django):
         Job.objects.create(task_name="effect", arguments={})

@@ -43,6 +43,7 @@ FENCED = {
 }
 
 
+@pytest.mark.promise("restarted-ids-do-no-harm", "defect-restarted-ids")
 @pytest.mark.parametrize("ids_recur", [start_ids_anew, restore_an_older_dump])
 @pytest.mark.parametrize("act", FENCED)
 def test_fenced_act_after_ids_restart_leaves_new_execution_open(engine, act, ids_recur):

@@ -74,6 +74,7 @@ def longest_pause(times: list[datetime], keep: Callable[[datetime], bool]) -> fl
     return max((after - before).total_seconds() for before, after in pairwise(sorted(times)) if keep(after))
 
 
+@pytest.mark.promise("migrate-stalls-no-session")
 def test_nothing_stalls_while_a_long_transaction_is_in_the_migration_s_way(releases, deployed, record_property):
     deployment = deployed(releases.previous)
     worker = deployment.worker(releases.previous, "--concurrency", "4", LEASE=60.0)

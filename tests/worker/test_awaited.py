@@ -83,6 +83,7 @@ GO_ON = {
 }
 
 
+@pytest.mark.promise("end-notifies-waiters")
 @pytest.mark.parametrize("end", [*ENDS, *GO_ON])
 def test_ends_are_told_of_and_what_goes_on_is_not(engine, completer, waiters, said, end):
     job_id, _ = helpers.make_jobs(engine, 2)
@@ -95,6 +96,7 @@ def test_ends_are_told_of_and_what_goes_on_is_not(engine, completer, waiters, sa
     assert waiters.exist() == (end in GO_ON), "told of once"
 
 
+@pytest.mark.promise("nobody-waits-nothing-sent")
 def test_where_nobody_waits_nothing_is_sent(engine, completer, waiters, said, monkeypatch):
     monkeypatch.delattr(listener, "notify")
     helpers.make_jobs(engine, 3)

@@ -52,6 +52,7 @@ def send(runner, signal, *numbers):
         runner.submit(signal, "a.task", {"job_id": number, "number": number})
 
 
+@pytest.mark.promise("receivers-in-order")
 def test_callbacks_keep_order_and_leave_the_callers_thread(runner, signal, heard):
     threads = set()
     signal.connect(lambda **about: threads.add(threading.current_thread().name), weak=False)
@@ -166,6 +167,7 @@ def test_hanging_receivers_that_return_make_room(runner, signal, heard, monkeypa
     assert heard == list(range(7))
 
 
+@pytest.mark.promise("receivers-in-order")
 def test_event_without_room_is_dropped_and_counted(runner, signal, hanging, monkeypatch, caplog):
     monkeypatch.setattr(module, "QUEUE_LIMIT", 10)
     began = time.monotonic()
@@ -217,6 +219,7 @@ def watched():
     connection_created.disconnect(django_connections._watch_connection)
 
 
+@pytest.mark.promise("lost-session-fails-one-receiver")
 def test_terminated_session_fails_one_receiver_at_most(committing, engine, watched, runner, signal):
     pids, failures = [], []
 

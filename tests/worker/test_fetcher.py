@@ -206,6 +206,7 @@ def test_a_retried_job_is_found_again(engine, make_fetcher):
     assert [one.job_id for one in drain(fetcher)] == [job_ids[0]]
 
 
+@pytest.mark.promise("bad-row-stops-no-queue")
 def test_a_row_that_makes_the_claim_fail_is_set_aside_and_the_others_run(engine, make_fetcher):
     good, bad, more = (helpers.make_job(engine) for _ in range(3))
     engine.execute(f"ALTER TABLE pgqueue_job ADD CONSTRAINT trap CHECK (state <> 'running' OR id <> {bad})")
@@ -402,6 +403,7 @@ def test_fetcher_after_ids_restart_holds_no_id_twice(make_fetcher, engine, monke
     assert [row["attempt"] for row in helpers.rows_of(engine, "pgqueue_job").values()] == [1] * 4
 
 
+@pytest.mark.promise("bad-row-claims")
 @pytest.mark.parametrize("sqlstate", ["P0001", "54000", "42501"])
 @pytest.mark.parametrize(("condition", "state"), [("NEW.state = 'running'", "dead"), ("true", "ready")])
 def test_claim_trigger_refuses_one_others_are_claimed(engine, make_fetcher, condition, state, sqlstate):

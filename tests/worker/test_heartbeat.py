@@ -116,6 +116,7 @@ def open_ids(engine):
     return [one.execution_id for one in lifecycle.open_executions(engine, 1)]
 
 
+@pytest.mark.promise("no-release-during-claim")
 def test_watch_releases_nothing_of_claim_under_way(engine, real_watch):
     """However long the answer takes: this process may hold these jobs at any moment, and start them."""
     helpers.make_job(engine)

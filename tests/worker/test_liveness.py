@@ -110,6 +110,7 @@ def watch_over(process_state, completer, *services):
     return Liveness(services, completer, CallbackRunner(), NoPool(), process_state)
 
 
+@pytest.mark.promise("dead-service-replaces-process")
 def test_service_stuck_in_one_round_is_found(process_state, completer):
     service = Hanging()
     service.start()

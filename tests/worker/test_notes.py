@@ -118,6 +118,7 @@ def test_what_is_told_between_the_two_looks_of_who_goes_to_sleep_is_seen():
     assert woken == []
 
 
+@pytest.mark.promise("last-progress-is-written")
 def test_the_last_is_written_before_the_end_whenever_the_last_write_was(engine, completer, claimed, written):
     completer.notes.note(claimed.key, Progress(1, 2))
     completer.tick()
@@ -129,6 +130,7 @@ def test_the_last_is_written_before_the_end_whenever_the_last_write_was(engine, 
     assert len(written) == 2
 
 
+@pytest.mark.promise("last-progress-is-written")
 def test_an_end_waits_for_its_progress_where_the_row_is_locked(engine, second, completer, claimed):
     completer.notes._written_at = time.monotonic()
     completer.notes.note(claimed.key, Progress(2, 2))
@@ -159,6 +161,7 @@ def test_what_is_told_while_it_is_written_is_not_lost(engine, claimed, monkeypat
     assert progress_of(engine, claimed.job_id)[0] == 2.0
 
 
+@pytest.mark.promise("closed-execution-progress-dropped")
 def test_what_a_closed_execution_tells_is_dropped(engine, claimed):
     notes = Notes()
     lifecycle.fail(engine, helpers.failed(claimed.key))
@@ -169,6 +172,7 @@ def test_what_a_closed_execution_tells_is_dropped(engine, claimed):
     assert progress_of(engine, claimed.job_id)[0] is None
 
 
+@pytest.mark.promise("progress-never-prevents-completion")
 def test_an_end_is_written_also_where_progress_may_not_be(engine, completer, claimed, caplog):
     """The grants of an earlier release, for one: no column of it."""
 

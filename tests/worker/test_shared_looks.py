@@ -129,6 +129,7 @@ def test_fetcher_looks_itself_if_the_sibling_found_a_due_job(engine, make_pair):
     helpers.wait_until(lambda: second.tick() is not None and take(second))
 
 
+@pytest.mark.promise("shared-poll-starts-in-time")
 def test_fetcher_starts_a_scheduled_job_that_a_sibling_saw(engine, make_pair):
     """The sibling is busy when the job comes due."""
     first, second = make_pair()

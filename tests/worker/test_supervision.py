@@ -113,6 +113,7 @@ def test_what_is_charged_with_a_crash_is_recorded_as_started(engine, leases, pro
     assert given_back["started_at"] is None
 
 
+@pytest.mark.promise("defect-restarted-ids")
 def test_heartbeat_after_ids_restart_extends_smaller_ids(engine, leases, process):
     """The mark of four beats ago must not leave out what runs under the ids that came again."""
     leases.beat([process])
@@ -145,6 +146,7 @@ def test_worker_record_removed_by_a_flush_is_made_again(engine, leases, process)
     assert (row["pid"], row["stopped_at"]) == (process.pid, None)
 
 
+@pytest.mark.promise("defect-restarted-ids")
 def test_worker_ids_after_ids_restart_do_not_recur(engine):
     def register():
         return lifecycle.register_worker(engine, hostname="h", pid=1, version="v", queue_names="", concurrency=1)

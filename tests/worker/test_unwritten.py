@@ -43,6 +43,7 @@ def states(engine, claimed):
     return [helpers.state_of(engine, one.job_id) for one in claimed]
 
 
+@pytest.mark.promise("bad-row-completions")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
 def test_completer_trigger_refuses_one_others_succeed(engine, completer, sqlstate):
     helpers.make_jobs(engine, 201)
@@ -58,6 +59,7 @@ def test_completer_trigger_refuses_one_others_succeed(engine, completer, sqlstat
     assert "could not be stored" in error and "not this one" in error
 
 
+@pytest.mark.promise("bad-row-completions")
 @pytest.mark.parametrize("ending", [one for one in Ending if one is not Ending.WRITTEN])
 def test_completer_every_form_refused_others_are_written(engine, completer, ending):
     helpers.make_jobs(engine, 3)
@@ -160,6 +162,7 @@ def latin(engine, django_db_blocker):
     engine.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.mark.promise("defect-latin1-database")
 def test_completer_latin1_database_keeps_the_attempts(latin):
     link = Link(latin, "completer")
     completer = Completer(link)
@@ -179,6 +182,7 @@ def test_completer_latin1_database_keeps_the_attempts(latin):
         link.close()
 
 
+@pytest.mark.promise("defect-array-nulls-off")
 def test_connect_array_nulls_off_is_overruled(engine, completer):
     helpers.make_jobs(engine, 2)
     claimed = helpers.claim_all(engine)
