@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.contrib.admin import AdminSite
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -22,9 +22,6 @@ from django_pgqueue.states import Act, Seen, State
 
 from . import shown
 
-if TYPE_CHECKING:
-    from .job_actions import Operation
-
 FIELD: Final = "confirmed"
 
 
@@ -33,10 +30,10 @@ def is_given(request: HttpRequest) -> bool:
     return FIELD in request.POST
 
 
-def ask(request: HttpRequest, operation: Operation, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
+def ask(request: HttpRequest, act: Act, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
     """Return the confirmation page, with counts, if succeeded jobs would run again; None otherwise."""
     counts = Counter(each.state for each in seen.values())
-    if operation.act is not Act.RETRY or not counts[State.SUCCEEDED] or is_given(request):
+    if act is not Act.RETRY or not counts[State.SUCCEEDED] or is_given(request):
         return None
     context: dict[str, Any] = {
         **site.each_context(request),

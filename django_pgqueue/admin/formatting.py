@@ -98,12 +98,17 @@ def ago(moment: datetime, seen_at: datetime, *, brief: bool = False) -> str:
     return _("%(span)s ago") % {"span": span} if moment <= seen_at else _("in %(span)s") % {"span": span}
 
 
-def moment(at: datetime | None, text: str | None = None) -> SafeString | str:
+def moment(at: datetime | None, text: Any = None) -> SafeString | str:
     """Return a moment as `<time>` with the full date as tooltip. It is shown as `text` if given."""
     if at is None:
         return ""
     full = full_date(at)
     return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), full, text or full)
+
+
+def moment_ago(at: datetime | None, row: Any, *, brief: bool = True) -> SafeString | str:
+    """Return how long before or after the reading of a row a moment is, with the full date as tooltip."""
+    return moment(at, ago(at, seen_at(row), brief=brief)) if at else ""
 
 
 def dated(at: datetime, seen_at: datetime, *, with_zone: bool = False) -> SafeString | str:

@@ -20,7 +20,6 @@ from django.db import connections, router
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
-from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
@@ -32,30 +31,21 @@ from django_pgqueue.states import TRANSITIONS, Act, Seen, State
 
 from . import confirmation, shown
 from .formatting import seen_at
+from .operations import Operation
 
 SELECTION_LIMIT: Final = 10_000
 """Jobs that one request changes at most: 10 batches, so that the request ends before a proxy's timeout."""
 
 
 @dataclass(frozen=True)
-class Operation:
-    """One transition as the admin offers it. `name` is part of the URL, the permission and the action's name."""
+class JobOperation(Operation):
+    """One transition of jobs. Its permission is always one on `Job`, even for dead letters."""
 
     act: Act
-    name: str
-    label: Promise | str
-    done: Any
     lifecycle_act: Any
     makes_due: bool
 
-    @property
-    def permission(self) -> str:
-        """The permission that it requires: always one on `Job`, even for dead letters."""
-        return f"pgqueue.{self.name}_job"
-
-    def is_allowed(self, request: HttpRequest) -> bool:
-        """Return whether the user has the permission for it and may view jobs."""
-        return request.user.has_perm(self.permission) and request.user.has_perm("pgqueue.view_job")
+    view_permission = "pgqueue.view_job"
 
     def fits(self, state: str, run_after: datetime, cancel_requested_at: datetime | None, now: datetime) -> bool:
         """Return whether it would change a job with these values."""
@@ -66,38 +56,41 @@ class Operation:
         return not (self.act is Act.CANCEL and state == State.RUNNING and cancel_requested_at)
 
 
-RETRY: Final = Operation(
-    Act.RETRY,
+RETRY: Final = JobOperation(
     "retry",
+    "pgqueue.retry_job",
     gettext_lazy("Retry"),
     ngettext_lazy("%(count)d job is ready again.", "%(count)d jobs are ready again.", "count"),
+    Act.RETRY,
     lifecycle.retry,
     makes_due=True,
 )
-CANCEL: Final = Operation(
-    Act.CANCEL,
+CANCEL: Final = JobOperation(
     "cancel",
+    "pgqueue.cancel_job",
     gettext_lazy("Cancel"),
     ngettext_lazy(
         "%(count)d job is cancelled, or is asked to stop if it runs.",
         "%(count)d jobs are cancelled, or are asked to stop if they run.",
         "count",
     ),
+    Act.CANCEL,
     lifecycle.cancel,
     makes_due=False,
 )
-RUN_NOW: Final = Operation(
-    Act.RUN_NOW,
+RUN_NOW: Final = JobOperation(
     "run",
+    "pgqueue.run_job",
     gettext_lazy("Run now"),
     ngettext_lazy("%(count)d job is due now.", "%(count)d jobs are due now.", "count"),
+    Act.RUN_NOW,
     lifecycle.run_now,
     makes_due=True,
 )
 OPERATIONS: Final = (RETRY, CANCEL, RUN_NOW)
 
 
-def offered(request: HttpRequest, job: Job) -> list[Operation]:
+def offered(request: HttpRequest, job: Job) -> list[JobOperation]:
     """Return the operations that the user may run on this job in its present state."""
     now = seen_at(job)
     return [
@@ -107,7 +100,7 @@ def offered(request: HttpRequest, job: Job) -> list[Operation]:
     ]
 
 
-def act_on_one(request: HttpRequest, operation: Operation, job: Job, site: AdminSite) -> HttpResponse | None:
+def act_on_one(request: HttpRequest, operation: JobOperation, job: Job, site: AdminSite) -> HttpResponse | None:
     """Run an operation on one job as the page showed it, log it in the history, and show the user a message.
 
     Return the confirmation page if the operation needs a confirmation. Raise `PermissionDenied` if it is not allowed.
@@ -120,7 +113,7 @@ def act_on_one(request: HttpRequest, operation: Operation, job: Job, site: Admin
             request, _("Nothing was changed: the form did not say which state the page showed. Try again from here.")
         )
         return None
-    if question := confirmation.ask(request, operation, seen, site):
+    if question := confirmation.ask(request, operation.act, seen, site):
         return question
     try:
         changed = _act(request, operation, seen, alone=True)
@@ -138,7 +131,7 @@ def act_on_one(request: HttpRequest, operation: Operation, job: Job, site: Admin
 
 
 def act_on_many(
-    request: HttpRequest, operation: Operation, queryset: QuerySet[Any], site: AdminSite
+    request: HttpRequest, operation: JobOperation, queryset: QuerySet[Any], site: AdminSite
 ) -> HttpResponse | None:
     """Run an operation on the first jobs of a queryset as the page showed them, and show how many changed.
 
@@ -153,7 +146,7 @@ def act_on_many(
         rows = _selected(queryset)
         asked, is_cut = min(len(rows), SELECTION_LIMIT), len(rows) > SELECTION_LIMIT
         fitting = _fitting(request, operation, rows[:SELECTION_LIMIT])
-        if question := confirmation.ask(request, operation, fitting, site):
+        if question := confirmation.ask(request, operation.act, fitting, site):
             return question
     changed = len(_act(request, operation, fitting))
     _show_counts(request, operation, changed, asked - changed)
@@ -178,7 +171,7 @@ def _selected(queryset: QuerySet[Any]) -> list[Any]:
     return list(plain.values_list(*columns, named=True)[: SELECTION_LIMIT + 1])
 
 
-def _fitting(request: HttpRequest, operation: Operation, rows: Sequence[Any]) -> dict[int, Seen]:
+def _fitting(request: HttpRequest, operation: JobOperation, rows: Sequence[Any]) -> dict[int, Seen]:
     """Return the jobs that the operation would change, each with the state to compare it with.
 
     For rows on the page, that is the state that the page showed. "Select all" also includes rows of pages that were
@@ -198,7 +191,9 @@ def _fitting(request: HttpRequest, operation: Operation, rows: Sequence[Any]) ->
     return found
 
 
-def _act(request: HttpRequest, operation: Operation, seen: dict[int, Seen], *, alone: bool = False) -> dict[int, State]:
+def _act(
+    request: HttpRequest, operation: JobOperation, seen: dict[int, Seen], *, alone: bool = False
+) -> dict[int, State]:
     """Run the operation in batches and log it in the history of each changed job. Return the changed jobs."""
     connection = connections[router.db_for_write(Job)]
     message = f"{operation.label}." if len(seen) == 1 else f"{operation.label}, one of {len(seen):,} jobs selected."
@@ -223,7 +218,7 @@ def _act(request: HttpRequest, operation: Operation, seen: dict[int, Seen], *, a
     return changed
 
 
-def _show_counts(request: HttpRequest, operation: Operation, changed: int, unchanged: int) -> None:
+def _show_counts(request: HttpRequest, operation: JobOperation, changed: int, unchanged: int) -> None:
     if changed:
         messages.success(request, operation.done % {"count": changed})
     if unchanged:

@@ -24,10 +24,11 @@ from django_pgqueue.models import Execution, Job
 from django_pgqueue.registry import names_of
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 
-from .formatting import ago, badge, breakable, duration, moment, seen_at, shortened
+from .formatting import ago, badge, breakable, duration, moment, moment_ago, seen_at, shortened
+from .operations import OperationsAdmin
 from .pauses import in_force
 from .progress_bar import bar
-from .readonly import ReadOnlyAdmin
+from .readonly import column
 
 SHORT_ERROR = 200
 """Characters of an error that a list reads. It shows fewer; the rest allows for leading white space."""
@@ -97,17 +98,18 @@ def last_error(job: Job) -> str:
     return shortened(f"{name}: {error}" if name and error else name or error)
 
 
-class JobColumns(ReadOnlyAdmin):
+class JobColumns(OperationsAdmin):
     """Columns of the lists of jobs and of dead letters."""
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Return the change list that also reads the latest executions."""
         return JobChangeList
 
-    @admin.display(description=gettext_lazy("job"))
-    def number(self, job: Job) -> str:
-        """Return the id."""
-        return f"#{job.pk}"
+    number = column(gettext_lazy("job"), lambda job: f"#{job.pk}")
+    queue = column(gettext_lazy("queue"), lambda job: breakable(job.queue_name))
+    attempts = column(gettext_lazy("attempt"), lambda job: f"{job.attempt}/{job.max_attempts}")
+    enqueued = column(gettext_lazy("enqueued"), lambda job: moment_ago(job.enqueued_at, job))
+    died = column(gettext_lazy("died"), lambda job: moment_ago(job.finished_at, job))
 
     @admin.display(description=gettext_lazy("state"))
     def state_badge(self, job: Job) -> SafeString:
@@ -126,26 +128,6 @@ class JobColumns(ReadOnlyAdmin):
             return breakable(job.task_name)
         kind = "last-error" if execution.outcome in FAILURES else "last-words"
         return format_html('{}<div class="pgqueue-{}">{}</div>', breakable(job.task_name), kind, error)
-
-    @admin.display(description=gettext_lazy("queue"))
-    def queue(self, job: Job) -> SafeString:
-        """Return the name of the queue."""
-        return breakable(job.queue_name)
-
-    @admin.display(description=gettext_lazy("attempt"))
-    def attempts(self, job: Job) -> str:
-        """Return the number of the current or last attempt, and the maximum."""
-        return f"{job.attempt}/{job.max_attempts}"
-
-    @admin.display(description=gettext_lazy("enqueued"))
-    def enqueued(self, job: Job) -> Any:
-        """Return when the job was enqueued."""
-        return moment(job.enqueued_at, ago(job.enqueued_at, seen_at(job), brief=True))
-
-    @admin.display(description=gettext_lazy("died"))
-    def died(self, job: Job) -> Any:
-        """Return when the job died."""
-        return moment(job.finished_at, ago(job.finished_at, seen_at(job), brief=True)) if job.finished_at else ""
 
     @admin.display(description=gettext_lazy("wait"))
     def wait(self, job: Job) -> Any:

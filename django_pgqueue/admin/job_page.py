@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -31,9 +31,7 @@ from .job_actions import offered
 from .job_columns import FAILURES
 from .pauses import pauses_of
 from .progress_bar import progress_bar
-
-if TYPE_CHECKING:
-    from .jobs import JobAdmin
+from .readonly import ReadOnlyAdmin
 
 TEXT_LIMIT: Final = 100_000
 """Characters shown of the arguments, the headers and the result. PostgreSQL cuts them; the rest is never sent."""
@@ -70,13 +68,15 @@ class Attempt:
     traceback: str
 
 
-def job_page(admin: JobAdmin, request: HttpRequest, object_id: str, extra_context: dict[str, Any]) -> HttpResponse:
-    """Return the page of a job or a dead letter; redirect to the list if there is no such job."""
+def job_page(
+    admin: ReadOnlyAdmin, request: HttpRequest, object_id: str, extra_context: dict[str, Any]
+) -> HttpResponse | None:
+    """Return the page of a job or a dead letter; None if there is no such job."""
     if not admin.has_view_permission(request):
         raise PermissionDenied
     job = read_job(admin.get_queryset(request), unquote(object_id))
     if job is None:
-        return admin.not_found(request, object_id)
+        return None
     request.current_app = admin.admin_site.name
     attempts = read_attempts(job)
     pauses = pauses_of(job.queue_name, job.task_name, job._state.db) if job.state == State.READY else []

@@ -6,14 +6,14 @@ Registered in `__init__`. Both lists use the permissions on `Job`. Rows are read
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin, messages
 from django.db import router
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
+from django.urls import reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
@@ -23,29 +23,21 @@ from django_pgqueue.states import FINISHED, State
 from . import shown
 from .filters import DUE, SCHEDULED, DiedFilter, EnqueuedFilter, QueueFilter, StateFilter, TaskFilter, among_newest
 from .formatting import shortened
-from .job_actions import CANCEL, OPERATIONS, RETRY, RUN_NOW, Operation, act_on_many, act_on_one
+from .job_actions import CANCEL, OPERATIONS, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
 from .job_columns import JobColumns, with_latest_execution
 from .job_page import job_page
+from .operations import Operation
 
 
 class JobAdmin(JobColumns):
     """All jobs, newest first. With a finished state chosen, the order is by finish time, which the index provides."""
 
-    list_display = [
-        "number",
-        "state_badge",
-        "task",
-        "queue",
-        "priority",
-        "attempts",
-        "enqueued",
-        "wait",
-        "run_time",
-    ]
+    list_display = ["number", "state_badge", "task", "queue", "priority", "attempts", "enqueued", "wait", "run_time"]
     list_filter = [StateFilter, EnqueuedFilter, QueueFilter, TaskFilter]
     search_fields = ["id"]  # makes Django show the search box; get_search_results() does the search
     search_help_text = _("The number of a job, or the exact name of a task (searches the newest 2,000,000 jobs).")
     actions = ["retry_selected", "cancel_selected", "run_selected"]
+    operations: Sequence[Operation] = OPERATIONS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the jobs with what the list shows of them."""
@@ -80,17 +72,9 @@ class JobAdmin(JobColumns):
         """Return whether the user may view jobs. Dead letters need the same permission."""
         return request.user.has_perm("pgqueue.view_job")
 
-    def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may retry jobs."""
-        return RETRY.is_allowed(request)
-
-    def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may cancel jobs."""
-        return CANCEL.is_allowed(request)
-
-    def has_run_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may run jobs now."""
-        return RUN_NOW.is_allowed(request)
+    has_retry_permission = RETRY.is_allowed
+    has_cancel_permission = CANCEL.is_allowed
+    has_run_permission = RUN_NOW.is_allowed
 
     @admin.action(description=_("Retry selected"), permissions=["retry"])
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
@@ -107,36 +91,20 @@ class JobAdmin(JobColumns):
         """Make the selected scheduled jobs due now."""
         return act_on_many(request, RUN_NOW, queryset, self.admin_site)
 
-    def action_checkbox(self, obj: Any) -> SafeString:
-        """Return Django's checkbox and hidden fields with what this row shows; see `shown`."""
-        return format_html("{}{}", super().action_checkbox(obj), shown.fields(obj))
+    def shown_fields(self, obj: Any) -> SafeString:
+        """Return hidden fields with the state that this row shows."""
+        return shown.fields(obj)
 
-    def get_urls(self) -> list[URLPattern]:
-        """Add one URL for each operation on one job."""
-        own = [
-            path(
-                f"<int:job_id>/{operation.name}/",
-                self.admin_site.admin_view(self.act_view),
-                {"operation": operation},
-                name=f"pgqueue_job_{operation.name}",
-            )
-            for operation in OPERATIONS
-        ]
-        return own + super().get_urls()
-
-    def act_view(self, request: HttpRequest, job_id: int, operation: Operation) -> HttpResponseBase:
-        """Run an operation on one job, then show its page. Only POST is allowed."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
+    def act(self, request: HttpRequest, object_id: int, operation: JobOperation) -> HttpResponseBase:
+        """Run an operation on one job, then show its page."""
         jobs = Job.objects.using(router.db_for_write(Job))
-        job = jobs.defer("arguments", "headers", "result").filter(pk=job_id).first()
+        job = jobs.defer("arguments", "headers", "result").filter(pk=object_id).first()
         if job is None:
-            return self.not_found(request, str(job_id))
+            return self.not_found(request, str(object_id))
         if question := act_on_one(request, operation, job, self.admin_site):
             return question
-        return HttpResponseRedirect(
-            reverse("admin:pgqueue_job_change", args=[job_id], current_app=self.admin_site.name)
-        )
+        url = reverse("admin:pgqueue_job_change", args=[object_id], current_app=self.admin_site.name)
+        return HttpResponseRedirect(url)
 
     def not_found(self, request: HttpRequest, object_id: str) -> HttpResponseRedirect:
         """Show the list, with a message that the job does not exist."""
@@ -153,7 +121,7 @@ class JobAdmin(JobColumns):
         """Show the page of one job. It is read-only, so POST is refused."""
         if request.method not in {"GET", "HEAD"}:
             return HttpResponseNotAllowed(["GET", "HEAD"])
-        return job_page(self, request, object_id, extra_context or {})
+        return job_page(self, request, object_id, extra_context or {}) or self.not_found(request, object_id)
 
 
 class DeadJobAdmin(JobAdmin):
@@ -163,6 +131,7 @@ class DeadJobAdmin(JobAdmin):
     list_filter = [DiedFilter, QueueFilter, TaskFilter]
     search_help_text = _("The number of a job, or the exact name of a task.")
     actions = ["retry_selected"]
+    operations = ()  # their URLs belong to `JobAdmin`, because a retried job is not a dead letter
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the dead jobs, with the condition of their partial index, so that PostgreSQL can use it."""
@@ -175,7 +144,3 @@ class DeadJobAdmin(JobAdmin):
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """Return the order that the index of dead jobs provides."""
         return ("-finished_at",)
-
-    def get_urls(self) -> list[URLPattern]:
-        """Leave out the operations' URLs. They belong to `JobAdmin`, because a retried job is not a dead letter."""
-        return [url for url in super().get_urls() if "operation" not in url.default_args]

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
@@ -28,8 +26,8 @@ from django_pgqueue.states import Pausable
 from django_pgqueue.validation import NAME
 
 from . import shown
-from .formatting import ago, badge, breakable, full_date, moment, seen_at, visible
-from .readonly import ReadOnlyAdmin
+from .formatting import badge, breakable, full_date, moment, moment_ago, seen_at, visible
+from .readonly import ListOnlyAdmin, column
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Pause]
@@ -78,19 +76,13 @@ class PauseForm(ModelForm):
         return super().clean()
 
 
-class PauseAdmin(ReadOnlyAdmin):
+class PauseAdmin(ListOnlyAdmin):
     """Pauses, latest first."""
 
     form = PauseForm
     list_display = ["state", "what", "waiting", "running", "since", "until", "by", "why"]
-    list_display_links = None
     ordering = ["-paused_at"]
     actions = ["resume_selected", "clear_selected"]
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Pause]:
-        """Return the pauses, with the database's clock."""
-        pauses: QuerySet[Pause] = super().get_queryset(request)
-        return pauses.annotate(seen_at=Now())
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may pause."""
@@ -103,14 +95,6 @@ class PauseAdmin(ReadOnlyAdmin):
     def has_clear_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may cancel the jobs behind a pause."""
         return request.user.has_perms(["pgqueue.pause_queue", "pgqueue.cancel_job"])
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Redirect to the list, which shows everything about a pause."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        return HttpResponseRedirect(reverse("admin:pgqueue_pause_changelist", current_app=self.admin_site.name))
 
     def save_model(self, request: HttpRequest, obj: Pause, form: Any, change: bool) -> None:  # noqa: FBT001 -- Django's
         """Pause as the user, and set the primary key that the admin's log entry needs."""
@@ -175,10 +159,11 @@ class PauseAdmin(ReadOnlyAdmin):
         has_ended = pause.paused_until is not None and pause.paused_until <= seen_at(pause)
         return badge("cancelled", _("ended")) if has_ended else badge("running", _("paused"))
 
-    @admin.display(description=_("target"))
-    def what(self, pause: Pause) -> SafeString:
-        """Return the kind and the name of what is paused."""
-        return breakable(str(pause))
+    what = column(_("target"), lambda pause: breakable(str(pause)))
+    since = column(_("since"), lambda pause: moment_ago(pause.paused_at, pause))
+    until = column(_("until"), lambda pause: moment(pause.paused_until) or _("resumed by an operator"))
+    by = column(_("by"), lambda pause: visible(pause.paused_by))
+    why = column(_("reason"), lambda pause: visible(pause.reason))
 
     @admin.display(description=_("waiting"))
     def waiting(self, pause: Pause) -> str:
@@ -192,26 +177,6 @@ class PauseAdmin(ReadOnlyAdmin):
     def running(self, pause: Pause) -> str:
         """Return how many jobs started before the pause and still run. At 0 it is drained."""
         return f"{control.running_behind(*_target_of(pause), _alias()).count():,}"
-
-    @admin.display(description=_("since"))
-    def since(self, pause: Pause) -> Any:
-        """Return when the pause began."""
-        return moment(pause.paused_at, ago(pause.paused_at, seen_at(pause), brief=True))
-
-    @admin.display(description=_("until"))
-    def until(self, pause: Pause) -> Any:
-        """Return when the pause ends by itself, if it does."""
-        return moment(pause.paused_until) if pause.paused_until else _("resumed by an operator")
-
-    @admin.display(description=_("by"))
-    def by(self, pause: Pause) -> str:
-        """Return the name of the operator who paused it."""
-        return visible(pause.paused_by)
-
-    @admin.display(description=_("reason"))
-    def why(self, pause: Pause) -> str:
-        """Return the reason that the operator gave."""
-        return visible(pause.reason)
 
 
 def pauses_of(queue_name: str, task_name: str, database: str | None) -> list[str]:

@@ -6,12 +6,16 @@ and conditions in the URL that no index supports.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db import router
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.db.models.functions import Now
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 from django.utils.text import capfirst
 
 from .paginator import BoundedPaginator
@@ -24,6 +28,11 @@ else:
 
 LOOKUPS: Final = frozenset({"id", "id__exact", "id__in", "pk", "pk__exact", "pk__in"})
 """Conditions allowed in the URL. Others are refused, because `?arguments__icontains=` would read every row."""
+
+
+def column(description: Any, value: Callable[[Any], Any], **options: Any) -> Any:
+    """Return a column for `list_display` that shows `value(row)`."""
+    return admin.display(description=description, **options)(lambda admin, row: value(row))
 
 
 class ReadOnlyAdmin(ModelAdmin):
@@ -62,3 +71,23 @@ class ReadOnlyAdmin(ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return False. Only pruning removes rows."""
         return False
+
+
+class ListOnlyAdmin(ReadOnlyAdmin):
+    """A list that shows everything about its rows, so that they have no pages."""
+
+    list_display_links = None
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the rows with the database's clock."""
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(seen_at=Now())
+        return rows
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Redirect to the list."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        url = f"admin:pgqueue_{self.opts.model_name}_changelist"
+        return HttpResponseRedirect(reverse(url, current_app=self.admin_site.name))

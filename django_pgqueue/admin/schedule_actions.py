@@ -15,7 +15,6 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db import connections, router
 from django.http import HttpRequest
-from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
@@ -27,23 +26,18 @@ from django_pgqueue.schedules import expressions, job_options
 
 from . import shown
 from .formatting import visible
+from .operations import Operation
 
 
 @dataclass(frozen=True)
-class Operation:
-    """One operation on a schedule as the admin offers it. `name` is part of the URL; `permission` is required."""
+class ScheduleOperation(Operation):
+    """One operation on a schedule."""
 
-    name: str
-    permission: str
-    label: Promise | str
-    done: Any
     fits: Callable[[Schedule], bool]
     do: Callable[[Any, lifecycle.Scheduled, datetime | str | None], bool]
     """Called with the connection, the schedule, and the last run that the page showed. Returns whether it changed."""
 
-    def is_allowed(self, request: HttpRequest) -> bool:
-        """Return whether the user has the permission for it and may view schedules."""
-        return request.user.has_perm(self.permission) and request.user.has_perm("pgqueue.view_schedule")
+    view_permission = "pgqueue.view_schedule"
 
 
 class NotDone(Exception):
@@ -79,7 +73,7 @@ def _resume(connection: Any, schedule: lifecycle.Scheduled, _seen_last_run: obje
     return lifecycle.resume_schedule(connection, schedule.schedule_id, next_run_at)
 
 
-RUN: Final = Operation(
+RUN: Final = ScheduleOperation(
     "run",
     "pgqueue.run_schedule",
     gettext_lazy("Run now"),
@@ -87,7 +81,7 @@ RUN: Final = Operation(
     lambda schedule: True,
     _run,
 )
-PAUSE: Final = Operation(
+PAUSE: Final = ScheduleOperation(
     "pause",
     "pgqueue.pause_schedule",
     gettext_lazy("Pause"),
@@ -95,7 +89,7 @@ PAUSE: Final = Operation(
     lambda schedule: schedule.enabled,
     _pause,
 )
-RESUME: Final = Operation(
+RESUME: Final = ScheduleOperation(
     "resume",
     "pgqueue.pause_schedule",
     gettext_lazy("Resume"),
@@ -106,12 +100,12 @@ RESUME: Final = Operation(
 OPERATIONS: Final = (RUN, PAUSE, RESUME)
 
 
-def offered(request: HttpRequest, schedule: Schedule) -> list[Operation]:
+def offered(request: HttpRequest, schedule: Schedule) -> list[ScheduleOperation]:
     """Return the operations that the user may run on this schedule in its present state."""
     return [operation for operation in OPERATIONS if operation.is_allowed(request) and operation.fits(schedule)]
 
 
-def act_on_one(request: HttpRequest, operation: Operation, schedule: Schedule) -> bool:
+def act_on_one(request: HttpRequest, operation: ScheduleOperation, schedule: Schedule) -> bool:
     """Run an operation on a schedule, log it in the history, and return whether anything changed.
 
     Raise `PermissionDenied` if the user may not, and `NotDone` with a reason for the operator if it is refused.

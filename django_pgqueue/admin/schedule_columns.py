@@ -18,12 +18,13 @@ from django_pgqueue.lifecycle import VOUCHED_SECONDS
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.schedules import expressions
 
-from .formatting import ago, badge, breakable, duration, moment, pretty_json, seen_at, shortened, visible
+from .formatting import badge, breakable, duration, moment, moment_ago, pretty_json, seen_at, shortened, visible
 from .job_page import TEXT_LIMIT
-from .readonly import ReadOnlyAdmin
+from .operations import OperationsAdmin
+from .readonly import column
 
 
-class ScheduleColumns(ReadOnlyAdmin):
+class ScheduleColumns(OperationsAdmin):
     """Columns of the list and of the pages of schedules."""
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -58,10 +59,9 @@ class ScheduleColumns(ReadOnlyAdmin):
             return badge("cancelled", _("in no worker's code"))
         return badge("succeeded", _("on"))
 
-    @admin.display(description=_("task"))
-    def task(self, schedule: Schedule) -> SafeString:
-        """Return the name of the task."""
-        return breakable(schedule.task_name)
+    task = column(_("task"), lambda schedule: breakable(schedule.task_name))
+    last_run = column(_("last run"), lambda schedule: moment_ago(schedule.last_run_at, schedule), empty_value="")
+    where = column(_("defined in"), lambda schedule: schedule.get_origin_display())
 
     @admin.display(description=_("when"))
     def when(self, schedule: Schedule) -> SafeString:
@@ -78,17 +78,7 @@ class ScheduleColumns(ReadOnlyAdmin):
         if not schedule.enabled or problem_of(schedule):
             return ""
         is_due = schedule.next_run_at <= seen_at(schedule)
-        return moment(
-            schedule.next_run_at,
-            str(_("due now")) if is_due else ago(schedule.next_run_at, seen_at(schedule), brief=True),
-        )
-
-    @admin.display(description=_("last run"), empty_value="")
-    def last_run(self, schedule: Schedule) -> Any:
-        """Return when it ran last, relative to now."""
-        return schedule.last_run_at and moment(
-            schedule.last_run_at, ago(schedule.last_run_at, seen_at(schedule), brief=True)
-        )
+        return moment(schedule.next_run_at, _("due now")) if is_due else moment_ago(schedule.next_run_at, schedule)
 
     @admin.display(description=_("last result"), empty_value="")
     def last_result(self, schedule: Schedule) -> Any:
@@ -103,11 +93,6 @@ class ScheduleColumns(ReadOnlyAdmin):
     def jitter(self, schedule: Schedule) -> str:
         """Return the maximum random delay of each run."""
         return duration(timedelta(seconds=schedule.jitter_seconds)) if schedule.jitter_seconds else str(_("none"))
-
-    @admin.display(description=_("defined in"))
-    def where(self, schedule: Schedule) -> str:
-        """Return whether the schedule is defined in code or in the admin."""
-        return schedule.get_origin_display()
 
     @admin.display(description=_("arguments"))
     def shown_arguments(self, schedule: Schedule) -> SafeString:

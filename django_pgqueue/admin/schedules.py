@@ -6,16 +6,15 @@ writes go through `lifecycle`. An edit applies only to the revision that the for
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import connections, router
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
@@ -26,13 +25,10 @@ from django_pgqueue.models import Schedule
 from django_pgqueue.schedules import expressions
 
 from .formatting import dated, seen_at, visible
-from .schedule_actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, Operation, act_on_one, offered
+from .schedule_actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered
 from .schedule_columns import ScheduleColumns, problem_of
 from .schedule_form import ScheduleForm
 from .shown import read_schedule, schedule_field
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
 
 SHOWN = ("task", "shown_arguments", "when", "missed", "if_running", "jitter", "where")
 ONE_REQUEST = 1000
@@ -66,6 +62,7 @@ class ScheduleAdmin(ScheduleColumns):
     search_fields = ["name", "task_name"]
     ordering = ["name", "pk"]
     actions = ["run_selected", "pause_selected", "resume_selected"]
+    operations = OPERATIONS
 
     # ---------------------------------------------------------------- permissions
 
@@ -81,13 +78,8 @@ class ScheduleAdmin(ScheduleColumns):
         """Return whether the user may remove this schedule. One that is defined in code ends when the code drops it."""
         return request.user.has_perm("pgqueue.delete_schedule") and (obj is None or obj.origin == "admin")
 
-    def has_run_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may run schedules now."""
-        return RUN.is_allowed(request)
-
-    def has_pause_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may pause and resume schedules."""
-        return PAUSE.is_allowed(request)
+    has_run_permission = RUN.is_allowed
+    has_pause_permission = PAUSE.is_allowed
 
     # ---------------------------------------------------------------- operations
 
@@ -106,7 +98,7 @@ class ScheduleAdmin(ScheduleColumns):
         """Resume the selected schedules."""
         self._act_on_many(request, RESUME, queryset)
 
-    def _act_on_many(self, request: HttpRequest, operation: Operation, queryset: QuerySet[Any]) -> None:
+    def _act_on_many(self, request: HttpRequest, operation: ScheduleOperation, queryset: QuerySet[Any]) -> None:
         selected = list(queryset[:ONE_REQUEST])
         done, reasons = 0, []
         for schedule in selected:
@@ -122,26 +114,11 @@ class ScheduleAdmin(ScheduleColumns):
             text = _("Not changed: %(count)d. They have changed since the page showed them, or they are locked.")
             messages.warning(request, text % {"count": unchanged})
 
-    def get_urls(self) -> list[URLPattern]:
-        """Add one URL for each operation on one schedule."""
-        own = [
-            path(
-                f"<int:schedule_id>/{operation.name}/",
-                self.admin_site.admin_view(self.act_view),
-                {"operation": operation},
-                name=f"pgqueue_schedule_{operation.name}",
-            )
-            for operation in OPERATIONS
-        ]
-        return own + super().get_urls()
-
-    def act_view(self, request: HttpRequest, schedule_id: int, operation: Operation) -> HttpResponseBase:
-        """Run an operation on one schedule, then show its page. Only POST is allowed."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
+    def act(self, request: HttpRequest, object_id: int, operation: ScheduleOperation) -> HttpResponseBase:
+        """Run an operation on one schedule, then show its page."""
         if not operation.is_allowed(request):
             raise PermissionDenied
-        schedule = self.get_queryset(request).filter(pk=schedule_id).first()
+        schedule = self.get_queryset(request).filter(pk=object_id).first()
         name = self.admin_site.name
         if schedule is None:
             messages.warning(request, _("This schedule does not exist any more."))
@@ -156,7 +133,7 @@ class ScheduleAdmin(ScheduleColumns):
                 messages.warning(request, text)
         except NotDone as error:
             messages.warning(request, str(error))
-        return HttpResponseRedirect(reverse("admin:pgqueue_schedule_change", args=[schedule_id], current_app=name))
+        return HttpResponseRedirect(reverse("admin:pgqueue_schedule_change", args=[object_id], current_app=name))
 
     def changeform_view(
         self, request: HttpRequest, object_id: Any = None, form_url: str = "", extra_context: Any = None
@@ -180,9 +157,9 @@ class ScheduleAdmin(ScheduleColumns):
             "shown": schedule_field(schedule),
         }
 
-    def action_checkbox(self, obj: Any) -> SafeString:
-        """Return Django's checkbox and a hidden field with what this row shows, which *Run now* compares."""
-        return format_html("{}{}", super().action_checkbox(obj), schedule_field(obj))
+    def shown_fields(self, obj: Any) -> SafeString:
+        """Return a hidden field with what this row shows, which *Run now* compares."""
+        return schedule_field(obj)
 
     def _facts(self, schedule: Schedule) -> list[tuple[Any, Any]]:
         """Return the facts about a schedule as pairs of label and value."""
@@ -233,22 +210,17 @@ class ScheduleAdmin(ScheduleColumns):
             is_written = obj.pk is not None
         else:
             shown = read_schedule(request, obj.pk)
-            revision = (
-                shown[0] if shown else obj.revision
-            )  # the form's, so that another editor's change is not overwritten
+            revision = shown[0] if shown else obj.revision  # the form's: another editor's change is not overwritten
             is_written = lifecycle.change_schedule(
                 connection, obj.pk, definition, revision=revision, next_run_at=next_run_at, tries=True
             )
         if not is_written:
             raise JobLocked(f"another session has just changed the schedule {obj.name}")
         if change and "enabled" in form.changed_data:
-            self._switch(connection, obj.pk, next_run_at if form.cleaned_data["enabled"] else None)
-
-    def _switch(self, connection: BaseDatabaseWrapper, schedule_id: int, next_run_at: datetime | None) -> None:
-        if next_run_at is None:
-            lifecycle.pause_schedule(connection, schedule_id)
-        else:
-            lifecycle.resume_schedule(connection, schedule_id, next_run_at)
+            if form.cleaned_data["enabled"]:
+                lifecycle.resume_schedule(connection, obj.pk, next_run_at)
+            else:
+                lifecycle.pause_schedule(connection, obj.pk)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         """Remove one schedule."""

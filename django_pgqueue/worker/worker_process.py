@@ -125,7 +125,7 @@ class WorkerProcess:
     def _end_at_once(self) -> NoReturn:
         """Exit without writing: on the promoted server, other executions may have the ids of this process's jobs."""
         # The supervisor logs the reason, because a log handler here could delay the exit.
-        self.process_state.set_exit_reason(ExitReason.PROMOTED)
+        self.process_state.exit_reason = ExitReason.PROMOTED
         os._exit(1)
 
     def _order(self, timeout_seconds: float) -> bytes | None:
@@ -164,7 +164,7 @@ class WorkerProcess:
         self.fetcher.join(5.0)
         while self._has_running_jobs() and time.monotonic() < deadline:
             if exit_reason is ExitReason.RECYCLED and self._starts_nothing():
-                self.process_state.retire()
+                self.process_state.retires = True
             self.services.liveness.check()
             new_order = self._order(TURN_SECONDS)
             if new_order == RELEASE:
@@ -190,7 +190,7 @@ class WorkerProcess:
         for service in self.services.in_order:
             service.stop()
         self._drain_callbacks(end_by, hurried=hurried)
-        self.process_state.set_exit_reason(exit_reason)  # before exit functions run, because one may end the process
+        self.process_state.exit_reason = exit_reason  # before exit functions run, because one may end the process
         self.pool.close_cells(wait=not hurried)
         limit_seconds = HURRIED_EXIT_SECONDS if hurried else EXIT_SECONDS
         run_exit_functions("worker", self.options.database, max(0.1, min(limit_seconds, end_by - time.monotonic())))

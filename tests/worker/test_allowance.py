@@ -38,7 +38,7 @@ def test_allowance_after_predecessor_crashed_is_concurrency():
     process_state = ProcessState(8)
     process_state.started(0, 100)
     allowance = Allowance(4, process_state)
-    process_state.mark_gone()
+    process_state.is_gone = True
     assert (allowance.places, allowance.may_retire) == (4, True)
 
 

@@ -95,7 +95,7 @@ class NoPool:
 @pytest.fixture
 def process_state():
     process_state = ProcessState(1)
-    process_state.hold_until(time.monotonic() + 60.0)
+    process_state.lease_until = time.monotonic() + 60.0
     return process_state
 
 
@@ -188,7 +188,7 @@ def test_stuck_completions_of_an_outage_wait(process_state, completer):
     completer.pending.append(report(finished_ago=5.0))
     completer._answered_at -= 100.0
     watcher.problem()
-    process_state.hold_until(time.monotonic() + 20.0)
+    process_state.lease_until = time.monotonic() + 20.0
     watcher._stuck_since -= 1000.0
     assert watcher.problem() is None
     assert watcher._stuck_since is None
@@ -214,8 +214,8 @@ def test_health_status_says_that_completions_are_stuck(behind_seconds, beat_ago,
     monkeypatch.setattr(health_file, "health_memory", HealthMemory())
     process = ChildProcess(ProcessState(1), 1, 0)
     now = time.monotonic()
-    process.state.hold_until(now - beat_ago + 60.0)
-    process.health_memory.completions_behind(None if behind_seconds is None else now - behind_seconds)
+    process.state.lease_until = now - beat_ago + 60.0
+    process.health_memory.completions_behind_since = 0.0 if behind_seconds is None else now - behind_seconds
     report = HealthFile(None, {1: process}, lambda: False).report()
     assert report["status"] == status
     [about] = report["processes"]

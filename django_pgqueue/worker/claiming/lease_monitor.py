@@ -184,7 +184,7 @@ class LeaseGuard(Service):
 
     def tick(self) -> float:
         """Check how long the leases last, and show the supervisor that this process is alive."""
-        self.process_state.show_life()
+        self.process_state.signs_of_life += 1
         left_seconds = self.process_state.lease_left_seconds
         margin_seconds = MARGIN_FRACTION * get_settings().LEASE
         if not len(self.in_flight):
@@ -201,6 +201,6 @@ class LeaseGuard(Service):
             self.interrupt(self.in_flight.known_before(float("inf")))
         if left_seconds <= 0:
             # Only the supervisor logs this: a log handler in this process could delay the exit.
-            self.process_state.set_exit_reason(ExitReason.LEASE_LOST)
+            self.process_state.exit_reason = ExitReason.LEASE_LOST
             os._exit(1)
         return 0.05

@@ -120,7 +120,7 @@ def _main(requests: socket.socket, alias: str, process_state: ProcessState, work
     while os.getppid() == worker:
         ready = waker.wait(seconds_until_check(process_state), requests.fileno())
         if is_due(process_state):
-            process_state.set_exit_reason(ExitReason.LEASE_LOST)
+            process_state.exit_reason = ExitReason.LEASE_LOST
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGKILL)
             break

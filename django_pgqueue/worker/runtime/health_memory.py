@@ -10,60 +10,47 @@ import struct
 import time
 from typing import Final
 
-LAYOUT: Final = struct.Struct("=Qdddddd")
-"""The number of errors in services; since when results cannot be written, or 0; since when the database has been away,
-or 0; and when each of `STATEMENTS` was last answered, or 0. All times are of the monotonic clock."""
+from .shared_memory import SharedField
+
 STATEMENTS: Final = ("claim", "rescue", "schedules", "completion")
 """The statements that a worker repeats. If a service is silently dead, the age of its last answer shows it."""
+ANSWERS: Final = struct.Struct("=4d")
+ANSWERS_AT: Final = 24
+"""When each of `STATEMENTS` was last answered, or 0; behind the fields of `HealthMemory`."""
 
 
 class HealthMemory:
-    """The health of one process. The process writes and the supervisor reads; a torn read does no harm."""
+    """The health of one process. A torn read does no harm. All times are of the monotonic clock."""
+
+    errors = SharedField(0, "Q", int)
+    """How many errors the services of the process have had."""
+    completions_behind_since = SharedField(8, "d", float)
+    """Since when results cannot be written, or 0 if they can."""
+    outage_since = SharedField(16, "d", float)
+    """When the current database outage began, or 0 if there is none."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, LAYOUT.size)
+        self.memory = mmap.mmap(-1, ANSWERS_AT + ANSWERS.size)
 
     def become(self, other: HealthMemory) -> None:
         """Write to the memory of `other` from now on. A forked process calls this with the memory made for it."""
-        self._memory = other._memory
+        self.memory = other.memory
 
     def answered(self, statement: str) -> None:
         """Record that the database has answered one of `STATEMENTS`, even if there was nothing to do."""
-        struct.pack_into("=d", self._memory, 24 + 8 * STATEMENTS.index(statement), time.monotonic())
-
-    def completions_behind(self, since: float | None) -> None:
-        """Record since when results cannot be written, or None if they can."""
-        struct.pack_into("=d", self._memory, 8, since or 0.0)
+        struct.pack_into("=d", self.memory, ANSWERS_AT + 8 * STATEMENTS.index(statement), time.monotonic())
 
     @property
     def completions_behind_seconds(self) -> float | None:
         """How long results could not be written, or None if they can be written now."""
-        _, since, *_ = LAYOUT.unpack_from(self._memory)
+        since = self.completions_behind_since
         return time.monotonic() - since if since else None
-
-    @property
-    def outage_since(self) -> float:
-        """When the current database outage began, or 0 if there is none."""
-        return float(LAYOUT.unpack_from(self._memory)[2])
-
-    @outage_since.setter
-    def outage_since(self, since: float) -> None:
-        struct.pack_into("=d", self._memory, 16, since)
-
-    def count_error(self) -> None:
-        """Count an error of a service."""
-        struct.pack_into("=Q", self._memory, 0, self.errors + 1)
 
     @property
     def ages_seconds(self) -> dict[str, float | None]:
         """How long ago each of `STATEMENTS` was last answered, or None if it never was."""
-        now, (_, _, _, *answered_at) = time.monotonic(), LAYOUT.unpack_from(self._memory)
+        now, answered_at = time.monotonic(), ANSWERS.unpack_from(self.memory, ANSWERS_AT)
         return {statement: now - at if at else None for statement, at in zip(STATEMENTS, answered_at, strict=True)}
-
-    @property
-    def errors(self) -> int:
-        """How many errors the services of the process have had."""
-        return int(LAYOUT.unpack_from(self._memory)[0])
 
 
 health_memory: Final = HealthMemory()

@@ -102,7 +102,7 @@ class Service(threading.Thread):
         """Report an error and wait. Return 0, because the next round follows at once."""
         pause_seconds = min(ERROR_PAUSE_SECONDS * 2 ** min(self._errors_in_a_row, 10), ERROR_PAUSE_LIMIT_SECONDS)
         self._errors_in_a_row += 1
-        health_memory.count_error()
+        health_memory.errors += 1
         self._report(error, pause_seconds)
         self._stopping.wait(pause_seconds * random.uniform(1, 1.3))  # noqa: S311 -- spreads load, hides nothing
         return 0.0

@@ -9,16 +9,17 @@ from __future__ import annotations
 import mmap
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
-HEADER: Final = struct.Struct("=dQQQQQ")
-"""In this order: when the leases expire, by `lease_clock()`; the number of signs of life; the exit reason; how many
-open executions the last heartbeat found; whether the process retires; whether the supervisor has seen its end."""
+T = TypeVar("T")
+SLOTS_AT: Final = 48
+"""Where the slots begin, behind the fields of `ProcessState`."""
 SLOT: Final = struct.Struct("=qd")
 """The id of the execution that runs in a slot, or 0; the time at which it must stop, or 0 for no limit."""
-UNWRITTEN: Final = struct.Struct("=512q")
+UNWRITTEN_LIMIT: Final = 512
+UNWRITTEN: Final = struct.Struct(f"={UNWRITTEN_LIMIT}q")
 """The ids of executions that have ended here, and whose results the database refuses to store; 0 for none."""
 
 ELSEWHERE: Final = -1.0
@@ -50,6 +51,27 @@ def lease_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
+class SharedField(Generic[T]):
+    """An attribute of an object with a `memory`, stored there in 8 bytes. Zero bytes are its first value.
+
+    Args:
+        offset: Where it is stored.
+        code: Its format, as in `struct`.
+        kind: Makes the attribute's value of the stored number.
+    """
+
+    def __init__(self, offset: int, code: str, kind: Callable[[Any], T]) -> None:
+        self._offset = offset
+        self._format = struct.Struct(f"={code}")
+        self._kind = kind
+
+    def __get__(self, owner: Any, owner_class: object = None) -> T:
+        return self._kind(self._format.unpack_from(owner.memory, self._offset)[0])
+
+    def __set__(self, owner: Any, value: T) -> None:
+        self._format.pack_into(owner.memory, self._offset, value)
+
+
 class ProcessState:
     """The shared memory of one worker process, created before the fork.
 
@@ -57,55 +79,35 @@ class ProcessState:
         slots: How many executions can run at a time.
     """
 
+    lease_until = SharedField(0, "d", float)
+    """When the leases expire according to the last successful heartbeat, by `lease_clock()`. Set by the supervisor."""
+    signs_of_life = SharedField(8, "Q", int)
+    """The lease guard of the process increments it regularly. If it does not change, the process is stuck."""
+    exit_reason = SharedField(16, "Q", ExitReason)
+    """Why the process is about to end, or has ended."""
+    open_executions = SharedField(24, "Q", int)
+    """How many open executions of the process the last heartbeat found. Set by the supervisor."""
+    retires = SharedField(32, "Q", bool)
+    """Whether the process starts no more jobs and ends after its running jobs. It may be replaced then."""
+    is_gone = SharedField(40, "Q", bool)
+    """Whether the supervisor has seen the end of the process. Its slots may still list executions, but none runs."""
+
     def __init__(self, slots: int) -> None:
-        self._slots = slots
-        self._unwritten_at = HEADER.size + slots * SLOT.size
-        self._memory = mmap.mmap(-1, self._unwritten_at + UNWRITTEN.size)
-        self._signs_of_life = 0
-
-    # ---------------------------------------------------------------- written by the supervisor
-
-    def hold_until(self, lease_until: float) -> None:
-        """Record when the leases of the process expire, by `lease_clock()`."""
-        struct.pack_into("=d", self._memory, 0, lease_until)
-
-    def set_open_executions(self, count: int) -> None:
-        """Record how many open executions of this process the last heartbeat found."""
-        struct.pack_into("=Q", self._memory, 24, count)
-
-    def mark_gone(self) -> None:
-        """Record that the process has ended. Its slots may still list executions, but none of them runs."""
-        struct.pack_into("=Q", self._memory, 40, 1)
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the supervisor has seen the end of the process."""
-        return bool(struct.unpack_from("=Q", self._memory, 40)[0])
-
-    @property
-    def open_executions(self) -> int:
-        """How many open executions of this process the last heartbeat found."""
-        return int(struct.unpack_from("=Q", self._memory, 24)[0])
-
-    @property
-    def lease_until(self) -> float:
-        """When the leases of the process expire, according to the last successful heartbeat."""
-        return float(struct.unpack_from("=d", self._memory, 0)[0])
+        self._unwritten_at = SLOTS_AT + slots * SLOT.size
+        self.memory = mmap.mmap(-1, self._unwritten_at + UNWRITTEN.size)
 
     @property
     def lease_left_seconds(self) -> float:
         """How many seconds the leases are still valid; negative if they have expired."""
         return self.lease_until - lease_clock()
 
-    # ---------------------------------------------------------------- written by the worker process
-
     def started(self, slot: int, execution_id: int, stop_at: float = 0.0) -> None:
         """Record that an execution runs in a slot, and when it must stop (0: no limit)."""
-        SLOT.pack_into(self._memory, HEADER.size + slot * SLOT.size, execution_id, stop_at)
+        SLOT.pack_into(self.memory, SLOTS_AT + slot * SLOT.size, execution_id, stop_at)
 
     def ended(self, slot: int) -> None:
         """Record that the slot is free."""
-        SLOT.pack_into(self._memory, HEADER.size + slot * SLOT.size, 0, 0.0)
+        SLOT.pack_into(self.memory, SLOTS_AT + slot * SLOT.size, 0, 0.0)
 
     def running(self) -> list[int]:
         """Return the ids of the executions that have started and not ended."""
@@ -122,41 +124,12 @@ class ProcessState:
 
     def set_unwritten(self, execution_ids: Iterable[int]) -> None:
         """Record which executions have ended without a result in the database, 512 at most."""
-        ids = list(execution_ids)[:512]
-        UNWRITTEN.pack_into(self._memory, self._unwritten_at, *ids, *[0] * (512 - len(ids)))
+        ids = list(execution_ids)[:UNWRITTEN_LIMIT]
+        UNWRITTEN.pack_into(self.memory, self._unwritten_at, *ids, *[0] * (UNWRITTEN_LIMIT - len(ids)))
 
     def unwritten(self) -> set[int]:
         """Return the executions that have ended without a result in the database. Their attempts count."""
-        return set(UNWRITTEN.unpack_from(self._memory, self._unwritten_at)) - {0}
+        return set(UNWRITTEN.unpack_from(self.memory, self._unwritten_at)) - {0}
 
     def _occupied_slots(self) -> list[tuple[int, float]]:
-        end = HEADER.size + self._slots * SLOT.size
-        return [slot for slot in SLOT.iter_unpack(self._memory[HEADER.size : end]) if slot[0]]
-
-    def retire(self) -> None:
-        """Record that this process starts no more jobs and ends after its running jobs. It may be replaced now."""
-        struct.pack_into("=Q", self._memory, 32, 1)
-
-    @property
-    def retires(self) -> bool:
-        """Whether this process starts no more jobs and ends after its running jobs."""
-        return bool(struct.unpack_from("=Q", self._memory, 32)[0])
-
-    def show_life(self) -> None:
-        """Record that the process's own threads still run. The lease guard calls this regularly."""
-        self._signs_of_life += 1
-        struct.pack_into("=Q", self._memory, 8, self._signs_of_life)
-
-    @property
-    def signs_of_life(self) -> int:
-        """How often `show_life()` was called. If it does not change, the process is stuck."""
-        return int(struct.unpack_from("=Q", self._memory, 8)[0])
-
-    def set_exit_reason(self, exit_reason: ExitReason) -> None:
-        """Record why this process is about to end."""
-        struct.pack_into("=Q", self._memory, 16, exit_reason)
-
-    @property
-    def exit_reason(self) -> ExitReason:
-        """Why the process ended, or `ExitReason.NONE` if it wrote no reason."""
-        return ExitReason(struct.unpack_from("=Q", self._memory, 16)[0])
+        return [slot for slot in SLOT.iter_unpack(self.memory[SLOTS_AT : self._unwritten_at]) if slot[0]]

@@ -101,8 +101,8 @@ class HeartbeatSender:
         self._oldest_open.append(min((execution.execution_id for execution in open_executions), default=0))
         counts = Counter(execution.worker_id for execution in open_executions)
         for process in living:
-            process.state.set_open_executions(counts[process.worker_id])
-            process.state.hold_until(lease_from + lease_seconds)
+            process.state.open_executions = counts[process.worker_id]
+            process.state.lease_until = lease_from + lease_seconds
         self.beat_at = sent_at + get_settings().beat_seconds
 
     def _first_id(self, started_ids: Iterable[int]) -> int:

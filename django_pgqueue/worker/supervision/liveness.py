@@ -61,7 +61,7 @@ class Liveness:
         self._checked_at = time.monotonic()
         self.callbacks.watch()
         self.pool.replace_dead_threads()
-        health_memory.completions_behind(self.completer.behind_since)
+        health_memory.completions_behind_since = self.completer.behind_since or 0.0
         outage_log.log_end_if_over()
         problem = self.problem()
         if problem is not None:
@@ -70,7 +70,7 @@ class Liveness:
 
     def _end(self, problem: str) -> NoReturn:
         """End the process, so that the supervisor requeues its jobs and replaces it."""
-        self.process_state.set_exit_reason(ExitReason.STUCK)
+        self.process_state.exit_reason = ExitReason.STUCK
         logger.critical("worker process %d is stuck and exits: %s", os.getpid(), problem)
         background_log.flush()
         os._exit(1)

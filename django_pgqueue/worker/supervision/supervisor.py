@@ -119,7 +119,7 @@ class Supervisor:
             return True
         except Exception as error:
             self.leases.postpone(1.0)
-            health_memory.count_error()
+            health_memory.errors += 1
             if is_expected(error):
                 outage_log.report("supervisor", error)
             elif outage_log.may_log():
@@ -214,7 +214,7 @@ class Supervisor:
     def _fork(self, place: int) -> ChildProcess:
         allowance = Allowance(self.options.concurrency, self._retiring_at(place))
         process_state = ProcessState(worker_process.slots(self.options))
-        process_state.hold_until(lease_clock() + get_settings().LEASE)
+        process_state.lease_until = lease_clock() + get_settings().LEASE
         child_health = HealthMemory()
         reader, writer = os.pipe()
         try:
@@ -261,7 +261,7 @@ class Supervisor:
 
     def _child_ended(self, process: ChildProcess, exit_code: int) -> None:
         os.close(process.orders)
-        process.state.mark_gone()
+        process.state.is_gone = True
         exit_reason = process.state.exit_reason
         process.expected_to_end |= exit_reason is not ExitReason.NONE
         self.helpers.settlement.ended.append(process)

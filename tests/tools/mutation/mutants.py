@@ -500,7 +500,7 @@ BLOCKING = of_tests(
     ),
     Mutant(
         "a process killed at the end of its leases is charged",
-        "            process_state.set_exit_reason(ExitReason.LEASE_LOST)\n",
+        "            process_state.exit_reason = ExitReason.LEASE_LOST\n",
         "",
         path=WORKER + "isolation/fork_server.py",
     ),

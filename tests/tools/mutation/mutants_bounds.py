@@ -146,5 +146,5 @@ RECYCLING = of_tests(
         path="django_pgqueue/worker/services.py",
     ),
     Mutant("the supervisor knows no predecessor", "self._retiring_at(place))\n", "None)\n", path=SUPERVISOR),
-    Mutant("an end is not marked", "        process.state.mark_gone()\n", "", path=SUPERVISOR),
+    Mutant("an end is not marked", "        process.state.is_gone = True\n", "", path=SUPERVISOR),
 )

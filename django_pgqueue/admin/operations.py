@@ -1,0 +1,64 @@
+"""Give operations on jobs and on schedules their common parts: a permission, and a URL for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from django.http import HttpRequest, HttpResponseBase, HttpResponseNotAllowed
+from django.urls import URLPattern, path
+from django.utils.functional import Promise
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from .readonly import ReadOnlyAdmin
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation as the admin offers it. `name` is part of the URL; `done` is the message, by number of rows."""
+
+    name: str
+    permission: str
+    label: Promise | str
+    done: Any
+
+    view_permission: ClassVar[str]
+
+    def is_allowed(self, request: HttpRequest) -> bool:
+        """Return whether the user has the permission for it and may view the rows."""
+        return request.user.has_perm(self.permission) and request.user.has_perm(self.view_permission)
+
+
+class OperationsAdmin(ReadOnlyAdmin):
+    """A list whose rows have operations. A subclass implements `act()` and `shown_fields()`."""
+
+    operations: Sequence[Operation] = ()
+
+    def act(self, request: HttpRequest, object_id: int, operation: Any) -> HttpResponseBase:
+        """Run an operation on one row, then show its page."""
+        raise NotImplementedError
+
+    def shown_fields(self, obj: Any) -> SafeString:
+        """Return hidden fields with what a row shows; see `shown`."""
+        raise NotImplementedError
+
+    def act_view(self, request: HttpRequest, object_id: int, operation: Operation) -> HttpResponseBase:
+        """Run an operation on one row. Only POST is allowed."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        return self.act(request, object_id, operation)
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add one URL for each operation on one row."""
+        view, model_name = self.admin_site.admin_view(self.act_view), self.opts.model_name
+        own = [
+            path(f"<int:object_id>/{each.name}/", view, {"operation": each}, name=f"pgqueue_{model_name}_{each.name}")
+            for each in self.operations
+        ]
+        return own + super().get_urls()
+
+    def action_checkbox(self, obj: Any) -> SafeString:
+        """Return Django's checkbox and hidden fields with what this row shows."""
+        return format_html("{}{}", super().action_checkbox(obj), self.shown_fields(obj))
