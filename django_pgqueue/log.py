@@ -1,6 +1,6 @@
 """Write one log line per transition of a job, on the logger `django_pgqueue.worker`.
 
-`worker.completion.events` calls `write()` at each transition. The lines do not depend on the application's signal
+`worker.execution.events` calls `write()` at each transition. The lines do not depend on the application's signal
 receivers. Every record carries `job_id`, `task`, `queue`, `attempt` and, once the job ran, `duration_ms`. A record
 never carries an argument or a result. `enable()` decides once, when the worker starts, which transitions are logged,
 because writing a line costs more than running a small job.

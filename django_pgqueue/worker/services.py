@@ -24,10 +24,10 @@ from .claiming.poll_requests import PollRequests
 from .claiming.shared_scans import SharedScans
 from .completion.callbacks import CallbackRunner
 from .completion.completer import Completer
-from .completion.events import Events
-from .completion.last_writes import LastWrites
 from .completion.waiters import Waiters
+from .execution.events import Events
 from .isolation.fork_server import ForkServer
+from .liveness import Liveness
 from .maintenance.maintenance import Maintenance
 from .maintenance.schedule_service import Schedules
 from .options import Options
@@ -37,7 +37,7 @@ from .runtime.shared_memory import ProcessState
 from .slots.inflight import InFlight
 from .slots.leaks import LeakDetector
 from .slots.pool import Pool
-from .supervision.liveness import Liveness
+from .stopping.last_writes import LastWrites
 
 
 class Services:
@@ -62,9 +62,9 @@ class Services:
             link("completer"), reactions, on_unwritten=process_state.set_unwritten, on_recovery=polls.poll_soon
         )
         self.last_writes = LastWrites(link("child"), in_flight, completer.notes, reactions, worker_id)
-        fork_server = ForkServer(options.database, process_state)
+        self.fork_server = ForkServer(options.database, process_state)
         self.pool = pool = Pool(
-            options, in_flight, process_state, fork_server, completer.hand_over, completer.notes, polls.wake
+            options, in_flight, process_state, self.fork_server, completer.hand_over, completer.notes, polls.wake
         )
         self.leak_detector = LeakDetector(in_flight, pool.loop.loop)
         guard = LeaseGuard(process_state, in_flight, pool.interrupt)

@@ -1,6 +1,6 @@
 """One worker process: run its services, and stop them in the right order. Called by `process_main`.
 
-Stop order, which ensures that no job runs in two processes at once (see `last_jobs`):
+Stop order, which ensures that no job runs in two processes at once (see `stopping.running_jobs`):
 
 1. The fetcher stops claiming and releases the prefetched jobs.
 2. The slots finish their jobs within the grace period.
@@ -25,7 +25,6 @@ from typing import Final, NoReturn
 from django_pgqueue.db import server
 
 from .claiming.allowance import Allowance
-from .completion.last_jobs import end_running_jobs
 from .options import Options
 from .runtime import django_connections
 from .runtime.background_log import background_log, keep_output_open
@@ -34,6 +33,7 @@ from .runtime.memory import resident_mib
 from .runtime.shared_memory import ExitReason
 from .services import Services
 from .slots import query_cancel
+from .stopping.running_jobs import end_running_jobs
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -77,6 +77,7 @@ class WorkerProcess:
     def run(self) -> None:
         """Work until an order to stop arrives, the queues are empty, or the process has to be replaced."""
         server.end_at_promotion()
+        self.services.fork_server.start()  # before the first thread
         background_log.start()
         django_connections.watch()
         query_cancel.watch()
@@ -191,7 +192,7 @@ class WorkerProcess:
             service.stop()
         self._drain_callbacks(end_by, hurried=hurried)
         self.process_state.exit_reason = exit_reason  # before exit functions run, because one may end the process
-        self.pool.close_cells(wait=not hurried)
+        self.pool.close_isolated_processes(wait=not hurried)
         limit_seconds = HURRIED_EXIT_SECONDS if hurried else EXIT_SECONDS
         run_exit_functions("worker", self.options.database, max(0.1, min(limit_seconds, end_by - time.monotonic())))
         self.services.last_writes.unregister()

@@ -227,11 +227,12 @@ from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.isolation.fork_server import ForkServer
 os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 fork_server = ForkServer("default", ProcessState(1))  # kept: with it the processes end that it has made
-cell = fork_server.new_cell()
+fork_server.start()
+process = fork_server.new_process()
 deadline = time.monotonic() + 10
-while os.getpgid(cell.pid) != cell.pid and time.monotonic() < deadline:
+while os.getpgid(process.pid) != process.pid and time.monotonic() < deadline:
     time.sleep(0.01)
-print(os.getpgid(cell.pid) == cell.pid)
+print(os.getpgid(process.pid) == process.pid)
 """
 
 

@@ -13,7 +13,7 @@ from django.db.backends.signals import connection_created
 from django_pgqueue.signals import TaskSignal
 from django_pgqueue.worker.completion import callbacks as module
 from django_pgqueue.worker.completion.callbacks import CallbackRunner
-from django_pgqueue.worker.completion.events import IN_JOB_THREAD, Events
+from django_pgqueue.worker.execution.events import IN_JOB_THREAD, Events
 from django_pgqueue.worker.runtime import django_connections
 from tests.helpers import wait_until
 

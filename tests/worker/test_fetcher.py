@@ -20,7 +20,7 @@ from django_pgqueue.worker.claiming.lanes import Lanes
 from django_pgqueue.worker.claiming.notification_waker import NotificationWaker
 from django_pgqueue.worker.claiming.pacing import Pacing
 from django_pgqueue.worker.claiming.poll_requests import PollRequests
-from django_pgqueue.worker.completion.events import FOREGROUND
+from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.slots.inflight import Full, InFlight
 from tests import helpers

@@ -18,6 +18,7 @@ from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.error_text import message
 from django_pgqueue.worker.execution.report import Report
+from django_pgqueue.worker.liveness import Liveness
 from django_pgqueue.worker.runtime import time_limit
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory
@@ -29,7 +30,6 @@ from django_pgqueue.worker.slots.thread_slot import ThreadSlot
 from django_pgqueue.worker.supervision import health_file
 from django_pgqueue.worker.supervision.health_file import HealthFile
 from django_pgqueue.worker.supervision.heartbeat import ChildProcess
-from django_pgqueue.worker.supervision.liveness import Liveness
 from tests import helpers
 from tests.app import hostile
 from tests.helpers import wait_until

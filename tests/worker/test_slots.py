@@ -20,8 +20,10 @@ from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.isolation import fork_server, wire
+from django_pgqueue.worker.isolation.ending_processes import EndingProcesses
 from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
 from django_pgqueue.worker.isolation.isolated_process import KEPT, IsolatedProcess
+from django_pgqueue.worker.isolation.slot_process import SlotProcess
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.slots import pool, query_cancel
@@ -52,7 +54,7 @@ def test_two_exceptions_thrown_at_once_end_the_job_and_not_the_thread(finished):
         raise TaskTimeout
 
     attempt: Any = SimpleNamespace(claimed=None, run=run, ended_by=lambda thrown: type(thrown).__name__)
-    slot = ThreadSlot(SimpleNamespace(started=lambda *args, **kwargs: None), 0)
+    slot = ThreadSlot(SimpleNamespace(started=lambda *args, **kwargs: None), 0, None)
     slot._guard = Throwing(LeaseLost(), *([TaskTimeout()] if finished else []))
     assert slot._guarded(attempt) == ("its report" if finished else "LeaseLost")
     assert slot.attempt is None
@@ -88,17 +90,14 @@ def test_who_is_asked_before_its_process_has_the_job_hears_of_it(is_new):
             heard.extend(wire.receive(theirs) for _ in range(2))
         theirs.sendall(wire.packed(answer))
 
-    def new_cell() -> Any:
+    def new_process() -> Any:
         attempt.ask_to_cancel()
         return isolated_process
 
-    slot = SimpleNamespace(
-        isolated_process=None, pool=SimpleNamespace(fork_server=SimpleNamespace(new_cell=new_cell), notes=None)
-    )
-    slot.pool.options = SimpleNamespace(max_rss_mb=None)
-    attempt: Any = IsolatedAttempt(claimed, slot)
+    process = SlotProcess(SimpleNamespace(new_process=new_process), EndingProcesses(), None)
+    attempt: Any = IsolatedAttempt(claimed, process, None)
     if not is_new:
-        slot.isolated_process = isolated_process
+        process._process = isolated_process
         attempt.ask_to_cancel()
     theirs.settimeout(2)
     threading.Thread(target=be_the_process, daemon=True).start()
@@ -186,7 +185,7 @@ def descriptors() -> list[str]:
 def test_a_nursery_that_does_not_answer_is_as_good_as_gone(idle_nursery):
     before = len(descriptors())
     with pytest.raises(OSError, match="does not answer"):
-        idle_nursery.new_cell()
+        idle_nursery.new_process()
     assert idle_nursery.is_gone
     assert len(descriptors()) == before
 
@@ -196,5 +195,5 @@ def test_no_descriptor_stays_open_when_there_are_no_more(idle_nursery, monkeypat
     before = len(descriptors())
     monkeypatch.setattr(os, "pipe", pipes.pop)
     with pytest.raises(IndexError):
-        idle_nursery.new_cell()
+        idle_nursery.new_process()
     assert len(descriptors()) == before - 2

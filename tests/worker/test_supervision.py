@@ -12,9 +12,10 @@ from django_pgqueue import lifecycle
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.outages import outage_log
+from django_pgqueue.worker.runtime.process_signals import exit_code_text
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
-from django_pgqueue.worker.supervision.heartbeat import ChildProcess, HeartbeatSender, how_it_died
+from django_pgqueue.worker.supervision.heartbeat import ChildProcess, HeartbeatSender
 from django_pgqueue.worker.supervision.settlement import WITHOUT_SIGNALS, Batch, Settlement, settle
 from tests import helpers
 
@@ -48,7 +49,7 @@ def test_a_log_handler_that_raises_ends_no_loop(monkeypatch):
     ("exit_code", "words"), [(-9, "signal SIGKILL"), (-35, "signal 35"), (0, "exit code 0"), (3, "exit code 3")]
 )
 def test_any_way_to_die_can_be_named(exit_code, words):
-    assert how_it_died(exit_code) == words
+    assert exit_code_text(exit_code) == words
 
 
 @pytest.fixture

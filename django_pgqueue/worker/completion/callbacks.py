@@ -19,10 +19,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from django_pgqueue.worker.execution import error_text
+from django_pgqueue.worker.execution.events import log_failure
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.time_limit import call_in_time
-
-from .events import log_failure
 
 if TYPE_CHECKING:
     from django_pgqueue.signals import TaskSignal

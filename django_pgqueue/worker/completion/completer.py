@@ -16,12 +16,12 @@ from typing import Final
 
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.reactions import Reactions
+from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.service import Service
 
-from .events import FOREGROUND
 from .progress_writer import Notes
 from .unwritten import UnwrittenReports
 

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 from django.db import DatabaseError
@@ -40,13 +40,6 @@ class Note(NamedTuple):
 
     progress: Progress
     noted_at: float
-
-
-class NoteSink(Protocol):
-    """Receive the progress that a task reports."""
-
-    def note(self, key: ExecutionKey, progress: Progress) -> None:
-        """Keep the progress of an attempt. Return without waiting."""
 
 
 class Notes:

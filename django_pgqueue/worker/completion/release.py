@@ -14,9 +14,8 @@ from django_pgqueue.db.statements import Connection
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import ExecutionKey, Released, TransitionResult
 from django_pgqueue.reactions import ExecutionInfo, JobTransition, Reactions, ended
+from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.runtime.refusals import Refusals
-
-from .events import FOREGROUND
 
 refusals: Final = Refusals("the release of execution")
 

@@ -18,9 +18,8 @@ from django_pgqueue.db.statements import Connection
 from django_pgqueue.endings import ENDINGS, Ending
 from django_pgqueue.lifecycle import SUCCEEDED, TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition, Reactions
+from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
-
-from .events import FOREGROUND
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -29,11 +29,11 @@ from django_pgqueue.exceptions import (
     TaskTimeout,
 )
 from django_pgqueue.serialization import decode_arguments, decode_headers
-from django_pgqueue.worker.completion.events import IN_JOB_THREAD, start_of
 from django_pgqueue.worker.runtime import forks
 
 from . import atomic, error_text, retry_policy, return_value
 from .error_text import is_a
+from .events import IN_JOB_THREAD, start_of
 from .report import EXPIRED, STOPS, Report, last_resort
 from .timeouts import CANCELLED, timeout_of
 
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.progress import Progress
     from django_pgqueue.task import Task
-    from django_pgqueue.worker.completion.progress_writer import NoteSink
+
+    from .progress_sink import ProgressSink
 
 
 class DoesNotFit(BaseException):
@@ -79,7 +80,7 @@ class Attempt:
     context: TaskContext | None
 
     def __init__(
-        self, claimed: Claimed, alias: str, notes: NoteSink, asked_elsewhere: Callable[[], bool] | None = None
+        self, claimed: Claimed, alias: str, notes: ProgressSink, asked_elsewhere: Callable[[], bool] | None = None
     ) -> None:
         self.claimed = claimed
         self.alias = alias

@@ -54,6 +54,12 @@ class ForkServer:
         self.is_gone = False
         """Whether the fork server has ended or does not answer, so that it cannot start isolated processes."""
         self._lock = threading.Lock()
+        self._alias = alias
+        self._process_state = process_state
+        self._socket: socket.socket
+
+    def start(self) -> None:
+        """Fork the fork server. Call this before the process starts any thread."""
         self._socket, server_end = socket.socketpair()
         gc.freeze()  # objects loaded now stay shared with the forked processes, because no collection touches them
         parent = os.getpid()
@@ -61,12 +67,12 @@ class ForkServer:
         if pid == 0:
             try:
                 self._socket.close()
-                _main(server_end, alias, process_state, parent)
+                _main(server_end, self._alias, self._process_state, parent)
             finally:
                 os._exit(1)
         server_end.close()
 
-    def new_cell(self) -> isolated_process.IsolatedProcess:
+    def new_process(self) -> isolated_process.IsolatedProcess:
         """Start and return an isolated process. Raise `OSError` if that fails."""
         with contextlib.ExitStack() as own_ends, contextlib.ExitStack() as sent_ends:
             jobs, sent_jobs = socket.socketpair()

@@ -1,4 +1,4 @@
-"""Run one claimed job in an isolated process, on behalf of the slot that waits for it.
+"""Run one claimed job in the isolated process of a slot, and wait for it.
 
 Called by `ThreadSlot`, which treats it like an `Attempt`. Other threads call `interrupt()`, `ask_to_cancel()`,
 `cancel()` and `time_out()` while `run()` waits.
@@ -16,13 +16,15 @@ from django_pgqueue.endings import Ending
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.execution.timeouts import CANCELLED, given_up
-from django_pgqueue.worker.supervision.heartbeat import how_it_died
+from django_pgqueue.worker.runtime.process_signals import exit_code_text
 
-from .isolated_process import IsolatedProcess, IsolatedProcessDied, IsolatedProcessKilled
+from .isolated_process import IsolatedProcessDied, IsolatedProcessKilled
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
-    from django_pgqueue.worker.slots.thread_slot import ThreadSlot
+    from django_pgqueue.worker.execution.progress_sink import ProgressSink
+
+    from .slot_process import SlotProcess
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -34,9 +36,10 @@ NO_PROCESS_DELAY_SECONDS: Final = 5.0
 class IsolatedAttempt:
     """The counterpart of `Attempt`, with the same methods, for a job that runs in another process."""
 
-    def __init__(self, claimed: Claimed, slot: ThreadSlot) -> None:
+    def __init__(self, claimed: Claimed, process: SlotProcess, notes: ProgressSink) -> None:
         self.claimed = claimed
-        self.slot = slot
+        self.process = process
+        self.notes = notes
         self.interrupted = False
         self.timed_out = False
         self.asked = False
@@ -46,7 +49,7 @@ class IsolatedAttempt:
     def run(self) -> Report:
         """Run the job in this slot's process and return its report. Start a process if necessary. Never raises."""
         try:
-            isolated_process = self._slot_process()
+            isolated_process = self.process.get()
         except OSError as error:
             return self._report_without_process(error)
         if self.interrupted or self.cancelled:  # before there was a process that could be killed
@@ -54,44 +57,32 @@ class IsolatedAttempt:
         task = registry.get(self.claimed.task_name)
         timeout_seconds = task.timeout_seconds if task is not None else None
         try:
-            report = isolated_process.run(self.claimed, timeout_seconds, self.slot.pool.notes, lambda: self.asked)
+            report = isolated_process.run(self.claimed, timeout_seconds, self.notes, lambda: self.asked)
         except (IsolatedProcessKilled, IsolatedProcessDied) as ended:
-            self.slot.close_cell()
+            self.process.close()
             if isinstance(ended, IsolatedProcessKilled):
                 report = self._report_killed(ended.stack)
             else:
                 report = self._report_died(ended.status)
             report.may_be_committed = task is not None and task.atomic
             return report
-        if isolated_process.is_worn or self._has_grown(isolated_process):
-            self.slot.close_cell()
+        self.process.close_if_unfit()
         return report
-
-    def _slot_process(self) -> IsolatedProcess:
-        """Return the slot's isolated process, or a new one if it has none or that has ended."""
-        if self.slot.isolated_process is not None and self.slot.isolated_process.has_ended():
-            self.slot.close_cell()  # it ended while it was idle, and no job is to blame
-        self.slot.isolated_process = self.slot.isolated_process or self.slot.pool.fork_server.new_cell()
-        return self.slot.isolated_process
 
     def interrupt(self) -> None:
         """Kill the process, and with it the job, because the lease is lost."""
         self.interrupted = True
-        isolated_process = self.slot.isolated_process
-        if isolated_process is not None:
-            isolated_process.kill()
+        self.process.kill()
 
     def ask_to_cancel(self) -> None:
         """Send the cancellation request to the process. The task sees it when it asks its context."""
         self.asked = True
-        if self.slot.isolated_process is not None:
-            self.slot.isolated_process.ask_to_cancel()
+        self.process.ask_to_cancel()
 
     def cancel(self) -> None:
         """Kill the process, because the job has not stopped after a cancellation request."""
         self.asked = self.cancelled = True
-        if self.slot.isolated_process is not None:
-            self.slot.isolated_process.kill()
+        self.process.kill()
 
     def time_out(self) -> None:
         """Do nothing: `run()` itself kills the process at the task's timeout."""
@@ -108,7 +99,7 @@ class IsolatedAttempt:
             return self._report(Ending.RELEASED)
         if self.cancelled:
             return self._report(Ending.CANCELLED, CANCELLED)
-        how = "its exit status is unknown" if status is None else how_it_died(os.waitstatus_to_exitcode(status))
+        how = "its exit status is unknown" if status is None else exit_code_text(os.waitstatus_to_exitcode(status))
         report = self._report(Ending.CRASHED, f"the job's isolated process died ({how})")
         report.delay_seconds = retry_policy.delay_after_crash(retry_policy.as_held(self.claimed))
         return report
@@ -122,7 +113,3 @@ class IsolatedAttempt:
 
     def _report(self, ending: Ending, error: str = "") -> Report:
         return Report(self.claimed, ending, self.started_at, time.monotonic(), error=error)
-
-    def _has_grown(self, isolated_process: IsolatedProcess) -> bool:
-        limit_mib = self.slot.pool.options.max_rss_mb
-        return limit_mib is not None and isolated_process.resident_mib > limit_mib

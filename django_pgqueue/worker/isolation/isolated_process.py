@@ -23,9 +23,10 @@ from typing import Any, Final, NoReturn
 
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.progress import Progress
-from django_pgqueue.worker.completion.progress_writer import NoteSink, ProgressSender
+from django_pgqueue.worker.completion.progress_writer import ProgressSender
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.progress_sink import ProgressSink
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime import django_connections, memory
 from django_pgqueue.worker.runtime.background_log import background_log, keep_output_open
@@ -102,7 +103,7 @@ class IsolatedProcess:
         """Whether a job was sent completely and has not ended. Only then may a cancellation request be sent."""
 
     def run(
-        self, claimed: Claimed, timeout_seconds: float | None, notes: NoteSink, is_asked: Callable[[], bool]
+        self, claimed: Claimed, timeout_seconds: float | None, notes: ProgressSink, is_asked: Callable[[], bool]
     ) -> Report:
         """Run one job and return its report. Pass the job's progress to `notes`.
 
@@ -253,7 +254,7 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
     os._exit(0)
 
 
-def _run(claimed: Claimed, alias: str, notes: NoteSink, asked_to_cancel: Callable[[], bool]) -> Report:
+def _run(claimed: Claimed, alias: str, notes: ProgressSink, asked_to_cancel: Callable[[], bool]) -> Report:
     """Run a job. Any data on the socket meanwhile, or the end of the socket, is a request to cancel the job."""
     attempt = Attempt(claimed, alias, notes, asked_to_cancel)
     try:

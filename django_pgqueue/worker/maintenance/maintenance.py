@@ -23,8 +23,8 @@ from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Held, TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition, Reactions, ended
 from django_pgqueue.states import State
-from django_pgqueue.worker.completion.events import FOREGROUND
 from django_pgqueue.worker.execution import retry_policy
+from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import EXPIRED
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import health_memory

@@ -74,3 +74,13 @@ def _caught_by_c_code() -> set[int]:
                 mask = int(line.split()[1], 16)
                 return {number for number in range(1, 65) if mask >> (number - 1) & 1}
     return set()
+
+
+def exit_code_text(exit_code: int) -> str:
+    """Return an exit code as text: "exit code 3" or "signal SIGKILL"."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return f"signal {signal.Signals(-exit_code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"signal {-exit_code}"

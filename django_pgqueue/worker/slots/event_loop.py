@@ -28,7 +28,7 @@ from .inflight import Full
 if TYPE_CHECKING:
     from django_pgqueue.worker.execution.report import Report
 
-    from .pool import Pool
+    from .host import SlotHost
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -39,10 +39,10 @@ RETIREMENT_SECONDS: Final = 1.0
 class LoopSlots(threading.Thread):
     """The event loop. It runs as many coroutines at a time as the pool has threads."""
 
-    def __init__(self, pool: Pool, first_slot: int) -> None:
+    def __init__(self, host: SlotHost, slots: range) -> None:
         super().__init__(name="pgqueue-loop", daemon=True)
-        self.pool = pool
-        self.free = list(range(first_slot, first_slot + pool.concurrency))
+        self.host = host
+        self.free = list(slots)
         self.waiting: deque[int] = deque()
         self.running: dict[int, tuple[Attempt, asyncio.Task[None]]] = {}
         self.loop = asyncio.new_event_loop()
@@ -167,17 +167,17 @@ class LoopSlots(threading.Thread):
             while self.waiting and self.free and not self._retired:
                 execution_id = self.waiting[0]
                 try:
-                    claimed = self.pool.in_flight.start(execution_id, self.free[-1], wait=False)
+                    claimed = self.host.in_flight.start(execution_id, self.free[-1], wait=False)
                 except Full:
                     break
                 self.waiting.popleft()
                 if claimed is None:
                     continue
                 slot = self.free.pop()
-                attempt = Attempt(claimed, self.pool.alias, self.pool.notes)
+                attempt = Attempt(claimed, self.host.alias, self.host.notes)
                 job = self.loop.create_task(self._run_one(attempt, slot), context=self._context.copy())
                 self.running[execution_id] = (attempt, job)
-                self.pool.started(claimed, slot)
+                self.host.started(claimed, slot)
 
     async def _run_one(self, attempt: Attempt, slot: int) -> None:
         execution_id = attempt.claimed.execution_id
@@ -187,9 +187,8 @@ class LoopSlots(threading.Thread):
                 "job %s had been abandoned and has now ended; its result does not count", attempt.claimed.job_id
             )
             return
-        self.pool.hand_over(report)
         self.free.append(slot)
-        self.pool.ended(execution_id, slot)
+        self.host.finished(report, slot)
 
     async def _run_cleanly(self, attempt: Attempt) -> Report:
         """Run a coroutine. Clean up the asynchronous ORM's connection after an outage and after a job that used it."""

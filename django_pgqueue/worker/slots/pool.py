@@ -22,7 +22,7 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.endings import Ending
 from django_pgqueue.worker.execution.report import Report, last_resort
 from django_pgqueue.worker.isolation.ending_processes import EndingProcesses
-from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
+from django_pgqueue.worker.isolation.slot_process import SlotProcess
 from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE
 
 from .deadlines import Deadlines
@@ -33,7 +33,7 @@ from .thread_slot import ThreadSlot
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.task import Task
-    from django_pgqueue.worker.completion.progress_writer import NoteSink
+    from django_pgqueue.worker.execution.progress_sink import ProgressSink
     from django_pgqueue.worker.isolation.fork_server import ForkServer
     from django_pgqueue.worker.options import Options
     from django_pgqueue.worker.runtime.shared_memory import ProcessState
@@ -54,7 +54,7 @@ class Pool:
         process_state: ProcessState,
         fork_server: ForkServer,
         hand_over: Callable[[Report], None],
-        notes: NoteSink,
+        notes: ProgressSink,
         on_free_slot: Callable[[], None],
     ) -> None:
         """Create the slots. `on_free_slot` is called when a slot has become free and no prefetched job waits for it."""
@@ -64,14 +64,14 @@ class Pool:
         self.fork_server = fork_server
         self.alias = options.database
         self.concurrency = options.concurrency
-        self.hand_over = hand_over
+        self._hand_over = hand_over
         self.notes = notes
         self._on_free_slot = on_free_slot
         self.jobs: SimpleQueue[int | None] = SimpleQueue()
         self.deadlines = Deadlines(self.time_out, self.cancel, self.give_up)
         self.ending_processes = EndingProcesses()
-        self.threads = [ThreadSlot(self, slot) for slot in range(self.concurrency)]
-        self.loop = LoopSlots(self, first_slot=self.concurrency)
+        self.threads = [self._thread_slot(slot) for slot in range(self.concurrency)]
+        self.loop = self._loop_slots()
         self._given_up = 0
         self._is_stopping = False
 
@@ -112,8 +112,11 @@ class Pool:
             self.deadlines.add(claimed.execution_id, stop_at)
         self.process_state.started(slot, claimed.execution_id, stop_at)
 
-    def ended(self, execution_id: int, slot: int) -> None:
-        """Forget a job that has ended. Its report must have been handed over."""
+    def finished(self, report: Report, slot: int) -> None:
+        """Hand over a report, and free the slot of its job."""
+        # In this order: otherwise the lease monitor could find an open execution that no part of this process knows.
+        self._hand_over(report)
+        execution_id = report.claimed.execution_id
         self.deadlines.remove(execution_id)
         self.in_flight.end(execution_id)
         self.process_state.ended(slot)
@@ -136,11 +139,10 @@ class Pool:
             if slot := self._slot_of(execution_id):
                 slot.interrupt(execution_id)
 
-    def close_cells(self, *, wait: bool) -> None:
+    def close_isolated_processes(self, *, wait: bool) -> None:
         """End the idle isolated processes. With `wait`, wait until they have ended, for a few seconds at most."""
         for thread in self.threads:
-            if not isinstance(thread.attempt, IsolatedAttempt):
-                thread.close_cell()
+            thread.close_idle_process()
         if wait:
             self.ending_processes.wait()
 
@@ -191,9 +193,7 @@ class Pool:
             report.ending.value,
         )
         self._given_up += 1
-        self.hand_over(report)
-        # Before the slot is used again: its next job uses the same entry of the shared memory.
-        self.ended(execution_id, running.slot)
+        self.finished(report, running.slot)  # before the slot is used again: its next job has the same shared memory
         if isinstance(slot, ThreadSlot):
             self._replace_thread(running.slot)
         elif blocked:
@@ -218,24 +218,29 @@ class Pool:
             if thread.is_alive():
                 continue
             logger.error("the thread of slot %d has died; a new thread replaces it", slot)
-            for execution_id, running in list(self.in_flight.running.items()):
+            for running in list(self.in_flight.running.values()):
                 if running.slot == slot:
-                    self.hand_over(last_resort(running.claimed, time.monotonic()))
-                    self.ended(execution_id, slot)
+                    self.finished(last_resort(running.claimed, time.monotonic()), slot)
             self._replace_thread(slot)
 
+    def _thread_slot(self, slot: int) -> ThreadSlot:
+        process = SlotProcess(self.fork_server, self.ending_processes, self.options.max_rss_mb)
+        return ThreadSlot(self, slot, process)
+
+    def _loop_slots(self) -> LoopSlots:
+        return LoopSlots(self, range(self.concurrency, 2 * self.concurrency))
+
     def _replace_thread(self, slot: int) -> None:
-        self.threads[slot] = ThreadSlot(self, slot)
+        self.threads[slot] = self._thread_slot(slot)
         self.threads[slot].start()
 
     def _replace_loop(self) -> None:
         """Replace a blocked event loop, and release the other jobs that ran on it."""
         left = self.loop.retire()
-        self.loop = LoopSlots(self, first_slot=self.concurrency)
+        self.loop = self._loop_slots()
         self.loop.start()
         for execution_id in left:
             running = self.in_flight.running[execution_id]
             logger.warning("job %s is released because its event loop is blocked", running.claimed.job_id)
             now = time.monotonic()
-            self.hand_over(Report(running.claimed, Ending.RELEASED, now, now))
-            self.ended(execution_id, running.slot)
+            self.finished(Report(running.claimed, Ending.RELEASED, now, now), running.slot)

@@ -33,9 +33,9 @@ from .interruption import begin_time_slice, may_interrupt
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.worker.execution.report import Report
-    from django_pgqueue.worker.isolation.isolated_process import IsolatedProcess
+    from django_pgqueue.worker.isolation.slot_process import SlotProcess
 
-    from .pool import Pool
+    from .host import SlotHost
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -47,13 +47,12 @@ IDLE_PROCESS_SECONDS: Final = 60.0
 class ThreadSlot(threading.Thread):
     """A thread that runs one job after another, or waits for the isolated process that runs one."""
 
-    def __init__(self, pool: Pool, slot: int) -> None:
+    def __init__(self, host: SlotHost, slot: int, process: SlotProcess) -> None:
         super().__init__(name=f"pgqueue-job-{slot}", daemon=True)
-        self.pool = pool
+        self.host = host
         self.slot = slot
+        self.process = process
         self.attempt: Attempt | IsolatedAttempt | None = None
-        self.isolated_process: IsolatedProcess | None = None
-        """The process that runs the isolated jobs of this slot, one after another."""
         self._given_up = False
         self._context = Context()
         self._guard = threading.Lock()
@@ -64,29 +63,26 @@ class ThreadSlot(threading.Thread):
         self._context = django_connections.clean_context()
         try:
             while not self._given_up and (execution_id := self._next()) is not None:
-                claimed = self.pool.in_flight.start(execution_id, self.slot, wait=True)
+                claimed = self.host.in_flight.start(execution_id, self.slot, wait=True)
                 if claimed is not None:
                     self._run_one(claimed)
         finally:
-            self.close_cell()
+            self.process.close()
             django_connections.close_all()
             query_cancel.forget(threading.get_ident())
 
     def _next(self) -> int | None:
-        while self.isolated_process is not None:
+        while self.process.exists:
             try:
-                return self.pool.jobs.get(timeout=IDLE_PROCESS_SECONDS)
+                return self.host.jobs.get(timeout=IDLE_PROCESS_SECONDS)
             except Empty:
-                self.close_cell()
-        return self.pool.jobs.get()
+                self.process.close()
+        return self.host.jobs.get()
 
-    def close_cell(self) -> None:
-        """End the isolated process, if there is one."""
-        with self._guard:  # no other thread may signal the process from now on
-            isolated_process, self.isolated_process = self.isolated_process, None
-            if isolated_process is not None:
-                isolated_process.close()
-                self.pool.ending_processes.add(isolated_process)
+    def close_idle_process(self) -> None:
+        """End the isolated process, if there is one and it runs no job."""
+        if not isinstance(self.attempt, IsolatedAttempt):
+            self.process.close()
 
     # ---------------------------------------------------------------- from other threads
 
@@ -181,15 +177,12 @@ class ThreadSlot(threading.Thread):
         if self._given_up:
             logger.warning("job %s had been abandoned and has now ended; its result does not count", claimed.job_id)
             return
-        # Hand the report over before the job leaves `in_flight`. Otherwise the lease monitor could find an open
-        # execution that no part of this process knows.
-        self.pool.hand_over(report)
-        self.pool.ended(claimed.execution_id, self.slot)
+        self.host.finished(report, self.slot)
 
     def _attempt(self, claimed: Claimed) -> Attempt | IsolatedAttempt:
-        if self.pool.isolates(claimed, registry.get(claimed.task_name)):
-            return IsolatedAttempt(claimed, self)
-        return Attempt(claimed, self.pool.alias, self.pool.notes)
+        if self.host.isolates(claimed, registry.get(claimed.task_name)):
+            return IsolatedAttempt(claimed, self.process, self.host.notes)
+        return Attempt(claimed, self.host.alias, self.host.notes)
 
     def _guarded(self, attempt: Attempt | IsolatedAttempt) -> Report:
         """Run an attempt and return its first report. Catch the exceptions that other threads raise at any moment."""
@@ -198,7 +191,7 @@ class ThreadSlot(threading.Thread):
             try:
                 try:
                     self.attempt = attempt
-                    self.pool.started(attempt.claimed, self.slot, here=isinstance(attempt, Attempt))
+                    self.host.started(attempt.claimed, self.slot, here=isinstance(attempt, Attempt))
                     django_connections.before_job()
                     reports.append(self._context.copy().run(attempt.run))
                     self._detach()

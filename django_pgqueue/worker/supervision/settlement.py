@@ -28,9 +28,9 @@ from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Failed, Held, Released, TransitionResult, TransitionStatus
 from django_pgqueue.reactions import AnyWaiters, Reactions, ended
 from django_pgqueue.states import Outcome
-from django_pgqueue.worker.completion.events import Events, call_receivers
 from django_pgqueue.worker.completion.release import transitions_of
 from django_pgqueue.worker.execution import retry_policy
+from django_pgqueue.worker.execution.events import Events, call_receivers
 from django_pgqueue.worker.runtime.background_log import background_log
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.exit_functions import forget_inherited_processes, run_exit_functions

@@ -27,11 +27,12 @@ from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory, health_memory
 from django_pgqueue.worker.runtime.outages import is_expected, outage_log
+from django_pgqueue.worker.runtime.process_signals import exit_code_text
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
 
 from . import watchdog
 from .health_file import HealthFile
-from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender, how_it_died
+from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender
 from .helper_processes import HelperProcesses
 from .registration import register
 from .startup import wait_until_ready
@@ -273,7 +274,7 @@ class Supervisor:
             reason = EXITED_AT_ONCE[exit_reason]
             logger.log(level, "worker process %d: %s; its jobs are requeued", process.pid, reason)
         elif not process.expected_to_end:
-            logger.error("worker process %d died (%s)", process.pid, how_it_died(exit_code))
+            logger.error("worker process %d died (%s)", process.pid, exit_code_text(exit_code))
         elif exit_reason is ExitReason.STUCK:
             logger.error("worker process %d was stuck and has exited; its jobs are requeued", process.pid)
         if exit_reason in (ExitReason.NONE, ExitReason.STUCK) or exit_reason in EXITED_AT_ONCE:

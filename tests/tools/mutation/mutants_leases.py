@@ -106,7 +106,7 @@ LEASES = [
         "what runs at a stop is not interrupted",
         "            pool.interrupt([execution_id])\n",
         "            pass\n",
-        path="django_pgqueue/worker/completion/last_jobs.py",
+        path="django_pgqueue/worker/stopping/running_jobs.py",
         tests=("tests/process/test_stopping.py",),
     ),
     Mutant(

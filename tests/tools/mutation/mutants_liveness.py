@@ -6,9 +6,9 @@ What a mutant is, and how they are tried: see `mutation`.
 from tests.tools.mutation.mutants import Mutant
 
 CALLBACKS = "django_pgqueue/worker/completion/callbacks.py"
-EVENTS = "django_pgqueue/worker/completion/events.py"
+EVENTS = "django_pgqueue/worker/execution/events.py"
 SERVICE = "django_pgqueue/worker/runtime/service.py"
-LIVE = "django_pgqueue/worker/supervision/liveness.py"
+LIVE = "django_pgqueue/worker/liveness.py"
 COMPLETER = "django_pgqueue/worker/completion/completer.py"
 FETCHER = "django_pgqueue/worker/claiming/fetcher.py"
 CHILD = "django_pgqueue/worker/worker_process.py"

@@ -19,8 +19,9 @@ from django_pgqueue import log, registry, signals
 from django_pgqueue.endings import Ending
 from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions, arguments_of, signals_of
 from django_pgqueue.signals import TaskSignal
-from django_pgqueue.worker.execution import error_text
-from django_pgqueue.worker.execution.report import STOPS
+
+from . import error_text
+from .report import STOPS
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed

@@ -18,10 +18,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.pool import Pool
-
-from .completer import Completer
 
 logger = logging.getLogger("django_pgqueue.worker")
 

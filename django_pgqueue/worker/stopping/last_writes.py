@@ -15,11 +15,10 @@ import psycopg
 from django_pgqueue import lifecycle
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.reactions import Reactions
+from django_pgqueue.worker.completion.progress_writer import Notes
+from django_pgqueue.worker.completion.release import release_executions
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.slots.inflight import InFlight
-
-from .progress_writer import Notes
-from .release import release_executions
 
 logger = logging.getLogger("django_pgqueue.worker")
 
