@@ -24,6 +24,7 @@ from django_pgqueue.worker.runtime.service import Service
 
 from .progress_writer import Notes
 from .unwritten import UnwrittenReports
+from .writer import finish
 
 BATCH: Final = 1000
 BUFFER_LIMIT: Final = 5000
@@ -66,6 +67,7 @@ class Completer(Service):
         self.pending: deque[Report] = deque()
         self.notes = Notes(self.wake)
         """Progress of running jobs. It is written here because it must be written before the completion."""
+        self._reactions = reactions
         self.unwritten = UnwrittenReports(reactions, self._answered, on_unwritten)
         """Reports that the database refuses in every form. They are retried with a growing backoff."""
         self.finished = 0
@@ -135,9 +137,12 @@ class Completer(Service):
         reports = self._writing
         with self.link.use() as connection:
             ready, locked = self._write_progress_first(connection, reports) if self.notes else (reports, [])
-            locked += self.unwritten.write(connection, ready)
+            done = finish(connection, ready, self._reactions)
+            self._answered()
+            locked += done.locked
+            if done.refused or len(self.unwritten):
+                locked += self.unwritten.settle(connection, ready, done.refused)
         self._writing = []
-        self._answered()
         self.finished += len(reports) - len(locked)
         self.pending.extend(locked)
         if not is_whole:

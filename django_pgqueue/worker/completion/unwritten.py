@@ -1,4 +1,4 @@
-"""Write reports, and keep those that the database refuses: they are tried in other forms, and again later.
+"""Keep the reports that the database refuses: try them in other forms, and again later.
 
 The completer calls this in its own thread; other threads call `ids()`. It protects these invariants: a refused report
 does not delay other reports, is not forgotten while the process lives, and does not make its job run again uncounted.
@@ -119,25 +119,25 @@ class UnwrittenReports:
         return min((entry.due_at for entry in self._waiting.values()), default=float("inf")) - time.monotonic()
 
     def take_due(self) -> list[Report]:
-        """Return the reports to retry now. They are kept until `write()` has written them."""
+        """Return the reports to retry now. They are kept until `settle()` finds them written."""
         now = time.monotonic()
         due = [entry for entry in self._waiting.values() if entry.due_at <= now]
         for entry in due:
             entry.due_at = float("inf")
         return [entry.report for entry in due]
 
-    def write(self, connection: EngineConnection, reports: Sequence[Report]) -> list[Report]:
-        """Write reports, refused ones in other forms. Return those whose rows are locked.
+    def settle(
+        self, connection: EngineConnection, reports: Sequence[Report], refused: Sequence[Refused]
+    ) -> list[Report]:
+        """Try the refused ones of these reports in other forms, and forget the written ones. Return the locked ones.
 
         An error that concerns all rows is raised. Nothing is lost then; call this again with the same reports.
         """
-        done = self._finish(connection, reports)
-        locked, refused = done.locked, done.refused
+        locked: list[Report] = []
         for form in FORMS if refused else ():
             more_locked, refused = self._in_form(form, connection, refused)
             locked += more_locked
-        if refused or self._waiting:
-            self._keep(reports, refused)
+        self._keep(reports, refused)
         return locked
 
     def _finish(self, connection: EngineConnection, reports: Sequence[Report]) -> Finished:

@@ -37,7 +37,7 @@ BAD_ROWS = of_tests(
     Mutant("no end is tried in ASCII", "(in_ascii, as_kept,", "(as_kept,", path=UNWRITTEN),
     Mutant("no end is tried as a retry", "as_kept, as_retry, _as_dead", "as_kept, _as_dead", path=UNWRITTEN),
     Mutant(
-        "a refused end is forgotten", "            self._keep(reports, refused)\n", "            pass\n", path=UNWRITTEN
+        "a refused end is forgotten", "        self._keep(reports, refused)\n", "            pass\n", path=UNWRITTEN
     ),
     Mutant("refused ends are tried at full speed", "2.0 ** (tries[execution_id] - 1)", "0.0", path=UNWRITTEN),
     Mutant("refused ends are nobody's", "return waiting | self.unwritten.ids()", "return waiting", path=COMPLETER),
