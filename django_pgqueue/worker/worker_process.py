@@ -46,7 +46,7 @@ from .runtime import django_connections
 from .runtime.background_log import background_log, keep_output_open
 from .runtime.connection import Link
 from .runtime.exit_functions import EXIT_SECONDS, run_exit_functions
-from .runtime.memory import resident_mib
+from .runtime.process_info import resident_mib
 from .runtime.service import Service
 from .runtime.shared_memory import ExitReason, ProcessState
 from .slots import query_cancel

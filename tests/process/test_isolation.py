@@ -225,7 +225,7 @@ from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.isolation.fork_server import ForkServer
 os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 fork_server = ForkServer("default", ProcessState(1))  # kept: with it the processes end that it has made
-cell = fork_server.new_cell()
+cell = fork_server.start_process()
 deadline = time.monotonic() + 10
 while os.getpgid(cell.pid) != cell.pid and time.monotonic() < deadline:
     time.sleep(0.01)

@@ -17,6 +17,7 @@ import pytest
 
 from django_pgqueue.exceptions import LeaseLost, TaskTimeout
 from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.isolation import fork_server, wire
 from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
@@ -87,15 +88,12 @@ def test_who_is_asked_before_its_process_has_the_job_hears_of_it(is_new):
             heard.extend(wire.receive(theirs) for _ in range(2))
         theirs.sendall(wire.packed(answer))
 
-    def new_cell() -> Any:
+    def start_process() -> Any:
         attempt.ask_to_cancel()
         return isolated_process
 
-    slot = SimpleNamespace(
-        isolated_process=None, pool=SimpleNamespace(fork_server=SimpleNamespace(new_cell=new_cell), notes=None)
-    )
-    slot.pool.options = SimpleNamespace(max_rss_mb=None)
-    attempt: Any = IsolatedAttempt(claimed, slot)
+    slot: Any = SimpleNamespace(isolated_process=None)
+    attempt: Any = IsolatedAttempt(claimed, slot, Notes(), start_process, max_rss_mb=None)
     if not is_new:
         slot.isolated_process = isolated_process
         attempt.ask_to_cancel()
@@ -177,7 +175,7 @@ def descriptors() -> list[str]:
 def test_a_nursery_that_does_not_answer_is_as_good_as_gone(idle_nursery):
     before = len(descriptors())
     with pytest.raises(OSError, match="does not answer"):
-        idle_nursery.new_cell()
+        idle_nursery.start_process()
     assert idle_nursery.is_gone
     assert len(descriptors()) == before
 
@@ -187,5 +185,5 @@ def test_no_descriptor_stays_open_when_there_are_no_more(idle_nursery, monkeypat
     before = len(descriptors())
     monkeypatch.setattr(os, "pipe", pipes.pop)
     with pytest.raises(IndexError):
-        idle_nursery.new_cell()
+        idle_nursery.start_process()
     assert len(descriptors()) == before - 2

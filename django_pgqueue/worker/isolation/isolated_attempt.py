@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
 
 from django_pgqueue import registry
 from django_pgqueue.worker.execution import retry_policy
@@ -21,7 +22,7 @@ from .isolated_process import IsolatedProcess, IsolatedProcessDied, IsolatedProc
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
-    from django_pgqueue.worker.slots.thread_slot import ThreadSlot
+    from django_pgqueue.worker.completion.progress_writer import NoteSink
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -30,12 +31,31 @@ NO_PROCESS_DELAY_SECONDS: Final = 5.0
 """The delay of a released job for which no process could be started."""
 
 
+class IsolatingSlot(Protocol):
+    """The slot that waits for an isolated attempt, as the attempt uses it."""
+
+    isolated_process: IsolatedProcess | None
+
+    def close_cell(self) -> None:
+        """End the isolated process, if there is one."""
+
+
 class IsolatedAttempt:
     """The counterpart of `Attempt`, with the same methods, for a job that runs in another process."""
 
-    def __init__(self, claimed: Claimed, slot: ThreadSlot) -> None:
+    def __init__(
+        self,
+        claimed: Claimed,
+        slot: IsolatingSlot,
+        notes: NoteSink,
+        start_process: Callable[[], IsolatedProcess],
+        max_rss_mb: int | None,
+    ) -> None:
         self.claimed = claimed
         self.slot = slot
+        self._notes = notes
+        self._start_process = start_process
+        self._max_rss_mb = max_rss_mb
         self.interrupted = False
         self.timed_out = False
         self.asked = False
@@ -53,7 +73,7 @@ class IsolatedAttempt:
         task = registry.get(self.claimed.task_name)
         timeout_seconds = task.timeout_seconds if task is not None else None
         try:
-            report = isolated_process.run(self.claimed, timeout_seconds, self.slot.pool.notes, lambda: self.asked)
+            report = isolated_process.run(self.claimed, timeout_seconds, self._notes, lambda: self.asked)
         except (IsolatedProcessKilled, IsolatedProcessDied) as ended:
             self.slot.close_cell()
             if isinstance(ended, IsolatedProcessKilled):
@@ -62,7 +82,8 @@ class IsolatedAttempt:
                 report = self._report_died(ended.status)
             report.may_be_committed = task is not None and task.atomic
             return report
-        if isolated_process.is_worn or self._has_grown(isolated_process):
+        has_grown = self._max_rss_mb is not None and isolated_process.resident_mib > self._max_rss_mb
+        if isolated_process.is_worn or has_grown:
             self.slot.close_cell()
         return report
 
@@ -70,7 +91,7 @@ class IsolatedAttempt:
         """Return the slot's isolated process, or a new one if it has none or that has ended."""
         if self.slot.isolated_process is not None and self.slot.isolated_process.has_ended():
             self.slot.close_cell()  # it ended while it was idle, and no job is to blame
-        self.slot.isolated_process = self.slot.isolated_process or self.slot.pool.fork_server.new_cell()
+        self.slot.isolated_process = self.slot.isolated_process or self._start_process()
         return self.slot.isolated_process
 
     def interrupt(self) -> None:
@@ -121,7 +142,3 @@ class IsolatedAttempt:
 
     def _report(self, ending: Ending, error: str = "") -> Report:
         return Report(self.claimed, ending, self.started_at, time.monotonic(), error=error)
-
-    def _has_grown(self, isolated_process: IsolatedProcess) -> bool:
-        limit_mib = self.slot.pool.options.max_rss_mb
-        return limit_mib is not None and isolated_process.resident_mib > limit_mib

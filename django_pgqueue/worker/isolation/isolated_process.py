@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from django_pgqueue.lifecycle import Claimed
@@ -27,10 +28,11 @@ from django_pgqueue.worker.completion.progress_writer import NoteSink, ProgressS
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.report import Report
-from django_pgqueue.worker.runtime import django_connections, memory
+from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.background_log import background_log, keep_output_open
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
 from django_pgqueue.worker.runtime.global_state import global_state
+from django_pgqueue.worker.runtime.process_info import resident_mib
 
 from . import wire
 
@@ -47,42 +49,29 @@ ENDED_ANSWER_SECONDS: Final = 0.2
 STATUS_SECONDS: Final = 2.0
 """How long the fork server may take to send the wait status of a process."""
 HANDLED: Final = (
-    signal.SIGALRM,
-    signal.SIGCHLD,
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
+    *(signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM),
+    *(signal.SIGUSR1, signal.SIGUSR2),
 )
 """Signals whose handlers are compared before and after a job. To compare all 64 would cost 0.2 ms a job."""
 KEPT: Final = (
-    "started_at",
-    "finished_at",
-    "result",
-    "delay_seconds",
-    "may_be_committed",
-    "exception_class",
-    "error",
-    "traceback",
+    *("started_at", "finished_at", "result", "delay_seconds", "may_be_committed"),
+    *("exception_class", "error", "traceback"),
 )
 """Fields of a report that go through the socket unchanged."""
 
 
+@dataclass(eq=False)
 class IsolatedProcessDied(Exception):
-    """The process ended without sending a report."""
+    """The process ended without sending a report. `status` is None if the fork server did not send it."""
 
-    def __init__(self, status: int | None) -> None:
-        super().__init__(status)
-        self.status = status  # its wait status, or None if the fork server did not send it
+    status: int | None
 
 
+@dataclass(eq=False)
 class IsolatedProcessKilled(Exception):
     """The process was killed at the job's timeout. `stack` is its stack at that time."""
 
-    def __init__(self, stack: str) -> None:
-        super().__init__(stack)
-        self.stack = stack
+    stack: str
 
 
 class IsolatedProcess:
@@ -246,7 +235,7 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
         claimed = wire.as_claimed(received)
         report = context.copy().run(_run, claimed, alias, notes, lambda: _is_readable(jobs.fileno(), 0.0))
         answer = {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value}
-        answer |= {"is_worn": _shared_state() != before, "resident_mib": memory.resident_mib()}
+        answer |= {"is_worn": _shared_state() != before, "resident_mib": resident_mib()}
         _flush()
         jobs.sendall(wire.packed(answer | notes.message(report.claimed.execution_id)))
     run_exit_functions("isolated", alias)

@@ -188,7 +188,8 @@ class ThreadSlot(threading.Thread):
 
     def _attempt(self, claimed: Claimed) -> Attempt | IsolatedAttempt:
         if self.pool.isolates(claimed, registry.get(claimed.task_name)):
-            return IsolatedAttempt(claimed, self)
+            pool = self.pool
+            return IsolatedAttempt(claimed, self, pool.notes, pool.fork_server.start_process, pool.options.max_rss_mb)
         return Attempt(claimed, self.pool.alias, self.pool.notes)
 
     def _guarded(self, attempt: Attempt | IsolatedAttempt) -> Report:
