@@ -83,7 +83,7 @@ class Settings:
     """Modules with tasks, in addition to `<app>.tasks` of each installed app and the modules below it."""
 
     @property
-    def beat_seconds(self) -> float:
+    def heartbeat_seconds(self) -> float:
         """Seconds between two heartbeats: a quarter of the lease, so that three may be missed."""
         return self.LEASE / 4
 

@@ -136,7 +136,7 @@ _all: WeakKeyDictionary[BaseDatabaseWrapper, Watched] = WeakKeyDictionary()
 
 def watch() -> None:
     """Watch all connections of this process for changes of their sessions. Call it once per process."""
-    connection_created.connect(_watch_connection, dispatch_uid="pgqueue-hygiene")
+    connection_created.connect(_watch_connection, dispatch_uid="pgqueue-connections")
     notice_lost_servers()
 
 

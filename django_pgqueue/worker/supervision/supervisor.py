@@ -53,7 +53,7 @@ class Supervisor:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.link = Link(options.database, "supervisor")
-        self.link.statement_timeout_seconds = max(1.0, get_settings().beat_seconds)
+        self.link.statement_timeout_seconds = max(1.0, get_settings().heartbeat_seconds)
         self.children: dict[int, ChildProcess] = {}
         self.signals = 0
         self._signals_logged = 0
