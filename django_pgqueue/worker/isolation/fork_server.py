@@ -20,14 +20,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import select
 import signal
 import socket
 import struct
 import threading
 from typing import Final, NoReturn
 
-from django_pgqueue.waker import Waker
+from django_pgqueue.waker import Waker, is_readable
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.process_info import request_death_signal
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
@@ -88,7 +87,7 @@ class ForkServer:
 
     def _receive_pid(self, status: int) -> int:
         """Return the pid of the new process."""
-        if not select.select([status], [], [], ANSWER_SECONDS)[0]:
+        if not is_readable(status, ANSWER_SECONDS):
             self.is_gone = True
             raise OSError("the fork server does not answer")
         data = os.read(status, INTEGER.size)

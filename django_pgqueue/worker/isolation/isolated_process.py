@@ -24,6 +24,7 @@ from typing import Any, Final, NoReturn
 
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.progress import Progress
+from django_pgqueue.waker import is_readable
 from django_pgqueue.worker.completion.progress_writer import NoteSink, ProgressSender
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
@@ -186,10 +187,10 @@ class IsolatedProcess:
 
     def has_ended(self) -> bool:
         """Return whether the fork server has reported its end. From then on another process may have its pid."""
-        return _is_readable(self._status, 0.0)
+        return is_readable(self._status)
 
     def _wait_status(self) -> int | None:
-        if not _is_readable(self._status, STATUS_SECONDS):
+        if not is_readable(self._status, STATUS_SECONDS):
             return None
         data = os.read(self._status, INTEGER.size)
         return INTEGER.unpack(data)[0] if len(data) == INTEGER.size else None
@@ -212,12 +213,6 @@ class IsolatedProcess:
         os.close(self._status)
 
 
-def _is_readable(descriptor: int, timeout_seconds: float) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(timeout_seconds * 1000))
-
-
 def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
     """Run the isolated process: run the jobs that arrive until the socket is closed."""
     faulthandler.register(STACK_SIGNAL, file=stack, all_threads=False, chain=False)
@@ -233,7 +228,7 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
         notes = ProgressSender(lambda message: jobs.sendall(wire.packed(message)))
         django_connections.distrust_since(received.pop("server_losses"))
         claimed = wire.as_claimed(received)
-        report = context.copy().run(_run, claimed, alias, notes, lambda: _is_readable(jobs.fileno(), 0.0))
+        report = context.copy().run(_run, claimed, alias, notes, lambda: is_readable(jobs.fileno()))
         answer = {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value}
         answer |= {"is_worn": _shared_state() != before, "resident_mib": resident_mib()}
         _flush()

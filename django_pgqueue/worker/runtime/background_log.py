@@ -97,13 +97,10 @@ class BackgroundLog(EngineLogFilter):
             if isinstance(item, threading.Event):
                 item.set()
             else:
-                self._report_dropped()
+                dropped, self.dropped = self.dropped, 0
+                if dropped:
+                    call_handlers(dropped_record(dropped))
                 call_handlers(item)
-
-    def _report_dropped(self) -> None:
-        dropped, self.dropped = self.dropped, 0
-        if dropped:
-            call_handlers(dropped_record(dropped))
 
 
 def call_handlers(record: logging.LogRecord) -> None:
