@@ -54,14 +54,12 @@ class PauseForm(ModelForm):
         }
 
     def clean_name(self) -> str:
-        """Refuse an invalid name."""
         name = str(self.cleaned_data["name"])
         if not NAME.fullmatch(name):
             raise forms.ValidationError(_("Invalid name: use 1 to 100 of the characters A-Z a-z 0-9 _ . : -"))
         return name
 
     def clean_paused_until(self) -> Any:
-        """Refuse an end in the past."""
         until = self.cleaned_data["paused_until"]
         if until is not None and until <= timezone.now():
             raise forms.ValidationError(_("This time is in the past. Choose a later one, or leave it empty."))
@@ -85,15 +83,12 @@ class PauseAdmin(ListOnlyAdmin):
     actions = ["resume_selected", "clear_selected"]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may pause."""
         return request.user.has_perm("pgqueue.pause_queue")
 
     def has_resume_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may resume."""
         return request.user.has_perm("pgqueue.pause_queue")
 
     def has_clear_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may cancel the jobs behind a pause."""
         return request.user.has_perms(["pgqueue.pause_queue", "pgqueue.cancel_job"])
 
     def save_model(self, request: HttpRequest, obj: Pause, form: Any, change: bool) -> None:  # noqa: FBT001 -- Django's
@@ -111,7 +106,6 @@ class PauseAdmin(ListOnlyAdmin):
 
     @admin.action(description=_("Resume selected"), permissions=["resume"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Pause]) -> None:
-        """End the selected pauses."""
         for pause in queryset:
             if control.resume_named(*_target_of(pause), _alias()):
                 _log_change(request, pause, "Resumed.")
@@ -155,7 +149,6 @@ class PauseAdmin(ListOnlyAdmin):
 
     @admin.display(description=_("state"))
     def state(self, pause: Pause) -> SafeString:
-        """Return a badge: paused or ended."""
         has_ended = pause.paused_until is not None and pause.paused_until <= seen_at(pause)
         return badge("cancelled", _("ended")) if has_ended else badge("running", _("paused"))
 

@@ -28,7 +28,6 @@ class Command(BaseCommand):
         super().__init__(*args, **options)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the subcommands."""
         names = "|".join(["worker", "run", *queue_commands.HELP, "prune", "health"])
         subcommands = parser.add_subparsers(dest="subcommand", metavar=names, required=True)
         worker = subcommands.add_parser("worker", help="run a worker, like `runworker`")
@@ -45,7 +44,6 @@ class Command(BaseCommand):
         health.add_arguments(check)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the subcommand."""
         if options["subcommand"] == "worker":
             runworker.exit_worker(runworker.run(options, self.stdout))
         if options["subcommand"] == "health":
