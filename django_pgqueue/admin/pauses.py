@@ -93,13 +93,9 @@ class PauseAdmin(ListOnlyAdmin):
 
     def save_model(self, request: HttpRequest, obj: Pause, form: Any, change: bool) -> None:  # noqa: FBT001 -- Django's
         """Pause as the user, and set the primary key that the admin's log entry needs."""
-        control.pause(
-            **_pause_arguments(obj),
-            until=obj.paused_until,
-            reason=obj.reason,
-            by=request.user.get_username(),
-            database=_alias(),
-        )
+        target = {"queue_name" if obj.kind == Pausable.QUEUE else "task": obj.name}
+        by = request.user.get_username()
+        control.pause(**target, until=obj.paused_until, reason=obj.reason, by=by, database=_alias())
         if obj.kind == Pausable.TASK:
             obj.name = registry.names_of(obj.name)[0]
         obj.pk = Pause.objects.using(_alias()).get(kind=obj.kind, name=obj.name).pk
@@ -192,10 +188,6 @@ def _description(pause: Pause) -> str:
     until = _(" until %(at)s") % {"at": full_date(pause.paused_until)} if pause.paused_until else ""
     text = _("%(what)s, paused%(by)s%(until)s") % {"what": visible(str(pause)), "by": by, "until": until}
     return f"{text}:" if pause.reason else str(text)
-
-
-def _pause_arguments(pause: Pause) -> dict[str, str]:
-    return {"queue_name" if pause.kind == Pausable.QUEUE else "task": pause.name}
 
 
 def _target_of(pause: Pause) -> tuple[Pausable, str]:

@@ -14,7 +14,6 @@ import select
 import signal
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime import django_connections
-from django_pgqueue.worker.runtime.background_log import background_log, keep_output_open
+from django_pgqueue.worker.runtime.background_log import background_log, flush_output, keep_output_open
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
 from django_pgqueue.worker.runtime.global_state import global_state
 from django_pgqueue.worker.runtime.process_info import resident_mib
@@ -231,7 +230,7 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
         report = context.copy().run(_run, claimed, alias, notes, lambda: is_readable(jobs.fileno()))
         answer = {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value}
         answer |= {"is_worn": _shared_state() != before, "resident_mib": resident_mib()}
-        _flush()
+        flush_output()
         jobs.sendall(wire.packed(answer | notes.message(report.claimed.execution_id)))
     run_exit_functions("isolated", alias)
     os._exit(0)
@@ -264,9 +263,3 @@ def _shared_state() -> tuple[Any, ...]:
     alarm_is_set = signal.getitimer(signal.ITIMER_REAL)[0] > 0
     handlers = [signal.getsignal(number) for number in HANDLED]
     return threading.active_count() - background_log.is_running, alarm_is_set, handlers, global_state()
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(BaseException):  # the task may have replaced or closed it
-            stream.flush()

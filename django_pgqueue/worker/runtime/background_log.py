@@ -122,5 +122,12 @@ def keep_output_open() -> None:
             stream.close = lambda: None  # type: ignore[method-assign]  # of this one object
 
 
+def flush_output() -> None:
+    """Flush stdout and stderr. A task may have replaced them by any objects."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BaseException):
+            stream.flush()
+
+
 background_log: Final = BackgroundLog()
 """The instance of this process. It queues no records before `start()` or `install()`."""
