@@ -265,7 +265,7 @@ class WorkerProcess:
             service.stop()
         self._drain_callbacks(end_by, hurried=hurried)
         self.process_state.exit_reason = exit_reason  # before exit functions run, because one may end the process
-        self.pool.close_cells(wait=not hurried)
+        self.pool.close_isolated_processes(wait=not hurried)
         limit_seconds = HURRIED_EXIT_SECONDS if hurried else EXIT_SECONDS
         run_exit_functions("worker", self.options.database, max(0.1, min(limit_seconds, end_by - time.monotonic())))
         self.last_writes.unregister()

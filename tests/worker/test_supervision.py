@@ -12,9 +12,10 @@ from django_pgqueue import lifecycle
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.outages import outage_log
+from django_pgqueue.worker.runtime.process_info import how_it_died
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
-from django_pgqueue.worker.supervision.heartbeat import ChildProcess, HeartbeatSender, how_it_died
+from django_pgqueue.worker.supervision.heartbeat import ChildProcess, HeartbeatSender
 from django_pgqueue.worker.supervision.settlement import Batch, Settlement, settle
 from tests import helpers
 

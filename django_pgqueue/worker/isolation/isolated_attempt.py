@@ -16,7 +16,7 @@ from django_pgqueue import registry
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.report import Ending, Report
 from django_pgqueue.worker.execution.timeouts import CANCELLED, given_up
-from django_pgqueue.worker.supervision.heartbeat import how_it_died
+from django_pgqueue.worker.runtime.process_info import how_it_died
 
 from .isolated_process import IsolatedProcess, IsolatedProcessDied, IsolatedProcessKilled
 
@@ -36,7 +36,7 @@ class IsolatingSlot(Protocol):
 
     isolated_process: IsolatedProcess | None
 
-    def close_cell(self) -> None:
+    def close_isolated_process(self) -> None:
         """End the isolated process, if there is one."""
 
 
@@ -75,7 +75,7 @@ class IsolatedAttempt:
         try:
             report = isolated_process.run(self.claimed, timeout_seconds, self._notes, lambda: self.asked)
         except (IsolatedProcessKilled, IsolatedProcessDied) as ended:
-            self.slot.close_cell()
+            self.slot.close_isolated_process()
             if isinstance(ended, IsolatedProcessKilled):
                 report = self._report_killed(ended.stack)
             else:
@@ -84,13 +84,13 @@ class IsolatedAttempt:
             return report
         has_grown = self._max_rss_mb is not None and isolated_process.resident_mib > self._max_rss_mb
         if isolated_process.is_worn or has_grown:
-            self.slot.close_cell()
+            self.slot.close_isolated_process()
         return report
 
     def _slot_process(self) -> IsolatedProcess:
         """Return the slot's isolated process, or a new one if it has none or that has ended."""
         if self.slot.isolated_process is not None and self.slot.isolated_process.has_ended():
-            self.slot.close_cell()  # it ended while it was idle, and no job is to blame
+            self.slot.close_isolated_process()  # it ended while it was idle, and no job is to blame
         self.slot.isolated_process = self.slot.isolated_process or self._start_process()
         return self.slot.isolated_process
 

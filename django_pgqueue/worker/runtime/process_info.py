@@ -39,6 +39,16 @@ def resident_mib() -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def how_it_died(exit_code: int) -> str:
+    """Return the exit code of any process as text: "exit code 3" or "signal SIGKILL"."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return f"signal {signal.Signals(-exit_code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"signal {-exit_code}"
+
+
 def request_death_signal(number: signal.Signals) -> None:
     """Ask the kernel to send this process a signal when the thread that forked it ends."""
     _prctl(PR_SET_PDEATHSIG, number)

@@ -134,11 +134,11 @@ class Pool:
             if slot := self._slot_of(execution_id):
                 slot.interrupt(execution_id)
 
-    def close_cells(self, *, wait: bool) -> None:
+    def close_isolated_processes(self, *, wait: bool) -> None:
         """End the idle isolated processes. With `wait`, wait until they have ended, for a few seconds at most."""
         for thread in self.threads:
             if not isinstance(thread.attempt, IsolatedAttempt):
-                thread.close_cell()
+                thread.close_isolated_process()
         if wait:
             self.ending_processes.wait()
 

@@ -68,7 +68,7 @@ class ThreadSlot(threading.Thread):
                 if claimed is not None:
                     self._run_one(claimed)
         finally:
-            self.close_cell()
+            self.close_isolated_process()
             django_connections.close_all()
             query_cancel.forget(threading.get_ident())
 
@@ -77,10 +77,10 @@ class ThreadSlot(threading.Thread):
             try:
                 return self.pool.jobs.get(timeout=IDLE_PROCESS_SECONDS)
             except Empty:
-                self.close_cell()
+                self.close_isolated_process()
         return self.pool.jobs.get()
 
-    def close_cell(self) -> None:
+    def close_isolated_process(self) -> None:
         """End the isolated process, if there is one."""
         with self._guard:  # no other thread may signal the process from now on
             isolated_process, self.isolated_process = self.isolated_process, None

@@ -6,7 +6,6 @@ processes. `settlement` closes the executions of processes that have ended.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -121,13 +120,3 @@ class HeartbeatSender:
         for worker_id, process in by_id.items():
             if worker_id not in registered:
                 register(connection, self.options, process.pid, worker_id)
-
-
-def how_it_died(exit_code: int) -> str:
-    """Return an exit code as text: "exit code 3" or "signal SIGKILL"."""
-    if exit_code >= 0:
-        return f"exit code {exit_code}"
-    try:
-        return f"signal {signal.Signals(-exit_code).name}"
-    except ValueError:  # a real-time signal has no name
-        return f"signal {-exit_code}"

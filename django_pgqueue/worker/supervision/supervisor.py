@@ -27,11 +27,12 @@ from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory, health_memory
 from django_pgqueue.worker.runtime.outages import is_expected, outage_log
+from django_pgqueue.worker.runtime.process_info import how_it_died
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
 
 from . import watchdog
 from .health_file import HealthFile
-from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender, how_it_died
+from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender
 from .helper_processes import HelperProcesses
 from .registration import register
 from .startup import wait_until_ready
