@@ -164,10 +164,8 @@ class IsolatedProcess:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, STACK_SIGNAL)
         text = b""
-        poll = select.poll()
-        poll.register(self._stack, select.POLLIN)
         deadline = time.monotonic() + STACK_SECONDS
-        while poll.poll(50 if text else max(0.0, deadline - time.monotonic()) * 1000):
+        while is_readable(self._stack, 0.05 if text else max(0.0, deadline - time.monotonic())):
             data = os.read(self._stack, 65536)
             text += data
             if not data or time.monotonic() > deadline:
