@@ -6,7 +6,8 @@ All other modules read settings through `get_settings()`, which validates the di
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Final, Literal
@@ -24,7 +25,7 @@ Retention = Duration | Literal["forever"]
 
 
 def option(default: Any, kind: str) -> Any:
-    """Return a dataclass field. `kind` names the function in `CHECKS` that validates its value."""
+    """Return a dataclass field. `kind` names the entry of `CHECKS` that validates its value."""
     return field(default=default, metadata={"kind": kind})
 
 
@@ -83,7 +84,7 @@ class Settings:
     """Modules with tasks, in addition to `<app>.tasks` of each installed app and the modules below it."""
 
     @property
-    def beat_seconds(self) -> float:
+    def heartbeat_seconds(self) -> float:
         """Seconds between two heartbeats: a quarter of the lease, so that three may be missed."""
         return self.LEASE / 4
 
@@ -109,58 +110,44 @@ def retention_seconds(value: Retention) -> float | None:
     return None if value == FOREVER else seconds(value)
 
 
-def _count(value: object) -> str | None:
-    is_valid = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    return None if is_valid else "must be a whole number of at least 1"
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _duration(value: object) -> str | None:
-    try:
-        is_positive = seconds(value) > 0  # type: ignore[arg-type]  # a settings file can contain any value
-    except (TypeError, ValueError):
-        is_positive = False
-    return None if is_positive else "must be a positive number of seconds or a timedelta"
+def _is_duration(value: object) -> bool:
+    with suppress(TypeError, ValueError):
+        return seconds(value) > 0  # type: ignore[arg-type]  # a settings file can contain any value
+    return False
 
 
-def _flag(value: object) -> str | None:
-    return None if isinstance(value, bool) else "must be True or False"
+def _is_list_of_names(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
 
 
-def _alias(value: object) -> str | None:
-    is_known = value is None or value in django_settings.DATABASES
-    return None if is_known else "must be None or an alias in DATABASES"
+def _is_retention(value: object) -> bool:
+    with suppress(TypeError, ValueError):
+        if isinstance(value, Mapping):
+            list(map(retention_seconds, value.values()))
+            return set(value) <= set(DEFAULT_RETENTION)
+    return False
 
 
-def _modules(value: object) -> str | None:
-    is_valid = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
-    return None if is_valid else "must be a list of module names"
-
-
-def _paths(value: object) -> str | None:
-    is_valid = isinstance(value, list | tuple) and all(isinstance(path, str) for path in value)
-    return None if is_valid else "must be a list of dotted paths to classes"
-
-
-def _retention(value: object) -> str | None:
-    problem = 'must be a dict from "succeeded", "cancelled" or "dead" to seconds, a timedelta or "forever"'
-    if not isinstance(value, Mapping) or not set(value) <= set(DEFAULT_RETENTION):
-        return problem
-    try:
-        list(map(retention_seconds, value.values()))
-    except (TypeError, ValueError):
-        return problem
-    return None
-
-
-CHECKS: Final = {
-    "count": _count,
-    "duration": _duration,
-    "flag": _flag,
-    "alias": _alias,
-    "modules": _modules,
-    "paths": _paths,
-    "retention": _retention,
+CHECKS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
+    "count": (_is_count, "must be a whole number of at least 1"),
+    "duration": (_is_duration, "must be a positive number of seconds or a timedelta"),
+    "flag": (lambda value: isinstance(value, bool), "must be True or False"),
+    "alias": (
+        lambda value: value is None or value in django_settings.DATABASES,
+        "must be None or an alias in DATABASES",
+    ),
+    "modules": (_is_list_of_names, "must be a list of module names"),
+    "paths": (_is_list_of_names, "must be a list of dotted paths to classes"),
+    "retention": (
+        _is_retention,
+        'must be a dict from "succeeded", "cancelled" or "dead" to seconds, a timedelta or "forever"',
+    ),
 }
+"""For each kind of option: whether a value is valid, and the end of the message about an invalid one."""
 OPTIONS: Final = {option.name: option for option in fields(Settings)}
 
 
@@ -174,8 +161,10 @@ def problems(given: object) -> list[str]:
             close = difflib.get_close_matches(str(key).upper(), OPTIONS, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else f" The options are {', '.join(OPTIONS)}."
             found.append(f"PGQUEUE has no option {key!r}.{hint}")
-        elif problem := CHECKS[OPTIONS[key].metadata["kind"]](value):
-            found.append(f"PGQUEUE[{key!r}] {problem}, not {value!r}.")
+            continue
+        is_valid, requirement = CHECKS[OPTIONS[key].metadata["kind"]]
+        if not is_valid(value):
+            found.append(f"PGQUEUE[{key!r}] {requirement}, not {value!r}.")
     return found
 
 

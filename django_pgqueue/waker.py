@@ -17,6 +17,13 @@ MAX_WAIT_SECONDS: Final = 3600.0
 """`poll()` accepts at most 2**31 ms (about 24.8 days)."""
 
 
+def is_readable(descriptor: int, timeout_seconds: float = 0.0) -> bool:
+    """Return whether a descriptor can be read or its other end is closed, now or before the time is over."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_seconds * 1000))
+
+
 class Waker:
     """The sleep of one thread. A forked process must not use its parent's."""
 

@@ -14,14 +14,14 @@ DAY = 24 * 3600
 def test_without_any_setting_there_are_defaults():
     with override_settings():
         options = get_settings()
-    assert (options.MAX_ATTEMPTS, options.LEASE, options.beat_seconds) == (10, 60.0, 15.0)
+    assert (options.MAX_ATTEMPTS, options.LEASE, options.heartbeat_seconds) == (10, 60.0, 15.0)
     assert options.retention_seconds("succeeded") == 7 * DAY
     assert options.retention_seconds("dead") == 90 * DAY
 
 
 def test_durations_are_seconds_or_timedelta():
     with override_settings(PGQUEUE={"LEASE": timedelta(minutes=2), "GRACE": 5}):
-        assert (get_settings().LEASE, get_settings().beat_seconds, get_settings().GRACE) == (120.0, 30.0, 5.0)
+        assert (get_settings().LEASE, get_settings().heartbeat_seconds, get_settings().GRACE) == (120.0, 30.0, 5.0)
 
 
 def test_it_is_read_lazily_and_again_after_a_change():

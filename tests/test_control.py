@@ -159,8 +159,13 @@ def test_an_instant_is_taken_in_the_project_s_time_zone_unless_it_has_its_own():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("pause",), "either a queue name or a task"),
+        (("pause",), "or --task with the name of a task"),
+        (("pause", "mail", "--task", "shop.tasks.one"), "or --task with the name of a task"),
         (("pause", "mail", "--until", "tomorrow"), "Invalid --until 'tomorrow'"),
+        (
+            ("pause", "mail", "--until", "2020-01-31T08:00"),
+            "Invalid --until '2020-01-31T08:00': this time is in the past",
+        ),
         (("drain", "mail", "--timeout", "ten"), "Invalid --timeout 'ten'"),
         (("clear", "mail", "--database", "nowhere"), "no alias 'nowhere'"),
     ],

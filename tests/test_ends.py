@@ -105,7 +105,7 @@ def wait_until_asked(asked, jobs):
 
 
 def listening_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "pgqueue-ends"]
+    return [thread for thread in threading.enumerate() if thread.name == "pgqueue-waiting"]
 
 
 # ------------------------------------------------------------------ being told
@@ -375,7 +375,7 @@ def test_after_a_fork_the_child_listens_by_itself_and_the_parent_goes_on(engine)
 QUIET = """
 import atexit
 import threading
-atexit.register(lambda: [print(one) for one in threading.enumerate() if one.name == "pgqueue-ends"])  # called last
+atexit.register(lambda: [print(one) for one in threading.enumerate() if one.name == "pgqueue-waiting"])  # called last
 import django
 django.setup()
 from django_pgqueue.waiting import listener

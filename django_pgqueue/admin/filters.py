@@ -174,7 +174,6 @@ class QueueFilter(NameFilter):
     indexed_states = frozenset({State.READY, DUE, SCHEDULED, State.RUNNING, State.DEAD})
 
     def names(self, request: HttpRequest, queryset: QuerySet[Any]) -> set[str]:
-        """Return the queues of existing jobs and of registered tasks."""
         return {*_names_of(request, queryset).queues, *(task.queue_name for task in registry.all_tasks())}
 
 
@@ -187,7 +186,6 @@ class TaskFilter(NameFilter):
     indexed_states = frozenset({*FINISHED, DUE, SCHEDULED})
 
     def names(self, request: HttpRequest, queryset: QuerySet[Any]) -> set[str]:
-        """Return the tasks of existing jobs and the registered tasks."""
         return {*_names_of(request, queryset).tasks, *(task.name for task in registry.all_tasks())}
 
 
@@ -197,7 +195,6 @@ class _Past(admin.SimpleListFilter):
     parameter_name = "since"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Iterable[tuple[str, Any]]:
-        """Return the three time spans."""
         return [("hour", _("Past hour")), ("day", _("Past 24 hours")), ("week", _("Past 7 days"))]
 
     def seconds(self) -> float | None:
@@ -211,7 +208,6 @@ class EnqueuedFilter(_Past):
     title = _("time of enqueuing")
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Filter by the first id of the time span."""
         seconds = self.seconds()
         if seconds is None:
             return queryset
@@ -225,6 +221,5 @@ class DiedFilter(_Past):
     title = _("time of death")
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Filter by `finished_at`."""
         seconds = self.seconds()
         return queryset if seconds is None else queryset.filter(finished_at__gte=Now() - timedelta(seconds=seconds))

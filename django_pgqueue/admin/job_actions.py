@@ -213,7 +213,8 @@ def _act(
         )
         entries = [Job(pk=job_id, task_name=names[job_id]) for job_id in sorted(done)]
         if entries:
-            LogEntry.objects.log_actions(_user_id(request), entries, CHANGE, message)
+            user_id = cast(int, request.user.pk)  # not None: anonymous users have no permission to get here
+            LogEntry.objects.log_actions(user_id, entries, CHANGE, message)
         changed |= done
     return changed
 
@@ -230,7 +231,3 @@ def _show_counts(request: HttpRequest, operation: JobOperation, changed: int, un
             unchanged,
         )
         messages.warning(request, text % {"count": unchanged})
-
-
-def _user_id(request: HttpRequest) -> int:
-    return cast(int, request.user.pk)  # not None: anonymous users have no permission to get here

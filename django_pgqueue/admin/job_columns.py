@@ -72,7 +72,6 @@ class JobChangeList(ChangeList):
     """A page of jobs, with their latest executions."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Read the jobs of the page, then their latest executions."""
         super().get_results(request)
         attach_executions(self.result_list)
 
@@ -102,7 +101,6 @@ class JobColumns(OperationsAdmin):
     """Columns of the lists of jobs and of dead letters."""
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """Return the change list that also reads the latest executions."""
         return JobChangeList
 
     number = column(gettext_lazy("job"), lambda job: f"#{job.pk}")

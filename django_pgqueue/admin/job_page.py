@@ -6,7 +6,7 @@ arguments, headers and result are read as text, because Python cannot decode eve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -50,24 +50,6 @@ COLOURS: Final[dict[str, str]] = {Outcome.SUCCEEDED: "succeeded", **dict.fromkey
 """The state whose colour an outcome has. Other outcomes are grey."""
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One execution, formatted for the template."""
-
-    execution: Execution
-    worker: str
-    outcome: SafeString
-    waited: str
-    ran: str
-    claimed: SafeString | str
-    started: SafeString | str
-    finished: SafeString | str
-    is_failure: bool
-    exception_class: str
-    error: str
-    traceback: str
-
-
 def job_page(
     admin: ReadOnlyAdmin, request: HttpRequest, object_id: str, extra_context: dict[str, Any]
 ) -> HttpResponse | None:
@@ -88,11 +70,11 @@ def job_page(
         "has_view_permission": True,
         "job": job,
         "badge": badge(job.state, job.state),
-        "situation": situation(job, attempts[0].execution.started_at if attempts else None, is_paused=bool(pauses)),
+        "situation": situation(job, attempts[0]["execution"].started_at if attempts else None, is_paused=bool(pauses)),
         "facts": facts(job, pauses),
         "arguments": pretty_json(vars(job)["arguments_text"]),
-        "headers": None if vars(job)["headers_text"] is None else pretty_json(vars(job)["headers_text"]),
-        "result": None if vars(job)["result_text"] is None else pretty_json(vars(job)["result_text"]),
+        "headers": vars(job)["headers_text"] and pretty_json(vars(job)["headers_text"]),
+        "result": vars(job)["result_text"] and pretty_json(vars(job)["result_text"]),
         "attempts": attempts[:EXECUTIONS_SHOWN],
         "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
         "operations": offered(request, job),
@@ -114,12 +96,9 @@ def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
         "window_key": Subquery(window.values("unique_key")),
         "window_until": Subquery(window.values("held_until")),
     }
-    try:
-        job: Job | None = (
-            queryset.prefetch_related(None).annotate(**texts, **columns_of_window).filter(pk=object_id).first()
-        )
-    except (ValueError, ValidationError):
-        return None
+    job: Job | None = None
+    with suppress(ValueError, ValidationError):
+        job = queryset.prefetch_related(None).annotate(**texts, **columns_of_window).filter(pk=object_id).first()
     return job
 
 
@@ -168,7 +147,7 @@ def _runs_as(task_name: str) -> str | None:
     return task.name if task is not None and task.name != task_name else None
 
 
-def read_attempts(job: Job) -> list[Attempt]:
+def read_attempts(job: Job) -> list[dict[str, Any]]:
     """Return the latest executions of a job, latest first: at most one more than the page shows.
 
     The extra one shows that there are more. A second query reads the workers, because an execution can outlive
@@ -181,21 +160,22 @@ def read_attempts(job: Job) -> list[Attempt]:
     return [_attempt(execution, workers.get(execution.worker_id)) for execution in found]
 
 
-def _attempt(execution: Execution, worker: Worker | None) -> Attempt:
-    return Attempt(
-        execution=execution,
-        worker=visible(str(worker)) if worker else f"#{execution.worker_id}",
-        outcome=_outcome(execution),
-        waited=_span(execution.claimed_at, execution.started_at),
-        ran=_span(execution.started_at, execution.finished_at or seen_at(execution)),
-        claimed=moment(execution.claimed_at),
-        started=moment(execution.started_at),
-        finished=moment(execution.finished_at),
-        is_failure=execution.outcome in FAILURES,
-        exception_class=visible(execution.exception_class),
-        error=visible(_cut(vars(execution)["short_error"])),
-        traceback=visible(_cut_to_end(vars(execution)["end"])),
-    )
+def _attempt(execution: Execution, worker: Worker | None) -> dict[str, Any]:
+    """Return one execution, formatted for the template."""
+    return {
+        "execution": execution,
+        "worker": visible(str(worker)) if worker else f"#{execution.worker_id}",
+        "outcome": _outcome(execution),
+        "waited": _span(execution.claimed_at, execution.started_at),
+        "ran": _span(execution.started_at, execution.finished_at or seen_at(execution)),
+        "claimed": moment(execution.claimed_at),
+        "started": moment(execution.started_at),
+        "finished": moment(execution.finished_at),
+        "is_failure": execution.outcome in FAILURES,
+        "exception_class": visible(execution.exception_class),
+        "error": visible(_cut(vars(execution)["short_error"])),
+        "traceback": visible(_cut_to_end(vars(execution)["end"])),
+    }
 
 
 def _cut(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.db import router
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
@@ -26,7 +26,7 @@ from .formatting import shortened
 from .job_actions import CANCEL, OPERATIONS, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
 from .job_columns import JobColumns, with_latest_execution
 from .job_page import job_page
-from .operations import Operation
+from .operations import Operation, selected_action
 
 
 class JobAdmin(JobColumns):
@@ -40,7 +40,6 @@ class JobAdmin(JobColumns):
     operations: Sequence[Operation] = OPERATIONS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the jobs with what the list shows of them."""
         return with_latest_execution(super().get_queryset(request))
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
@@ -76,27 +75,19 @@ class JobAdmin(JobColumns):
     has_cancel_permission = CANCEL.is_allowed
     has_run_permission = RUN_NOW.is_allowed
 
-    @admin.action(description=_("Retry selected"), permissions=["retry"])
-    def retry_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Make the selected finished jobs ready again."""
-        return act_on_many(request, RETRY, queryset, self.admin_site)
+    retry_selected = selected_action(_("Retry selected"), RETRY, "retry")
+    cancel_selected = selected_action(_("Cancel selected"), CANCEL, "cancel")
+    run_selected = selected_action(_("Run selected now"), RUN_NOW, "run")
 
-    @admin.action(description=_("Cancel selected"), permissions=["cancel"])
-    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Cancel the selected jobs. Running ones are asked to stop."""
-        return act_on_many(request, CANCEL, queryset, self.admin_site)
-
-    @admin.action(description=_("Run selected now"), permissions=["run"])
-    def run_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Make the selected scheduled jobs due now."""
-        return act_on_many(request, RUN_NOW, queryset, self.admin_site)
+    def act_on_selected(
+        self, request: HttpRequest, operation: JobOperation, queryset: QuerySet[Any]
+    ) -> HttpResponse | None:
+        return act_on_many(request, operation, queryset, self.admin_site)
 
     def shown_fields(self, obj: Any) -> SafeString:
-        """Return hidden fields with the state that this row shows."""
         return shown.fields(obj)
 
     def act(self, request: HttpRequest, object_id: int, operation: JobOperation) -> HttpResponseBase:
-        """Run an operation on one job, then show its page."""
         jobs = Job.objects.using(router.db_for_write(Job))
         job = jobs.defer("arguments", "headers", "result").filter(pk=object_id).first()
         if job is None:

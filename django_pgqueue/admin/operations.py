@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from django.http import HttpRequest, HttpResponseBase, HttpResponseNotAllowed
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.urls import URLPattern, path
 from django.utils.functional import Promise
 from django.utils.html import format_html
@@ -31,10 +33,20 @@ class Operation:
         return request.user.has_perm(self.permission) and request.user.has_perm(self.view_permission)
 
 
+def selected_action(description: Any, operation: Operation, permission: str) -> Any:
+    """Return an admin action that runs an operation on the selected rows."""
+    decorate = admin.action(description=description, permissions=[permission])
+    return decorate(lambda self, request, queryset: self.act_on_selected(request, operation, queryset))
+
+
 class OperationsAdmin(ReadOnlyAdmin):
-    """A list whose rows have operations. A subclass implements `act()` and `shown_fields()`."""
+    """A list whose rows have operations. A subclass implements the three methods that raise an error here."""
 
     operations: Sequence[Operation] = ()
+
+    def act_on_selected(self, request: HttpRequest, operation: Any, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Run an operation on the selected rows, and return a page that asks for confirmation if it needs one."""
+        raise NotImplementedError
 
     def act(self, request: HttpRequest, object_id: int, operation: Any) -> HttpResponseBase:
         """Run an operation on one row, then show its page."""

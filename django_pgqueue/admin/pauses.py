@@ -54,14 +54,12 @@ class PauseForm(ModelForm):
         }
 
     def clean_name(self) -> str:
-        """Refuse an invalid name."""
         name = str(self.cleaned_data["name"])
         if not NAME.fullmatch(name):
             raise forms.ValidationError(_("Invalid name: use 1 to 100 of the characters A-Z a-z 0-9 _ . : -"))
         return name
 
     def clean_paused_until(self) -> Any:
-        """Refuse an end in the past."""
         until = self.cleaned_data["paused_until"]
         if until is not None and until <= timezone.now():
             raise forms.ValidationError(_("This time is in the past. Choose a later one, or leave it empty."))
@@ -85,33 +83,25 @@ class PauseAdmin(ListOnlyAdmin):
     actions = ["resume_selected", "clear_selected"]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may pause."""
         return request.user.has_perm("pgqueue.pause_queue")
 
     def has_resume_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may resume."""
         return request.user.has_perm("pgqueue.pause_queue")
 
     def has_clear_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may cancel the jobs behind a pause."""
         return request.user.has_perms(["pgqueue.pause_queue", "pgqueue.cancel_job"])
 
     def save_model(self, request: HttpRequest, obj: Pause, form: Any, change: bool) -> None:  # noqa: FBT001 -- Django's
         """Pause as the user, and set the primary key that the admin's log entry needs."""
-        control.pause(
-            **_pause_arguments(obj),
-            until=obj.paused_until,
-            reason=obj.reason,
-            by=request.user.get_username(),
-            database=_alias(),
-        )
+        target = {"queue_name" if obj.kind == Pausable.QUEUE else "task": obj.name}
+        by = request.user.get_username()
+        control.pause(**target, until=obj.paused_until, reason=obj.reason, by=by, database=_alias())
         if obj.kind == Pausable.TASK:
             obj.name = registry.names_of(obj.name)[0]
         obj.pk = Pause.objects.using(_alias()).get(kind=obj.kind, name=obj.name).pk
 
     @admin.action(description=_("Resume selected"), permissions=["resume"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Pause]) -> None:
-        """End the selected pauses."""
         for pause in queryset:
             if control.resume_named(*_target_of(pause), _alias()):
                 _log_change(request, pause, "Resumed.")
@@ -155,7 +145,6 @@ class PauseAdmin(ListOnlyAdmin):
 
     @admin.display(description=_("state"))
     def state(self, pause: Pause) -> SafeString:
-        """Return a badge: paused or ended."""
         has_ended = pause.paused_until is not None and pause.paused_until <= seen_at(pause)
         return badge("cancelled", _("ended")) if has_ended else badge("running", _("paused"))
 
@@ -199,10 +188,6 @@ def _description(pause: Pause) -> str:
     until = _(" until %(at)s") % {"at": full_date(pause.paused_until)} if pause.paused_until else ""
     text = _("%(what)s, paused%(by)s%(until)s") % {"what": visible(str(pause)), "by": by, "until": until}
     return f"{text}:" if pause.reason else str(text)
-
-
-def _pause_arguments(pause: Pause) -> dict[str, str]:
-    return {"queue_name" if pause.kind == Pausable.QUEUE else "task": pause.name}
 
 
 def _target_of(pause: Pause) -> tuple[Pausable, str]:

@@ -79,7 +79,6 @@ class ListOnlyAdmin(ReadOnlyAdmin):
     list_display_links = None
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the rows with the database's clock."""
         rows: QuerySet[Any] = super().get_queryset(request).annotate(seen_at=Now())
         return rows
 

@@ -74,7 +74,6 @@ class ScheduleColumns(OperationsAdmin):
 
     @admin.display(description=_("next run"), empty_value="")
     def next_run(self, schedule: Schedule) -> Any:
-        """Return when it runs next, relative to now."""
         if not schedule.enabled or problem_of(schedule):
             return ""
         is_due = schedule.next_run_at <= seen_at(schedule)
@@ -91,7 +90,6 @@ class ScheduleColumns(OperationsAdmin):
 
     @admin.display(description=_("jitter"))
     def jitter(self, schedule: Schedule) -> str:
-        """Return the maximum random delay of each run."""
         return duration(timedelta(seconds=schedule.jitter_seconds)) if schedule.jitter_seconds else str(_("none"))
 
     @admin.display(description=_("arguments"))

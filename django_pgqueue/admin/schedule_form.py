@@ -44,7 +44,6 @@ class JSONField(forms.JSONField):
     widget = forms.Textarea(attrs={"rows": 3, "cols": 60})
 
     def to_python(self, value: Any) -> Any:
-        """Return the decoded value."""
         try:
             return super().to_python(value)
         except (RecursionError, ValueError) as error:
@@ -127,14 +126,12 @@ class ScheduleForm(ModelForm):
         return name
 
     def clean_task_name(self) -> str:
-        """Refuse a task that is not registered in this process."""
         name: str = self.cleaned_data["task_name"]
         if registry.get(name) is None:
             raise ValidationError(_("No task with this name is registered. Choose one from the list."))
         return name
 
     def clean_time_zone(self) -> str:
-        """Refuse an unknown time zone."""
         name: str = self.cleaned_data["time_zone"]
         if name not in available_timezones():
             raise ValidationError(_("Unknown time zone. Use a name such as Europe/Paris or UTC."))

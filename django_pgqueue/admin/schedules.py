@@ -25,6 +25,7 @@ from django_pgqueue.models import Schedule
 from django_pgqueue.schedules import expressions
 
 from .formatting import dated, seen_at, visible
+from .operations import selected_action
 from .schedule_actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered
 from .schedule_columns import ScheduleColumns, problem_of
 from .schedule_form import ScheduleForm
@@ -44,11 +45,9 @@ class OriginFilter(admin.SimpleListFilter):
     parameter_name = "origin"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
-        """Return both origins."""
         return [("code", _("code")), ("admin", _("admin"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Filter by the origin."""
         return queryset.filter(origin=self.value()) if self.value() else queryset
 
 
@@ -83,22 +82,11 @@ class ScheduleAdmin(ScheduleColumns):
 
     # ---------------------------------------------------------------- operations
 
-    @admin.action(description=_("Run selected now"), permissions=["run"])
-    def run_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        """Enqueue a job of each selected schedule."""
-        self._act_on_many(request, RUN, queryset)
+    run_selected = selected_action(_("Run selected now"), RUN, "run")
+    pause_selected = selected_action(_("Pause selected"), PAUSE, "pause")
+    resume_selected = selected_action(_("Resume selected"), RESUME, "pause")
 
-    @admin.action(description=_("Pause selected"), permissions=["pause"])
-    def pause_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        """Pause the selected schedules."""
-        self._act_on_many(request, PAUSE, queryset)
-
-    @admin.action(description=_("Resume selected"), permissions=["pause"])
-    def resume_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        """Resume the selected schedules."""
-        self._act_on_many(request, RESUME, queryset)
-
-    def _act_on_many(self, request: HttpRequest, operation: ScheduleOperation, queryset: QuerySet[Any]) -> None:
+    def act_on_selected(self, request: HttpRequest, operation: ScheduleOperation, queryset: QuerySet[Any]) -> None:
         selected = list(queryset[:ONE_REQUEST])
         done, reasons = 0, []
         for schedule in selected:
@@ -115,7 +103,6 @@ class ScheduleAdmin(ScheduleColumns):
             messages.warning(request, text % {"count": unchanged})
 
     def act(self, request: HttpRequest, object_id: int, operation: ScheduleOperation) -> HttpResponseBase:
-        """Run an operation on one schedule, then show its page."""
         if not operation.is_allowed(request):
             raise PermissionDenied
         schedule = self.get_queryset(request).filter(pk=object_id).first()
@@ -183,7 +170,6 @@ class ScheduleAdmin(ScheduleColumns):
         return super().get_fields(request, obj) if self._is_form(request, obj) else SHOWN
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return the read-only fields if the user may not edit the schedule."""
         return () if self._is_form(request, obj) else SHOWN
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: Any = False, **kwargs: Any) -> Any:  # noqa: FBT002 -- Django's
@@ -223,7 +209,6 @@ class ScheduleAdmin(ScheduleColumns):
                 lifecycle.pause_schedule(connection, obj.pk)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        """Remove one schedule."""
         self.delete_queryset(request, Schedule.objects.filter(pk=obj.pk))
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:

@@ -7,6 +7,8 @@ pressed and by however many operators.
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -24,6 +26,9 @@ TIME_FIELD: Final = "shown_at"
 SCHEDULE_FIELD: Final = "shown_schedule"
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
+MOMENT: Final = re.compile(r"(?:-?[0-9]{1,18})?")
+JOB: Final = re.compile(rf"([0-9]{{1,19}}):({MOMENT.pattern}):({MOMENT.pattern}):(\w+)")
+SCHEDULE: Final = re.compile(rf"([0-9]{{1,19}}):([0-9]{{1,18}}):({MOMENT.pattern})")
 
 
 def fields(job: Job) -> SafeString:
@@ -50,13 +55,9 @@ def token(job_id: int, seen: Seen) -> str:
 
 def read(request: HttpRequest) -> dict[int, Seen]:
     """Return what the page that posted this form showed, by job id. Unreadable values are left out."""
-    found = {}
-    for text in request.POST.getlist(FIELD):
-        for item in text.split():
-            job_id, _, rest = item.partition(":")
-            if (seen := _seen(rest)) is not None and job_id.isascii() and job_id.isdigit() and len(job_id) < 20:
-                found[int(job_id)] = seen
-    return found
+    items = " ".join(request.POST.getlist(FIELD)).split()
+    found = (match for item in items if (match := JOB.fullmatch(item)) and match[4] in set(State))
+    return {int(match[1]): Seen(match[4], _moment(match[2]), _moment(match[3])) for match in found}
 
 
 def page_at(request: HttpRequest) -> datetime:
@@ -64,8 +65,8 @@ def page_at(request: HttpRequest) -> datetime:
 
     With 1970, no job counts as unchanged since then.
     """
-    moments = [_moment(text) for text in request.POST.getlist(TIME_FIELD)[:1]]
-    return (moments and moments[0]) or EPOCH
+    match = MOMENT.fullmatch(next(iter(request.POST.getlist(TIME_FIELD)), ""))
+    return (match and _moment(match[0])) or EPOCH
 
 
 def schedule_field(schedule: Schedule) -> SafeString:
@@ -77,19 +78,10 @@ def schedule_field(schedule: Schedule) -> SafeString:
 def read_schedule(request: HttpRequest, schedule_id: int) -> tuple[int, datetime | None] | None:
     """Return the revision and the last run that the page showed; None if the form does not contain them."""
     for item in request.POST.getlist(SCHEDULE_FIELD):
-        shown_id, _, rest = item.partition(":")
-        revision, _, last_run_at = rest.partition(":")
-        if shown_id == str(schedule_id) and revision.isascii() and revision.isdigit() and len(revision) < 19:
-            return int(revision), _moment(last_run_at)
+        match = SCHEDULE.fullmatch(item)
+        if match is not None and match[1] == str(schedule_id):
+            return int(match[2]), _moment(match[3])
     return None
-
-
-def _seen(text: str) -> Seen | None:
-    finished_at, _, rest = text.partition(":")
-    run_after, _, state = rest.partition(":")
-    if state not in set(State):
-        return None
-    return Seen(state, _moment(finished_at), _moment(run_after))
 
 
 def number(instant: datetime | None) -> Any:
@@ -98,10 +90,6 @@ def number(instant: datetime | None) -> Any:
 
 
 def _moment(text: str) -> datetime | None:
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
-        return None
-    try:
+    with suppress(OverflowError, ValueError):  # after the year 9999, or empty
         return EPOCH + int(text) * MICROSECOND
-    except OverflowError:
-        return None
+    return None

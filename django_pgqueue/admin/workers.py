@@ -23,7 +23,6 @@ class WorkerAdmin(ListOnlyAdmin):
 
     @admin.display(description=_("state"))
     def state(self, worker: Worker) -> SafeString:
-        """Return a badge: working, stopped, or no heartbeat."""
         state, text = "succeeded", _("working")
         if worker.stopped_at is not None:
             state, text = "cancelled", _("stopped")

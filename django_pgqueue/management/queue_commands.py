@@ -47,6 +47,8 @@ def add_arguments(subcommands: Any) -> None:
 
 def run(options: dict[str, Any], stdout: OutputWrapper) -> None:
     """Run a subcommand. Raise `CommandError` for invalid arguments, or if jobs still run after `drain --timeout`."""
+    if (options["queue"] is None) == (options["task"] is None):
+        raise CommandError("Pass either the name of a queue, or --task with the name of a task.")
     target = {"queue_name": options["queue"], "task": options["task"], "database": options["database"]}
     try:
         COMMANDS[options["subcommand"]](target, options, stdout)
@@ -87,7 +89,10 @@ def _until(text: str | None) -> timedelta | datetime | None:
     at = parse_datetime(text)
     if at is None:
         raise ValueError(f"Invalid --until {text!r}: use 30m, 2h, 1d, or an ISO 8601 time such as 2030-01-31T08:00")
-    return at if at.tzinfo else timezone.make_aware(at)
+    at = at if at.tzinfo else timezone.make_aware(at)
+    if at <= timezone.now():
+        raise ValueError(f"Invalid --until {text!r}: this time is in the past")
+    return at
 
 
 def _duration(option: str, text: str) -> timedelta:

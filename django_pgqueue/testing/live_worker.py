@@ -80,7 +80,9 @@ class LiveWorker:
                 command, env=_environment(self._directory), stdout=log, stderr=subprocess.STDOUT
             )
         try:
-            self.wait_for(self._is_ready, START_SECONDS, "the worker is not ready")
+            self.wait_for(
+                lambda: health.judge(str(self._health), ready=True)[0], START_SECONDS, "the worker is not ready"
+            )
         except BaseException:
             self._kill()
             raise
@@ -148,10 +150,6 @@ class LiveWorker:
         if process is not None:
             process.kill()
             process.wait()
-
-    def _is_ready(self) -> bool:
-        is_ready, _ = health.judge(str(self._health), ready=True)
-        return is_ready
 
 
 def _environment(directory: Path) -> dict[str, str]:

@@ -19,7 +19,6 @@ MARKER = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
     config.addinivalue_line("markers", MARKER)
 
 

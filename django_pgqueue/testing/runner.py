@@ -80,16 +80,12 @@ def run_jobs(
                 break
             if claimed is not None:
                 count += 1
-                _run(alias, claimed, raising=raising)
+                report = run_here(alias, claimed)
+                if raising and report.is_failure and report.exception is not None:
+                    raise report.exception
     finally:
         clock.shift_seconds = shift_seconds
     return count
-
-
-def _run(alias: str, claimed: Claimed, *, raising: bool) -> None:
-    report = run_here(alias, claimed)
-    if raising and report.is_failure and report.exception is not None:
-        raise report.exception
 
 
 def _seconds_until(until: Duration | datetime | None) -> float:

@@ -131,7 +131,7 @@ class CompletionListener:
     def _start(self) -> None:
         """Start the thread if it does not run. Requires `_lock`."""
         if self._thread is None and not self._closed.is_set():
-            self._thread = threading.Thread(target=self._run, name="pgqueue-ends", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="pgqueue-waiting", daemon=True)
             try:
                 self._thread.start()
             except RuntimeError:  # no more threads can be started, or the interpreter is shutting down

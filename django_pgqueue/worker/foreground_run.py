@@ -35,7 +35,7 @@ class ForegroundHeartbeat(Service):
     """
 
     def __init__(self, link: Link, worker_id: int) -> None:
-        super().__init__("beat")
+        super().__init__("heartbeat")
         self.link = link
         self.worker_id = worker_id
         self.notes = Notes(self.wake)
@@ -51,7 +51,7 @@ class ForegroundHeartbeat(Service):
             if time.monotonic() >= self._due_at:
                 lifecycle.extend(connection, [self.worker_id], lease_seconds=get_settings().LEASE)
                 lifecycle.beat_workers(connection, [self.worker_id])
-                self._due_at = time.monotonic() + get_settings().beat_seconds
+                self._due_at = time.monotonic() + get_settings().heartbeat_seconds
             self.is_asked = self.is_asked or bool(lifecycle.cancel_requests(connection, [self.worker_id]))
         return min(CANCEL_POLL_SECONDS, self.notes.due_in_seconds, max(0.0, self._due_at - time.monotonic()))
 

@@ -29,7 +29,7 @@ from .options import Options
 from .runtime import django_connections
 from .runtime.background_log import background_log, keep_output_open
 from .runtime.exit_functions import EXIT_SECONDS, run_exit_functions
-from .runtime.memory import resident_mib
+from .runtime.process_info import resident_mib
 from .runtime.shared_memory import ExitReason
 from .services import Services
 from .slots import query_cancel

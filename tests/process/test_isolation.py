@@ -228,7 +228,7 @@ from django_pgqueue.worker.isolation.fork_server import ForkServer
 os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 fork_server = ForkServer("default", ProcessState(1))  # kept: with it the processes end that it has made
 fork_server.start()
-process = fork_server.new_process()
+process = fork_server.start_process()
 deadline = time.monotonic() + 10
 while os.getpgid(process.pid) != process.pid and time.monotonic() < deadline:
     time.sleep(0.01)

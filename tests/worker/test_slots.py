@@ -90,11 +90,11 @@ def test_who_is_asked_before_its_process_has_the_job_hears_of_it(is_new):
             heard.extend(wire.receive(theirs) for _ in range(2))
         theirs.sendall(wire.packed(answer))
 
-    def new_process() -> Any:
+    def start_process() -> Any:
         attempt.ask_to_cancel()
         return isolated_process
 
-    process = SlotProcess(SimpleNamespace(new_process=new_process), EndingProcesses(), None)
+    process = SlotProcess(SimpleNamespace(start_process=start_process), EndingProcesses(), None)
     attempt: Any = IsolatedAttempt(claimed, process, None)
     if not is_new:
         process._process = isolated_process
@@ -185,7 +185,7 @@ def descriptors() -> list[str]:
 def test_a_nursery_that_does_not_answer_is_as_good_as_gone(idle_nursery):
     before = len(descriptors())
     with pytest.raises(OSError, match="does not answer"):
-        idle_nursery.new_process()
+        idle_nursery.start_process()
     assert idle_nursery.is_gone
     assert len(descriptors()) == before
 
@@ -195,5 +195,5 @@ def test_no_descriptor_stays_open_when_there_are_no_more(idle_nursery, monkeypat
     before = len(descriptors())
     monkeypatch.setattr(os, "pipe", pipes.pop)
     with pytest.raises(IndexError):
-        idle_nursery.new_process()
+        idle_nursery.start_process()
     assert len(descriptors()) == before - 2

@@ -12,7 +12,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.outages import outage_log
-from django_pgqueue.worker.runtime.process_signals import exit_code_text
+from django_pgqueue.worker.runtime.process_info import exit_code_text
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.supervision.heartbeat import ChildProcess, HeartbeatSender

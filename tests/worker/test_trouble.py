@@ -92,6 +92,19 @@ def test_after_its_end_the_next_trouble_is_told_at_once(outage_log, clock, caplo
     assert len(said(caplog)) == 4
 
 
+def test_the_outage_of_a_helper_process_ends_without_a_line(outage_log, health, clock, caplog):
+    """A helper process shares its supervisor's health memory, but the supervisor has logged nothing about it."""
+    test_its_end_is_told_once_with_how_long_it_lasted(outage_log, health, clock, caplog)
+    clock.now += 3600
+    health.outage_since = clock.now
+    outage_log.log_end_if_over()
+    assert health.outage_since
+    outage_log.succeeded()
+    outage_log.log_end_if_over()
+    assert not health.outage_since
+    assert sum("is over" in line for line in said(caplog)) == 1
+
+
 def test_one_of_many_threads_may_log_in_a_second():
     """A real race: all threads ask at once, each many times."""
     outage_log = OutageLog(HealthMemory())

@@ -29,7 +29,6 @@ class Command(BaseCommand):
         super().__init__(*args, **options)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the subcommands."""
         names = "|".join(["worker", "run", *queue_commands.HELP, "prune", "health"])
         subcommands = parser.add_subparsers(dest="subcommand", metavar=names, required=True)
         worker = subcommands.add_parser("worker", help="run a worker, like `runworker`")
@@ -46,25 +45,23 @@ class Command(BaseCommand):
         health.add_arguments(check)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the subcommand."""
         if options["subcommand"] == "worker":
             runworker.exit_worker(runworker.run(options, self.stdout))
         if options["subcommand"] == "health":
             self._report_health(options)
             return
+        alias = options["database"] or runworker.default_alias()
+        _check_alias(alias)
         if options["subcommand"] == "run":
-            self._run(options["database"] or runworker.default_alias(), options["job_id"], retry=options["retry"])
-            return
-        _check_alias(options["database"] or runworker.default_alias())
-        if options["subcommand"] in queue_commands.HELP:
+            self._run(alias, options["job_id"], retry=options["retry"])
+        elif options["subcommand"] == "prune":
+            self._prune(alias, dry_run=options["dry_run"])
+        else:
             queue_commands.run(options, self.stdout)
-            return
-        self._prune(options["database"] or runworker.default_alias(), dry_run=options["dry_run"])
 
     def _run(self, alias: str, job_id: int, *, retry: bool) -> None:
         from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
 
-        _check_alias(alias)
         job = Job.objects.using(alias).filter(pk=job_id).first()
         if job is None:
             raise CommandError(

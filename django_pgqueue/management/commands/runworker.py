@@ -168,5 +168,4 @@ class Command(BaseCommand):
         add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run a worker, and exit with its exit code."""
         exit_worker(run(options, self.stdout))

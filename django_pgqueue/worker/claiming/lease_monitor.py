@@ -95,7 +95,7 @@ class LeaseMonitor(Service):
         if now >= self._compare_at:
             if len(self.in_flight) or len(self.completer) or self.process_state.open_executions or self._unknown:
                 self._compare()
-            self._compare_at = now + get_settings().beat_seconds
+            self._compare_at = now + get_settings().heartbeat_seconds
             self._must_poll = self._must_poll or bool(len(self.in_flight))  # a notification may have been lost
         if (self._must_poll or not self._listens) and len(self.in_flight):
             self._poll_requests()

@@ -29,7 +29,7 @@ from django_pgqueue.exceptions import (
     TaskTimeout,
 )
 from django_pgqueue.serialization import decode_arguments, decode_headers
-from django_pgqueue.worker.runtime import forks
+from django_pgqueue.worker.runtime.process_info import forks
 
 from . import atomic, error_text, retry_policy, return_value
 from .error_text import is_a
@@ -93,7 +93,7 @@ class Attempt:
         self.cancelled = False
         self.committing = False
         self.progress: Progress | None = None
-        self.copy = forks.here.copy
+        self.copy = forks.count
         self.started_at = time.monotonic()
 
     def run(self) -> Report:
@@ -219,7 +219,7 @@ class Attempt:
 
     def _exit_if_forked(self) -> None:
         """Exit if this is a process that the task has forked. Otherwise it would report in place of its parent."""
-        if forks.here.copy != self.copy:
+        if forks.count != self.copy:
             os._exit(1)
 
     def _run_atomic(self) -> Report:

@@ -18,19 +18,17 @@ isolated processes.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
-import select
 import signal
 import socket
 import struct
-import sys
 import threading
 from typing import Final, NoReturn
 
-from django_pgqueue.waker import Waker
+from django_pgqueue.waker import Waker, is_readable
 from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.process_info import request_death_signal
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
 
 from . import isolated_process
@@ -41,7 +39,6 @@ FORK_FAILED: Final = -1
 """Sent instead of a pid if the fork failed."""
 ANSWER_SECONDS: Final = 10.0
 """How long a fork may take. After this time the fork server is stopped, or the machine is as good as stopped."""
-PR_SET_PDEATHSIG: Final = 1
 WORKER_ENDED: Final = signal.SIGUSR1
 """The kernel sends this to the fork server when the worker ends. Any process may send it, so the fork server then
 checks whether its parent has changed."""
@@ -72,8 +69,8 @@ class ForkServer:
                 os._exit(1)
         server_end.close()
 
-    def new_process(self) -> isolated_process.IsolatedProcess:
-        """Start and return an isolated process. Raise `OSError` if that fails."""
+    def start_process(self) -> isolated_process.IsolatedProcess:
+        """Start an isolated process and return it. Raise `OSError` if that fails."""
         with contextlib.ExitStack() as own_ends, contextlib.ExitStack() as sent_ends:
             jobs, sent_jobs = socket.socketpair()
             own_ends.enter_context(jobs)
@@ -96,7 +93,7 @@ class ForkServer:
 
     def _receive_pid(self, status: int) -> int:
         """Return the pid of the new process."""
-        if not select.select([status], [], [], ANSWER_SECONDS)[0]:
+        if not is_readable(status, ANSWER_SECONDS):
             self.is_gone = True
             raise OSError("the fork server does not answer")
         data = os.read(status, INTEGER.size)
@@ -121,7 +118,7 @@ def _main(requests: socket.socket, alias: str, process_state: ProcessState, work
     for number in (signal.SIGCHLD, WORKER_ENDED):
         signal.signal(number, lambda *_: None)
     waker.wake_on_signals()
-    _signal_at_death_of_parent(WORKER_ENDED)
+    request_death_signal(WORKER_ENDED)
     statuses: dict[int, int] = {}
     while os.getppid() == worker:
         ready = waker.wait(seconds_until_check(process_state), requests.fileno())
@@ -160,7 +157,9 @@ def _fork(requests: socket.socket, alias: str, descriptors: list[int], statuses:
     if pid == 0:
         try:
             _close_inherited(requests, waker, [*statuses.values(), status])
-            _die_with_parent(parent)
+            request_death_signal(signal.SIGKILL)
+            if os.getppid() != parent:  # the fork server ended before the request
+                os._exit(1)
             isolated_process.main(socket.socket(fileno=jobs), stack, alias)
         finally:
             os._exit(1)
@@ -217,15 +216,3 @@ def _reap_next() -> tuple[int, int]:
 def _write(descriptor: int, number: int) -> None:
     with contextlib.suppress(BrokenPipeError):  # the worker process has closed this isolated process already
         os.write(descriptor, INTEGER.pack(number))
-
-
-def _die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when the thread that forked it ends. Only Linux supports this."""
-    _signal_at_death_of_parent(signal.SIGKILL)
-    if os.getppid() != parent:  # the parent ended before the request
-        os._exit(1)
-
-
-def _signal_at_death_of_parent(number: signal.Signals) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)

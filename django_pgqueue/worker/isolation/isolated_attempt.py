@@ -16,7 +16,7 @@ from django_pgqueue.endings import Ending
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.execution.timeouts import CANCELLED, given_up
-from django_pgqueue.worker.runtime.process_signals import exit_code_text
+from django_pgqueue.worker.runtime.process_info import exit_code_text
 
 from .isolated_process import IsolatedProcessDied, IsolatedProcessKilled
 

@@ -14,24 +14,26 @@ import select
 import signal
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.progress import Progress
+from django_pgqueue.waker import is_readable
 from django_pgqueue.worker.completion.progress_writer import ProgressSender
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.progress_sink import ProgressSink
 from django_pgqueue.worker.execution.report import Report
-from django_pgqueue.worker.runtime import django_connections, memory
-from django_pgqueue.worker.runtime.background_log import background_log, keep_output_open
+from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.background_log import background_log, flush_output, keep_output_open
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
 from django_pgqueue.worker.runtime.global_state import global_state
+from django_pgqueue.worker.runtime.process_info import resident_mib
 
 from . import wire
 
@@ -48,42 +50,29 @@ ENDED_ANSWER_SECONDS: Final = 0.2
 STATUS_SECONDS: Final = 2.0
 """How long the fork server may take to send the wait status of a process."""
 HANDLED: Final = (
-    signal.SIGALRM,
-    signal.SIGCHLD,
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
+    *(signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM),
+    *(signal.SIGUSR1, signal.SIGUSR2),
 )
 """Signals whose handlers are compared before and after a job. To compare all 64 would cost 0.2 ms a job."""
 KEPT: Final = (
-    "started_at",
-    "finished_at",
-    "result",
-    "delay_seconds",
-    "may_be_committed",
-    "exception_class",
-    "error",
-    "traceback",
+    *("started_at", "finished_at", "result", "delay_seconds", "may_be_committed"),
+    *("exception_class", "error", "traceback"),
 )
 """Fields of a report that go through the socket unchanged."""
 
 
+@dataclass(eq=False)
 class IsolatedProcessDied(Exception):
-    """The process ended without sending a report."""
+    """The process ended without sending a report. `status` is None if the fork server did not send it."""
 
-    def __init__(self, status: int | None) -> None:
-        super().__init__(status)
-        self.status = status  # its wait status, or None if the fork server did not send it
+    status: int | None
 
 
+@dataclass(eq=False)
 class IsolatedProcessKilled(Exception):
     """The process was killed at the job's timeout. `stack` is its stack at that time."""
 
-    def __init__(self, stack: str) -> None:
-        super().__init__(stack)
-        self.stack = stack
+    stack: str
 
 
 class IsolatedProcess:
@@ -176,10 +165,8 @@ class IsolatedProcess:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, STACK_SIGNAL)
         text = b""
-        poll = select.poll()
-        poll.register(self._stack, select.POLLIN)
         deadline = time.monotonic() + STACK_SECONDS
-        while poll.poll(50 if text else max(0.0, deadline - time.monotonic()) * 1000):
+        while is_readable(self._stack, 0.05 if text else max(0.0, deadline - time.monotonic())):
             data = os.read(self._stack, 65536)
             text += data
             if not data or time.monotonic() > deadline:
@@ -198,10 +185,10 @@ class IsolatedProcess:
 
     def has_ended(self) -> bool:
         """Return whether the fork server has reported its end. From then on another process may have its pid."""
-        return _is_readable(self._status, 0.0)
+        return is_readable(self._status)
 
     def _wait_status(self) -> int | None:
-        if not _is_readable(self._status, STATUS_SECONDS):
+        if not is_readable(self._status, STATUS_SECONDS):
             return None
         data = os.read(self._status, INTEGER.size)
         return INTEGER.unpack(data)[0] if len(data) == INTEGER.size else None
@@ -224,12 +211,6 @@ class IsolatedProcess:
         os.close(self._status)
 
 
-def _is_readable(descriptor: int, timeout_seconds: float) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(timeout_seconds * 1000))
-
-
 def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
     """Run the isolated process: run the jobs that arrive until the socket is closed."""
     faulthandler.register(STACK_SIGNAL, file=stack, all_threads=False, chain=False)
@@ -245,10 +226,10 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
         notes = ProgressSender(lambda message: jobs.sendall(wire.packed(message)))
         django_connections.distrust_since(received.pop("server_losses"))
         claimed = wire.as_claimed(received)
-        report = context.copy().run(_run, claimed, alias, notes, lambda: _is_readable(jobs.fileno(), 0.0))
+        report = context.copy().run(_run, claimed, alias, notes, lambda: is_readable(jobs.fileno()))
         answer = {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value}
-        answer |= {"is_worn": _shared_state() != before, "resident_mib": memory.resident_mib()}
-        _flush()
+        answer |= {"is_worn": _shared_state() != before, "resident_mib": resident_mib()}
+        flush_output()
         jobs.sendall(wire.packed(answer | notes.message(report.claimed.execution_id)))
     run_exit_functions("isolated", alias)
     os._exit(0)
@@ -281,9 +262,3 @@ def _shared_state() -> tuple[Any, ...]:
     alarm_is_set = signal.getitimer(signal.ITIMER_REAL)[0] > 0
     handlers = [signal.getsignal(number) for number in HANDLED]
     return threading.active_count() - background_log.is_running, alarm_is_set, handlers, global_state()
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(BaseException):  # the task may have replaced or closed it
-            stream.flush()

@@ -35,7 +35,7 @@ class SlotProcess:
         if self._process is not None and self._process.has_ended():
             self.close()  # it ended while it was idle, and no job is to blame
         if self._process is None:
-            self._process = self._fork_server.new_process()
+            self._process = self._fork_server.start_process()
         return self._process
 
     def close(self) -> None:

@@ -108,7 +108,7 @@ class Maintenance(Service):
     def _rescue(self) -> bool:
         with self.link.use() as connection:
             # After a database outage all leases look expired. Wait two heartbeats, so that live workers extend theirs.
-            if time.monotonic() - self.link.connected_at < 2 * get_settings().beat_seconds:
+            if time.monotonic() - self.link.connected_at < 2 * get_settings().heartbeat_seconds:
                 return False
             rescued = lifecycle.rescue(
                 connection,

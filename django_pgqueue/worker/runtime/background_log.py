@@ -97,13 +97,10 @@ class BackgroundLog(EngineLogFilter):
             if isinstance(item, threading.Event):
                 item.set()
             else:
-                self._report_dropped()
+                dropped, self.dropped = self.dropped, 0
+                if dropped:
+                    call_handlers(dropped_record(dropped))
                 call_handlers(item)
-
-    def _report_dropped(self) -> None:
-        dropped, self.dropped = self.dropped, 0
-        if dropped:
-            call_handlers(dropped_record(dropped))
 
 
 def call_handlers(record: logging.LogRecord) -> None:
@@ -123,6 +120,13 @@ def keep_output_open() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # None if the descriptor was closed before Python started
             stream.close = lambda: None  # type: ignore[method-assign]  # of this one object
+
+
+def flush_output() -> None:
+    """Flush stdout and stderr. A task may have replaced them by any objects."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BaseException):
+            stream.flush()
 
 
 background_log: Final = BackgroundLog()

@@ -12,12 +12,12 @@ The slots call `before_job()` and `after_job()` around each job, and run it in a
 from __future__ import annotations
 
 import re
-import select
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
+from functools import lru_cache
 from typing import Any, Final
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -30,6 +30,7 @@ from django.db.backends.signals import connection_created
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import add_options
 from django_pgqueue.db.server import refuse_an_old_primary
+from django_pgqueue.waker import is_readable
 
 LEADING_COMMENTS: Final = r"(?:[\s(]|--[^\n]*\n|/\*.*?\*/)*"
 ORDINARY: Final = re.compile(
@@ -42,11 +43,10 @@ LASTING: Final = ("set_config", "advisory_lock", ";")
 INTO_TEMPORARY: Final = re.compile(r"\binto\s+(local\s+)?temp(orary)?\b")
 KNOWN_LIMIT: Final = 2000
 KNOWN_LENGTH: Final = 1000
-"""How many statements the cache of verdicts holds, and their maximum length. The ORM repeats the same statements."""
+"""How many verdicts are cached, and for statements of which length. The ORM repeats the same statements."""
 CONNECT_SECONDS: Final = 10
 """How long a job waits for a connection to one host, unless the project's OPTIONS set another value."""
 
-_known: dict[str, bool] = {}
 _generation = [0]
 _off_slots = [0]
 
@@ -61,15 +61,7 @@ def changes_the_session(statement: str) -> bool:
     return "temp" in text and INTO_TEMPORARY.search(text) is not None
 
 
-def _is_known_to_change(statement: str) -> bool:
-    verdict = _known.get(statement)
-    if verdict is None:
-        verdict = changes_the_session(statement)
-        if len(statement) <= KNOWN_LENGTH:
-            if len(_known) >= KNOWN_LIMIT:
-                _known.clear()
-            _known[statement] = verdict
-    return verdict
+_known_to_change = lru_cache(KNOWN_LIMIT)(changes_the_session)
 
 
 class Watched:
@@ -118,7 +110,8 @@ class Watched:
     def _watch(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:  # noqa: FBT001 -- Django's signature
         if not self.is_of_slot:
             _off_slots[0] += 1
-        if _is_known_to_change(str(sql)):
+        statement = str(sql)
+        if (_known_to_change if len(statement) <= KNOWN_LENGTH else changes_the_session)(statement):
             self.is_dirty = True
         return execute(sql, params, many, context)
 
@@ -136,7 +129,7 @@ _all: WeakKeyDictionary[BaseDatabaseWrapper, Watched] = WeakKeyDictionary()
 
 def watch() -> None:
     """Watch all connections of this process for changes of their sessions. Call it once per process."""
-    connection_created.connect(_watch_connection, dispatch_uid="pgqueue-hygiene")
+    connection_created.connect(_watch_connection, dispatch_uid="pgqueue-connections")
     notice_lost_servers()
 
 
@@ -230,14 +223,8 @@ def close_ended() -> None:
     for watched in _here.watched:
         connection = watched.connection
         raw = None if connection is None else connection.connection
-        if connection and isinstance(raw, psycopg.Connection) and (raw.closed or _has_something_to_read(raw)):
+        if connection and isinstance(raw, psycopg.Connection) and (raw.closed or is_readable(raw.fileno())):
             connection.close()
-
-
-def _has_something_to_read(raw: psycopg.Connection[Any]) -> bool:
-    poll = select.poll()
-    poll.register(raw.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def after_job() -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 from django_pgqueue import signals
 
-from .background_log import background_log
+from .background_log import background_log, flush_output
 from .process_signals import TIMERS
 
 EXIT_SECONDS: Final = 3.0
@@ -71,8 +71,6 @@ def _run(kind: str | None, database: str) -> None:
         with suppress(BaseException):  # a receiver may raise SystemExit, which `send_robust` lets through
             signals.worker_stopping.send_robust(sender=None, kind=kind, database=database)
     background_log.flush()  # before `logging.shutdown()`, one of the `atexit` functions, closes the handlers
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # a task may have replaced the stream by any object
-            stream.flush()
+    flush_output()
     with suppress(BaseException):
         atexit._run_exitfuncs()

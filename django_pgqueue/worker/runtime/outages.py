@@ -71,7 +71,8 @@ class OutageLog:
             if not self.may_log():
                 return
             logger.warning("database outage is over: it lasted %.1f s", self._succeeded_at - since)
-        self._health.outage_since = 0.0
+        self._health.outage_since = self._failed_at = self._succeeded_at = 0.0
+        self._lines = 0
 
     def may_log(self) -> bool:
         """Return whether a line may be logged now: one per second. If so, the caller must log it. Never wait."""

@@ -31,27 +31,20 @@ FROM_JOBS: Final = (*TIMERS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGIO)
 
 def survive_signals() -> None:
     """Make a worker process survive signals. Handlers that the project has installed remain."""
-    for number in PASSED_ON:
-        # An empty handler instead of SIG_IGN, which programs started by a task would inherit.
-        signal.signal(number, _do_nothing)
+    outlive_terminal()
     caught = _caught_by_c_code()
     for number in FROM_JOBS:
         if signal.getsignal(number) is signal.SIG_DFL and number not in caught:
             signal.signal(number, _survive)
-    reset_of_parent()
-
-
-def reset_of_parent() -> None:
-    """Remove, in a forked process, the signal setup with which the supervisor wakes itself."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def outlive_terminal() -> None:
-    """Make a helper process survive the signals that stop the worker. The supervisor ends it later."""
+    """Make a process survive the signals that stop the worker. The supervisor ends it later."""
+    signal.set_wakeup_fd(-1)  # otherwise signals to this process would wake the supervisor
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in PASSED_ON:
+        # An empty handler instead of SIG_IGN, which programs started by a task would inherit.
         signal.signal(number, _do_nothing)
-    reset_of_parent()
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:
@@ -74,13 +67,3 @@ def _caught_by_c_code() -> set[int]:
                 mask = int(line.split()[1], 16)
                 return {number for number in range(1, 65) if mask >> (number - 1) & 1}
     return set()
-
-
-def exit_code_text(exit_code: int) -> str:
-    """Return an exit code as text: "exit code 3" or "signal SIGKILL"."""
-    if exit_code >= 0:
-        return f"exit code {exit_code}"
-    try:
-        return f"signal {signal.Signals(-exit_code).name}"
-    except ValueError:  # a real-time signal has no name
-        return f"signal {-exit_code}"

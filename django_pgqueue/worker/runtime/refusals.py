@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from django_pgqueue.db.errors import message_without_detail
@@ -60,11 +59,6 @@ class Refusals:
     def skipped_ids(self) -> list[int]:
         """Return the rows to skip now. Forget rows that were not refused again for 600 s after their backoff."""
         now = time.monotonic()
-        self._forget(
-            row_id for row_id, backoff in self._backoffs.items() if now > backoff.until + LONGEST_BACKOFF_SECONDS
-        )
+        remembered = (entry for entry in self._backoffs.items() if now <= entry[1].until + LONGEST_BACKOFF_SECONDS)
+        self._backoffs = dict(remembered)
         return [row_id for row_id, backoff in self._backoffs.items() if now < backoff.until]
-
-    def _forget(self, row_ids: Iterable[int]) -> None:
-        for row_id in list(row_ids):
-            del self._backoffs[row_id]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from . import django_connections
 
@@ -28,23 +29,20 @@ def call_in_time(function: Callable[[], T], seconds: float) -> T:
     _hanging[:] = [thread for thread in _hanging if thread.is_alive()]
     if len(_hanging) >= HANGING_LIMIT:
         raise TimeoutError(f"it was not called, because {HANGING_LIMIT} earlier calls have not returned")
-    results: list[T] = []
-    errors: list[BaseException] = []
-    thread = threading.Thread(target=_run, args=(function, results, errors), name="pgqueue-call", daemon=True)
+    future: Future[T] = Future()
+    thread = threading.Thread(target=_run, args=(function, future), name="pgqueue-call", daemon=True)
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
         _hanging.append(thread)
         raise TimeoutError(f"it did not return within {seconds:g} s")
-    if errors:
-        raise errors[0]
-    return results[0]
+    return future.result()
 
 
-def _run(function: Callable[[], Any], results: list[Any], errors: list[BaseException]) -> None:
+def _run(function: Callable[[], T], future: Future[T]) -> None:
     try:
-        results.append(function())
+        future.set_result(function())
     except BaseException as error:  # noqa: BLE001 -- raised again by the thread that waits
-        errors.append(error)
+        future.set_exception(error)
     with suppress(BaseException):
         django_connections.close_all()

@@ -25,7 +25,7 @@ _connections: dict[int, WeakSet[BaseDatabaseWrapper]] = {}
 
 def watch() -> None:
     """Record from now on which thread opens which of Django's connections. Call it once per process."""
-    connection_created.connect(_note, dispatch_uid="pgqueue-cancelling")
+    connection_created.connect(_note, dispatch_uid="pgqueue-query-cancel")
 
 
 def cancel_queries(thread_id: int) -> None:
@@ -37,7 +37,7 @@ def cancel_queries(thread_id: int) -> None:
     for wrapper in list(_connections.get(thread_id, ())):
         raw = wrapper.connection
         if isinstance(raw, psycopg.Connection) and _is_busy(raw):
-            threading.Thread(target=_cancel, args=(raw,), name="pgqueue-cancelling", daemon=True).start()
+            threading.Thread(target=_cancel, args=(raw,), name="pgqueue-query-cancel", daemon=True).start()
 
 
 def _cancel(raw: psycopg.Connection[Any]) -> None:

@@ -54,9 +54,11 @@ class HealthFile:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread that writes the file."""
+        """Start the thread that writes the file, if there is a path."""
         if self.path is not None:
-            self._start_thread()
+            self._stopping.clear()
+            self._thread = threading.Thread(target=self._write_repeatedly, name="pgqueue-health", daemon=True)
+            self._thread.start()
 
     def round_finished(self) -> None:
         """Record that the supervisor's main thread has finished a round. Without this the file becomes stale."""
@@ -71,7 +73,7 @@ class HealthFile:
             yield
         finally:
             if was_running and os.getpid() == pid:
-                self._start_thread()
+                self.start()
 
     def close(self) -> None:
         """Stop writing, and remove the file, so that it does not report a worker that has ended."""
@@ -122,11 +124,6 @@ class HealthFile:
         self._stopping.set()
         thread.join()
         return True
-
-    def _start_thread(self) -> None:
-        self._stopping.clear()
-        self._thread = threading.Thread(target=self._write_repeatedly, name="pgqueue-health", daemon=True)
-        self._thread.start()
 
     def _write_repeatedly(self) -> None:
         while not self._stopping.wait(INTERVAL_SECONDS):

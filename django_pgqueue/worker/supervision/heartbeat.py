@@ -102,7 +102,7 @@ class HeartbeatSender:
         for process in living:
             process.state.open_executions = counts[process.worker_id]
             process.state.lease_until = lease_from + lease_seconds
-        self.beat_at = sent_at + get_settings().beat_seconds
+        self.beat_at = sent_at + get_settings().heartbeat_seconds
 
     def _first_id(self, started_ids: Iterable[int]) -> int:
         """Return the id to start at. It is 0 if a running job has a smaller id, because ids have restarted then."""

@@ -6,15 +6,14 @@ worker processes, so the supervisor forks helper processes for it.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Final, NoReturn
 
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.process_info import set_process_name
 from django_pgqueue.worker.runtime.process_signals import outlive_terminal
 
 from .health_file import HealthFile
@@ -24,7 +23,6 @@ from .settlement import Settlement
 AT_END_SECONDS: Final = 8.0
 """How long the worker's exit waits for the settlement of its last processes, including signal receivers."""
 AT_END_TURN_SECONDS: Final = 0.1
-PR_SET_NAME: Final = 15
 
 
 class HelperProcesses:
@@ -70,14 +68,8 @@ class HelperProcesses:
             try:
                 self._close_inherited()
                 outlive_terminal()
-                _name_this_process(name)
+                set_process_name(name)
                 main()
             finally:
                 os._exit(1)  # never return into the supervisor's code: there would be two supervisors
         return pid
-
-
-def _name_this_process(name: bytes) -> None:
-    """Set the process name that `ps -o comm` and `top` show. This works on Linux only."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_NAME, name, 0, 0, 0)

@@ -8,13 +8,11 @@ and counted.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +20,7 @@ from typing import Any, Final, NoReturn
 
 from django_pgqueue.worker.runtime.background_log import LOGGERS, EngineLogFilter, call_handlers, dropped_record
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
+from django_pgqueue.worker.runtime.process_info import request_death_signal
 
 RESPAWN_SECONDS: Final = 5.0
 """The minimum time between two starts of the log process."""
@@ -30,7 +29,6 @@ END_SECONDS: Final = 1.0
 NAME: Final = b"pgqueue-log"
 ALARM_SECONDS: Final = 2
 """How long the log process may live after its supervisor has ended."""
-PR_SET_PDEATHSIG: Final = 1
 SIZES: Final = (2000, 400, 100, 0)
 """How many characters of the message and of the traceback a line keeps. The first size that fits is used."""
 
@@ -150,7 +148,6 @@ def main(reader: int) -> NoReturn:
 
 def _end_with_supervisor() -> None:
     """End this process 2 s after its supervisor, even if a handler blocks. This works on Linux only."""
-    if sys.platform == "linux":
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.signal(signal.SIGUSR2, lambda *_: signal.alarm(ALARM_SECONDS) and None)
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGUSR2)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGUSR2, lambda *_: signal.alarm(ALARM_SECONDS) and None)
+    request_death_signal(signal.SIGUSR2)

@@ -56,7 +56,7 @@ SOME_LEFT: Final = 3
 """Exit code: a row was locked, or the database was not available. The supervisor starts another settlement."""
 NO_CONNECTION: Final = 4
 """Exit code: the process could not connect. The supervisor, which has a connection, then writes by itself."""
-NAME: Final = b"pgqueue-settle"
+NAME: Final = b"pgqueue-requeue"
 Callback = Callable[[], None]
 refusals: Final = Refusals("the completion of execution")
 WITHOUT_SIGNALS: Final = Reactions([Events(lambda *signal: None)], AnyWaiters())

@@ -27,7 +27,7 @@ from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory, health_memory
 from django_pgqueue.worker.runtime.outages import is_expected, outage_log
-from django_pgqueue.worker.runtime.process_signals import exit_code_text
+from django_pgqueue.worker.runtime.process_info import exit_code_text
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
 
 from . import watchdog
@@ -54,7 +54,7 @@ class Supervisor:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.link = Link(options.database, "supervisor")
-        self.link.statement_timeout_seconds = max(1.0, get_settings().beat_seconds)
+        self.link.statement_timeout_seconds = max(1.0, get_settings().heartbeat_seconds)
         self.children: dict[int, ChildProcess] = {}
         self.signals = 0
         self._signals_logged = 0

@@ -143,7 +143,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "rescue does not wait for two beats",
-            "            if time.monotonic() - self.link.connected_at < 2 * get_settings().beat_seconds:\n",
+            "            if time.monotonic() - self.link.connected_at < 2 * get_settings().heartbeat_seconds:\n",
             "            if False:\n",
             path=WORKER + "maintenance/maintenance.py",
         ),

@@ -473,8 +473,8 @@ BLOCKING = of_tests(
     ),
     Mutant(
         "a log handler ends the log's thread",
-        "suppress(BaseException)",
-        "suppress()",
+        "suppress(BaseException):\n        logging",
+        "suppress():\n        logging",
         path=WORKER + "runtime/background_log.py",
     ),
     Mutant(
