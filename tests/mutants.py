@@ -61,7 +61,7 @@ MIDDLEWARE = "django_pgqueue/middleware.py"
 BELL = "django_pgqueue/worker/claiming/waker.py"
 NOT_SKIPPED = ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
 KEY_GIVEN_UP = "        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,\n"
-HELD = "WHERE pgqueue_hold.held_until\n        <= statement_timestamp()"
+HELD = "WHERE pgqueue_uniqueness_window.ends_at\n        <= statement_timestamp()"
 PAUSED_NAMES = " task_name <> ALL (%(paused_task_names)s::varchar[])\n"
 
 SCHEDULES = of_tests(
@@ -111,7 +111,7 @@ SCHEDULES = of_tests(
         "schedule.next_run_at",
         "SWITCH_SCHEDULE",
     ),
-    Mutant("what the code has is removed", "OR vouched_at < ", "OR vouched_at > ", "REMOVE_SCHEDULES"),
+    Mutant("what the code has is removed", "OR confirmed_at < ", "OR confirmed_at > ", "REMOVE_SCHEDULES"),
     Mutant(
         "a removed schedule's ticks stay",
         "pgqueue_schedulerun WHERE schedule_id = ANY (ARRAY (SELECT id FROM old))",
@@ -131,30 +131,30 @@ SCHEDULES = of_tests(
         "THEN NULL::timestamptz END\n)",
         "ADD_SCHEDULE",
     ),
-    Mutant("nobody's word is asked", "or schedule.unvouched_seconds < VOUCHED_SECONDS", "or True", path=SCHEDULER),
+    Mutant("nobody's word is asked", "or schedule.unconfirmed_seconds < CONFIRMED_SECONDS", "or True", path=SCHEDULER),
     Mutant("the first missed tick runs for all", "return ticks[-1:] if", "return ticks[:1] if", path=SCHEDULER),
     Mutant("the first missed ticks are made up for", "[-MISSED_LIMIT:]", "[:MISSED_LIMIT]", path=SCHEDULER),
     Mutant("what is only late is missed", "schedule.next_run_at >= on_time or ", "", path=SCHEDULER),
     Mutant(
         "old code never takes over again",
-        "is_older and self._silent_seconds(row) <= VOUCHED_SECONDS",
+        "is_older and self._silent_seconds(row) <= CONFIRMED_SECONDS",
         "is_older",
         path=SCHEDULER,
     ),
     Mutant(
         "old code takes over at once",
-        "is_older and self._silent_seconds(row) <= VOUCHED_SECONDS",
+        "is_older and self._silent_seconds(row) <= CONFIRMED_SECONDS",
         "False",
         path=SCHEDULER,
     ),
     Mutant(
         "a word that was given is not seen",
-        "since if vouched_at == schedule.vouched_at else now",
+        "since if confirmed_at == schedule.confirmed_at else now",
         "since",
         path=SCHEDULER,
     ),
     Mutant("an error is no reason to forget", "            self.scheduler.forget()\n", "", path=SERVICE),
-    Mutant("a clock that went back keeps the word", "not 0 <= row.unvouched", "not row.unvouched", path=SCHEDULER),
+    Mutant("a clock that went back keeps the word", "not 0 <= row.unconfirmed", "not row.unconfirmed", path=SCHEDULER),
     Mutant("a fired job wakes nobody", "    wake_workers(connection)\n", "", path=SCHEDULER),
     Mutant("one of the code follows its task", "_stored(schedule) if schedule.is_of_code else ", "", path=FIRING),
     Mutant(
@@ -210,7 +210,7 @@ PERIODS = of_tests(
     Mutant(
         "a held key is taken",
         HELD,
-        "WHERE true OR pgqueue_hold.held_until <= statement_timestamp()",
+        "WHERE true OR pgqueue_uniqueness_window.ends_at <= statement_timestamp()",
         "ENQUEUE_FOR_PERIOD",
     ),
     Mutant(
@@ -225,23 +225,23 @@ PERIODS = of_tests(
         "SET ",
         "ENQUEUE_FOR_PERIOD",
     ),
-    Mutant("a key that is taken anew is not held", ", held_until = excluded.held_until\n", "\n", "ENQUEUE_FOR_PERIOD"),
-    Mutant("whoever asks has a job", " OR id IN (SELECT job_id FROM held)", " OR true", "ENQUEUE_FOR_PERIOD"),
+    Mutant("a key that is taken anew is not held", ", ends_at = excluded.ends_at\n", "\n", "ENQUEUE_FOR_PERIOD"),
+    Mutant("whoever asks has a job", " OR id IN (SELECT job_id FROM opened)", " OR true", "ENQUEUE_FOR_PERIOD"),
     Mutant("a call without a key has no job", "WHERE key IS NULL OR id", "WHERE id", "ENQUEUE_FOR_PERIOD"),
     Mutant("a running job takes a later call", " AND job.state = 'ready'\n", "\n", "REPLACE_FOR_PERIOD"),
     Mutant(
         "what is over is held",
-        "          held_until > statement_timestamp()",
+        "          ends_at > statement_timestamp()",
         "          statement_timestamp() <= statement_timestamp()",
-        "HOLDS",
+        "OPEN_WINDOWS",
     ),
     Mutant(
         "what is held is forgotten",
-        "    WHERE held_until <= statement_timestamp()",
+        "    WHERE ends_at <= statement_timestamp()",
         "    WHERE statement_timestamp() <= statement_timestamp()",
-        "PRUNE_HOLDS",
+        "PRUNE_WINDOWS",
     ),
-    Mutant("to forget waits for who takes it anew", *NOT_SKIPPED, "PRUNE_HOLDS"),
+    Mutant("to forget waits for who takes it anew", *NOT_SKIPPED, "PRUNE_WINDOWS"),
     Mutant("of a period the last call counts", "keyed if replaces else reversed(keyed)", "keyed", path=UNIQUENESS),
     Mutant("one that is gone is none", "if existing_job is None and is_for_period:", "if False:", path=UNIQUENESS),
     Mutant(

@@ -115,7 +115,7 @@ def call_everything(engine, job_in):
     worker_id = lifecycle.register_worker(
         engine, hostname="here", pid=1, version="1", queue_names="default", concurrency=1
     )
-    lifecycle.beat_workers(engine, [worker_id])
+    lifecycle.record_heartbeats(engine, [worker_id])
     lifecycle.unregister_worker(engine, worker_id)
     lifecycle.prune_workers(engine, 0.0)
     one_call: dict[str, Any] = {
@@ -165,13 +165,13 @@ def call_everything(engine, job_in):
     lifecycle.holders(engine, helpers.NOOP, ["key"])
     helpers.enqueue_for_period(engine, "key")
     helpers.replace_for_period(engine, "key")
-    lifecycle.holds(engine, helpers.NOOP, ["key"])
-    lifecycle.prune_holds(engine)
+    lifecycle.open_windows(engine, helpers.NOOP, ["key"])
+    lifecycle.prune_windows(engine)
 
 
 def call_everything_of_schedules(engine):
     schedule_id = helpers.make_schedule(engine)
-    lifecycle.vouch(engine, [schedule_id])
+    lifecycle.confirm_schedules(engine, [schedule_id])
     one = helpers.schedule_of(engine, schedule_id)
     helpers.fire(engine, one, following_in=0.0)
     lifecycle.plan_schedule(engine, one, one.next_run_at)

@@ -47,7 +47,7 @@ class WorkerAdmin(ReadOnlyAdmin):
         state, text = "succeeded", _("working")
         if worker.stopped_at is not None:
             state, text = "cancelled", _("stopped")
-        elif seen_at(worker) - worker.last_beat_at > timedelta(seconds=2 * get_settings().LEASE):
+        elif seen_at(worker) - worker.last_heartbeat_at > timedelta(seconds=2 * get_settings().LEASE):
             state, text = "dead", _("no heartbeat")
         return badge(state, text)
 
@@ -74,7 +74,7 @@ class WorkerAdmin(ReadOnlyAdmin):
     @admin.display(description=_("last heartbeat"))
     def last_beat(self, worker: Worker) -> Any:
         """Return when the worker last sent a heartbeat."""
-        return moment(worker.last_beat_at, ago(worker.last_beat_at, seen_at(worker)))
+        return moment(worker.last_heartbeat_at, ago(worker.last_heartbeat_at, seen_at(worker)))
 
     @admin.display(description=_("stopped"), empty_value="")
     def stopped(self, worker: Worker) -> Any:

@@ -59,9 +59,9 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "last_beat_at",
+                    "last_heartbeat_at",
                     models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="last beat at"
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="last heartbeat at"
                     ),
                 ),
                 ("stopped_at", models.DateTimeField(null=True, verbose_name="stopped at")),
@@ -73,7 +73,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Hold",
+            name="UniquenessWindow",
             fields=[
                 ("job_id", models.BigIntegerField(primary_key=True, serialize=False, verbose_name="job")),
                 (
@@ -84,14 +84,17 @@ class Migration(migrations.Migration):
                     "unique_key",
                     django_pgqueue.db.fields.NameField(db_collation="C", max_length=200, verbose_name="unique key"),
                 ),
-                ("held_until", models.DateTimeField(verbose_name="held until")),
+                ("ends_at", models.DateTimeField(verbose_name="ends at")),
             ],
             options={
-                "verbose_name": "hold",
-                "verbose_name_plural": "holds",
+                "verbose_name": "uniqueness window",
+                "verbose_name_plural": "uniqueness windows",
+                "db_table": "pgqueue_uniqueness_window",
                 "default_permissions": (),
-                "indexes": [models.Index(models.F("held_until"), name="pgqueue_hold_over")],
-                "constraints": [models.UniqueConstraint(fields=("task_name", "unique_key"), name="pgqueue_hold_of")],
+                "indexes": [models.Index(models.F("ends_at"), name="pgqueue_uniqueness_window_ends")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("task_name", "unique_key"), name="pgqueue_uniqueness_window_key")
+                ],
             },
         ),
         migrations.CreateModel(
@@ -151,7 +154,7 @@ class Migration(migrations.Migration):
                 ("progress_done", models.FloatField(null=True, verbose_name="done")),
                 ("progress_total", models.FloatField(null=True, verbose_name="of")),
                 ("progress_message", models.TextField(null=True, verbose_name="message")),
-                ("progress_at", models.DateTimeField(null=True, verbose_name="told at")),
+                ("progress_at", models.DateTimeField(null=True, verbose_name="progress reported at")),
                 ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
                 (
                     "unique_key",
@@ -315,7 +318,7 @@ class Migration(migrations.Migration):
                 "permissions": [("pause_queue", "Can pause and resume queues and tasks")],
                 "default_permissions": ("view",),
                 "constraints": [
-                    models.UniqueConstraint(fields=("kind", "name"), name="pgqueue_pause_of"),
+                    models.UniqueConstraint(fields=("kind", "name"), name="pgqueue_pause_name"),
                     models.CheckConstraint(
                         condition=models.Q(
                             ("paused_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
@@ -379,7 +382,7 @@ class Migration(migrations.Migration):
                 ("revision", models.BigIntegerField(db_default=0)),
                 ("digest", models.CharField(db_default="", max_length=32)),
                 ("former_digests", models.TextField(db_default="")),
-                ("vouched_at", models.DateTimeField(null=True)),
+                ("confirmed_at", models.DateTimeField(null=True)),
                 ("expires_seconds", models.FloatField(null=True)),
                 ("is_unique", models.BooleanField(db_default=False)),
                 ("problem", models.TextField(db_default="", verbose_name="problem")),
@@ -399,8 +402,8 @@ class Migration(migrations.Migration):
                             ("next_run_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
                             ("last_run_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
                             ("last_run_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
-                            ("vouched_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
-                            ("vouched_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
+                            ("confirmed_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
+                            ("confirmed_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
                         ),
                         name="pgqueue_schedule_instants",
                     ),

@@ -184,26 +184,28 @@ CROSS JOIN LATERAL (
 # Moves:  new → ready. Nothing for a key with an open window
 # Caller: lifecycle.enqueue_for_period()
 # Locks:  waits for an uncommitted transaction that has taken the same key; keys are taken in sorted order
-# Index:  pgqueue_hold_of
+# Index:  pgqueue_uniqueness_window_key
 ENQUEUE_FOR_PERIOD: Final = """/* pgqueue:enqueue_for_period */
 WITH given AS MATERIALIZED (
     SELECT call -> 'call' AS arguments, call ->> 'key' AS key, place, nextval('pgqueue_job_id_seq') AS id
     FROM json_array_elements(%(calls)s::json) WITH ORDINALITY AS each (call, place)
 ),
-held AS (
-    INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until)
+opened AS (
+    INSERT INTO pgqueue_uniqueness_window (job_id, task_name, unique_key, ends_at)
     SELECT
         id, %(task_name)s::varchar, key,
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(period_seconds)s::float8)
     FROM given
     WHERE key IS NOT NULL
       AND (
-          SELECT held_until FROM pgqueue_hold WHERE task_name = %(task_name)s::varchar AND unique_key = given.key
+          SELECT ends_at
+          FROM pgqueue_uniqueness_window
+          WHERE task_name = %(task_name)s::varchar AND unique_key = given.key
       ) > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) IS NOT TRUE
     ORDER BY key
     ON CONFLICT (task_name, unique_key) DO UPDATE
-    SET job_id = excluded.job_id, held_until = excluded.held_until
-    WHERE pgqueue_hold.held_until
+    SET job_id = excluded.job_id, ends_at = excluded.ends_at
+    WHERE pgqueue_uniqueness_window.ends_at
         <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
     RETURNING job_id
 )
@@ -222,7 +224,7 @@ SELECT
         statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
     )
 FROM given
-WHERE key IS NULL OR id IN (SELECT job_id FROM held)
+WHERE key IS NULL OR id IN (SELECT job_id FROM opened)
 ORDER BY place
 RETURNING id, run_after, enqueued_at, expires_at
 """
@@ -233,15 +235,18 @@ RETURNING id, run_after, enqueued_at, expires_at
 # Moves:  ready, unchanged
 # Caller: lifecycle.replace_for_period()
 # Locks:  waits for a session that has locked such a job, as ENQUEUE_OR_REPLACE does; writes rows in id order
-# Index:  pgqueue_hold_of, then by id
+# Index:  pgqueue_uniqueness_window_key, then by id
 REPLACE_FOR_PERIOD: Final = """/* pgqueue:replace_for_period */
 WITH given AS MATERIALIZED (
-    SELECT each.call, held.job_id
+    SELECT each.call, open_window.job_id
     FROM json_array_elements(%(calls)s::json) AS each (call)
     CROSS JOIN LATERAL (
-        SELECT job_id FROM pgqueue_hold WHERE task_name = %(task_name)s AND unique_key = each.call ->> 'key' OFFSET 0
-    ) AS held
-    ORDER BY held.job_id
+        SELECT job_id
+        FROM pgqueue_uniqueness_window
+        WHERE task_name = %(task_name)s AND unique_key = each.call ->> 'key'
+        OFFSET 0
+    ) AS open_window
+    ORDER BY open_window.job_id
 )
 UPDATE pgqueue_job AS job
 SET arguments = given.call -> 'call', priority = %(priority)s, max_attempts = %(max_attempts)s,
@@ -263,38 +268,38 @@ RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at, given.call ->>
 # may be gone. Jobs in `job_ids` are returned even if their window has ended: the caller has just added them, and may
 # have waited longer than the window lasts.
 #
-# Caller: lifecycle.holds()
-# Index:  pgqueue_hold_of
-HOLDS: Final = """/* pgqueue:holds */
-SELECT wanted.key, held.job_id
+# Caller: lifecycle.open_windows()
+# Index:  pgqueue_uniqueness_window_key
+OPEN_WINDOWS: Final = """/* pgqueue:open_windows */
+SELECT wanted.key, open_window.job_id
 FROM unnest(%(unique_keys)s::varchar[]) AS wanted (key)
 CROSS JOIN LATERAL (
     SELECT job_id
-    FROM pgqueue_hold
+    FROM pgqueue_uniqueness_window
     WHERE task_name = %(task_name)s
       AND unique_key = wanted.key
       AND (
-          held_until > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+          ends_at > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
           OR job_id = ANY (%(job_ids)s::bigint[])
       )
     OFFSET 0
-) AS held
+) AS open_window
 """
 
 # Remove uniqueness windows that have ended.
 #
-# Caller: lifecycle.prune_holds()
+# Caller: lifecycle.prune_windows()
 # Locks:  SKIP LOCKED: another session may be taking the key again
-# Index:  pgqueue_hold_over
-PRUNE_HOLDS: Final = """/* pgqueue:prune_holds */
+# Index:  pgqueue_uniqueness_window_ends
+PRUNE_WINDOWS: Final = """/* pgqueue:prune_windows */
 WITH over AS MATERIALIZED (
     SELECT job_id
-    FROM pgqueue_hold
-    WHERE held_until <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-    ORDER BY held_until
+    FROM pgqueue_uniqueness_window
+    WHERE ends_at <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    ORDER BY ends_at
     LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED
 )
-DELETE FROM pgqueue_hold WHERE job_id IN (SELECT job_id FROM over)
+DELETE FROM pgqueue_uniqueness_window WHERE job_id IN (SELECT job_id FROM over)
 RETURNING job_id
 """
