@@ -61,7 +61,7 @@ MIDDLEWARE = "django_pgqueue/middleware.py"
 BELL = "django_pgqueue/worker/claiming/waker.py"
 NOT_SKIPPED = ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
 KEY_GIVEN_UP = "        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,\n"
-HELD = "WHERE pgqueue_uniqueness_window.ends_at\n        <= statement_timestamp()"
+HELD = "WHERE pgqueue_uniqueness_window.ends_at <= statement_timestamp()"
 PAUSED_NAMES = " task_name <> ALL (%(paused_task_names)s::varchar[])\n"
 
 SCHEDULES = of_tests(
@@ -72,8 +72,8 @@ SCHEDULES = of_tests(
     Mutant("what no code has fires", "          origin = 'admin'\n", "          true\n", "FIRE"),
     Mutant(
         "a tick is fired before its time",
-        "AND %(tick_at)s::timestamptz\n            <= ",
-        "AND %(tick_at)s::timestamptz - interval '1 day'\n            <= ",
+        "AND %(tick_at)s::timestamptz <= ",
+        "AND %(tick_at)s::timestamptz - interval '1 day' <= ",
         "FIRE",
     ),
     Mutant("FIRE waits for a locked row", *NOT_SKIPPED, "FIRE"),
@@ -82,7 +82,7 @@ SCHEDULES = of_tests(
     Mutant("a finished job keeps the next tick away", "finished_at IS NULL OFFSET", "true OFFSET", "FIRE"),
     Mutant("a tick that waits is passed by", " AND judged.what <> 'waits'", "", "FIRE"),
     Mutant("a skipped tick is not on record", "WHERE what IN ('fired', 'skipped')", "WHERE what = 'fired'", "FIRE"),
-    Mutant("jitter is ignored", "::float8 + %(delay_seconds)s::float8)", "::float8)", "FIRE"),
+    Mutant("jitter is ignored", " + make_interval(secs => %(delay_seconds)s::float8)", "", "FIRE"),
     Mutant(
         "a skipped tick forgets the last job",
         "coalesce((SELECT id FROM made), schedule.last_job_id)",
@@ -91,8 +91,8 @@ SCHEDULES = of_tests(
     ),
     Mutant(
         "a run by hand is not on record",
-        "make_interval(secs => %(time_shift_seconds)s::float8), made.id\n    FROM asked",
-        "make_interval(secs => %(time_shift_seconds)s::float8), NULL\n    FROM asked",
+        "%(time_shift)s::interval, made.id\n    FROM asked",
+        "%(time_shift)s::interval, NULL\n    FROM asked",
         "RUN_SCHEDULE",
     ),
     Mutant(
@@ -121,13 +121,13 @@ SCHEDULES = of_tests(
     Mutant("the last ticks are forgotten too", "OFFSET %(kept)s", "OFFSET 0 * %(kept)s", "PRUNE_SCHEDULE_RUNS"),
     Mutant(
         "young ticks are forgotten",
-        " - %(retention_seconds)s::float8",
-        " + 0 * %(retention_seconds)s::float8",
+        "secs => %(retention_seconds)s::float8",
+        "secs => 0 * %(retention_seconds)s::float8",
         "PRUNE_SCHEDULE_RUNS",
     ),
     Mutant(
         "a new definition is nobody's",
-        "THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END\n)",
+        "THEN statement_timestamp() + %(time_shift)s::interval END\n)",
         "THEN NULL::timestamptz END\n)",
         "ADD_SCHEDULE",
     ),
@@ -262,7 +262,7 @@ PAUSES = of_tests(
     Mutant("the next in line may be paused", f"      AND{PAUSED_NAMES}", "", "NEXT_IN_LINE"),
     Mutant(
         "a pause does not end by itself",
-        "paused_until > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)\n)",
+        "paused_until > statement_timestamp() + %(time_shift)s::interval\n)",
         "paused_until IS NOT NULL\n)",
         "LANES",
     ),
@@ -274,7 +274,7 @@ PAUSES = of_tests(
         "PAUSE",
     ),
     Mutant("one without an end was none", "SELECT paused_until IS NULL\n    OR ", "SELECT ", "RESUME"),
-    Mutant("pauses that last are forgotten", "::float8 - %(older_than", "::float8 + %(older_than", "PRUNE_PAUSES"),
+    Mutant("pauses that last are forgotten", "- make_interval(", "+ make_interval(", "PRUNE_PAUSES"),
     Mutant("a paused queue is due", "max(due, resumes or due)", "due", path=CLAIMS),
     Mutant(
         "a task is paused under one name",
@@ -330,8 +330,8 @@ EXPIRY = of_tests(
     Mutant("a late start is none", "self.started_at > self.claimed.start_by", "False", path=EXECUTOR),
     Mutant("a start in time is late", "self.started_at > self.claimed.start_by", "True", path=EXECUTOR),
     Mutant("a retried job expires", ", expires_at = NULL", "", "RETRY"),
-    Mutant("an age is no age", "+ %(expires_seconds)s", "+ 0 * %(expires_seconds)s", "ENQUEUE"),
-    Mutant("of many, an age is no age", "+ %(expires_seconds)s", "+ 0 * %(expires_seconds)s", "ENQUEUE_MANY"),
+    Mutant("an age is no age", "=> %(expires_seconds)s", "=> 0 * %(expires_seconds)s", "ENQUEUE"),
+    Mutant("of many, an age is no age", "=> %(expires_seconds)s", "=> 0 * %(expires_seconds)s", "ENQUEUE_MANY"),
     Mutant("a time to start by is of another clock", "sent_at + job.start_by", "job.start_by", path=CLAIMS),
 )
 PROGRESS = of_tests(

@@ -103,8 +103,7 @@ MUTANTS = [
     ),
     Mutant(
         "lease condition removed in RESCUE",
-        "          AND execution.lease_expires_at < statement_timestamp()"
-        " + make_interval(secs => %(time_shift_seconds)s::float8)\n",
+        "          AND execution.lease_expires_at < statement_timestamp() + %(time_shift)s::interval\n",
         "",
         "RESCUE",
     ),
@@ -184,8 +183,8 @@ MUTANTS = [
     ),
     Mutant(
         "prune ignores the retention",
-        " - %(retention_seconds)s::float8",
-        " + 0 * %(retention_seconds)s::float8",
+        "secs => %(retention_seconds)s::float8",
+        "secs => 0 * %(retention_seconds)s::float8",
         "PRUNE",
     ),
     Mutant("prune leaves the executions", "WHERE job_id = ANY (ARRAY (SELECT id FROM free))", "WHERE false", "PRUNE"),

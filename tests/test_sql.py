@@ -84,14 +84,14 @@ def test_lifecycle_gives_each_statement_exactly_its_parameters(engine, job_in, m
 
     def execute(connection, statement, params):
         name = statement[statement.index("pgqueue:") + 8 : statement.index(" */")].upper()
-        given.setdefault(name, set()).update(params, {"time_shift_seconds"})
+        given.setdefault(name, set()).update(params, {"time_shift"})
         return original(connection, statement, params)
 
     replace_execute(monkeypatch, execute)
     call_everything(engine, job_in)
     assert set(given) == set(STATEMENTS)
     for name, params in given.items():
-        assert params - {"time_shift_seconds"} == set(PARAMETER.findall(STATEMENTS[name])) - {"time_shift_seconds"}
+        assert params - {"time_shift"} == set(PARAMETER.findall(STATEMENTS[name])) - {"time_shift"}
 
 
 def call_fallbacks(engine):
@@ -363,7 +363,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
 def explain(connection, name, params, plan):
     """The plan of a prepared statement, with what it did; all of it is rolled back."""
     names = list(dict.fromkeys(PARAMETER.findall(STATEMENTS[name])))
-    params = {**params, "time_shift_seconds": 0.0}
+    params = {**params, "time_shift": "0 s"}
     types = [type_of(connection, params[parameter], parameter) for parameter in names]
     text = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", STATEMENTS[name])
     connection.execute(f"PREPARE explained ({', '.join(types)}) AS {text}" if names else f"PREPARE explained AS {text}")

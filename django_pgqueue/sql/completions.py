@@ -31,10 +31,9 @@ WITH mine AS MATERIALIZED (
 closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = 'succeeded',
-        started_at = statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.started_seconds_ago),
-        finished_at = statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+        started_at = statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.started_seconds_ago),
+        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago)
     FROM mine
     WHERE execution.id = mine.id
 ),
@@ -42,8 +41,8 @@ done AS (
     UPDATE pgqueue_job AS job
     SET state = 'succeeded',
         result = mine.result::json,
-        finished_at = statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago)
     FROM mine
     WHERE job.id = mine.job_id
 )
@@ -113,14 +112,13 @@ closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = mine.outcome,
         started_at = coalesce(
-            statement_timestamp()
-                + make_interval(secs => %(time_shift_seconds)s::float8 - mine.started_seconds_ago),
+            statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.started_seconds_ago),
             execution.started_at,
             CASE WHEN mine.outcome = 'crashed'
-                 THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END
+                 THEN statement_timestamp() + %(time_shift)s::interval END
         ),
-        finished_at = statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago),
+        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago),
         exception_class = mine.exception_class,
         error = mine.error,
         traceback = mine.traceback
@@ -136,12 +134,11 @@ moved AS (
         unknown_since = NULL,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
-            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
         END,
         finished_at = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL
-            THEN statement_timestamp()
-                + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+            THEN statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.finished_seconds_ago)
         END
     FROM mine
     WHERE job.id = mine.job_id
@@ -178,7 +175,7 @@ closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = %(outcome)s,
         error = mine.error,
-        finished_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        finished_at = statement_timestamp() + %(time_shift)s::interval
     FROM mine
     WHERE execution.id = mine.id
 ),
@@ -190,16 +187,16 @@ moved AS (
         unknown_since = CASE
             WHEN %(unknown)s THEN
                 coalesce(
-                    job.unknown_since, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+                    job.unknown_since, statement_timestamp() + %(time_shift)s::interval
                 )
             WHEN %(outcome)s = 'released' AND NOT mine.started THEN job.unknown_since
         END,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
-            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
         END,
         finished_at = CASE
-            WHEN mine.cancelled THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            WHEN mine.cancelled THEN statement_timestamp() + %(time_shift)s::interval
         END
     FROM mine
     WHERE job.id = mine.job_id
@@ -234,20 +231,19 @@ closed AS (
     SET outcome = 'cancelled',
         error = mine.error,
         started_at = coalesce(
-            statement_timestamp()
-                + make_interval(secs => %(time_shift_seconds)s::float8 - mine.started_seconds_ago),
+            statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.started_seconds_ago),
             execution.started_at
         ),
-        finished_at = statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago)
     FROM mine
     WHERE execution.id = mine.id
 ),
 done AS (
     UPDATE pgqueue_job AS job
     SET state = 'cancelled',
-        finished_at = statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago)
     FROM mine
     WHERE job.id = mine.job_id
 )
@@ -284,8 +280,7 @@ noted AS (
     SET progress_done = mine.done,
         progress_total = mine.total,
         progress_message = mine.message,
-        progress_at = statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.noted_seconds_ago)
+        progress_at = statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.noted_seconds_ago)
     FROM mine
     WHERE job.id = mine.job_id
 )

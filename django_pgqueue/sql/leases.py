@@ -30,10 +30,10 @@ WITH mine AS MATERIALIZED (
 beat AS (
     UPDATE pgqueue_execution AS execution
     SET lease_expires_at =
-            statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(lease_seconds)s::float8),
+            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8),
         started_at = CASE
             WHEN execution.started_at IS NULL AND execution.id = ANY (%(started_ids)s::bigint[])
-            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            THEN statement_timestamp() + %(time_shift)s::interval
             ELSE execution.started_at
         END
     FROM mine
@@ -72,10 +72,10 @@ WITH mine AS MATERIALIZED (
 )
 UPDATE pgqueue_execution AS execution
 SET lease_expires_at =
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(lease_seconds)s::float8),
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8),
     started_at = CASE
         WHEN execution.started_at IS NULL AND execution.id = ANY (%(started_ids)s::bigint[])
-        THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        THEN statement_timestamp() + %(time_shift)s::interval
         ELSE execution.started_at
     END
 FROM mine

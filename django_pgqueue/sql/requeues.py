@@ -57,9 +57,9 @@ recorded AS (
     INSERT INTO pgqueue_execution
         (job_id, attempt, worker_id, outcome, claimed_at, finished_at, lease_expires_at, error)
     SELECT id, attempt, %(worker_id)s, 'crashed',
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval,
            %(error)s
     FROM mine
 ),
@@ -69,11 +69,11 @@ moved AS (
         unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
-            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
         END,
         finished_at = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL
-            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            THEN statement_timestamp() + %(time_shift)s::interval
         END
     FROM mine
     WHERE job.id = mine.id

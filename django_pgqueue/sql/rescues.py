@@ -19,7 +19,7 @@ from typing import Final
 RESCUABLE: Final = """/* pgqueue:rescuable */
 WITH open AS MATERIALIZED (
     SELECT id,
-           lease_expires_at < statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS is_over
+           lease_expires_at < statement_timestamp() + %(time_shift)s::interval AS is_over
     FROM pgqueue_execution
     WHERE finished_at IS NULL
       AND id <> ALL (%(skipped_ids)s::bigint[])
@@ -66,14 +66,14 @@ WITH mine AS MATERIALIZED (
         WHERE execution.id = given.id
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
-          AND execution.lease_expires_at < statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+          AND execution.lease_expires_at < statement_timestamp() + %(time_shift)s::interval
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
     ) AS held
 ),
 closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = 'crashed',
-        finished_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+        finished_at = statement_timestamp() + %(time_shift)s::interval,
         error = %(error)s
     FROM mine
     WHERE execution.id = mine.id
@@ -87,11 +87,11 @@ moved AS (
         unknown_since = CASE WHEN NOT mine.started THEN job.unknown_since END,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
-            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
         END,
         finished_at = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL
-            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            THEN statement_timestamp() + %(time_shift)s::interval
         END
     FROM mine
     WHERE job.id = mine.job_id

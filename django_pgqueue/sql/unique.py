@@ -15,15 +15,15 @@ INSERT INTO pgqueue_job
      unique_key, unique_ready_only)
 VALUES (
     %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
-    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    statement_timestamp() + %(time_shift)s::interval,
     coalesce(
         %(run_after)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
     ),
     %(headers)s::json,
     coalesce(
         %(expires_at)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
     %(unique_key)s, %(unique_ready_only)s
 )
@@ -47,15 +47,15 @@ INSERT INTO pgqueue_job
      unique_key, unique_ready_only)
 SELECT
     %(task_name)s::varchar, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
-    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    statement_timestamp() + %(time_shift)s::interval,
     coalesce(
         %(run_after)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
     ),
     %(headers)s::json,
     coalesce(
         %(expires_at)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
     %(unique_key)s::varchar, %(unique_ready_only)s::boolean
 WHERE (
@@ -89,15 +89,15 @@ INSERT INTO pgqueue_job
      unique_key, unique_ready_only)
 SELECT
     given.id, %(task_name)s, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
-    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    statement_timestamp() + %(time_shift)s::interval,
     coalesce(
         %(run_after)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
     ),
     %(headers)s::json,
     coalesce(
         %(expires_at)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
     given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END
 FROM given
@@ -127,15 +127,15 @@ INSERT INTO pgqueue_job
      unique_key, unique_ready_only)
 SELECT
     given.id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
-    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    statement_timestamp() + %(time_shift)s::interval,
     coalesce(
         %(run_after)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
     ),
     %(headers)s::json,
     coalesce(
         %(expires_at)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
     given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END
 FROM given
@@ -194,34 +194,33 @@ opened AS (
     INSERT INTO pgqueue_uniqueness_window (job_id, task_name, unique_key, ends_at)
     SELECT
         id, %(task_name)s::varchar, key,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(period_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(period_seconds)s::float8)
     FROM given
     WHERE key IS NOT NULL
       AND (
           SELECT ends_at
           FROM pgqueue_uniqueness_window
           WHERE task_name = %(task_name)s::varchar AND unique_key = given.key
-      ) > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) IS NOT TRUE
+      ) > statement_timestamp() + %(time_shift)s::interval IS NOT TRUE
     ORDER BY key
     ON CONFLICT (task_name, unique_key) DO UPDATE
     SET job_id = excluded.job_id, ends_at = excluded.ends_at
-    WHERE pgqueue_uniqueness_window.ends_at
-        <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    WHERE pgqueue_uniqueness_window.ends_at <= statement_timestamp() + %(time_shift)s::interval
     RETURNING job_id
 )
 INSERT INTO pgqueue_job
     (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
 SELECT
     id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
-    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    statement_timestamp() + %(time_shift)s::interval,
     coalesce(
         %(run_after)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
     ),
     %(headers)s::json,
     coalesce(
         %(expires_at)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     )
 FROM given
 WHERE key IS NULL OR id IN (SELECT job_id FROM opened)
@@ -253,11 +252,11 @@ SET arguments = given.call -> 'call', priority = %(priority)s, max_attempts = %(
     attempt = 0, crashes = 0, unknown_since = NULL, headers = %(headers)s::json,
     run_after = coalesce(
         %(run_after)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
     ),
     expires_at = coalesce(
         %(expires_at)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     )
 FROM given
 WHERE job.id = given.job_id AND job.state = 'ready'
@@ -279,7 +278,7 @@ CROSS JOIN LATERAL (
     WHERE task_name = %(task_name)s
       AND unique_key = wanted.key
       AND (
-          ends_at > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+          ends_at > statement_timestamp() + %(time_shift)s::interval
           OR job_id = ANY (%(job_ids)s::bigint[])
       )
     OFFSET 0
@@ -295,7 +294,7 @@ PRUNE_WINDOWS: Final = """/* pgqueue:prune_windows */
 WITH over AS MATERIALIZED (
     SELECT job_id
     FROM pgqueue_uniqueness_window
-    WHERE ends_at <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    WHERE ends_at <= statement_timestamp() + %(time_shift)s::interval
     ORDER BY ends_at
     LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED

@@ -13,13 +13,11 @@ REGISTER_WORKER: Final = """/* pgqueue:register_worker */
 INSERT INTO pgqueue_worker (id, hostname, pid, version, queue_names, concurrency, started_at, last_heartbeat_at)
 VALUES (coalesce(
             %(worker_id)s::bigint,
-            floor(1000000 * date_part(
-                'epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-            ))::bigint
+            floor(1000000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::bigint
         ),
         %(hostname)s, %(pid)s, %(version)s, %(queue_names)s, %(concurrency)s,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8))
+        statement_timestamp() + %(time_shift)s::interval,
+        statement_timestamp() + %(time_shift)s::interval)
 RETURNING id
 """
 
@@ -32,7 +30,7 @@ WITH mine AS MATERIALIZED (
 ),
 beaten AS (
     UPDATE pgqueue_worker
-    SET last_heartbeat_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    SET last_heartbeat_at = statement_timestamp() + %(time_shift)s::interval
     WHERE id = ANY (ARRAY (SELECT id FROM mine))
 )
 SELECT id FROM pgqueue_worker WHERE id = ANY (%(worker_ids)s::bigint[])
@@ -46,7 +44,7 @@ WITH mine AS MATERIALIZED (
     SELECT id FROM pgqueue_worker WHERE id = %(worker_id)s FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE pgqueue_worker
-SET stopped_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+SET stopped_at = statement_timestamp() + %(time_shift)s::interval
 WHERE id = ANY (ARRAY (SELECT id FROM mine))
 """
 
@@ -57,8 +55,8 @@ PRUNE_WORKERS: Final = """/* pgqueue:prune_workers */
 WITH old AS MATERIALIZED (
     SELECT id
     FROM pgqueue_worker
-    WHERE last_heartbeat_at < statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+    WHERE last_heartbeat_at < statement_timestamp() + %(time_shift)s::interval
+        - make_interval(secs => %(retention_seconds)s::float8)
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 )

@@ -170,5 +170,5 @@ def test_holds_are_found_by_an_index(engine, statement, params, index):
     for batch in range(10):
         helpers.enqueue_for_period(engine, *(f"{batch}:{number}" for number in range(500)))
     engine.execute("ANALYZE pgqueue_uniqueness_window")
-    explained = engine.execute(f"EXPLAIN {statement}", {**params, "time_shift_seconds": 0.0}).fetchall()
+    explained = engine.execute(f"EXPLAIN {statement}", {**params, "time_shift": "0 s"}).fetchall()
     assert index in "\n".join(row[0] for row in explained)

@@ -46,7 +46,6 @@ SCHEDULER = {
     "SCHEDULES", "FIRE", "RUN_SCHEDULE", "PLAN_SCHEDULE", "ADD_SCHEDULE", "CHANGE_SCHEDULE", "CONFIRM_SCHEDULES",
     "SWITCH_SCHEDULE", "REMOVE_SCHEDULES", "PRUNE_SCHEDULE_RUNS", "SCHEDULE_ARGUMENTS", "NOTE_PROBLEM",
 }  # fmt: skip
-"""For the owner, who migrates."""
 STATEMENTS = statements.STATEMENTS | {
     name: text for name, text in vars(stats).items() if name.isupper() and isinstance(text, str)
 }
@@ -91,7 +90,7 @@ def test_a_role_may_run_its_statements_and_no_other(superuser, as_role, paramete
     with as_role(role), closing(helpers.connect()) as session:
         for name, statement in STATEMENTS.items():
             try:
-                params = {**parameters.get(name, {}), "time_shift_seconds": 0.0}
+                params = {**parameters.get(name, {}), "time_shift": "0 s"}
                 session.execute(f"EXPLAIN {statement}", params, prepare=False)
             except psycopg.errors.InsufficientPrivilege:
                 continue
