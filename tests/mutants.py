@@ -195,8 +195,8 @@ UNIQUE = of_tests(
     ),
     Mutant(
         "a retry does not see who runs",
-        "(held.state = 'ready' OR (held.state = 'running' AND held.unique_ready_only IS NULL))",
-        "held.state = 'ready'",
+        "(owner.state = 'ready' OR (owner.state = 'running' AND owner.unique_ready_only IS NULL))",
+        "owner.state = 'ready'",
         "RETRY",
     ),
     Mutant("another task's job has the key", "    WHERE task_name = %(task_name)s\n      AND", "    WHERE", "HOLDERS"),

@@ -16,7 +16,7 @@ import pytest
 from tests.statements import STATEMENTS
 
 NOW = "statement_timestamp() + %(time_shift)s::interval"
-NAMES_OF_TABLES = re.compile(r"\b(held|job|execution|pgqueue_job|finished|page|given|old|schedule)\.(?=\w)")
+NAMES_OF_TABLES = re.compile(r"\b(locked|owner|job|execution|pgqueue_job|finished|page|given|old|schedule)\.(?=\w)")
 
 
 class Clause(NamedTuple):
@@ -119,7 +119,7 @@ CLAUSES = {
     ),
     "fence": Clause("= claimed_ms AND outcome IS NULL", "= claimed_ms AND outcome", FENCED),
     "lock of execution and job": Clause(
-        "FOR NO KEY UPDATE OF execution, job SKIP LOCKED ) AS held", "UPDATE OF execution", FENCED
+        "FOR NO KEY UPDATE OF execution, job SKIP LOCKED ) AS locked", "UPDATE OF execution", FENCED
     ),
     "end of a key with the first claim": Clause(
         "unique_key = CASE WHEN unique_ready_only IS NULL THEN unique_key END",
@@ -135,14 +135,14 @@ CLAUSES = {
         PRUNED, "finished_at <", "PRUNE PRUNE_TASK PRUNE_JOBS OLD_JOBS OLD_JOBS_OF_TASK PRUNABLE PRUNABLE_TASK"
     ),
     "removal of old jobs": Clause(
-        "held AS MATERIALIZED ( SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) "
+        "locked AS MATERIALIZED ( SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) "
         "ORDER BY id FOR UPDATE SKIP LOCKED ), "
         "busy AS MATERIALIZED ( SELECT job_id FROM pgqueue_execution "
-        "WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM held) ), "
+        "WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked) ), "
         "free AS MATERIALIZED ( SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy) ), "
         "forgotten AS ( DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free)) ), "
         "gone AS ( DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) )",
-        "held AS MATERIALIZED",
+        "locked AS MATERIALIZED",
         "PRUNE PRUNE_TASK PRUNE_JOBS",
     ),
     "late job": Clause(f"expires_at <= {NOW}", "expires_at <=", "EXPIRE EXPIRE_JOBS LATE_JOBS"),

@@ -13,7 +13,7 @@ from typing import Final
 # Times are passed as seconds ago, so that the worker's clock does not matter.
 SUCCEED: Final = """/* pgqueue:succeed */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.job_id, given.result, given.started_seconds_ago, given.finished_seconds_ago
+    SELECT locked.id, locked.job_id, given.result, given.started_seconds_ago, given.finished_seconds_ago
     FROM unnest(
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(results)s::text[],
         %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[]
@@ -26,7 +26,7 @@ WITH mine AS MATERIALIZED (
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS held
+    ) AS locked
 ),
 closed AS (
     UPDATE pgqueue_execution AS execution
@@ -56,7 +56,7 @@ SELECT id FROM mine
 # Fence, Locks, Index: as SUCCEED
 SUCCEED_AND_DISCARD: Final = """/* pgqueue:succeed_and_discard */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.job_id
+    SELECT locked.id, locked.job_id
     FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
     CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id
@@ -66,7 +66,7 @@ WITH mine AS MATERIALIZED (
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS held
+    ) AS locked
 ),
 gone AS (
     DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT job_id FROM mine))
@@ -87,7 +87,7 @@ SELECT id FROM mine
 # execution, its start is recorded as now.
 FAIL: Final = """/* pgqueue:fail */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.job_id, held.cancelled, given.outcome, given.delay_seconds,
+    SELECT locked.id, locked.job_id, locked.cancelled, given.outcome, given.delay_seconds,
            given.started_seconds_ago, given.finished_seconds_ago,
            given.exception_class, given.error, given.traceback
     FROM unnest(
@@ -106,7 +106,7 @@ WITH mine AS MATERIALIZED (
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS held
+    ) AS locked
 ),
 closed AS (
     UPDATE pgqueue_execution AS execution
@@ -156,7 +156,7 @@ SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 
 # release until an attempt has started. For jobs that go into free slots, the claim records the start.
 RELEASE: Final = """/* pgqueue:release */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.job_id, held.started, held.cancelled, given.delay_seconds, given.error
+    SELECT locked.id, locked.job_id, locked.started, locked.cancelled, given.delay_seconds, given.error
     FROM unnest(
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(delays_seconds)s::float8[], %(errors)s::text[]
     ) AS given (id, claimed_ms, delay_seconds, error)
@@ -169,7 +169,7 @@ WITH mine AS MATERIALIZED (
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS held
+    ) AS locked
 ),
 closed AS (
     UPDATE pgqueue_execution AS execution
@@ -211,7 +211,7 @@ SELECT id, CASE WHEN cancelled THEN 'cancelled' ELSE 'ready' END FROM mine
 # Fence, Locks, Index: as SUCCEED
 END_CANCELLED: Final = """/* pgqueue:end_cancelled */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.job_id, given.started_seconds_ago, given.finished_seconds_ago, given.error
+    SELECT locked.id, locked.job_id, given.started_seconds_ago, given.finished_seconds_ago, given.error
     FROM unnest(
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(started_seconds_ago)s::float8[],
         %(finished_seconds_ago)s::float8[], %(errors)s::text[]
@@ -224,7 +224,7 @@ WITH mine AS MATERIALIZED (
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS held
+    ) AS locked
 ),
 closed AS (
     UPDATE pgqueue_execution AS execution
@@ -260,7 +260,7 @@ SELECT id FROM mine
 #         execution's, because it outlives the attempt.
 NOTE_PROGRESS: Final = """/* pgqueue:note_progress */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.job_id, given.done, given.total, given.message, given.noted_seconds_ago
+    SELECT locked.id, locked.job_id, given.done, given.total, given.message, given.noted_seconds_ago
     FROM unnest(
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(done)s::float8[], %(totals)s::float8[],
         %(messages)s::text[], %(noted_seconds_ago)s::float8[]
@@ -273,7 +273,7 @@ WITH mine AS MATERIALIZED (
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS held
+    ) AS locked
 ),
 noted AS (
     UPDATE pgqueue_job AS job
@@ -308,7 +308,7 @@ CROSS JOIN LATERAL (
 # Caller: lifecycle, after SETTLE or RESCUABLE found one
 REMOVE_ORPHANS: Final = """/* pgqueue:remove_orphans */
 WITH orphan AS MATERIALIZED (
-    SELECT held.id
+    SELECT locked.id
     FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
     CROSS JOIN LATERAL (
         SELECT id
@@ -317,7 +317,7 @@ WITH orphan AS MATERIALIZED (
           AND floor(1000 * date_part('epoch', claimed_at)) = given.claimed_ms
           AND NOT EXISTS (SELECT 1 FROM pgqueue_job AS job WHERE job.id = execution.job_id)
         FOR UPDATE SKIP LOCKED
-    ) AS held
+    ) AS locked
 )
 DELETE FROM pgqueue_execution WHERE id = ANY (ARRAY (SELECT id FROM orphan))
 """

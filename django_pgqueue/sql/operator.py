@@ -86,11 +86,11 @@ fit AS MATERIALIZED (
     ) AS finished
     WHERE unique_key IS NULL
        OR rank = 1 AND NOT EXISTS (
-           SELECT FROM pgqueue_job AS held
-           WHERE held.task_name = finished.task_name
-             AND held.unique_key = finished.unique_key
-             AND held.unique_key IS NOT NULL
-             AND (held.state = 'ready' OR (held.state = 'running' AND held.unique_ready_only IS NULL))
+           SELECT FROM pgqueue_job AS owner
+           WHERE owner.task_name = finished.task_name
+             AND owner.unique_key = finished.unique_key
+             AND owner.unique_key IS NOT NULL
+             AND (owner.state = 'ready' OR (owner.state = 'running' AND owner.unique_ready_only IS NULL))
        )
 ),
 moved AS (

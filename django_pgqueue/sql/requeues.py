@@ -40,7 +40,7 @@ LEFT JOIN lost ON true
 # Index:  primary key
 REQUEUE: Final = """/* pgqueue:requeue */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.attempt, held.cancelled, given.delay_seconds
+    SELECT locked.id, locked.attempt, locked.cancelled, given.delay_seconds
     FROM unnest(%(job_ids)s::bigint[], %(attempts)s::smallint[], %(delays_seconds)s::float8[])
         AS given (id, attempt, delay_seconds)
     CROSS JOIN LATERAL (
@@ -48,7 +48,7 @@ WITH mine AS MATERIALIZED (
         FROM pgqueue_job AS job
         WHERE job.id = given.id AND job.state = 'running' AND job.attempt = given.attempt
         FOR NO KEY UPDATE SKIP LOCKED
-    ) AS held
+    ) AS locked
     WHERE NOT EXISTS (
         SELECT FROM pgqueue_execution WHERE job_id = given.id AND finished_at IS NULL AND attempt >= 0
     )

@@ -55,7 +55,7 @@ LIMIT greatest(100, (SELECT count(*) / 5 FROM open))
 # Locks, Index: as SUCCEED
 RESCUE: Final = """/* pgqueue:rescue */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.job_id, held.started, held.cancelled, given.delay_seconds
+    SELECT locked.id, locked.job_id, locked.started, locked.cancelled, given.delay_seconds
     FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(delays_seconds)s::float8[])
         AS given (id, claimed_ms, delay_seconds)
     CROSS JOIN LATERAL (
@@ -68,7 +68,7 @@ WITH mine AS MATERIALIZED (
           AND execution.outcome IS NULL
           AND execution.lease_expires_at < statement_timestamp() + %(time_shift)s::interval
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS held
+    ) AS locked
 ),
 closed AS (
     UPDATE pgqueue_execution AS execution

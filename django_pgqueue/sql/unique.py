@@ -162,7 +162,7 @@ RETURNING id, unique_key
 # Caller: lifecycle.holders()
 # Index:  pgqueue_job_unique
 HOLDERS: Final = """/* pgqueue:holders */
-SELECT wanted.key, held.id
+SELECT wanted.key, owner.id
 FROM unnest(%(unique_keys)s::varchar[]) AS wanted (key)
 CROSS JOIN LATERAL (
     SELECT id
@@ -171,7 +171,7 @@ CROSS JOIN LATERAL (
       AND unique_key = wanted.key
       AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
     OFFSET 0
-) AS held
+) AS owner
 """
 
 # Add jobs whose keys have no open uniqueness window, and open a window of the given length for each key. Calls with a

@@ -28,7 +28,7 @@ RECORD_HEARTBEATS: Final = """/* pgqueue:record_heartbeats */
 WITH mine AS MATERIALIZED (
     SELECT id FROM pgqueue_worker WHERE id = ANY (%(worker_ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 ),
-beaten AS (
+updated AS (
     UPDATE pgqueue_worker
     SET last_heartbeat_at = statement_timestamp() + %(time_shift)s::interval
     WHERE id = ANY (ARRAY (SELECT id FROM mine))
