@@ -93,8 +93,8 @@ WITH RECURSIVE halving AS (
         CASE WHEN probe.is_older THEN halving.high ELSE halving.low + (halving.high - halving.low) / 2 END
     FROM halving
     CROSS JOIN LATERAL (
-        SELECT job.id, job.enqueued_at < statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - %(seconds)s::float8) AS is_older
+        SELECT job.id, job.enqueued_at < statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => %(seconds)s::float8) AS is_older
         FROM pgqueue_job AS job
         WHERE job.id >= halving.low + (halving.high - halving.low) / 2
         ORDER BY job.id

@@ -23,7 +23,7 @@ NO_ARGUMENTS = '{"args":[],"kwargs":{}}'
 DEFAULT_LANE = Lane("default", 0)
 TABLES = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_worker"),
-    *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_hold"),
+    *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_uniqueness_window"),
 )
 AGES = 20e-6, 10e-6
 """Seconds since a start and an end that are made up: less than any claim was ago."""

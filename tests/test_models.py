@@ -195,8 +195,8 @@ def test_names_in_indexes_sort_by_bytes(engine):
         "WHERE collation_name = 'C' AND table_name LIKE 'pgqueue_%' ORDER BY 1, 2"
     ).fetchall()
     assert columns == [
-        *(("pgqueue_hold", name) for name in ("task_name", "unique_key")),
         *(("pgqueue_job", name) for name in ("queue_name", "task_name", "unique_key")),
         ("pgqueue_pause", "name"),
         ("pgqueue_schedule", "name"),
+        *(("pgqueue_uniqueness_window", name) for name in ("task_name", "unique_key")),
     ]

@@ -21,7 +21,7 @@ RUNS = HISTORY // SCHEDULES
 SMALL = {*FEW_ROWS, "pgqueue_schedule"}
 FREE = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin")
 FILLED = (
-    *("pgqueue_job", "pgqueue_execution", "pgqueue_hold"),
+    *("pgqueue_job", "pgqueue_execution", "pgqueue_uniqueness_window"),
     *("pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_pause"),
 )
 NOW = "statement_timestamp()"
@@ -49,7 +49,7 @@ FILL = (
         f"SELECT 'queue', 'queue' || n, {NOW}, '', '' FROM generate_series(1, 5) AS n"
     ),
     (
-        "INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until) "
+        "INSERT INTO pgqueue_uniqueness_window (job_id, task_name, unique_key, ends_at) "
         f"SELECT CASE WHEN n > {KEYED} THEN 10000000 ELSE {HISTORY} END + n, 'noop', 'key' || n, "
         f"{NOW} + CASE WHEN n > {LATE} THEN interval '9 h' ELSE '-1 s' END FROM generate_series(1, {HISTORY}) AS n"
     ),
@@ -133,7 +133,7 @@ def as_read(connection):
 
 def tick(connection):
     read = as_read(connection)
-    return {**read, **OPTIONS, "tick_at": read["expected_at"], "delay_seconds": 0.0, "vouched_seconds": 180.0}
+    return {**read, **OPTIONS, "tick_at": read["expected_at"], "delay_seconds": 0.0, "confirmed_seconds": 180.0}
 
 
 def keyed_tick(connection):
@@ -158,10 +158,10 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "ENQUEUE_MANY_UNIQUE": (many_calls, BATCH, {"pgqueue_job_unique"}),
     "ENQUEUE_MANY_OR_REPLACE": (many_calls, BATCH, {"pgqueue_job_unique"}),
     "HOLDERS": (keys, BATCH, {"pgqueue_job_unique"}),
-    "ENQUEUE_FOR_PERIOD": (calls_for_period, BATCH, {"pgqueue_hold_of"}),
-    "REPLACE_FOR_PERIOD": (calls_for_period, BATCH, {"pgqueue_hold_of", "pgqueue_job_pkey"}),
-    "HOLDS": (lambda c: {**keys(c), "job_ids": []}, BATCH, {"pgqueue_hold_of"}),
-    "PRUNE_HOLDS": (lambda _: {"limit": BATCH}, BATCH, {"pgqueue_hold_over"}),
+    "ENQUEUE_FOR_PERIOD": (calls_for_period, BATCH, {"pgqueue_uniqueness_window_key"}),
+    "REPLACE_FOR_PERIOD": (calls_for_period, BATCH, {"pgqueue_uniqueness_window_key", "pgqueue_job_pkey"}),
+    "OPEN_WINDOWS": (lambda c: {**keys(c), "job_ids": []}, BATCH, {"pgqueue_uniqueness_window_key"}),
+    "PRUNE_WINDOWS": (lambda _: {"limit": BATCH}, BATCH, {"pgqueue_uniqueness_window_ends"}),
     "RETRY": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_job_unique"}),
     "PAUSE": (
         lambda _: {
@@ -178,15 +178,15 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "RESUME": (lambda _: {"kind": "queue", "name": "queue3"}, 5, set()),
     "PRUNE_PAUSES": (lambda _: {"older_than_seconds": 0.0}, 5, set()),
     "SCHEDULES": (lambda _: {}, SCHEDULES, set()),
-    "FIRE": (keyed_tick, SCHEDULES, {"pgqueue_schedulerun_tick", "pgqueue_job_pkey", "pgqueue_hold_of"}),
-    "RUN_SCHEDULE": (keyed_tick, SCHEDULES, {"pgqueue_hold_of", "pgqueue_job_unique"}),
+    "FIRE": (keyed_tick, SCHEDULES, {"pgqueue_schedulerun_tick", "pgqueue_job_pkey", "pgqueue_uniqueness_window_key"}),
+    "RUN_SCHEDULE": (keyed_tick, SCHEDULES, {"pgqueue_uniqueness_window_key", "pgqueue_job_unique"}),
     "SCHEDULE_ARGUMENTS": (as_read, SCHEDULES, set()),
     "NOTE_PROBLEM": (lambda c: {**as_read(c), "problem": "none"}, SCHEDULES, set()),
     "PLAN_SCHEDULE": (as_read, SCHEDULES, set()),
     "ADD_SCHEDULE": (defined, 1, {"pgqueue_schedule_name"}),
     "CHANGE_SCHEDULE": (defined, SCHEDULES, set()),
     "SWITCH_SCHEDULE": (lambda c: {**defined(c), "enabled": False}, SCHEDULES, set()),
-    "VOUCH": (as_read, SCHEDULES, set()),
+    "CONFIRM_SCHEDULES": (as_read, SCHEDULES, set()),
     "REMOVE_SCHEDULES": (tick, RUNS, {"pgqueue_schedulerun_tick"}),
     "PRUNE_SCHEDULE_RUNS": (
         lambda _: {"kept": 100, "limit": 10, "retention_seconds": 3600.0},
@@ -219,7 +219,7 @@ def assert_bounded(connection, plan, name, *unwanted):
     "name",
     [
         *("ENQUEUE_UNIQUE", "ENQUEUE_MANY_OR_REPLACE", "HOLDERS", "RETRY", "RUN_SCHEDULE"),
-        *("ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD", "HOLDS"),
+        *("ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD", "OPEN_WINDOWS"),
     ],
 )
 @pytest.mark.parametrize("filled", ["never analysed", "analysed idle", "analysed full"], indirect=True)
@@ -241,12 +241,12 @@ def test_the_cases_do_something(filled):
         assert helpers.fire(filled, helpers.schedule_of(filled, 7)) is not None
         assert len(lifecycle.expire(filled, worker_id=1, error="", limit=BATCH)) == BATCH
         assert len(lifecycle.holders(filled, "noop", keys(filled)["unique_keys"])) == BATCH
-        assert len(lifecycle.holds(filled, "noop", keys(filled)["unique_keys"])) == BATCH
+        assert len(lifecycle.open_windows(filled, "noop", keys(filled)["unique_keys"])) == BATCH
         call = calls_for_period(filled)
         period = {"period_seconds": call.pop("period_seconds"), "calls": call.pop("calls")}
         row = {name: value for name, value in call.items() if name != "unique_ready_only"}
         assert len(lifecycle.enqueue_for_period(filled, **period, **row)) == BATCH // 2 + 1
         assert len(lifecycle.replace_for_period(filled, calls=period["calls"], **row)) == BATCH
-        assert lifecycle.prune_holds(filled, BATCH) == BATCH
+        assert lifecycle.prune_windows(filled, BATCH) == BATCH
         assert lifecycle.prune_schedule_runs(filled, 3600.0, kept=100, limit=10) == SCHEDULES * 10
         assert lifecycle.remove_schedules(filled, [7], 0.0) == [7]

@@ -84,14 +84,14 @@ def test_lifecycle_gives_each_statement_exactly_its_parameters(engine, job_in, m
 
     def execute(connection, statement, params):
         name = statement[statement.index("pgqueue:") + 8 : statement.index(" */")].upper()
-        given.setdefault(name, set()).update(params, {"time_shift_seconds"})
+        given.setdefault(name, set()).update(params, {"time_shift"})
         return original(connection, statement, params)
 
     replace_execute(monkeypatch, execute)
     call_everything(engine, job_in)
     assert set(given) == set(STATEMENTS)
     for name, params in given.items():
-        assert params - {"time_shift_seconds"} == set(PARAMETER.findall(STATEMENTS[name])) - {"time_shift_seconds"}
+        assert params - {"time_shift"} == set(PARAMETER.findall(STATEMENTS[name])) - {"time_shift"}
 
 
 def call_fallbacks(engine):
@@ -115,7 +115,7 @@ def call_everything(engine, job_in):
     worker_id = lifecycle.register_worker(
         engine, hostname="here", pid=1, version="1", queue_names="default", concurrency=1
     )
-    lifecycle.beat_workers(engine, [worker_id])
+    lifecycle.record_heartbeats(engine, [worker_id])
     lifecycle.unregister_worker(engine, worker_id)
     lifecycle.prune_workers(engine, 0.0)
     one_call: dict[str, Any] = {
@@ -165,13 +165,13 @@ def call_everything(engine, job_in):
     lifecycle.holders(engine, helpers.NOOP, ["key"])
     helpers.enqueue_for_period(engine, "key")
     helpers.replace_for_period(engine, "key")
-    lifecycle.holds(engine, helpers.NOOP, ["key"])
-    lifecycle.prune_holds(engine)
+    lifecycle.open_windows(engine, helpers.NOOP, ["key"])
+    lifecycle.prune_windows(engine)
 
 
 def call_everything_of_schedules(engine):
     schedule_id = helpers.make_schedule(engine)
-    lifecycle.vouch(engine, [schedule_id])
+    lifecycle.confirm_schedules(engine, [schedule_id])
     one = helpers.schedule_of(engine, schedule_id)
     helpers.fire(engine, one, following_in=0.0)
     lifecycle.plan_schedule(engine, one, one.next_run_at)
@@ -363,7 +363,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
 def explain(connection, name, params, plan):
     """The plan of a prepared statement, with what it did; all of it is rolled back."""
     names = list(dict.fromkeys(PARAMETER.findall(STATEMENTS[name])))
-    params = {**params, "time_shift_seconds": 0.0}
+    params = {**params, "time_shift": "0 s"}
     types = [type_of(connection, params[parameter], parameter) for parameter in names]
     text = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", STATEMENTS[name])
     connection.execute(f"PREPARE explained ({', '.join(types)}) AS {text}" if names else f"PREPARE explained AS {text}")

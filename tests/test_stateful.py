@@ -169,7 +169,7 @@ class Queue(RuleBasedStateMachine):
         helpers.clear_tables(self.engine)
         self.start = helpers.scalar(self.engine, "SELECT statement_timestamp()")
         self.engine.execute("DELETE FROM pgqueue_pause")
-        self.engine.execute("DELETE FROM pgqueue_hold")
+        self.engine.execute("DELETE FROM pgqueue_uniqueness_window")
         self.enqueue(LANES[0], 2, 0, 10, helpers.NOOP)  # ended before it began, a history tells nothing
 
     def teardown(self) -> None:
@@ -290,12 +290,12 @@ class Queue(RuleBasedStateMachine):
             if holder is not None and waits:
                 self.replaced(holder, lane, expires=None, **fresh)
         held = {key: job_id for (name, key), (until, job_id) in self.holds.items() if name == task_name}
-        assert lifecycle.holds(self.engine, task_name, [key])[key] == held[key]
+        assert lifecycle.open_windows(self.engine, task_name, [key])[key] == held[key]
 
     @rule()
-    def prune_holds(self) -> None:
+    def prune_windows(self) -> None:
         over = [of for of, (until, _) in self.holds.items() if until <= self.now]
-        assert lifecycle.prune_holds(self.engine) == len(over)
+        assert lifecycle.prune_windows(self.engine) == len(over)
         for of in over:
             del self.holds[of]
 

@@ -23,7 +23,7 @@ from tests import helpers
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 EXPRESSIONS = st.sampled_from(["every 1 hour", "every 2 hours", "30 * * * *", "0 */3 * * *"])
-CLEAR = tuple(f"DELETE FROM pgqueue_{table}" for table in ("job", "schedule", "schedulerun", "hold"))
+CLEAR = tuple(f"DELETE FROM pgqueue_{table}" for table in ("job", "schedule", "schedulerun", "uniqueness_window"))
 KEYS = {
     "b": lifecycle.JobOptions("default", 0, 1, unique_key="b", task_name=helpers.NOOP),
     "c": lifecycle.JobOptions("default", 0, 1, unique_key="c", task_name=helpers.NOOP, period_seconds=7200.0),

@@ -22,7 +22,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_pgqueue import registry
-from django_pgqueue.models import Execution, Hold, Job, ScheduleRun, Worker
+from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
 from django_pgqueue.states import Outcome, State
 
 from . import shown
@@ -91,10 +91,10 @@ def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
     """
     columns = ("arguments", "headers", "result")
     texts = {f"{column}_text": Left(Cast(column, TextField()), TEXT_LIMIT) for column in columns}
-    window = Hold.objects.filter(pk=OuterRef("pk"))
+    window = UniquenessWindow.objects.filter(pk=OuterRef("pk"))
     columns_of_window = {
         "window_key": Subquery(window.values("unique_key")),
-        "window_until": Subquery(window.values("held_until")),
+        "window_until": Subquery(window.values("ends_at")),
     }
     job: Job | None = None
     with suppress(ValueError, ValidationError):

@@ -14,7 +14,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.lifecycle import VOUCHED_SECONDS
+from django_pgqueue.lifecycle import CONFIRMED_SECONDS
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.schedules import expressions
 
@@ -53,8 +53,8 @@ class ScheduleColumns(OperationsAdmin):
         if not schedule.enabled:
             return badge("cancelled", _("paused"))
         if (
-            schedule.vouched_at is not None
-            and (seen_at(schedule) - schedule.vouched_at).total_seconds() > VOUCHED_SECONDS
+            schedule.confirmed_at is not None
+            and (seen_at(schedule) - schedule.confirmed_at).total_seconds() > CONFIRMED_SECONDS
         ):
             return badge("cancelled", _("in no worker's code"))
         return badge("succeeded", _("on"))

@@ -214,4 +214,4 @@ class ScheduleAdmin(ScheduleColumns):
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         """Remove the selected schedules with the records of their runs. Schedules that workers' code defines stay."""
         ids = list(queryset.values_list("pk", flat=True))
-        lifecycle.remove_schedules(connections[router.db_for_write(Schedule)], ids, lifecycle.VOUCHED_SECONDS)
+        lifecycle.remove_schedules(connections[router.db_for_write(Schedule)], ids, lifecycle.CONFIRMED_SECONDS)

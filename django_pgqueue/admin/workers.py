@@ -26,7 +26,7 @@ class WorkerAdmin(ListOnlyAdmin):
         state, text = "succeeded", _("working")
         if worker.stopped_at is not None:
             state, text = "cancelled", _("stopped")
-        elif seen_at(worker) - worker.last_beat_at > timedelta(seconds=2 * get_settings().LEASE):
+        elif seen_at(worker) - worker.last_heartbeat_at > timedelta(seconds=2 * get_settings().LEASE):
             state, text = "dead", _("no heartbeat")
         return badge(state, text)
 
@@ -34,5 +34,5 @@ class WorkerAdmin(ListOnlyAdmin):
     program = column(_("version"), lambda worker: visible(worker.version))
     queues = column(_("queues"), lambda worker: visible(worker.queue_names) or _("all"))
     started = column(_("started"), lambda worker: moment_ago(worker.started_at, worker, brief=False))
-    last_beat = column(_("last heartbeat"), lambda worker: moment_ago(worker.last_beat_at, worker, brief=False))
+    last_beat = column(_("last heartbeat"), lambda worker: moment_ago(worker.last_heartbeat_at, worker, brief=False))
     stopped = column(_("stopped"), lambda worker: moment_ago(worker.stopped_at, worker, brief=False), empty_value="")

@@ -40,7 +40,7 @@ LOCKS: Final = {
     "execution": "LOCK TABLE pgqueue_execution IN ACCESS EXCLUSIVE MODE",
     "worker": "LOCK TABLE pgqueue_worker IN ACCESS EXCLUSIVE MODE",
     "schedule": "LOCK TABLE pgqueue_schedule IN ACCESS EXCLUSIVE MODE",
-    "hold": "LOCK TABLE pgqueue_hold IN ACCESS EXCLUSIVE MODE",
+    "uniquenesswindow": "LOCK TABLE pgqueue_uniqueness_window IN ACCESS EXCLUSIVE MODE",
     "pause": "LOCK TABLE pgqueue_pause IN ACCESS EXCLUSIVE MODE",
 }
 HOLDER: Final = """
@@ -97,7 +97,7 @@ class LockTable(Operation):
                 "LockTable needs an atomic migration, because the end of its transaction releases the lock."
             )
         else:
-            _take_table(connection, self.model_name)
+            _take_table(connection, model._meta.db_table, LOCKS[self.model_name])
 
     def database_backwards(self, *args: Any) -> None:
         """Do nothing: in reverse this operation is the last one, and the table is locked by then."""
@@ -137,12 +137,11 @@ class BuildIndex(AddIndexConcurrently):
             super().database_forwards(app_label, schema_editor, from_state, to_state)
 
 
-def _take_table(connection: BaseDatabaseWrapper, model_name: str) -> None:
-    """Lock the table of one model until the open transaction ends; see `LockTable`."""
-    table = f"pgqueue_{model_name}"
+def _take_table(connection: BaseDatabaseWrapper, table: str, lock: str) -> None:
+    """Run the statement `lock` until it succeeds; see `LockTable`."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     logged = ""
-    while not _try_lock(connection, LOCKS[model_name]):
+    while not _try_lock(connection, lock):
         holder = _holder(connection, table)
         if time.monotonic() > deadline:
             raise OperationalError(

@@ -37,6 +37,8 @@ def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -
 
     Errors pass through: Django's on a Django connection, psycopg's on an engine connection.
     """
+    # Text, because a timedelta of a day would follow the session's daylight saving time.
+    time_shift = f"{clock.shift_seconds:.6f} s" if clock.shift_seconds else "0 s"
     with connection.cursor() as cursor:
-        cursor.execute(statement, {**params, "time_shift_seconds": clock.shift_seconds})
+        cursor.execute(statement, {**params, "time_shift": time_shift})
         return cursor.fetchall() if cursor.description is not None else []

@@ -149,7 +149,7 @@ def _holders(task: Task[Any, Any], connection: BaseDatabaseWrapper, keys: Collec
     """Return, by key, the ids of the existing jobs that have these keys."""
     if not keys:
         return {}
-    find = lifecycle.holders if _period_seconds(task) is None else lifecycle.holds
+    find = lifecycle.holders if _period_seconds(task) is None else lifecycle.open_windows
     return find(connection, task.name, keys)
 
 
@@ -203,7 +203,7 @@ def _add_many_for_period(
     for chunk in _chunks(once):
         jobs = lifecycle.enqueue_for_period(connection, calls=chunk, period_seconds=period_seconds, **row)
         ids += [job.job_id for job in jobs]
-    keys = {job_id: key for key, job_id in lifecycle.holds(connection, task.name, by_key.keys(), ids).items()}
+    keys = {job_id: key for key, job_id in lifecycle.open_windows(connection, task.name, by_key.keys(), ids).items()}
     added = [(job_id, keys.get(job_id)) for job_id in ids]
     if replaces:
         new = {key for _, key in added}

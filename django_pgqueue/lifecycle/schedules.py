@@ -25,7 +25,7 @@ from django_pgqueue.exceptions import JobLocked
 from .execute import TRANSIENT_EXCEPT_LOCKS, execute_with_retry
 from .operator import LOCK_WAIT_SECONDS
 
-VOUCHED_SECONDS: Final = 180.0
+CONFIRMED_SECONDS: Final = 180.0
 """How long a worker's confirmation that its code has a schedule is valid."""
 KEY_WAIT: Final = "500ms"
 """How long FIRE waits for an uncommitted transaction that has taken its unique key."""
@@ -82,7 +82,7 @@ class Scheduled(NamedTuple):
     revision: int
     digest: str
     former_digests: str
-    vouched_at: datetime | None
+    confirmed_at: datetime | None
     expires_seconds: float | None
     is_unique: bool
 
@@ -92,9 +92,9 @@ class Scheduled(NamedTuple):
         return self.origin == "code"
 
     @property
-    def unvouched_seconds(self) -> float:
+    def unconfirmed_seconds(self) -> float:
         """Seconds since a worker confirmed it; 0 if it needs no confirmation, negative if the clock went back."""
-        return 0.0 if self.vouched_at is None else (self.seen_at - self.vouched_at).total_seconds()
+        return 0.0 if self.confirmed_at is None else (self.seen_at - self.confirmed_at).total_seconds()
 
 
 class JobOptions(NamedTuple):
@@ -157,7 +157,7 @@ def fire(
         "tick_at": tick_at,
         "following_at": following_at,
         "delay_seconds": delay_seconds,
-        "vouched_seconds": VOUCHED_SECONDS,
+        "confirmed_seconds": CONFIRMED_SECONDS,
         "key_wait": KEY_WAIT if options.unique_key and isinstance(connection, EngineConnection) else None,
         **options._asdict(),
     }
@@ -244,9 +244,9 @@ def change_schedule(
     return (_repeat_while_locked(change, schedule_id) if tries else change()[0][1]) is not None
 
 
-def vouch(connection: Connection, schedule_ids: Sequence[int]) -> dict[int, bool]:
+def confirm_schedules(connection: Connection, schedule_ids: Sequence[int]) -> dict[int, bool]:
     """Confirm that this worker's code defines these schedules as they are; return those whose row was not locked."""
-    rows = execute(connection, sql.schedules.VOUCH, {"schedule_ids": list(schedule_ids)})
+    rows = execute(connection, sql.schedules.CONFIRM_SCHEDULES, {"schedule_ids": list(schedule_ids)})
     return {row[0]: True for row in rows}
 
 
@@ -260,9 +260,9 @@ def resume_schedule(connection: Connection, schedule_id: int, next_run_at: datet
     return _switch(connection, schedule_id, enabled=True, next_run_at=next_run_at)
 
 
-def remove_schedules(connection: Connection, schedule_ids: Sequence[int], unvouched_seconds: float) -> list[int]:
-    """Remove schedules of the admin, and those of code not confirmed for `unvouched_seconds`; return their ids."""
-    params = {"schedule_ids": list(schedule_ids), "vouched_seconds": unvouched_seconds}
+def remove_schedules(connection: Connection, schedule_ids: Sequence[int], unconfirmed_seconds: float) -> list[int]:
+    """Remove schedules of the admin, and those of code not confirmed for `unconfirmed_seconds`; return their ids."""
+    params = {"schedule_ids": list(schedule_ids), "confirmed_seconds": unconfirmed_seconds}
     return [row[0] for row in execute_with_retry(connection, sql.schedules.REMOVE_SCHEDULES, params)]
 
 

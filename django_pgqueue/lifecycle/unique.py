@@ -1,7 +1,7 @@
 """Add jobs with a unique key, on the caller's connection and in the caller's transaction.
 
 `django_pgqueue.enqueue.unique` calls these functions. The unique indexes protect the invariant: at most one job of a
-task has a key at a time, by the states of that job or for a uniqueness window (a row of `pgqueue_hold`).
+task has a key at a time, by the states of that job or for a uniqueness window (a row of `pgqueue_uniqueness_window`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from django_pgqueue.db.statements import Connection, execute
 from .execute import execute_with_retry
 from .types import DEFAULTS, Enqueued, Row
 
-HOLDS_PRUNED: Final = 1000
+WINDOWS_PRUNED: Final = 1000
 """Uniqueness windows that one statement removes at most."""
 
 
@@ -92,7 +92,7 @@ def replace_for_period(connection: Connection, *, calls: str, **row: Unpack[Row]
     return [(Enqueued._make(columns[:4]), columns[4]) for columns in rows]
 
 
-def holds(
+def open_windows(
     connection: Connection, task_name: str, unique_keys: Collection[str], job_ids: Sequence[int] = ()
 ) -> dict[str, int]:
     """Return the ids of the jobs that opened the uniqueness windows of these keys of a task, by key.
@@ -100,9 +100,9 @@ def holds(
     The jobs may have ended, and their rows may be gone. Jobs in `job_ids` are returned even if their window has ended.
     """
     params = {"task_name": task_name, "unique_keys": list(unique_keys), "job_ids": list(job_ids)}
-    return dict(execute(connection, sql.unique.HOLDS, params))
+    return dict(execute(connection, sql.unique.OPEN_WINDOWS, params))
 
 
-def prune_holds(connection: Connection, limit: int = HOLDS_PRUNED) -> int:
+def prune_windows(connection: Connection, limit: int = WINDOWS_PRUNED) -> int:
     """Remove up to `limit` uniqueness windows that have ended; return how many."""
-    return len(execute_with_retry(connection, sql.unique.PRUNE_HOLDS, {"limit": limit}))
+    return len(execute_with_retry(connection, sql.unique.PRUNE_WINDOWS, {"limit": limit}))

@@ -38,14 +38,14 @@ def register_worker(
     return int(execute(connection, sql.workers.REGISTER_WORKER, params)[0][0])
 
 
-def beat_workers(connection: Connection, worker_ids: Sequence[int]) -> set[int]:
+def record_heartbeats(connection: Connection, worker_ids: Sequence[int]) -> set[int]:
     """Record a heartbeat of these workers; return the ids of those that have a record.
 
     If the database refuses to write one record, the others are still written. The refused one counts as existing.
     """
 
     def update(part: Sequence[int]) -> dict[int, bool]:
-        rows = execute(connection, sql.workers.BEAT_WORKERS, {"worker_ids": list(part)})
+        rows = execute(connection, sql.workers.RECORD_HEARTBEATS, {"worker_ids": list(part)})
         return {worker_id: True for (worker_id,) in rows}
 
     parts: Divided[int, bool] = divided(connection, worker_ids, update)

@@ -1,14 +1,13 @@
 """All tables of the first release."""
 
-import datetime
+from datetime import UTC, datetime
 
-import django.db.models.deletion
-import django.db.models.functions.datetime
 from django.apps.registry import Apps
 from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.models.functions import Now
 
-import django_pgqueue.db.fields
+from django_pgqueue.db.fields import NameField, PlainJSONField
 
 # Each job and each execution is updated a few times and then deleted. Free space in the page keeps the updated versions
 # beside the row. Half a page is enough, because the first version is gone before the third is written. Compared with a
@@ -29,6 +28,13 @@ ALTER TABLE pgqueue_execution SET (
     autovacuum_vacuum_cost_delay = 1, autovacuum_vacuum_cost_limit = 2000
 );
 """
+
+FIRST, LAST = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
+
+
+def instants(*names: str) -> models.Q:
+    """Return the condition that each of these columns is NULL or an instant that can be read and subtracted."""
+    return models.Q(*(part for name in names for part in ((f"{name}__gte", FIRST), (f"{name}__lt", LAST))))
 
 
 def set_storage(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
@@ -52,64 +58,39 @@ class Migration(migrations.Migration):
                 ("version", models.CharField(max_length=50, verbose_name="version")),
                 ("queue_names", models.TextField(db_default="", verbose_name="queues")),
                 ("concurrency", models.IntegerField(verbose_name="concurrency")),
-                (
-                    "started_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="started at"
-                    ),
-                ),
-                (
-                    "last_beat_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="last beat at"
-                    ),
-                ),
+                ("started_at", models.DateTimeField(db_default=Now(), verbose_name="started at")),
+                ("last_heartbeat_at", models.DateTimeField(db_default=Now(), verbose_name="last heartbeat at")),
                 ("stopped_at", models.DateTimeField(null=True, verbose_name="stopped at")),
             ],
-            options={
-                "verbose_name": "worker",
-                "verbose_name_plural": "workers",
-                "default_permissions": ("view",),
-            },
+            options={"verbose_name": "worker", "verbose_name_plural": "workers", "default_permissions": ("view",)},
         ),
         migrations.CreateModel(
-            name="Hold",
+            name="UniquenessWindow",
             fields=[
                 ("job_id", models.BigIntegerField(primary_key=True, serialize=False, verbose_name="job")),
-                (
-                    "task_name",
-                    django_pgqueue.db.fields.NameField(db_collation="C", max_length=100, verbose_name="task"),
-                ),
-                (
-                    "unique_key",
-                    django_pgqueue.db.fields.NameField(db_collation="C", max_length=200, verbose_name="unique key"),
-                ),
-                ("held_until", models.DateTimeField(verbose_name="held until")),
+                ("task_name", NameField(db_collation="C", max_length=100, verbose_name="task")),
+                ("unique_key", NameField(db_collation="C", max_length=200, verbose_name="unique key")),
+                ("ends_at", models.DateTimeField(verbose_name="ends at")),
             ],
             options={
-                "verbose_name": "hold",
-                "verbose_name_plural": "holds",
+                "verbose_name": "uniqueness window",
+                "verbose_name_plural": "uniqueness windows",
+                "db_table": "pgqueue_uniqueness_window",
                 "default_permissions": (),
-                "indexes": [models.Index(models.F("held_until"), name="pgqueue_hold_over")],
-                "constraints": [models.UniqueConstraint(fields=("task_name", "unique_key"), name="pgqueue_hold_of")],
+                "indexes": [models.Index(models.F("ends_at"), name="pgqueue_uniqueness_window_ends")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("task_name", "unique_key"), name="pgqueue_uniqueness_window_key")
+                ],
             },
         ),
         migrations.CreateModel(
             name="Job",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                (
-                    "task_name",
-                    django_pgqueue.db.fields.NameField(db_collation="C", max_length=100, verbose_name="task"),
-                ),
-                (
-                    "queue_name",
-                    django_pgqueue.db.fields.NameField(
-                        db_collation="C", db_default="default", max_length=100, verbose_name="queue"
-                    ),
-                ),
+                ("task_name", NameField(db_collation="C", max_length=100, verbose_name="task")),
+                ("queue_name", NameField(db_collation="C", db_default="default", max_length=100, verbose_name="queue")),
                 ("priority", models.SmallIntegerField(db_default=0, verbose_name="priority")),
-                ("arguments", django_pgqueue.db.fields.PlainJSONField(verbose_name="arguments")),
+                ("arguments", PlainJSONField(verbose_name="arguments")),
                 (
                     "state",
                     models.CharField(
@@ -126,39 +107,24 @@ class Migration(migrations.Migration):
                         verbose_name="state",
                     ),
                 ),
-                (
-                    "run_after",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="run after"
-                    ),
-                ),
+                ("run_after", models.DateTimeField(db_default=Now(), verbose_name="run after")),
                 ("attempt", models.SmallIntegerField(db_default=0, verbose_name="attempt")),
                 ("max_attempts", models.SmallIntegerField(db_default=10, verbose_name="attempts at most")),
                 ("crashes", models.SmallIntegerField(db_default=0, verbose_name="crashes")),
-                (
-                    "enqueued_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="enqueued at"
-                    ),
-                ),
+                ("enqueued_at", models.DateTimeField(db_default=Now(), verbose_name="enqueued at")),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
                 ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested at")),
                 ("unknown_since", models.DateTimeField(null=True, verbose_name="unknown since")),
                 ("limit_key", models.CharField(max_length=100, null=True)),
-                ("result", django_pgqueue.db.fields.PlainJSONField(null=True, verbose_name="result")),
+                ("result", PlainJSONField(null=True, verbose_name="result")),
                 ("isolated", models.BooleanField(db_default=False, verbose_name="isolated")),
-                ("headers", django_pgqueue.db.fields.PlainJSONField(null=True, verbose_name="headers")),
+                ("headers", PlainJSONField(null=True, verbose_name="headers")),
                 ("progress_done", models.FloatField(null=True, verbose_name="done")),
                 ("progress_total", models.FloatField(null=True, verbose_name="of")),
                 ("progress_message", models.TextField(null=True, verbose_name="message")),
-                ("progress_at", models.DateTimeField(null=True, verbose_name="told at")),
+                ("progress_at", models.DateTimeField(null=True, verbose_name="progress reported at")),
                 ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
-                (
-                    "unique_key",
-                    django_pgqueue.db.fields.NameField(
-                        db_collation="C", max_length=200, null=True, verbose_name="unique key"
-                    ),
-                ),
+                ("unique_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="unique key")),
                 ("unique_ready_only", models.BooleanField(null=True)),
             ],
             options={
@@ -212,29 +178,9 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
+                            models.Q(("finished_at__isnull", False), ("state__in", ["cancelled", "dead", "succeeded"])),
                             models.Q(
-                                ("finished_at__isnull", False),
-                                (
-                                    "state__in",
-                                    [
-                                        "cancelled",
-                                        "dead",
-                                        "succeeded",
-                                    ],
-                                ),
-                            ),
-                            models.Q(
-                                models.Q(
-                                    (
-                                        "state__in",
-                                        [
-                                            "cancelled",
-                                            "dead",
-                                            "succeeded",
-                                        ],
-                                    ),
-                                    _negated=True,
-                                ),
+                                models.Q(("state__in", ["cancelled", "dead", "succeeded"]), _negated=True),
                                 ("finished_at__isnull", True),
                             ),
                             _connector="OR",
@@ -243,8 +189,8 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            ("run_after__gte", datetime.datetime(2000, 1, 1, 0, 0, tzinfo=datetime.UTC)),
-                            ("run_after__lt", datetime.datetime(9000, 1, 1, 0, 0, tzinfo=datetime.UTC)),
+                            ("run_after__gte", datetime(2000, 1, 1, 0, 0, tzinfo=UTC)),
+                            ("run_after__lt", datetime(9000, 1, 1, 0, 0, tzinfo=UTC)),
                         ),
                         name="pgqueue_job_run_after",
                     ),
@@ -262,16 +208,7 @@ class Migration(migrations.Migration):
                         condition=models.Q(("unique_ready_only", True)), name="pgqueue_job_unique_ready_only"
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(
-                            ("enqueued_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
-                            ("enqueued_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
-                            ("finished_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
-                            ("finished_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
-                            ("unknown_since__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
-                            ("unknown_since__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
-                            ("expires_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
-                            ("expires_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
-                        ),
+                        condition=instants("enqueued_at", "finished_at", "unknown_since", "expires_at"),
                         name="pgqueue_job_instants",
                     ),
                 ],
@@ -298,13 +235,8 @@ class Migration(migrations.Migration):
                     "kind",
                     models.CharField(choices=[("queue", "queue"), ("task", "task")], max_length=5, verbose_name="kind"),
                 ),
-                ("name", django_pgqueue.db.fields.NameField(db_collation="C", max_length=100, verbose_name="name")),
-                (
-                    "paused_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="paused at"
-                    ),
-                ),
+                ("name", NameField(db_collation="C", max_length=100, verbose_name="name")),
+                ("paused_at", models.DateTimeField(db_default=Now(), verbose_name="paused at")),
                 ("paused_until", models.DateTimeField(blank=True, null=True, verbose_name="until")),
                 ("paused_by", models.CharField(blank=True, db_default="", max_length=150, verbose_name="by")),
                 ("reason", models.TextField(blank=True, db_default="", verbose_name="reason")),
@@ -315,15 +247,9 @@ class Migration(migrations.Migration):
                 "permissions": [("pause_queue", "Can pause and resume queues and tasks")],
                 "default_permissions": ("view",),
                 "constraints": [
-                    models.UniqueConstraint(fields=("kind", "name"), name="pgqueue_pause_of"),
+                    models.UniqueConstraint(fields=("kind", "name"), name="pgqueue_pause_name"),
                     models.CheckConstraint(
-                        condition=models.Q(
-                            ("paused_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
-                            ("paused_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
-                            ("paused_until__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
-                            ("paused_until__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
-                        ),
-                        name="pgqueue_pause_instants",
+                        condition=instants("paused_at", "paused_until"), name="pgqueue_pause_instants"
                     ),
                 ],
             },
@@ -332,7 +258,7 @@ class Migration(migrations.Migration):
             name="Schedule",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("name", django_pgqueue.db.fields.NameField(db_collation="C", max_length=200, verbose_name="name")),
+                ("name", NameField(db_collation="C", max_length=200, verbose_name="name")),
                 (
                     "origin",
                     models.CharField(
@@ -343,7 +269,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("task_name", models.CharField(max_length=100, verbose_name="task")),
-                ("arguments", django_pgqueue.db.fields.PlainJSONField(verbose_name="arguments")),
+                ("arguments", PlainJSONField(verbose_name="arguments")),
                 ("expression", models.CharField(max_length=200, verbose_name="when")),
                 ("time_zone", models.CharField(db_default="UTC", max_length=64, verbose_name="time zone")),
                 (
@@ -379,7 +305,7 @@ class Migration(migrations.Migration):
                 ("revision", models.BigIntegerField(db_default=0)),
                 ("digest", models.CharField(db_default="", max_length=32)),
                 ("former_digests", models.TextField(db_default="")),
-                ("vouched_at", models.DateTimeField(null=True)),
+                ("confirmed_at", models.DateTimeField(null=True)),
                 ("expires_seconds", models.FloatField(null=True)),
                 ("is_unique", models.BooleanField(db_default=False)),
                 ("problem", models.TextField(db_default="", verbose_name="problem")),
@@ -394,14 +320,7 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.UniqueConstraint(fields=("origin", "name"), name="pgqueue_schedule_name"),
                     models.CheckConstraint(
-                        condition=models.Q(
-                            ("next_run_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
-                            ("next_run_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
-                            ("last_run_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
-                            ("last_run_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
-                            ("vouched_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
-                            ("vouched_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
-                        ),
+                        condition=instants("next_run_at", "last_run_at", "confirmed_at"),
                         name="pgqueue_schedule_instants",
                     ),
                 ],
@@ -412,17 +331,14 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("tick_at", models.DateTimeField(verbose_name="tick")),
-                (
-                    "fired_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="fired at"),
-                ),
+                ("fired_at", models.DateTimeField(db_default=Now(), verbose_name="fired at")),
                 ("job_id", models.BigIntegerField(null=True, verbose_name="job")),
                 (
                     "schedule",
                     models.ForeignKey(
                         db_constraint=False,
                         db_index=False,
-                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        on_delete=models.DO_NOTHING,
                         related_name="runs",
                         to="pgqueue.schedule",
                         verbose_name="schedule",
@@ -460,12 +376,7 @@ class Migration(migrations.Migration):
                         verbose_name="outcome",
                     ),
                 ),
-                (
-                    "claimed_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="claimed at"
-                    ),
-                ),
+                ("claimed_at", models.DateTimeField(db_default=Now(), verbose_name="claimed at")),
                 ("started_at", models.DateTimeField(null=True, verbose_name="started at")),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
                 ("lease_expires_at", models.DateTimeField(verbose_name="lease expires at")),
@@ -477,7 +388,7 @@ class Migration(migrations.Migration):
                     models.ForeignKey(
                         db_constraint=False,
                         db_index=False,
-                        on_delete=django.db.models.deletion.CASCADE,
+                        on_delete=models.CASCADE,
                         related_name="executions",
                         to="pgqueue.job",
                         verbose_name="job",
@@ -488,7 +399,7 @@ class Migration(migrations.Migration):
                     models.ForeignKey(
                         db_constraint=False,
                         db_index=False,
-                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        on_delete=models.DO_NOTHING,
                         related_name="executions",
                         to="pgqueue.worker",
                         verbose_name="worker",
@@ -529,16 +440,7 @@ class Migration(migrations.Migration):
                         name="pgqueue_execution_outcome",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(
-                            ("claimed_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
-                            ("claimed_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
-                            ("started_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
-                            ("started_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
-                            ("finished_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
-                            ("finished_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
-                            ("lease_expires_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
-                            ("lease_expires_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
-                        ),
+                        condition=instants("claimed_at", "started_at", "finished_at", "lease_expires_at"),
                         name="pgqueue_execution_instants",
                     ),
                 ],

@@ -4,22 +4,22 @@ The database has no foreign keys: one on executions cost 15 % of the throughput,
 """
 
 from .executions import Execution
-from .holds import Hold
 from .job_methods import BATCH_SIZE
 from .jobs import DeadJob, Job, JobQuerySet
 from .pauses import Pause
 from .schedules import Schedule, ScheduleRun
+from .uniqueness_windows import UniquenessWindow
 from .workers import Worker
 
 __all__ = [
     "BATCH_SIZE",
     "DeadJob",
     "Execution",
-    "Hold",
     "Job",
     "JobQuerySet",
     "Pause",
     "Schedule",
     "ScheduleRun",
+    "UniquenessWindow",
     "Worker",
 ]

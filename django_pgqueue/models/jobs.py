@@ -125,7 +125,7 @@ class Job(models.Model):
     progress_done = models.FloatField(_("done"), null=True)
     progress_total = models.FloatField(_("of"), null=True)
     progress_message = models.TextField(_("message"), null=True)  # noqa: DJ001 -- NULL is "none reported yet"
-    progress_at = InstantField(_("told at"), null=True)
+    progress_at = InstantField(_("progress reported at"), null=True)
 
     if TYPE_CHECKING:
         objects: ClassVar[JobQuerySet]  # without a plugin, type checkers do not see a manager's queryset methods

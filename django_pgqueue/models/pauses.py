@@ -28,7 +28,7 @@ class Pause(models.Model):
         default_permissions = ("view",)
         permissions = [("pause_queue", _("Can pause and resume queues and tasks"))]
         constraints = [
-            models.UniqueConstraint(fields=["kind", "name"], name="pgqueue_pause_of"),
+            models.UniqueConstraint(fields=["kind", "name"], name="pgqueue_pause_name"),
             # NULL in `paused_until` means "until it is resumed".
             models.CheckConstraint(name="pgqueue_pause_instants", condition=are_instants("paused_at", "paused_until")),
         ]

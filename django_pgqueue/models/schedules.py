@@ -65,7 +65,7 @@ class Schedule(models.Model):
     """Hash of the definition in code; empty for schedules of the admin."""
     former_digests = models.TextField(db_default="")
     """Hashes of earlier definitions, the latest last. A worker whose definition is here runs older code."""
-    vouched_at = InstantField(null=True)
+    confirmed_at = InstantField(null=True)
     """When a worker whose code has this definition last confirmed it; NULL for schedules of the admin."""
     problem = models.TextField(_("problem"), db_default="")
     """Why the due tick could not be fired, as the worker that tried last reported it."""
@@ -80,7 +80,7 @@ class Schedule(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["origin", "name"], name="pgqueue_schedule_name"),
             models.CheckConstraint(
-                name="pgqueue_schedule_instants", condition=are_instants("next_run_at", "last_run_at", "vouched_at")
+                name="pgqueue_schedule_instants", condition=are_instants("next_run_at", "last_run_at", "confirmed_at")
             ),
         ]
 

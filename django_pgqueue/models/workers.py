@@ -18,7 +18,7 @@ class Worker(models.Model):
     queue_names = models.TextField(_("queues"), db_default="")
     concurrency = models.IntegerField(_("concurrency"))
     started_at = InstantField(_("started at"), db_default=Now())
-    last_beat_at = InstantField(_("last beat at"), db_default=Now())
+    last_heartbeat_at = InstantField(_("last heartbeat at"), db_default=Now())
     stopped_at = InstantField(_("stopped at"), null=True)
 
     class Meta:

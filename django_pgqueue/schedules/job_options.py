@@ -164,6 +164,6 @@ def send_enqueued(
 def holder_of(connection: Connection, options: JobOptions) -> str:
     """Return a description of the job that has the unique key, for a job that was not created because of it."""
     key, task_name = options.unique_key or "", options.task_name or ""
-    find = lifecycle.holders if options.period_seconds is None else lifecycle.holds
+    find = lifecycle.holders if options.period_seconds is None else lifecycle.open_windows
     job_ids = find(connection, task_name, [key])
     return f"job {job_ids[key]}" if key in job_ids else "a job that has just ended"

@@ -37,7 +37,7 @@ picked AS MATERIALIZED (
           AND limit_key IS NULL
           AND queue_name = lane.queue_name
           AND priority = lane.priority
-          AND run_after <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+          AND run_after <= statement_timestamp() + %(time_shift)s::interval
           AND (run_after, id) > (lane.after_at, lane.after_id)
           AND id <> ALL (%(skipped_ids)s::bigint[])
           AND task_name <> ALL (%(paused_task_names)s::varchar[])
@@ -69,24 +69,20 @@ claimed AS (
 opened AS (
     INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at)
     SELECT execution_id, id, attempt + 1, %(worker_id)s,
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + %(time_shift)s::interval,
            CASE WHEN place <= %(free_slots)s
-                THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END,
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(lease_seconds)s::float8)
+                THEN statement_timestamp() + %(time_shift)s::interval END,
+           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8)
     FROM due
 )
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,
        CASE WHEN isfinite(unknown_since)
-            THEN date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-                                    - unknown_since) END,
-       floor(1000 * date_part(
-           'epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-       )),
+            THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - unknown_since) END,
+       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval)),
        headers::text,
        CASE WHEN isfinite(expires_at)
-            THEN date_part('epoch', expires_at - statement_timestamp()
-                                    - make_interval(secs => %(time_shift_seconds)s::float8)) END
+            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END
 FROM due
 """
 
@@ -104,7 +100,7 @@ WITH picked AS MATERIALIZED (
       AND state = 'ready'
       AND limit_key IS NULL
       AND (NOT %(only_due)s
-           OR run_after <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8))
+           OR run_after <= statement_timestamp() + %(time_shift)s::interval)
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 due AS MATERIALIZED (
@@ -120,23 +116,19 @@ claimed AS (
 opened AS (
     INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at)
     SELECT execution_id, id, attempt + 1, %(worker_id)s,
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(lease_seconds)s::float8)
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8)
     FROM due
 )
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,
        CASE WHEN isfinite(unknown_since)
-            THEN date_part('epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-                                    - unknown_since) END,
-       floor(1000 * date_part(
-           'epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-       )),
+            THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - unknown_since) END,
+       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval)),
        headers::text,
        CASE WHEN isfinite(expires_at)
-            THEN date_part('epoch', expires_at - statement_timestamp()
-                                    - make_interval(secs => %(time_shift_seconds)s::float8)) END
+            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END
 FROM due
 """
 
@@ -155,7 +147,7 @@ CROSS JOIN LATERAL (
       AND limit_key IS NULL
       AND queue_name = lane.queue_name
       AND priority = lane.priority
-      AND run_after <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+      AND run_after <= statement_timestamp() + %(time_shift)s::interval
       AND (run_after, id) > (lane.after_at, lane.after_id)
       AND id <> ALL (%(skipped_ids)s::bigint[])
       AND task_name <> ALL (%(paused_task_names)s::varchar[])
@@ -178,7 +170,7 @@ WITH culprit AS MATERIALIZED (
 ),
 ended AS (
     UPDATE pgqueue_job AS job
-    SET state = 'dead', finished_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    SET state = 'dead', finished_at = statement_timestamp() + %(time_shift)s::interval
     FROM culprit
     WHERE job.id = culprit.id
 ),
@@ -186,9 +178,9 @@ recorded AS (
     INSERT INTO pgqueue_execution
         (job_id, attempt, worker_id, outcome, claimed_at, finished_at, lease_expires_at, exception_class, error)
     SELECT id, attempt, %(worker_id)s, 'released',
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval,
            %(exception_class)s, %(error)s
     FROM culprit
 )
@@ -237,14 +229,14 @@ paused AS MATERIALIZED (
     SELECT kind, name, paused_until
     FROM pgqueue_pause
     WHERE paused_until IS NULL
-       OR paused_until > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+       OR paused_until > statement_timestamp() + %(time_shift)s::interval
 )
 SELECT lane.queue_name, lane.priority,
-       date_part('epoch', lane.run_after - statement_timestamp()) - %(time_shift_seconds)s::float8,
+       date_part('epoch', lane.run_after - statement_timestamp() - %(time_shift)s::interval),
        (
            SELECT CASE
                WHEN isfinite(paused_until)
-               THEN date_part('epoch', paused_until - statement_timestamp()) - %(time_shift_seconds)s::float8
+               THEN date_part('epoch', paused_until - statement_timestamp() - %(time_shift)s::interval)
                ELSE 'infinity'
            END
            FROM paused
@@ -255,5 +247,5 @@ FROM lane
 UNION ALL
 SELECT NULL, NULL, NULL, NULL,
        ARRAY (SELECT name FROM paused WHERE kind = 'queue'), ARRAY (SELECT name FROM paused WHERE kind = 'task'),
-       statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+       statement_timestamp() + %(time_shift)s::interval
 """

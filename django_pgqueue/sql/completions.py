@@ -13,7 +13,7 @@ from typing import Final
 # Times are passed as seconds ago, so that the worker's clock does not matter.
 SUCCEED: Final = """/* pgqueue:succeed */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.job_id, given.result, given.started_seconds_ago, given.finished_seconds_ago
+    SELECT locked.id, locked.job_id, given.result, given.started_seconds_ago, given.finished_seconds_ago
     FROM unnest(
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(results)s::text[],
         %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[]
@@ -26,15 +26,14 @@ WITH mine AS MATERIALIZED (
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS held
+    ) AS locked
 ),
 closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = 'succeeded',
-        started_at = statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.started_seconds_ago),
-        finished_at = statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+        started_at = statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.started_seconds_ago),
+        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago)
     FROM mine
     WHERE execution.id = mine.id
 ),
@@ -42,8 +41,8 @@ done AS (
     UPDATE pgqueue_job AS job
     SET state = 'succeeded',
         result = mine.result::json,
-        finished_at = statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago)
     FROM mine
     WHERE job.id = mine.job_id
 )
@@ -57,7 +56,7 @@ SELECT id FROM mine
 # Fence, Locks, Index: as SUCCEED
 SUCCEED_AND_DISCARD: Final = """/* pgqueue:succeed_and_discard */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.job_id
+    SELECT locked.id, locked.job_id
     FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
     CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id
@@ -67,7 +66,7 @@ WITH mine AS MATERIALIZED (
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS held
+    ) AS locked
 ),
 gone AS (
     DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT job_id FROM mine))
@@ -88,7 +87,7 @@ SELECT id FROM mine
 # execution, its start is recorded as now.
 FAIL: Final = """/* pgqueue:fail */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.job_id, held.cancelled, given.outcome, given.delay_seconds,
+    SELECT locked.id, locked.job_id, locked.cancelled, given.outcome, given.delay_seconds,
            given.started_seconds_ago, given.finished_seconds_ago,
            given.exception_class, given.error, given.traceback
     FROM unnest(
@@ -107,20 +106,19 @@ WITH mine AS MATERIALIZED (
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS held
+    ) AS locked
 ),
 closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = mine.outcome,
         started_at = coalesce(
-            statement_timestamp()
-                + make_interval(secs => %(time_shift_seconds)s::float8 - mine.started_seconds_ago),
+            statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.started_seconds_ago),
             execution.started_at,
             CASE WHEN mine.outcome = 'crashed'
-                 THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END
+                 THEN statement_timestamp() + %(time_shift)s::interval END
         ),
-        finished_at = statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago),
+        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago),
         exception_class = mine.exception_class,
         error = mine.error,
         traceback = mine.traceback
@@ -136,12 +134,11 @@ moved AS (
         unknown_since = NULL,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
-            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
         END,
         finished_at = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL
-            THEN statement_timestamp()
-                + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+            THEN statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.finished_seconds_ago)
         END
     FROM mine
     WHERE job.id = mine.job_id
@@ -159,7 +156,7 @@ SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 
 # release until an attempt has started. For jobs that go into free slots, the claim records the start.
 RELEASE: Final = """/* pgqueue:release */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.job_id, held.started, held.cancelled, given.delay_seconds, given.error
+    SELECT locked.id, locked.job_id, locked.started, locked.cancelled, given.delay_seconds, given.error
     FROM unnest(
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(delays_seconds)s::float8[], %(errors)s::text[]
     ) AS given (id, claimed_ms, delay_seconds, error)
@@ -172,13 +169,13 @@ WITH mine AS MATERIALIZED (
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS held
+    ) AS locked
 ),
 closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = %(outcome)s,
         error = mine.error,
-        finished_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        finished_at = statement_timestamp() + %(time_shift)s::interval
     FROM mine
     WHERE execution.id = mine.id
 ),
@@ -190,16 +187,16 @@ moved AS (
         unknown_since = CASE
             WHEN %(unknown)s THEN
                 coalesce(
-                    job.unknown_since, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+                    job.unknown_since, statement_timestamp() + %(time_shift)s::interval
                 )
             WHEN %(outcome)s = 'released' AND NOT mine.started THEN job.unknown_since
         END,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
-            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
         END,
         finished_at = CASE
-            WHEN mine.cancelled THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            WHEN mine.cancelled THEN statement_timestamp() + %(time_shift)s::interval
         END
     FROM mine
     WHERE job.id = mine.job_id
@@ -214,7 +211,7 @@ SELECT id, CASE WHEN cancelled THEN 'cancelled' ELSE 'ready' END FROM mine
 # Fence, Locks, Index: as SUCCEED
 END_CANCELLED: Final = """/* pgqueue:end_cancelled */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.job_id, given.started_seconds_ago, given.finished_seconds_ago, given.error
+    SELECT locked.id, locked.job_id, given.started_seconds_ago, given.finished_seconds_ago, given.error
     FROM unnest(
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(started_seconds_ago)s::float8[],
         %(finished_seconds_ago)s::float8[], %(errors)s::text[]
@@ -227,27 +224,26 @@ WITH mine AS MATERIALIZED (
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS held
+    ) AS locked
 ),
 closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = 'cancelled',
         error = mine.error,
         started_at = coalesce(
-            statement_timestamp()
-                + make_interval(secs => %(time_shift_seconds)s::float8 - mine.started_seconds_ago),
+            statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.started_seconds_ago),
             execution.started_at
         ),
-        finished_at = statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago)
     FROM mine
     WHERE execution.id = mine.id
 ),
 done AS (
     UPDATE pgqueue_job AS job
     SET state = 'cancelled',
-        finished_at = statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.finished_seconds_ago)
+        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago)
     FROM mine
     WHERE job.id = mine.job_id
 )
@@ -264,7 +260,7 @@ SELECT id FROM mine
 #         execution's, because it outlives the attempt.
 NOTE_PROGRESS: Final = """/* pgqueue:note_progress */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.job_id, given.done, given.total, given.message, given.noted_seconds_ago
+    SELECT locked.id, locked.job_id, given.done, given.total, given.message, given.noted_seconds_ago
     FROM unnest(
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(done)s::float8[], %(totals)s::float8[],
         %(messages)s::text[], %(noted_seconds_ago)s::float8[]
@@ -277,15 +273,14 @@ WITH mine AS MATERIALIZED (
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS held
+    ) AS locked
 ),
 noted AS (
     UPDATE pgqueue_job AS job
     SET progress_done = mine.done,
         progress_total = mine.total,
         progress_message = mine.message,
-        progress_at = statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - mine.noted_seconds_ago)
+        progress_at = statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.noted_seconds_ago)
     FROM mine
     WHERE job.id = mine.job_id
 )
@@ -313,7 +308,7 @@ CROSS JOIN LATERAL (
 # Caller: lifecycle, after SETTLE or RESCUABLE found one
 REMOVE_ORPHANS: Final = """/* pgqueue:remove_orphans */
 WITH orphan AS MATERIALIZED (
-    SELECT held.id
+    SELECT locked.id
     FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
     CROSS JOIN LATERAL (
         SELECT id
@@ -322,7 +317,7 @@ WITH orphan AS MATERIALIZED (
           AND floor(1000 * date_part('epoch', claimed_at)) = given.claimed_ms
           AND NOT EXISTS (SELECT 1 FROM pgqueue_job AS job WHERE job.id = execution.job_id)
         FOR UPDATE SKIP LOCKED
-    ) AS held
+    ) AS locked
 )
 DELETE FROM pgqueue_execution WHERE id = ANY (ARRAY (SELECT id FROM orphan))
 """

@@ -12,15 +12,15 @@ INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
 VALUES (
     %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
-    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    statement_timestamp() + %(time_shift)s::interval,
     coalesce(
         %(run_after)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
     ),
     %(headers)s::json,
     coalesce(
         %(expires_at)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     )
 )
 RETURNING id, run_after, enqueued_at, expires_at
@@ -37,15 +37,15 @@ INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
 SELECT
     %(task_name)s, %(queue_name)s, %(priority)s, given.arguments, %(max_attempts)s,
-    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    statement_timestamp() + %(time_shift)s::interval,
     coalesce(
         %(run_after)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
     ),
     %(headers)s::json,
     coalesce(
         %(expires_at)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     )
 FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS given (arguments, place)
 ORDER BY given.place

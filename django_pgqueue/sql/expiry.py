@@ -16,7 +16,7 @@ WITH late AS MATERIALIZED (
     FROM pgqueue_job
     WHERE state = 'ready'
       AND expires_at IS NOT NULL
-      AND expires_at <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+      AND expires_at <= statement_timestamp() + %(time_shift)s::interval
       AND id <> ALL (%(skipped_ids)s::bigint[])
     ORDER BY expires_at
     LIMIT %(limit)s
@@ -25,7 +25,7 @@ WITH late AS MATERIALIZED (
 ended AS (
     UPDATE pgqueue_job AS job
     SET state = 'cancelled',
-        finished_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        finished_at = statement_timestamp() + %(time_shift)s::interval
     FROM late
     WHERE job.id = late.id
 ),
@@ -33,9 +33,9 @@ recorded AS (
     INSERT INTO pgqueue_execution
         (job_id, attempt, worker_id, outcome, claimed_at, finished_at, lease_expires_at, error)
     SELECT id, attempt, %(worker_id)s, 'cancelled',
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval,
            %(error)s
     FROM late
 )
@@ -51,7 +51,7 @@ SELECT id
 FROM pgqueue_job
 WHERE state = 'ready'
   AND expires_at IS NOT NULL
-  AND expires_at <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+  AND expires_at <= statement_timestamp() + %(time_shift)s::interval
   AND id <> ALL (%(skipped_ids)s::bigint[])
 ORDER BY expires_at
 LIMIT %(limit)s
@@ -69,14 +69,14 @@ WITH late AS MATERIALIZED (
     FROM pgqueue_job
     WHERE id = ANY (%(job_ids)s::bigint[])
       AND state = 'ready'
-      AND expires_at <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+      AND expires_at <= statement_timestamp() + %(time_shift)s::interval
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 ended AS (
     UPDATE pgqueue_job AS job
     SET state = 'cancelled',
-        finished_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        finished_at = statement_timestamp() + %(time_shift)s::interval
     FROM late
     WHERE job.id = late.id
 ),
@@ -84,9 +84,9 @@ recorded AS (
     INSERT INTO pgqueue_execution
         (job_id, attempt, worker_id, outcome, claimed_at, finished_at, lease_expires_at, error)
     SELECT id, attempt, %(worker_id)s, 'cancelled',
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval,
            %(error)s
     FROM late
 )

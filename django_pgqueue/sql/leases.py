@@ -14,7 +14,7 @@ from typing import Final
 # writes the exact start time.
 EXTEND: Final = """/* pgqueue:extend */
 WITH mine AS MATERIALIZED (
-    SELECT held.id
+    SELECT locked.id
     FROM unnest(%(worker_ids)s::bigint[]) AS worker (id)
     CROSS JOIN LATERAL (
         SELECT id
@@ -25,22 +25,22 @@ WITH mine AS MATERIALIZED (
           AND outcome IS NULL
         ORDER BY worker_id, id
         FOR NO KEY UPDATE SKIP LOCKED
-    ) AS held
+    ) AS locked
 ),
-beat AS (
+extended AS (
     UPDATE pgqueue_execution AS execution
     SET lease_expires_at =
-            statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(lease_seconds)s::float8),
+            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8),
         started_at = CASE
             WHEN execution.started_at IS NULL AND execution.id = ANY (%(started_ids)s::bigint[])
-            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            THEN statement_timestamp() + %(time_shift)s::interval
             ELSE execution.started_at
         END
     FROM mine
     WHERE execution.id = mine.id
     RETURNING execution.id
 )
-SELECT held.worker_id, held.id, held.id IN (SELECT id FROM beat)
+SELECT open_execution.worker_id, open_execution.id, open_execution.id IN (SELECT id FROM extended)
 FROM unnest(%(worker_ids)s::bigint[]) AS worker (id)
 CROSS JOIN LATERAL (
     SELECT worker_id, id
@@ -50,7 +50,7 @@ CROSS JOIN LATERAL (
       AND finished_at IS NULL
     ORDER BY worker_id, id
     OFFSET 0
-) AS held
+) AS open_execution
 """
 
 # Extend the leases of single executions. Used after EXTEND failed because of one row.
@@ -61,21 +61,21 @@ CROSS JOIN LATERAL (
 # Index:  primary key
 EXTEND_EACH: Final = """/* pgqueue:extend_each */
 WITH mine AS MATERIALIZED (
-    SELECT held.id
+    SELECT locked.id
     FROM unnest(%(execution_ids)s::bigint[]) AS given (id)
     CROSS JOIN LATERAL (
         SELECT id
         FROM pgqueue_execution
         WHERE id = given.id AND outcome IS NULL
         FOR NO KEY UPDATE SKIP LOCKED
-    ) AS held
+    ) AS locked
 )
 UPDATE pgqueue_execution AS execution
 SET lease_expires_at =
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(lease_seconds)s::float8),
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8),
     started_at = CASE
         WHEN execution.started_at IS NULL AND execution.id = ANY (%(started_ids)s::bigint[])
-        THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        THEN statement_timestamp() + %(time_shift)s::interval
         ELSE execution.started_at
     END
 FROM mine

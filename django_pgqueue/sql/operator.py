@@ -31,11 +31,11 @@ moved AS (
     UPDATE pgqueue_job AS job
     SET state = CASE WHEN asked.state IN ('ready', 'waiting') THEN 'cancelled' ELSE asked.state END,
         cancel_requested_at = coalesce(
-            asked.cancel_requested_at, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            asked.cancel_requested_at, statement_timestamp() + %(time_shift)s::interval
         ),
         finished_at = CASE
             WHEN asked.state IN ('ready', 'waiting')
-            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            THEN statement_timestamp() + %(time_shift)s::interval
         END
     FROM asked
     WHERE job.id = asked.id
@@ -86,11 +86,11 @@ fit AS MATERIALIZED (
     ) AS finished
     WHERE unique_key IS NULL
        OR rank = 1 AND NOT EXISTS (
-           SELECT FROM pgqueue_job AS held
-           WHERE held.task_name = finished.task_name
-             AND held.unique_key = finished.unique_key
-             AND held.unique_key IS NOT NULL
-             AND (held.state = 'ready' OR (held.state = 'running' AND held.unique_ready_only IS NULL))
+           SELECT FROM pgqueue_job AS owner
+           WHERE owner.task_name = finished.task_name
+             AND owner.unique_key = finished.unique_key
+             AND owner.unique_key IS NOT NULL
+             AND (owner.state = 'ready' OR (owner.state = 'running' AND owner.unique_ready_only IS NULL))
        )
 ),
 moved AS (
@@ -101,7 +101,7 @@ moved AS (
         progress_total = CASE WHEN fit.state <> 'succeeded' THEN job.progress_total END,
         progress_message = CASE WHEN fit.state <> 'succeeded' THEN job.progress_message END,
         progress_at = CASE WHEN fit.state <> 'succeeded' THEN job.progress_at END,
-        run_after = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+        run_after = statement_timestamp() + %(time_shift)s::interval
     FROM fit
     WHERE job.id = fit.id
 )
@@ -116,7 +116,7 @@ SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END FROM asked
 RUN_NOW: Final = """/* pgqueue:run_now */
 WITH asked AS MATERIALIZED (
     SELECT job.id, job.state = 'ready'
-            AND job.run_after > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            AND job.run_after > statement_timestamp() + %(time_shift)s::interval
             AND (seen.state = '' OR job.state = seen.state AND job.run_after = seen.instant::timestamptz) AS waits
     FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
     CROSS JOIN LATERAL (
@@ -125,7 +125,7 @@ WITH asked AS MATERIALIZED (
 ),
 moved AS (
     UPDATE pgqueue_job AS job
-    SET run_after = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    SET run_after = statement_timestamp() + %(time_shift)s::interval
     FROM asked
     WHERE job.id = asked.id AND asked.waits
 )

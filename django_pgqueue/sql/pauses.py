@@ -9,10 +9,10 @@ from typing import Final
 PAUSE: Final = """/* pgqueue:pause */
 INSERT INTO pgqueue_pause (kind, name, paused_at, paused_until, paused_by, reason)
 VALUES (
-    %(kind)s, %(name)s, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    %(kind)s, %(name)s, statement_timestamp() + %(time_shift)s::interval,
     coalesce(
         %(until)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(for_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(for_seconds)s::float8)
     ),
     %(paused_by)s, %(reason)s
 )
@@ -31,7 +31,7 @@ WITH ended AS (
     DELETE FROM pgqueue_pause WHERE kind = %(kind)s AND name = %(name)s RETURNING paused_until
 )
 SELECT paused_until IS NULL
-    OR paused_until > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    OR paused_until > statement_timestamp() + %(time_shift)s::interval
 FROM ended
 """
 
@@ -40,6 +40,6 @@ FROM ended
 # Caller: lifecycle.prune_pauses()
 PRUNE_PAUSES: Final = """/* pgqueue:prune_pauses */
 DELETE FROM pgqueue_pause
-WHERE paused_until < statement_timestamp()
-    + make_interval(secs => %(time_shift_seconds)s::float8 - %(older_than_seconds)s::float8)
+WHERE paused_until < statement_timestamp() + %(time_shift)s::interval
+    - make_interval(secs => %(older_than_seconds)s::float8)
 """

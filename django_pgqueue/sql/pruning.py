@@ -17,20 +17,20 @@ WITH old AS MATERIALIZED (
     WHERE state = %(state)s
       AND finished_at IS NOT NULL
       AND finished_at >= %(mark)s::timestamptz
-      AND finished_at < statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+      AND finished_at < statement_timestamp() + %(time_shift)s::interval
+          - make_interval(secs => %(retention_seconds)s::float8)
       AND task_name <> ALL (%(other_task_names)s::varchar[])
     ORDER BY finished_at
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
 ),
 busy AS MATERIALIZED (
     SELECT job_id
     FROM pgqueue_execution
-    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM held)
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
 ),
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
@@ -55,19 +55,19 @@ WITH old AS MATERIALIZED (
       AND state = %(state)s
       AND finished_at IS NOT NULL
       AND finished_at >= %(mark)s::timestamptz
-      AND finished_at < statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+      AND finished_at < statement_timestamp() + %(time_shift)s::interval
+          - make_interval(secs => %(retention_seconds)s::float8)
     ORDER BY finished_at
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
 ),
 busy AS MATERIALIZED (
     SELECT job_id
     FROM pgqueue_execution
-    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM held)
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
 ),
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
@@ -91,8 +91,8 @@ FROM pgqueue_job
 WHERE state = %(state)s
   AND finished_at IS NOT NULL
   AND finished_at >= %(mark)s::timestamptz
-  AND finished_at < statement_timestamp()
-        + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+  AND finished_at < statement_timestamp() + %(time_shift)s::interval
+      - make_interval(secs => %(retention_seconds)s::float8)
   AND task_name <> ALL (%(other_task_names)s::varchar[])
 ORDER BY finished_at
 LIMIT %(limit)s
@@ -108,8 +108,8 @@ WHERE task_name = %(task_name)s
   AND state = %(state)s
   AND finished_at IS NOT NULL
   AND finished_at >= %(mark)s::timestamptz
-  AND finished_at < statement_timestamp()
-        + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+  AND finished_at < statement_timestamp() + %(time_shift)s::interval
+      - make_interval(secs => %(retention_seconds)s::float8)
 ORDER BY finished_at
 LIMIT %(limit)s
 """
@@ -126,18 +126,18 @@ WITH old AS MATERIALIZED (
     FROM pgqueue_job
     WHERE id = ANY (%(job_ids)s::bigint[])
       AND state = %(state)s
-      AND finished_at < statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+      AND finished_at < statement_timestamp() + %(time_shift)s::interval
+          - make_interval(secs => %(retention_seconds)s::float8)
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
 ),
 busy AS MATERIALIZED (
     SELECT job_id
     FROM pgqueue_execution
-    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM held)
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
 ),
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
@@ -159,8 +159,8 @@ SELECT count(*)
 FROM pgqueue_job
 WHERE state = %(state)s
   AND finished_at IS NOT NULL
-  AND finished_at < statement_timestamp()
-        + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+  AND finished_at < statement_timestamp() + %(time_shift)s::interval
+      - make_interval(secs => %(retention_seconds)s::float8)
   AND task_name <> ALL (%(other_task_names)s::varchar[])
 """
 
@@ -171,6 +171,6 @@ FROM pgqueue_job
 WHERE task_name = %(task_name)s
   AND state = %(state)s
   AND finished_at IS NOT NULL
-  AND finished_at < statement_timestamp()
-        + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+  AND finished_at < statement_timestamp() + %(time_shift)s::interval
+      - make_interval(secs => %(retention_seconds)s::float8)
 """

@@ -40,7 +40,7 @@ LEFT JOIN lost ON true
 # Index:  primary key
 REQUEUE: Final = """/* pgqueue:requeue */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.attempt, held.cancelled, given.delay_seconds
+    SELECT locked.id, locked.attempt, locked.cancelled, given.delay_seconds
     FROM unnest(%(job_ids)s::bigint[], %(attempts)s::smallint[], %(delays_seconds)s::float8[])
         AS given (id, attempt, delay_seconds)
     CROSS JOIN LATERAL (
@@ -48,7 +48,7 @@ WITH mine AS MATERIALIZED (
         FROM pgqueue_job AS job
         WHERE job.id = given.id AND job.state = 'running' AND job.attempt = given.attempt
         FOR NO KEY UPDATE SKIP LOCKED
-    ) AS held
+    ) AS locked
     WHERE NOT EXISTS (
         SELECT FROM pgqueue_execution WHERE job_id = given.id AND finished_at IS NULL AND attempt >= 0
     )
@@ -57,9 +57,9 @@ recorded AS (
     INSERT INTO pgqueue_execution
         (job_id, attempt, worker_id, outcome, claimed_at, finished_at, lease_expires_at, error)
     SELECT id, attempt, %(worker_id)s, 'crashed',
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval,
            %(error)s
     FROM mine
 ),
@@ -69,11 +69,11 @@ moved AS (
         unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
-            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
         END,
         finished_at = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL
-            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            THEN statement_timestamp() + %(time_shift)s::interval
         END
     FROM mine
     WHERE job.id = mine.id

@@ -19,7 +19,7 @@ from typing import Final
 RESCUABLE: Final = """/* pgqueue:rescuable */
 WITH open AS MATERIALIZED (
     SELECT id,
-           lease_expires_at < statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS is_over
+           lease_expires_at < statement_timestamp() + %(time_shift)s::interval AS is_over
     FROM pgqueue_execution
     WHERE finished_at IS NULL
       AND id <> ALL (%(skipped_ids)s::bigint[])
@@ -55,7 +55,7 @@ LIMIT greatest(100, (SELECT count(*) / 5 FROM open))
 # Locks, Index: as SUCCEED
 RESCUE: Final = """/* pgqueue:rescue */
 WITH mine AS MATERIALIZED (
-    SELECT held.id, held.job_id, held.started, held.cancelled, given.delay_seconds
+    SELECT locked.id, locked.job_id, locked.started, locked.cancelled, given.delay_seconds
     FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(delays_seconds)s::float8[])
         AS given (id, claimed_ms, delay_seconds)
     CROSS JOIN LATERAL (
@@ -66,14 +66,14 @@ WITH mine AS MATERIALIZED (
         WHERE execution.id = given.id
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
-          AND execution.lease_expires_at < statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+          AND execution.lease_expires_at < statement_timestamp() + %(time_shift)s::interval
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS held
+    ) AS locked
 ),
 closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = 'crashed',
-        finished_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+        finished_at = statement_timestamp() + %(time_shift)s::interval,
         error = %(error)s
     FROM mine
     WHERE execution.id = mine.id
@@ -87,11 +87,11 @@ moved AS (
         unknown_since = CASE WHEN NOT mine.started THEN job.unknown_since END,
         run_after = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
-            ELSE statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + mine.delay_seconds)
+            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
         END,
         finished_at = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL
-            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+            THEN statement_timestamp() + %(time_shift)s::interval
         END
     FROM mine
     WHERE job.id = mine.job_id

@@ -18,10 +18,10 @@ SELECT clock.seen_at, schedule.id, schedule.name, schedule.origin, schedule.task
        CASE WHEN schedule.id IS NOT NULL
             THEN least(greatest(schedule.next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') END,
        schedule.revision, schedule.digest, schedule.former_digests,
-       CASE WHEN schedule.vouched_at IS NOT NULL
-            THEN least(greatest(schedule.vouched_at, '0001-01-03 UTC'), '9999-12-28 UTC') END,
+       CASE WHEN schedule.confirmed_at IS NOT NULL
+            THEN least(greatest(schedule.confirmed_at, '0001-01-03 UTC'), '9999-12-28 UTC') END,
        schedule.expires_seconds, schedule.is_unique
-FROM (SELECT statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS seen_at) AS clock
+FROM (SELECT statement_timestamp() + %(time_shift)s::interval AS seen_at) AS clock
 LEFT JOIN pgqueue_schedule AS schedule ON true
 ORDER BY schedule.id
 """
@@ -46,7 +46,7 @@ SELECT arguments::text FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revi
 # Cost:   2 ms on a busy machine, 3 ms with the check for unfinished jobs; the same with 50,000 ticks on record
 #
 # The database's clock decides whether the tick is due. A definition of the code is valid while a worker confirms it
-# (`vouched_at`). A key with a uniqueness window is taken first, as in ENQUEUE_FOR_PERIOD: the statement that gets the
+# (`confirmed_at`). A key with a uniqueness window is taken first, as in ENQUEUE_FOR_PERIOD: the statement that gets the
 # window inserts the job, under the id that was drawn for both.
 FIRE: Final = """/* pgqueue:fire */
 WITH due AS MATERIALIZED (
@@ -58,11 +58,10 @@ WITH due AS MATERIALIZED (
       AND enabled
       AND (
           origin = 'admin'
-          OR vouched_at > statement_timestamp()
-                + make_interval(secs => %(time_shift_seconds)s::float8 - %(vouched_seconds)s::float8)
+          OR confirmed_at > statement_timestamp() + %(time_shift)s::interval
+              - make_interval(secs => %(confirmed_seconds)s::float8)
       )
-      AND %(tick_at)s::timestamptz
-            <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+      AND %(tick_at)s::timestamptz <= statement_timestamp() + %(time_shift)s::interval
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 judged AS MATERIALIZED (
@@ -94,16 +93,15 @@ drawn AS MATERIALIZED (
     FROM judged
     WHERE what = 'fired'
 ),
-held AS (
-    INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until)
+opened AS (
+    INSERT INTO pgqueue_uniqueness_window (job_id, task_name, unique_key, ends_at)
     SELECT job_id, task_name, %(unique_key)s,
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(period_seconds)s::float8)
+           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(period_seconds)s::float8)
     FROM drawn
     WHERE %(period_seconds)s::float8 IS NOT NULL
     ON CONFLICT (task_name, unique_key) DO UPDATE
-    SET job_id = excluded.job_id, held_until = excluded.held_until
-    WHERE pgqueue_hold.held_until
-        <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    SET job_id = excluded.job_id, ends_at = excluded.ends_at
+    WHERE pgqueue_uniqueness_window.ends_at <= statement_timestamp() + %(time_shift)s::interval
     RETURNING job_id
 ),
 made AS (
@@ -111,13 +109,13 @@ made AS (
         (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
          unique_key, unique_ready_only)
     SELECT job_id, task_name, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8),
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8),
            %(headers)s::json,
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8),
+           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8),
            CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, %(unique_ready_only)s::boolean
     FROM drawn
-    WHERE %(period_seconds)s::float8 IS NULL OR job_id IN (SELECT job_id FROM held)
+    WHERE %(period_seconds)s::float8 IS NULL OR job_id IN (SELECT job_id FROM opened)
     ON CONFLICT (task_name, unique_key)
         WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
     DO NOTHING
@@ -126,7 +124,7 @@ made AS (
 noted AS (
     INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, fired_at, job_id)
     SELECT id, %(tick_at)s::timestamptz,
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8), (SELECT id FROM made)
+           statement_timestamp() + %(time_shift)s::interval, (SELECT id FROM made)
     FROM judged
     WHERE what IN ('fired', 'skipped')
 ),
@@ -164,16 +162,15 @@ drawn AS MATERIALIZED (
     SELECT nextval('pgqueue_job_id_seq') AS job_id, coalesce(%(task_name)s::varchar, task_name) AS task_name, arguments
     FROM asked
 ),
-held AS (
-    INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until)
+opened AS (
+    INSERT INTO pgqueue_uniqueness_window (job_id, task_name, unique_key, ends_at)
     SELECT job_id, task_name, %(unique_key)s,
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(period_seconds)s::float8)
+           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(period_seconds)s::float8)
     FROM drawn
     WHERE %(period_seconds)s::float8 IS NOT NULL
     ON CONFLICT (task_name, unique_key) DO UPDATE
-    SET job_id = excluded.job_id, held_until = excluded.held_until
-    WHERE pgqueue_hold.held_until
-        <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    SET job_id = excluded.job_id, ends_at = excluded.ends_at
+    WHERE pgqueue_uniqueness_window.ends_at <= statement_timestamp() + %(time_shift)s::interval
     RETURNING job_id
 ),
 made AS (
@@ -181,13 +178,13 @@ made AS (
         (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
          unique_key, unique_ready_only)
     SELECT job_id, task_name, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval,
            %(headers)s::json,
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8),
+           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8),
            CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, %(unique_ready_only)s::boolean
     FROM drawn
-    WHERE %(period_seconds)s::float8 IS NULL OR job_id IN (SELECT job_id FROM held)
+    WHERE %(period_seconds)s::float8 IS NULL OR job_id IN (SELECT job_id FROM opened)
     ON CONFLICT (task_name, unique_key)
         WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
     DO NOTHING
@@ -195,14 +192,14 @@ made AS (
 ),
 noted AS (
     INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, fired_at, job_id)
-    SELECT asked.id, statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-           statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8), made.id
+    SELECT asked.id, statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval, made.id
     FROM asked
     CROSS JOIN made
 ),
 moved AS (
     UPDATE pgqueue_schedule AS schedule
-    SET last_run_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    SET last_run_at = statement_timestamp() + %(time_shift)s::interval,
         last_job_id = made.id
     FROM asked
     CROSS JOIN made
@@ -263,13 +260,13 @@ RETURNING id
 ADD_SCHEDULE: Final = """/* pgqueue:add_schedule */
 INSERT INTO pgqueue_schedule
     (name, origin, task_name, arguments, expression, time_zone, missed, if_running, jitter_seconds, queue_name,
-     priority, max_attempts, expires_seconds, is_unique, digest, next_run_at, enabled, vouched_at)
+     priority, max_attempts, expires_seconds, is_unique, digest, next_run_at, enabled, confirmed_at)
 VALUES (
     %(name)s, %(origin)s::varchar, %(task_name)s, %(arguments)s::json, %(expression)s, %(time_zone)s, %(missed)s,
     %(if_running)s, %(jitter_seconds)s, %(queue_name)s, %(priority)s, %(max_attempts)s, %(expires_seconds)s,
     %(is_unique)s, %(digest)s, %(next_run_at)s::timestamptz, %(enabled)s,
     CASE WHEN %(origin)s::varchar = 'code'
-         THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END
+         THEN statement_timestamp() + %(time_shift)s::interval END
 )
 ON CONFLICT (origin, name) DO NOTHING
 RETURNING id
@@ -283,8 +280,7 @@ RETURNING id
 # A tick that is due belongs to the former definition, so it stays due.
 CHANGE_SCHEDULE: Final = """/* pgqueue:change_schedule */
 WITH mine AS MATERIALIZED (
-    SELECT id, enabled AND next_run_at
-            <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) AS is_due
+    SELECT id, enabled AND next_run_at <= statement_timestamp() + %(time_shift)s::interval AS is_due
     FROM pgqueue_schedule
     WHERE id = %(schedule_id)s AND revision = %(revision)s
     FOR NO KEY UPDATE SKIP LOCKED
@@ -298,8 +294,8 @@ changed AS (
         digest = %(digest)s, former_digests = %(former_digests)s, problem = '',
         revision = schedule.revision + 1,
         next_run_at = CASE WHEN mine.is_due THEN schedule.next_run_at ELSE %(next_run_at)s::timestamptz END,
-        vouched_at = CASE WHEN schedule.origin = 'code'
-            THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END
+        confirmed_at = CASE WHEN schedule.origin = 'code'
+            THEN statement_timestamp() + %(time_shift)s::interval END
     FROM mine
     WHERE schedule.id = mine.id
 )
@@ -309,8 +305,8 @@ SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revis
 
 # Confirm that the code of a living worker defines these schedules as they are.
 #
-# Caller: lifecycle.vouch(), once a minute for all workers together
-VOUCH: Final = """/* pgqueue:vouch */
+# Caller: lifecycle.confirm_schedules(), once a minute for all workers together
+CONFIRM_SCHEDULES: Final = """/* pgqueue:confirm_schedules */
 WITH mine AS MATERIALIZED (
     SELECT id
     FROM pgqueue_schedule
@@ -319,7 +315,7 @@ WITH mine AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE pgqueue_schedule
-SET vouched_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+SET confirmed_at = statement_timestamp() + %(time_shift)s::interval
 WHERE id = ANY (ARRAY (SELECT id FROM mine))
 RETURNING id
 """
@@ -354,8 +350,8 @@ WITH old AS MATERIALIZED (
     WHERE id = ANY (%(schedule_ids)s::bigint[])
       AND (
           origin = 'admin'
-          OR vouched_at < statement_timestamp()
-                + make_interval(secs => %(time_shift_seconds)s::float8 - %(vouched_seconds)s::float8)
+          OR confirmed_at < statement_timestamp() + %(time_shift)s::interval
+              - make_interval(secs => %(confirmed_seconds)s::float8)
       )
     ORDER BY id
     FOR UPDATE SKIP LOCKED
@@ -388,8 +384,8 @@ WITH old AS MATERIALIZED (
         FROM pgqueue_schedulerun
         WHERE schedule_id = schedule.id
           AND tick_at <= last.until_at
-          AND tick_at < statement_timestamp()
-                + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+          AND tick_at < statement_timestamp() + %(time_shift)s::interval
+              - make_interval(secs => %(retention_seconds)s::float8)
         ORDER BY tick_at
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED

@@ -15,15 +15,15 @@ INSERT INTO pgqueue_job
      unique_key, unique_ready_only)
 VALUES (
     %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
-    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    statement_timestamp() + %(time_shift)s::interval,
     coalesce(
         %(run_after)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
     ),
     %(headers)s::json,
     coalesce(
         %(expires_at)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
     %(unique_key)s, %(unique_ready_only)s
 )
@@ -47,15 +47,15 @@ INSERT INTO pgqueue_job
      unique_key, unique_ready_only)
 SELECT
     %(task_name)s::varchar, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
-    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    statement_timestamp() + %(time_shift)s::interval,
     coalesce(
         %(run_after)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
     ),
     %(headers)s::json,
     coalesce(
         %(expires_at)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
     %(unique_key)s::varchar, %(unique_ready_only)s::boolean
 WHERE (
@@ -89,15 +89,15 @@ INSERT INTO pgqueue_job
      unique_key, unique_ready_only)
 SELECT
     given.id, %(task_name)s, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
-    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    statement_timestamp() + %(time_shift)s::interval,
     coalesce(
         %(run_after)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
     ),
     %(headers)s::json,
     coalesce(
         %(expires_at)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
     given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END
 FROM given
@@ -127,15 +127,15 @@ INSERT INTO pgqueue_job
      unique_key, unique_ready_only)
 SELECT
     given.id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
-    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    statement_timestamp() + %(time_shift)s::interval,
     coalesce(
         %(run_after)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
     ),
     %(headers)s::json,
     coalesce(
         %(expires_at)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
     given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END
 FROM given
@@ -162,7 +162,7 @@ RETURNING id, unique_key
 # Caller: lifecycle.holders()
 # Index:  pgqueue_job_unique
 HOLDERS: Final = """/* pgqueue:holders */
-SELECT wanted.key, held.id
+SELECT wanted.key, owner.id
 FROM unnest(%(unique_keys)s::varchar[]) AS wanted (key)
 CROSS JOIN LATERAL (
     SELECT id
@@ -171,7 +171,7 @@ CROSS JOIN LATERAL (
       AND unique_key = wanted.key
       AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
     OFFSET 0
-) AS held
+) AS owner
 """
 
 # Add jobs whose keys have no open uniqueness window, and open a window of the given length for each key. Calls with a
@@ -184,45 +184,46 @@ CROSS JOIN LATERAL (
 # Moves:  new → ready. Nothing for a key with an open window
 # Caller: lifecycle.enqueue_for_period()
 # Locks:  waits for an uncommitted transaction that has taken the same key; keys are taken in sorted order
-# Index:  pgqueue_hold_of
+# Index:  pgqueue_uniqueness_window_key
 ENQUEUE_FOR_PERIOD: Final = """/* pgqueue:enqueue_for_period */
 WITH given AS MATERIALIZED (
     SELECT call -> 'call' AS arguments, call ->> 'key' AS key, place, nextval('pgqueue_job_id_seq') AS id
     FROM json_array_elements(%(calls)s::json) WITH ORDINALITY AS each (call, place)
 ),
-held AS (
-    INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until)
+opened AS (
+    INSERT INTO pgqueue_uniqueness_window (job_id, task_name, unique_key, ends_at)
     SELECT
         id, %(task_name)s::varchar, key,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(period_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(period_seconds)s::float8)
     FROM given
     WHERE key IS NOT NULL
       AND (
-          SELECT held_until FROM pgqueue_hold WHERE task_name = %(task_name)s::varchar AND unique_key = given.key
-      ) > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) IS NOT TRUE
+          SELECT ends_at
+          FROM pgqueue_uniqueness_window
+          WHERE task_name = %(task_name)s::varchar AND unique_key = given.key
+      ) > statement_timestamp() + %(time_shift)s::interval IS NOT TRUE
     ORDER BY key
     ON CONFLICT (task_name, unique_key) DO UPDATE
-    SET job_id = excluded.job_id, held_until = excluded.held_until
-    WHERE pgqueue_hold.held_until
-        <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    SET job_id = excluded.job_id, ends_at = excluded.ends_at
+    WHERE pgqueue_uniqueness_window.ends_at <= statement_timestamp() + %(time_shift)s::interval
     RETURNING job_id
 )
 INSERT INTO pgqueue_job
     (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
 SELECT
     id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
-    statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
+    statement_timestamp() + %(time_shift)s::interval,
     coalesce(
         %(run_after)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
     ),
     %(headers)s::json,
     coalesce(
         %(expires_at)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     )
 FROM given
-WHERE key IS NULL OR id IN (SELECT job_id FROM held)
+WHERE key IS NULL OR id IN (SELECT job_id FROM opened)
 ORDER BY place
 RETURNING id, run_after, enqueued_at, expires_at
 """
@@ -233,26 +234,29 @@ RETURNING id, run_after, enqueued_at, expires_at
 # Moves:  ready, unchanged
 # Caller: lifecycle.replace_for_period()
 # Locks:  waits for a session that has locked such a job, as ENQUEUE_OR_REPLACE does; writes rows in id order
-# Index:  pgqueue_hold_of, then by id
+# Index:  pgqueue_uniqueness_window_key, then by id
 REPLACE_FOR_PERIOD: Final = """/* pgqueue:replace_for_period */
 WITH given AS MATERIALIZED (
-    SELECT each.call, held.job_id
+    SELECT each.call, open_window.job_id
     FROM json_array_elements(%(calls)s::json) AS each (call)
     CROSS JOIN LATERAL (
-        SELECT job_id FROM pgqueue_hold WHERE task_name = %(task_name)s AND unique_key = each.call ->> 'key' OFFSET 0
-    ) AS held
-    ORDER BY held.job_id
+        SELECT job_id
+        FROM pgqueue_uniqueness_window
+        WHERE task_name = %(task_name)s AND unique_key = each.call ->> 'key'
+        OFFSET 0
+    ) AS open_window
+    ORDER BY open_window.job_id
 )
 UPDATE pgqueue_job AS job
 SET arguments = given.call -> 'call', priority = %(priority)s, max_attempts = %(max_attempts)s,
     attempt = 0, crashes = 0, unknown_since = NULL, headers = %(headers)s::json,
     run_after = coalesce(
         %(run_after)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(delay_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
     ),
     expires_at = coalesce(
         %(expires_at)s::timestamptz,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8 + %(expires_seconds)s::float8)
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     )
 FROM given
 WHERE job.id = given.job_id AND job.state = 'ready'
@@ -263,38 +267,38 @@ RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at, given.call ->>
 # may be gone. Jobs in `job_ids` are returned even if their window has ended: the caller has just added them, and may
 # have waited longer than the window lasts.
 #
-# Caller: lifecycle.holds()
-# Index:  pgqueue_hold_of
-HOLDS: Final = """/* pgqueue:holds */
-SELECT wanted.key, held.job_id
+# Caller: lifecycle.open_windows()
+# Index:  pgqueue_uniqueness_window_key
+OPEN_WINDOWS: Final = """/* pgqueue:open_windows */
+SELECT wanted.key, open_window.job_id
 FROM unnest(%(unique_keys)s::varchar[]) AS wanted (key)
 CROSS JOIN LATERAL (
     SELECT job_id
-    FROM pgqueue_hold
+    FROM pgqueue_uniqueness_window
     WHERE task_name = %(task_name)s
       AND unique_key = wanted.key
       AND (
-          held_until > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+          ends_at > statement_timestamp() + %(time_shift)s::interval
           OR job_id = ANY (%(job_ids)s::bigint[])
       )
     OFFSET 0
-) AS held
+) AS open_window
 """
 
 # Remove uniqueness windows that have ended.
 #
-# Caller: lifecycle.prune_holds()
+# Caller: lifecycle.prune_windows()
 # Locks:  SKIP LOCKED: another session may be taking the key again
-# Index:  pgqueue_hold_over
-PRUNE_HOLDS: Final = """/* pgqueue:prune_holds */
+# Index:  pgqueue_uniqueness_window_ends
+PRUNE_WINDOWS: Final = """/* pgqueue:prune_windows */
 WITH over AS MATERIALIZED (
     SELECT job_id
-    FROM pgqueue_hold
-    WHERE held_until <= statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-    ORDER BY held_until
+    FROM pgqueue_uniqueness_window
+    WHERE ends_at <= statement_timestamp() + %(time_shift)s::interval
+    ORDER BY ends_at
     LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED
 )
-DELETE FROM pgqueue_hold WHERE job_id IN (SELECT job_id FROM over)
+DELETE FROM pgqueue_uniqueness_window WHERE job_id IN (SELECT job_id FROM over)
 RETURNING job_id
 """

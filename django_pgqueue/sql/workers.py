@@ -10,29 +10,27 @@ from typing import Final
 # two live workers with the same id would extend and release each other's executions. If two workers register in the
 # same microsecond, this statement fails for one of them, and its supervisor tries again.
 REGISTER_WORKER: Final = """/* pgqueue:register_worker */
-INSERT INTO pgqueue_worker (id, hostname, pid, version, queue_names, concurrency, started_at, last_beat_at)
+INSERT INTO pgqueue_worker (id, hostname, pid, version, queue_names, concurrency, started_at, last_heartbeat_at)
 VALUES (coalesce(
             %(worker_id)s::bigint,
-            floor(1000000 * date_part(
-                'epoch', statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
-            ))::bigint
+            floor(1000000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::bigint
         ),
         %(hostname)s, %(pid)s, %(version)s, %(queue_names)s, %(concurrency)s,
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8),
-        statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8))
+        statement_timestamp() + %(time_shift)s::interval,
+        statement_timestamp() + %(time_shift)s::interval)
 RETURNING id
 """
 
 # Record a heartbeat of these workers. Return the ids that have a record, including records that are locked.
 #
-# Caller: lifecycle.beat_workers()
-BEAT_WORKERS: Final = """/* pgqueue:beat_workers */
+# Caller: lifecycle.record_heartbeats()
+RECORD_HEARTBEATS: Final = """/* pgqueue:record_heartbeats */
 WITH mine AS MATERIALIZED (
     SELECT id FROM pgqueue_worker WHERE id = ANY (%(worker_ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 ),
-beaten AS (
+updated AS (
     UPDATE pgqueue_worker
-    SET last_beat_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+    SET last_heartbeat_at = statement_timestamp() + %(time_shift)s::interval
     WHERE id = ANY (ARRAY (SELECT id FROM mine))
 )
 SELECT id FROM pgqueue_worker WHERE id = ANY (%(worker_ids)s::bigint[])
@@ -46,7 +44,7 @@ WITH mine AS MATERIALIZED (
     SELECT id FROM pgqueue_worker WHERE id = %(worker_id)s FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE pgqueue_worker
-SET stopped_at = statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)
+SET stopped_at = statement_timestamp() + %(time_shift)s::interval
 WHERE id = ANY (ARRAY (SELECT id FROM mine))
 """
 
@@ -57,8 +55,8 @@ PRUNE_WORKERS: Final = """/* pgqueue:prune_workers */
 WITH old AS MATERIALIZED (
     SELECT id
     FROM pgqueue_worker
-    WHERE last_beat_at < statement_timestamp()
-            + make_interval(secs => %(time_shift_seconds)s::float8 - %(retention_seconds)s::float8)
+    WHERE last_heartbeat_at < statement_timestamp() + %(time_shift)s::interval
+        - make_interval(secs => %(retention_seconds)s::float8)
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 )

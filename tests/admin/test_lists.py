@@ -191,9 +191,9 @@ def test_statistics_of_an_empty_queue() -> None:
 def test_workers_say_whether_they_live(operator: Client, db: None) -> None:
     now = timezone.now()
     common: dict[str, Any] = {"pid": 7, "version": "0.1.0", "concurrency": 10}
-    Worker.objects.create(hostname="live", last_beat_at=now, queue_names="a, b", **common)
-    Worker.objects.create(hostname="quiet", last_beat_at=now - timedelta(seconds=121), **common)
-    Worker.objects.create(hostname="gone", last_beat_at=now - timedelta(hours=2), stopped_at=now, **common)
+    Worker.objects.create(hostname="live", last_heartbeat_at=now, queue_names="a, b", **common)
+    Worker.objects.create(hostname="quiet", last_heartbeat_at=now - timedelta(seconds=121), **common)
+    Worker.objects.create(hostname="gone", last_heartbeat_at=now - timedelta(hours=2), stopped_at=now, **common)
     rows = operator.get(WORKERS).content.decode().split("<tbody>")[1].split("</tr>")
     wanted = [("gone", "stopped"), ("quiet", "no heartbeat"), ("live", "working")]
     for row, (host, word) in zip(rows, wanted, strict=False):
@@ -204,7 +204,7 @@ def test_workers_say_whether_they_live(operator: Client, db: None) -> None:
 def test_an_old_lease_setting_moves_the_mark(operator: Client, db: None, settings: Any) -> None:
     settings.PGQUEUE = {"LEASE": 600}
     beat = timezone.now() - timedelta(seconds=121)
-    Worker.objects.create(hostname="h", last_beat_at=beat, pid=1, version="", concurrency=1)
+    Worker.objects.create(hostname="h", last_heartbeat_at=beat, pid=1, version="", concurrency=1)
     assert ">working<" in operator.get(WORKERS).content.decode()
 
 

@@ -97,7 +97,7 @@ def test_the_list_shows_the_last_job_and_its_result(planner: Client, db: None) -
         ("enabled = false", "paused"),
         ("expression = 'whenever'", "must have five fields"),
         ("time_zone = 'Mars'", "invalid time zone"),
-        ("origin = 'code', vouched_at = now() - interval '1 hour'", "in no worker"),
+        ("origin = 'code', confirmed_at = now() - interval '1 hour'", "in no worker"),
         ("next_run_at = now() - interval '1 minute'", "due now"),
         ("name = E'<b>\\x1b'", "&lt;b&gt;\\x1b"),
     ],

@@ -175,7 +175,7 @@ def test_divided_error_of_all_rows_is_raised_at_once(engine, sqlstate):
 
 
 @pytest.mark.parametrize("instant", ["infinity", "-infinity", "294276-01-01", "4713-01-01 BC"])
-@pytest.mark.parametrize("column", ["next_run_at", "vouched_at"])
+@pytest.mark.parametrize("column", ["next_run_at", "confirmed_at"])
 def test_scheduler_unreadable_instant_other_schedules_fire(engine, column, instant):
     with helpers.without_row_checks(engine):
         bad, good = helpers.make_schedule(engine, "bad"), helpers.make_schedule(engine, "good")
@@ -408,9 +408,9 @@ def test_worker_record_trigger_refuses_others_are_kept_up(engine, sqlstate):
     worker_ids = register_workers(engine, 3)
     before = helpers.rows_of(engine, "pgqueue_worker")
     with helpers.users_trigger(engine, "NEW.id = 2", sqlstate, table="pgqueue_worker"):
-        assert lifecycle.beat_workers(engine, [*worker_ids, 4]) == {1, 2, 3}
+        assert lifecycle.record_heartbeats(engine, [*worker_ids, 4]) == {1, 2, 3}
     after = helpers.rows_of(engine, "pgqueue_worker")
-    assert {one for one in worker_ids if after[one]["last_beat_at"] > before[one]["last_beat_at"]} == {1, 3}
+    assert {one for one in worker_ids if after[one]["last_heartbeat_at"] > before[one]["last_heartbeat_at"]} == {1, 3}
 
 
 @pytest.mark.promise("bad-row-old-records")
@@ -421,7 +421,8 @@ def test_pauses_that_cannot_be_removed_do_not_keep_holds(maintenance, engine):
         "VALUES ('queue', 'mail', '2000-01-01', '2000-01-02', '', '')"
     )
     engine.execute(
-        "INSERT INTO pgqueue_hold (job_id, task_name, unique_key, held_until) VALUES (1, 't', 'k', '2000-01-01')"
+        "INSERT INTO pgqueue_uniqueness_window (job_id, task_name, unique_key, ends_at) "
+        "VALUES (1, 't', 'k', '2000-01-01')"
     )
     for duty in maintenance.duties:
         duty.due_at = 0.0
@@ -429,4 +430,4 @@ def test_pauses_that_cannot_be_removed_do_not_keep_holds(maintenance, engine):
         with pytest.raises(psycopg.Error):
             maintenance.tick()
         maintenance.tick()
-    assert helpers.rows_of(engine, "pgqueue_hold") == {}
+    assert helpers.rows_of(engine, "pgqueue_uniqueness_window") == {}

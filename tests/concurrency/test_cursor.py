@@ -30,7 +30,7 @@ def buffers(connection, cursor, *, paused=(), lane=DEFAULT_LANE):
         "priorities": [lane.priority],
         "skipped_ids": [],
         "paused_task_names": list(paused),
-        "time_shift_seconds": 0.0,
+        "time_shift": "0 s",
         "after_ats": [cursor.run_after],
         "after_ids": [cursor.job_id],
         "limit": 10,

@@ -35,9 +35,9 @@ def test_for_its_period_there_is_no_other_and_then_there_is(engine, later):
     assert helpers.enqueue_for_period(engine, "order:8")
     assert helpers.enqueue_for_period(engine, KEY, task_name="tests.app.tasks.add"), "another task's"
     later()
-    assert lifecycle.holds(engine, helpers.NOOP, [KEY]) == {}
+    assert lifecycle.open_windows(engine, helpers.NOOP, [KEY]) == {}
     second = helpers.enqueue_for_period(engine, KEY)
-    assert lifecycle.holds(engine, helpers.NOOP, [KEY, "x"]) == {KEY: second[0]}
+    assert lifecycle.open_windows(engine, helpers.NOOP, [KEY, "x"]) == {KEY: second[0]}
     assert helpers.enqueue_for_period(engine, KEY) == []
 
 
@@ -72,7 +72,7 @@ def test_whatever_becomes_of_the_job_the_key_is_held_and_no_act_is_stuck_on_it(e
     job_ids = helpers.enqueue_for_period(engine, KEY)
     what(engine)
     assert helpers.enqueue_for_period(engine, KEY) == []
-    assert lifecycle.holds(engine, helpers.NOOP, [KEY]) == {KEY: job_ids[0]}
+    assert lifecycle.open_windows(engine, helpers.NOOP, [KEY]) == {KEY: job_ids[0]}
 
 
 # ------------------------------------------------------------------ races
@@ -92,7 +92,7 @@ def test_of_two_at_once_the_second_waits_for_the_end_of_the_first(engine, second
     second.execute(end)
     added = waiting.result()
     assert len(added) == (end == "ROLLBACK")
-    assert lifecycle.holds(engine, helpers.NOOP, [KEY]) == {KEY: (added or first)[0]}
+    assert lifecycle.open_windows(engine, helpers.NOOP, [KEY]) == {KEY: (added or first)[0]}
 
 
 @pytest.mark.promise("uniqueness-window-sessions")
@@ -149,23 +149,29 @@ def test_holds_that_are_over_are_forgotten_but_for_one_that_is_being_taken_anew(
     kept = helpers.enqueue_for_period(engine, "d")
     second.execute("BEGIN")
     kept += helpers.enqueue_for_period(second, "a")
-    assert lifecycle.prune_holds(engine, limit=1) == 1
-    assert lifecycle.prune_holds(engine) == 1
+    assert lifecycle.prune_windows(engine, limit=1) == 1
+    assert lifecycle.prune_windows(engine) == 1
     second.execute("COMMIT")
-    assert lifecycle.prune_holds(engine) == 0
-    assert sorted(row[0] for row in engine.execute("SELECT job_id FROM pgqueue_hold").fetchall()) == sorted(kept)
+    assert lifecycle.prune_windows(engine) == 0
+    assert sorted(
+        row[0] for row in engine.execute("SELECT job_id FROM pgqueue_uniqueness_window").fetchall()
+    ) == sorted(kept)
 
 
 @pytest.mark.parametrize(
     ("statement", "params", "index"),
     [
-        (sql.unique.HOLDS, {"task_name": helpers.NOOP, "unique_keys": [KEY], "job_ids": []}, "pgqueue_hold_of"),
-        (sql.unique.PRUNE_HOLDS, {"limit": 1000}, "pgqueue_hold_over"),
+        (
+            sql.unique.OPEN_WINDOWS,
+            {"task_name": helpers.NOOP, "unique_keys": [KEY], "job_ids": []},
+            "pgqueue_uniqueness_window_key",
+        ),
+        (sql.unique.PRUNE_WINDOWS, {"limit": 1000}, "pgqueue_uniqueness_window_ends"),
     ],
 )
 def test_holds_are_found_by_an_index(engine, statement, params, index):
     for batch in range(10):
         helpers.enqueue_for_period(engine, *(f"{batch}:{number}" for number in range(500)))
-    engine.execute("ANALYZE pgqueue_hold")
-    explained = engine.execute(f"EXPLAIN {statement}", {**params, "time_shift_seconds": 0.0}).fetchall()
+    engine.execute("ANALYZE pgqueue_uniqueness_window")
+    explained = engine.execute(f"EXPLAIN {statement}", {**params, "time_shift": "0 s"}).fetchall()
     assert index in "\n".join(row[0] for row in explained)

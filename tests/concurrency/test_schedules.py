@@ -39,7 +39,7 @@ def test_two_workers_that_have_read_the_same_fire_once(engine, second):
     "change",
     [
         "enabled = false",
-        "origin = 'code', vouched_at = statement_timestamp() - interval '4 minutes'",
+        "origin = 'code', confirmed_at = statement_timestamp() - interval '4 minutes'",
         "next_run_at = statement_timestamp() + interval '30 s'",
     ],
     ids=["it is paused", "no worker's code has it", "its tick has not come"],
@@ -200,7 +200,7 @@ def test_no_act_on_a_schedule_waits_for_its_row(engine, second, monkeypatch):
         assert helpers.fire(engine, one) is None
         assert not lifecycle.plan_schedule(engine, one, one.next_run_at)
         assert not change()
-        lifecycle.vouch(engine, [one.schedule_id])
+        lifecycle.confirm_schedules(engine, [one.schedule_id])
         assert lifecycle.remove_schedules(engine, [one.schedule_id], 0.0) == []
         for act in (
             lambda: lifecycle.run_schedule(engine, one, OPTIONS),
@@ -306,7 +306,7 @@ def test_what_an_operator_asks_for_is_not_noted_where_the_key_is_taken(engine, o
     assert lifecycle.run_schedule(engine, one, options).what == "fired"
     assert lifecycle.run_schedule(engine, one, options) == ("duplicate", None)
     assert counts(engine) == (1, 1)
-    assert len(lifecycle.holds(engine, helpers.NOOP, ["k"])) == (options is FOR_PERIOD)
+    assert len(lifecycle.open_windows(engine, helpers.NOOP, ["k"])) == (options is FOR_PERIOD)
 
 
 def test_a_tick_fired_inside_a_transaction_that_rolls_back_was_never_fired(engine, second):

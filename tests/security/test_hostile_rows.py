@@ -77,8 +77,13 @@ EXECUTIONS: list[dict[str, Any]] = [
     {"outcome": "failed", "finished_at": "4713-01-01 BC", "started_at": "infinity", "exception_class": DROP},
 ]
 WORKERS: list[dict[str, Any]] = [
-    {"hostname": DROP, "queue_names": GIANT, "last_beat_at": "infinity", "pid": -1, "concurrency": -1},
-    {"hostname": "\x1b[2J", "started_at": "4713-01-01 BC", "last_beat_at": "294276-01-01", "stopped_at": "-infinity"},
+    {"hostname": DROP, "queue_names": GIANT, "last_heartbeat_at": "infinity", "pid": -1, "concurrency": -1},
+    {
+        "hostname": "\x1b[2J",
+        "started_at": "4713-01-01 BC",
+        "last_heartbeat_at": "294276-01-01",
+        "stopped_at": "-infinity",
+    },
 ]
 REFUSED: list[dict[str, Any]] = [
     {"state": "dead"},

@@ -34,7 +34,7 @@ OPERATOR = {"CANCEL", "RETRY", "PAUSE"}
 READING = {
     "ABANDONED", "LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK",
     "LANES", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "EXISTING", "PRUNABLE",
-    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "SCHEDULES", "HOLDERS", "HOLDS",
+    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "SCHEDULES", "HOLDERS", "OPEN_WINDOWS",
     "SCHEDULE_ARGUMENTS",
 }  # fmt: skip
 UNIQUE = {
@@ -43,28 +43,23 @@ UNIQUE = {
 }  # fmt: skip
 """For who may both enqueue and look, and has what the page says besides."""
 SCHEDULER = {
-    "SCHEDULES", "FIRE", "RUN_SCHEDULE", "PLAN_SCHEDULE", "ADD_SCHEDULE", "CHANGE_SCHEDULE", "VOUCH", "SWITCH_SCHEDULE",
-    "REMOVE_SCHEDULES", "PRUNE_SCHEDULE_RUNS", "SCHEDULE_ARGUMENTS", "NOTE_PROBLEM",
+    "SCHEDULES", "FIRE", "RUN_SCHEDULE", "PLAN_SCHEDULE", "ADD_SCHEDULE", "CHANGE_SCHEDULE", "CONFIRM_SCHEDULES",
+    "SWITCH_SCHEDULE", "REMOVE_SCHEDULES", "PRUNE_SCHEDULE_RUNS", "SCHEDULE_ARGUMENTS", "NOTE_PROBLEM",
 }  # fmt: skip
-REPAIRS = {"REPAIR_JOBS", "REPAIR_EXECUTIONS", "REPAIR_SCHEDULES", "REPAIR_PAUSES"}
-"""For the owner, who migrates."""
 STATEMENTS = statements.STATEMENTS | {
     name: text for name, text in vars(stats).items() if name.isupper() and isinstance(text, str)
 }
 MAY = {
     "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID"},  # what RETURNING reads
     "viewer": READING,
-    "operator": READING
-    | OPERATOR
-    | {"REPAIR_PAUSES"}
-    | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES"},  # all write what is theirs
-    "worker": set(STATEMENTS) - ENQUEUER - UNIQUE - OPERATOR - SCHEDULER - REPAIRS,
+    "operator": READING | OPERATOR | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES"},  # all write what is theirs
+    "worker": set(STATEMENTS) - ENQUEUER - UNIQUE - OPERATOR - SCHEDULER,
     "scheduler": SCHEDULER
     | ENQUEUER
-    | {"REPAIR_SCHEDULES", "LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK"}
+    | {"LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK"}
     | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID"}
     | {"HOLDERS", "PRUNABLE", "PRUNABLE_TASK"}  # names and states of jobs
-    | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_FOR_PERIOD", "HOLDS"},
+    | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_FOR_PERIOD", "OPEN_WINDOWS"},
 }
 
 
@@ -95,7 +90,7 @@ def test_a_role_may_run_its_statements_and_no_other(superuser, as_role, paramete
     with as_role(role), closing(helpers.connect()) as session:
         for name, statement in STATEMENTS.items():
             try:
-                params = {**parameters.get(name, {}), "time_shift_seconds": 0.0}
+                params = {**parameters.get(name, {}), "time_shift": "0 s"}
                 session.execute(f"EXPLAIN {statement}", params, prepare=False)
             except psycopg.errors.InsufficientPrivilege:
                 continue
@@ -222,7 +217,7 @@ def test_the_worker_works(superuser, start_as):
     superuser.execute("DELETE FROM pgqueue_job WHERE id = %s", [orphaned_id])
     worker = start_as("worker", "--concurrency", "2", CRASH_BUDGET=1)
     worker.wait_until_ready()
-    beat = "SELECT last_beat_at > started_at FROM pgqueue_worker"
+    beat = "SELECT last_heartbeat_at > started_at FROM pgqueue_worker"
     worker.wait_until(lambda: helpers.scalar(superuser, beat))
     ids = {
         name: helpers.make_job(

@@ -14,7 +14,7 @@ from psycopg import errors
 from django_pgqueue import InvalidTask, every, lifecycle, registry, task
 from django_pgqueue.backend.compat import task_enqueued
 from django_pgqueue.db import statements
-from django_pgqueue.models import Hold, Job, Schedule, ScheduleRun
+from django_pgqueue.models import Job, Schedule, ScheduleRun, UniquenessWindow
 from django_pgqueue.schedules import declarations
 from django_pgqueue.task import Task
 from django_pgqueue.worker.maintenance.schedule_service import Schedules
@@ -171,9 +171,9 @@ def test_a_key_for_a_period_keeps_ticks_away_until_that_is_over_whatever_becomes
         monkeypatch.setattr(statements.clock, "shift_seconds", shift_seconds)
         worker.turn()
     assert jobs_made() == [None, Job.objects.latest("pk").pk, None]
-    assert Job.objects.latest("pk").unique_key is None, "the hold has it"
+    assert Job.objects.latest("pk").unique_key is None, "the window has it"
     assert made.enqueue().pk == Job.objects.latest("pk").pk
-    assert Hold.objects.get().held_until - Job.objects.latest("pk").enqueued_at == timedelta(hours=1)
+    assert UniquenessWindow.objects.get().ends_at - Job.objects.latest("pk").enqueued_at == timedelta(hours=1)
 
 
 @pytest.mark.promise("tick-unique-key-unknown")

@@ -265,12 +265,12 @@ def test_a_slow_duty_rests_ten_times_as_long_unless_it_failed_or_has_more_to_do(
 def test_holds_that_are_over_are_forgotten_all_of_them(maintenance, engine):
     helpers.enqueue_for_period(engine, *map(str, range(2500)), period_seconds=0.001)
     helpers.enqueue_for_period(engine, "held")
-    holds = duty_of(maintenance, "holds")
-    holds.due_at = 0.0
-    while holds.due_at < time.monotonic() + 60:  # it goes on while there are more
-        holds.due_at = 0.0
+    windows = duty_of(maintenance, "windows")
+    windows.due_at = 0.0
+    while windows.due_at < time.monotonic() + 60:  # it goes on while there are more
+        windows.due_at = 0.0
         maintenance.tick()
-    assert helpers.scalar(engine, "SELECT string_agg(unique_key, '') FROM pgqueue_hold") == "held"
+    assert helpers.scalar(engine, "SELECT string_agg(unique_key, '') FROM pgqueue_uniqueness_window") == "held"
 
 
 def test_a_look_for_lost_workers_that_was_answered_has_an_age(maintenance, monkeypatch):

@@ -411,7 +411,7 @@ def test_an_old_worker_does_not_remove_what_it_does_not_know(clock, release):
     assert ticks() == [NINE]
 
 
-def test_an_old_worker_leaves_it_alone_for_as_long_as_new_ones_vouch(clock, release):
+def test_an_old_worker_leaves_it_alone_for_as_long_as_new_ones_confirm(clock, release):
     old, new = release(EARLIER), release(LATER)
     old()
     new()
@@ -459,7 +459,7 @@ def test_a_schedule_that_no_worker_s_code_has_stops(clock, release):
     assert without() == math.inf, "there is nothing to look at soon"
     assert ticks() == []
     with_it()
-    assert ticks() == [NINE], "the first thing that a worker with it does is to vouch for it"
+    assert ticks() == [NINE], "the first thing that a worker with it does is to confirm it"
 
 
 def test_what_no_code_has_is_removed_after_a_week(clock, engine, release):
@@ -504,10 +504,10 @@ def test_the_same_definition_written_again_changes_nothing(clock, release):
     assert Schedule.objects.values().get() == before
 
 
-def test_a_minute_of_turns_vouches_once(clock, release, monkeypatch):
+def test_a_minute_of_turns_confirms_once(clock, release, monkeypatch):
     calls = []
-    vouch = lifecycle.vouch
-    monkeypatch.setattr(lifecycle, "vouch", lambda *given: calls.append(given) or vouch(*given))
+    confirm = lifecycle.confirm_schedules
+    monkeypatch.setattr(lifecycle, "confirm_schedules", lambda *given: calls.append(given) or confirm(*given))
     workers = [release(DAILY) for _ in range(3)]
     for _ in range(12):
         for worker in workers:
@@ -563,17 +563,17 @@ def test_one_whose_job_the_database_refuses_stops_no_other(clock, engine, releas
 
 @pytest.mark.promise("bad-row-schedules")
 @pytest.mark.parametrize("sqlstate", ["P0001", "42501"])
-def test_trigger_refuses_one_schedule_others_are_vouched_for_and_removed(clock, engine, release, sqlstate, caplog):
+def test_trigger_refuses_one_schedule_others_are_confirmed_and_removed(clock, engine, release, sqlstate, caplog):
     """Each worker says once a minute which schedules its code has; one that no code has is removed after a week."""
     ours = [DAILY._replace(name=name) for name in "abc"]
     first = release(*ours)
     first()
-    refused = "OLD.name = 'b' AND NEW.vouched_at <> OLD.vouched_at"
+    refused = "OLD.name = 'b' AND NEW.confirmed_at <> OLD.confirmed_at"
     clock.set(START + timedelta(minutes=2))
     with helpers.users_trigger(engine, refused, sqlstate, table="pgqueue_schedule"):
         first()
-    assert [row(name).vouched_at > START + timedelta(minutes=1) for name in "abc"] == [True, False, True]
-    assert f"the vouch for schedule {row('b').id} was refused" in caplog.text
+    assert [row(name).confirmed_at > START + timedelta(minutes=1) for name in "abc"] == [True, False, True]
+    assert f"the confirmation of schedule {row('b').id} was refused" in caplog.text
     without = release()
     clock.set(START + 8 * DAY)
     with helpers.users_trigger(engine, "OLD.name = 'b'", sqlstate, table="pgqueue_schedule", event="DELETE"):
@@ -642,7 +642,7 @@ def test_an_error_of_the_database_ends_a_turn_and_not_the_service(service, engin
 
 
 def test_after_an_error_a_silence_is_counted_anew(service, engine, monkeypatch):
-    """Whether anybody vouched meanwhile is not known."""
+    """Whether a worker has confirmed it meanwhile is not known."""
 
     def fail(connection):
         raise psycopg.OperationalError("the server is away")

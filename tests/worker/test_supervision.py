@@ -96,7 +96,7 @@ def test_a_silent_child_is_not_beaten_for(engine, leases, process):
 def test_a_locked_record_of_a_worker_holds_nobody_up(engine, second, process):
     engine.statement_timeout_seconds = 5.0
     with helpers.transaction(second, "SELECT 1 FROM pgqueue_worker FOR UPDATE"):
-        lifecycle.beat_workers(engine, [process.worker_id])
+        lifecycle.record_heartbeats(engine, [process.worker_id])
         lifecycle.unregister_worker(engine, process.worker_id)
 
 

@@ -76,7 +76,7 @@ class Maintenance(Service):
             Duty("expire", settings.PRUNE_INTERVAL, self._expire),
             Duty("workers", DAY_SECONDS / 24, self._prune_workers),
             Duty("pauses", DAY_SECONDS / 24, self._prune_pauses),
-            Duty("holds", DAY_SECONDS / 24, self._prune_holds),
+            Duty("windows", DAY_SECONDS / 24, self._prune_windows),
             Duty("requeue", DAY_SECONDS / 24, self._requeue),
         ]
         for duty in self.duties:
@@ -188,6 +188,6 @@ class Maintenance(Service):
             lifecycle.prune_pauses(connection, RECORD_SECONDS)
         return False
 
-    def _prune_holds(self) -> bool:
+    def _prune_windows(self) -> bool:
         with self.link.use() as connection:
-            return lifecycle.prune_holds(connection) == lifecycle.HOLDS_PRUNED
+            return lifecycle.prune_windows(connection) == lifecycle.WINDOWS_PRUNED

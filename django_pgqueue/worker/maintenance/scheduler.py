@@ -5,11 +5,11 @@ complete, so a worker also fires the schedules of other code. FIRE compares and 
 Python calculates ticks, and the database's clock decides which ticks are due.
 
 Old and new code can run side by side. A row holds the digest of its definition, the digests of its former definitions,
-and the time when a worker last *vouched* for it, that is: confirmed that its own code has this definition. A definition
-that the row has never had is newer, and replaces the row's at once. A definition that the row had before is older: its
-worker leaves the row alone. If it sees no worker vouch for three minutes, by its own monotonic clock, the newer code is
-gone: this is a roll-back, and the older definition returns. A worker does not remove a schedule because its own code
-lacks it. Such a schedule stops three minutes after the last worker vouched for it.
+and the time when a worker last confirmed it, that is: its own code has this definition. A definition that the row has
+never had is newer, and replaces the row's at once. A definition that the row had before is older: its worker leaves
+the row alone. If it sees no worker confirm it for three minutes, by its own monotonic clock, the newer code is gone:
+this is a roll-back, and the older definition returns. A worker does not remove a schedule because its own code lacks
+it. Such a schedule stops three minutes after a worker last confirmed it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import is_of_rows, message_without_detail
 from django_pgqueue.db.notifications import wake_workers
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.lifecycle import VOUCHED_SECONDS, Definition, JobOptions, Scheduled
+from django_pgqueue.lifecycle import CONFIRMED_SECONDS, Definition, JobOptions, Scheduled
 from django_pgqueue.schedules import declarations, expressions, job_options
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.runtime.refusals import Refusals
 
 logger = logging.getLogger("django_pgqueue.worker")
 
-VOUCH_SECONDS: Final = 60.0
+CONFIRM_SECONDS: Final = 60.0
 LATE_SECONDS: Final = 60.0
 """A tick up to this old is late, and fires. An older tick is missed: the schedule's rule for missed ticks applies."""
 FIRST_TICK: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -64,27 +64,27 @@ class Scheduler:
     def __init__(self, application: job_options.Application = job_options.IN_THIS_THREAD) -> None:
         self.application = application
         self._silence: dict[str, tuple[datetime | None, float]] = {}
-        """For each schedule of any code: its last `vouched_at`, and since when this process has seen no later one."""
+        """For each schedule of any code: its last `confirmed_at`, and since when this process has seen no later one."""
         self._logged_problems: set[tuple[str, object]] = set()
-        self._unvouched = Refusals("the vouch for schedule")
+        self._unconfirmed = Refusals("the confirmation of schedule")
         self._unremoved = Refusals("the removal of schedule")
         self._upkeep_at = time.monotonic() + UPKEEP_SECONDS * random.random()  # noqa: S311 -- spreads load
 
     def forget(self) -> None:
-        """Forget the observed vouches. After an error this process cannot know whether a worker vouched meanwhile."""
+        """Forget the observed confirmations. After an error this process cannot know whether it has missed one."""
         self._silence.clear()
 
     def turn(self, connection: Connection) -> float | None:
         """Store definitions and fire due ticks. Return the seconds until the next tick, None without any schedule."""
         definitions = declarations.definitions(connection.alias)
         seen_at, found = lifecycle.read_schedules(connection)
-        self._track_vouches(found)
+        self._track_confirmations(found)
         if self._store_definitions(connection, definitions, seen_at, found):
             seen_at, found = lifecycle.read_schedules(connection)
         self._clean_up(connection, found)
         waits = [math.inf]
         for schedule in found:
-            if schedule.enabled and is_vouched(schedule):
+            if schedule.enabled and is_confirmed(schedule):
                 with self._contain_errors(connection, schedule.name, schedule.revision, schedule):
                     waits.append(fire_due(connection, schedule, self.application))
         return min(waits) if found else None
@@ -94,7 +94,7 @@ class Scheduler:
     def _store_definitions(
         self, connection: Connection, own: Mapping[str, Definition], seen_at: datetime, found: Sequence[Scheduled]
     ) -> bool:
-        """Update the rows of this code's own schedules, and vouch for them. Return whether any row has changed."""
+        """Update the rows of this code's own schedules, and confirm them. Return whether any row has changed."""
         rows = {schedule.name: schedule for schedule in found if schedule.is_of_code}
         changed = False
         for name, definition in own.items():
@@ -103,10 +103,10 @@ class Scheduler:
         stale = [
             row.schedule_id
             for name, row in rows.items()
-            if name in own and row.digest == own[name].digest and not 0 <= row.unvouched_seconds < VOUCH_SECONDS
+            if name in own and row.digest == own[name].digest and not 0 <= row.unconfirmed_seconds < CONFIRM_SECONDS
         ]
-        for refused in lifecycle.divided(connection, stale, partial(lifecycle.vouch, connection)).refused:
-            self._unvouched.note(refused.row, refused.error)
+        for refused in lifecycle.divided(connection, stale, partial(lifecycle.confirm_schedules, connection)).refused:
+            self._unconfirmed.note(refused.row, refused.error)
         return changed or bool(stale)
 
     def _store_definition(
@@ -118,22 +118,22 @@ class Scheduler:
         if row.digest == definition.digest:
             return False
         is_older = definition.digest in row.former_digests.split()
-        if is_older and self._silent_seconds(row) <= VOUCHED_SECONDS:
+        if is_older and self._silent_seconds(row) <= CONFIRMED_SECONDS:
             return False
         return _take_over(connection, row, definition)
 
-    def _track_vouches(self, found: Sequence[Scheduled]) -> None:
-        """Note which schedules a worker has vouched for since the last round."""
+    def _track_confirmations(self, found: Sequence[Scheduled]) -> None:
+        """Note which schedules a worker has confirmed since the last round."""
         now, before = time.monotonic(), self._silence
         self._silence = {}
         for schedule in found:
             if schedule.is_of_code:
-                vouched_at, since = before.get(schedule.name, (None, now))
-                since = since if vouched_at == schedule.vouched_at else now
-                self._silence[schedule.name] = schedule.vouched_at, since
+                confirmed_at, since = before.get(schedule.name, (None, now))
+                since = since if confirmed_at == schedule.confirmed_at else now
+                self._silence[schedule.name] = schedule.confirmed_at, since
 
     def _silent_seconds(self, schedule: Scheduled) -> float:
-        """Return for how long this process has seen no worker vouch for a schedule, by its own monotonic clock."""
+        """Return for how long this process has seen no worker confirm a schedule, by its own monotonic clock."""
         return time.monotonic() - self._silence[schedule.name][1]
 
     @contextmanager
@@ -180,7 +180,7 @@ class Scheduler:
             schedule.schedule_id
             for schedule in found
             if schedule.is_of_code
-            and schedule.unvouched_seconds > CODE_RETENTION_SECONDS
+            and schedule.unconfirmed_seconds > CODE_RETENTION_SECONDS
             and self._silent_seconds(schedule) > UPKEEP_SECONDS
         ]
         for refused in lifecycle.divided(connection, abandoned, partial(_remove, connection)).refused:
@@ -193,9 +193,9 @@ def _remove(connection: Connection, schedule_ids: Sequence[int]) -> dict[int, bo
     return dict.fromkeys(lifecycle.remove_schedules(connection, schedule_ids, CODE_RETENTION_SECONDS), True)
 
 
-def is_vouched(schedule: Scheduled) -> bool:
-    """Return whether a worker has recently vouched for a schedule. A schedule made in the admin needs no vouch."""
-    return not schedule.is_of_code or schedule.unvouched_seconds < VOUCHED_SECONDS
+def is_confirmed(schedule: Scheduled) -> bool:
+    """Return whether a worker has recently confirmed a schedule. A schedule made in the admin needs no confirmation."""
+    return not schedule.is_of_code or schedule.unconfirmed_seconds < CONFIRMED_SECONDS
 
 
 def fire_due(

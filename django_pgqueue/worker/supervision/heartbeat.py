@@ -116,7 +116,7 @@ class HeartbeatSender:
         Operators read these records to see which workers exist.
         """
         by_id = {process.worker_id: process for process in processes}
-        registered = lifecycle.beat_workers(connection, list(by_id))
+        registered = lifecycle.record_heartbeats(connection, list(by_id))
         for worker_id, process in by_id.items():
             if worker_id not in registered:
                 register(connection, self.options, process.pid, worker_id)

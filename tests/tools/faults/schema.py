@@ -80,7 +80,7 @@ END $$;
 CREATE FUNCTION fault_hold_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     INSERT INTO public.fault_hold (xid, task, key, job_id, held_until)
-    VALUES (pg_current_xact_id(), NEW.task_name, NEW.unique_key, NEW.job_id, NEW.held_until);
+    VALUES (pg_current_xact_id(), NEW.task_name, NEW.unique_key, NEW.job_id, NEW.ends_at);
     RETURN NULL;
 END $$;
 CREATE FUNCTION fault_pause_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -95,7 +95,7 @@ BEGIN
 END $$;
 CREATE TRIGGER fault_tick AFTER INSERT OR UPDATE ON pgqueue_schedulerun
     FOR EACH ROW EXECUTE FUNCTION fault_tick_event();
-CREATE TRIGGER fault_hold AFTER INSERT OR UPDATE ON pgqueue_hold
+CREATE TRIGGER fault_hold AFTER INSERT OR UPDATE ON pgqueue_uniqueness_window
     FOR EACH ROW EXECUTE FUNCTION fault_hold_event();
 CREATE TRIGGER fault_pause AFTER INSERT OR UPDATE OR DELETE ON pgqueue_pause
     FOR EACH ROW EXECUTE FUNCTION fault_pause_event();

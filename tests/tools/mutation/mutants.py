@@ -62,7 +62,7 @@ BELL = "django_pgqueue/worker/claiming/notification_waker.py"
 WAKER = "django_pgqueue/waker.py"
 NOT_SKIPPED = ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
 KEY_GIVEN_UP = "        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,\n"
-HELD = "WHERE pgqueue_hold.held_until\n        <= statement_timestamp()"
+HELD = "WHERE pgqueue_uniqueness_window.ends_at <= statement_timestamp()"
 PAUSED_NAMES = " task_name <> ALL (%(paused_task_names)s::varchar[])\n"
 
 SCHEDULES = of_tests(
@@ -73,8 +73,8 @@ SCHEDULES = of_tests(
     Mutant("what no code has fires", "          origin = 'admin'\n", "          true\n", "FIRE"),
     Mutant(
         "a tick is fired before its time",
-        "AND %(tick_at)s::timestamptz\n            <= ",
-        "AND %(tick_at)s::timestamptz - interval '1 day'\n            <= ",
+        "AND %(tick_at)s::timestamptz <= ",
+        "AND %(tick_at)s::timestamptz - interval '1 day' <= ",
         "FIRE",
     ),
     Mutant("FIRE waits for a locked row", *NOT_SKIPPED, "FIRE"),
@@ -83,7 +83,7 @@ SCHEDULES = of_tests(
     Mutant("a finished job keeps the next tick away", "finished_at IS NULL OFFSET", "true OFFSET", "FIRE"),
     Mutant("a tick that waits is passed by", " AND judged.what <> 'waits'", "", "FIRE"),
     Mutant("a skipped tick is not on record", "WHERE what IN ('fired', 'skipped')", "WHERE what = 'fired'", "FIRE"),
-    Mutant("jitter is ignored", "::float8 + %(delay_seconds)s::float8)", "::float8)", "FIRE"),
+    Mutant("jitter is ignored", " + make_interval(secs => %(delay_seconds)s::float8)", "", "FIRE"),
     Mutant(
         "a skipped tick forgets the last job",
         "coalesce((SELECT id FROM made), schedule.last_job_id)",
@@ -92,8 +92,8 @@ SCHEDULES = of_tests(
     ),
     Mutant(
         "a run by hand is not on record",
-        "make_interval(secs => %(time_shift_seconds)s::float8), made.id\n    FROM asked",
-        "make_interval(secs => %(time_shift_seconds)s::float8), NULL\n    FROM asked",
+        "%(time_shift)s::interval, made.id\n    FROM asked",
+        "%(time_shift)s::interval, NULL\n    FROM asked",
         "RUN_SCHEDULE",
     ),
     Mutant(
@@ -112,7 +112,7 @@ SCHEDULES = of_tests(
         "schedule.next_run_at",
         "SWITCH_SCHEDULE",
     ),
-    Mutant("what the code has is removed", "OR vouched_at < ", "OR vouched_at > ", "REMOVE_SCHEDULES"),
+    Mutant("what the code has is removed", "OR confirmed_at < ", "OR confirmed_at > ", "REMOVE_SCHEDULES"),
     Mutant(
         "a removed schedule's ticks stay",
         "pgqueue_schedulerun WHERE schedule_id = ANY (ARRAY (SELECT id FROM old))",
@@ -122,40 +122,40 @@ SCHEDULES = of_tests(
     Mutant("the last ticks are forgotten too", "OFFSET %(kept)s", "OFFSET 0 * %(kept)s", "PRUNE_SCHEDULE_RUNS"),
     Mutant(
         "young ticks are forgotten",
-        " - %(retention_seconds)s::float8",
-        " + 0 * %(retention_seconds)s::float8",
+        "secs => %(retention_seconds)s::float8",
+        "secs => 0 * %(retention_seconds)s::float8",
         "PRUNE_SCHEDULE_RUNS",
     ),
     Mutant(
         "a new definition is nobody's",
-        "THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END\n)",
+        "THEN statement_timestamp() + %(time_shift)s::interval END\n)",
         "THEN NULL::timestamptz END\n)",
         "ADD_SCHEDULE",
     ),
-    Mutant("nobody's word is asked", "or schedule.unvouched_seconds < VOUCHED_SECONDS", "or True", path=SCHEDULER),
+    Mutant("nobody's word is asked", "or schedule.unconfirmed_seconds < CONFIRMED_SECONDS", "or True", path=SCHEDULER),
     Mutant("the first missed tick runs for all", "return ticks[-1:] if", "return ticks[:1] if", path=SCHEDULER),
     Mutant("the first missed ticks are made up for", "[-MISSED_LIMIT:]", "[:MISSED_LIMIT]", path=SCHEDULER),
     Mutant("what is only late is missed", "schedule.next_run_at >= on_time or ", "", path=SCHEDULER),
     Mutant(
         "old code never takes over again",
-        "is_older and self._silent_seconds(row) <= VOUCHED_SECONDS",
+        "is_older and self._silent_seconds(row) <= CONFIRMED_SECONDS",
         "is_older",
         path=SCHEDULER,
     ),
     Mutant(
         "old code takes over at once",
-        "is_older and self._silent_seconds(row) <= VOUCHED_SECONDS",
+        "is_older and self._silent_seconds(row) <= CONFIRMED_SECONDS",
         "False",
         path=SCHEDULER,
     ),
     Mutant(
         "a word that was given is not seen",
-        "since if vouched_at == schedule.vouched_at else now",
+        "since if confirmed_at == schedule.confirmed_at else now",
         "since",
         path=SCHEDULER,
     ),
     Mutant("an error is no reason to forget", "            self.scheduler.forget()\n", "", path=SERVICE),
-    Mutant("a clock that went back keeps the word", "not 0 <= row.unvouched", "not row.unvouched", path=SCHEDULER),
+    Mutant("a clock that went back keeps the word", "not 0 <= row.unconfirmed", "not row.unconfirmed", path=SCHEDULER),
     Mutant("a fired job wakes nobody", "    wake_workers(connection)\n", "", path=SCHEDULER),
     Mutant("one of the code follows its task", "_stored(schedule) if schedule.is_of_code else ", "", path=FIRING),
     Mutant(
@@ -196,8 +196,8 @@ UNIQUE = of_tests(
     ),
     Mutant(
         "a retry does not see who runs",
-        "(held.state = 'ready' OR (held.state = 'running' AND held.unique_ready_only IS NULL))",
-        "held.state = 'ready'",
+        "(owner.state = 'ready' OR (owner.state = 'running' AND owner.unique_ready_only IS NULL))",
+        "owner.state = 'ready'",
         "RETRY",
     ),
     Mutant("another task's job has the key", "    WHERE task_name = %(task_name)s\n      AND", "    WHERE", "HOLDERS"),
@@ -211,7 +211,7 @@ PERIODS = of_tests(
     Mutant(
         "a held key is taken",
         HELD,
-        "WHERE true OR pgqueue_hold.held_until <= statement_timestamp()",
+        "WHERE true OR pgqueue_uniqueness_window.ends_at <= statement_timestamp()",
         "ENQUEUE_FOR_PERIOD",
     ),
     Mutant(
@@ -226,23 +226,23 @@ PERIODS = of_tests(
         "SET ",
         "ENQUEUE_FOR_PERIOD",
     ),
-    Mutant("a key that is taken anew is not held", ", held_until = excluded.held_until\n", "\n", "ENQUEUE_FOR_PERIOD"),
-    Mutant("whoever asks has a job", " OR id IN (SELECT job_id FROM held)", " OR true", "ENQUEUE_FOR_PERIOD"),
+    Mutant("a key that is taken anew is not held", ", ends_at = excluded.ends_at\n", "\n", "ENQUEUE_FOR_PERIOD"),
+    Mutant("whoever asks has a job", " OR id IN (SELECT job_id FROM opened)", " OR true", "ENQUEUE_FOR_PERIOD"),
     Mutant("a call without a key has no job", "WHERE key IS NULL OR id", "WHERE id", "ENQUEUE_FOR_PERIOD"),
     Mutant("a running job takes a later call", " AND job.state = 'ready'\n", "\n", "REPLACE_FOR_PERIOD"),
     Mutant(
         "what is over is held",
-        "          held_until > statement_timestamp()",
+        "          ends_at > statement_timestamp()",
         "          statement_timestamp() <= statement_timestamp()",
-        "HOLDS",
+        "OPEN_WINDOWS",
     ),
     Mutant(
         "what is held is forgotten",
-        "    WHERE held_until <= statement_timestamp()",
+        "    WHERE ends_at <= statement_timestamp()",
         "    WHERE statement_timestamp() <= statement_timestamp()",
-        "PRUNE_HOLDS",
+        "PRUNE_WINDOWS",
     ),
-    Mutant("to forget waits for who takes it anew", *NOT_SKIPPED, "PRUNE_HOLDS"),
+    Mutant("to forget waits for who takes it anew", *NOT_SKIPPED, "PRUNE_WINDOWS"),
     Mutant("of a period the last call counts", "keyed if replaces else reversed(keyed)", "keyed", path=UNIQUENESS),
     Mutant("one that is gone is none", "if existing_job is None and is_for_period:", "if False:", path=UNIQUENESS),
     Mutant(
@@ -263,7 +263,7 @@ PAUSES = of_tests(
     Mutant("the next in line may be paused", f"      AND{PAUSED_NAMES}", "", "NEXT_IN_LINE"),
     Mutant(
         "a pause does not end by itself",
-        "paused_until > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)\n)",
+        "paused_until > statement_timestamp() + %(time_shift)s::interval\n)",
         "paused_until IS NOT NULL\n)",
         "LANES",
     ),
@@ -275,7 +275,7 @@ PAUSES = of_tests(
         "PAUSE",
     ),
     Mutant("one without an end was none", "SELECT paused_until IS NULL\n    OR ", "SELECT ", "RESUME"),
-    Mutant("pauses that last are forgotten", "::float8 - %(older_than", "::float8 + %(older_than", "PRUNE_PAUSES"),
+    Mutant("pauses that last are forgotten", "- make_interval(", "+ make_interval(", "PRUNE_PAUSES"),
     Mutant("a paused queue is due", "max(due, resumes or due)", "due", path=CLAIMS),
     Mutant(
         "a task is paused under one name",
@@ -331,8 +331,8 @@ EXPIRY = of_tests(
     Mutant("a late start is none", "self.started_at > self.claimed.start_by", "False", path=EXECUTOR),
     Mutant("a start in time is late", "self.started_at > self.claimed.start_by", "True", path=EXECUTOR),
     Mutant("a retried job expires", ", expires_at = NULL", "", "RETRY"),
-    Mutant("an age is no age", "+ %(expires_seconds)s", "+ 0 * %(expires_seconds)s", "ENQUEUE"),
-    Mutant("of many, an age is no age", "+ %(expires_seconds)s", "+ 0 * %(expires_seconds)s", "ENQUEUE_MANY"),
+    Mutant("an age is no age", "=> %(expires_seconds)s", "=> 0 * %(expires_seconds)s", "ENQUEUE"),
+    Mutant("of many, an age is no age", "=> %(expires_seconds)s", "=> 0 * %(expires_seconds)s", "ENQUEUE_MANY"),
     Mutant("a time to start by is of another clock", "sent_at + job.start_by", "job.start_by", path=CLAIMS),
 )
 PROGRESS = of_tests(

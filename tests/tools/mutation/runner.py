@@ -103,8 +103,7 @@ MUTANTS = [
     ),
     Mutant(
         "lease condition removed in RESCUE",
-        "          AND execution.lease_expires_at < statement_timestamp()"
-        " + make_interval(secs => %(time_shift_seconds)s::float8)\n",
+        "          AND execution.lease_expires_at < statement_timestamp() + %(time_shift)s::interval\n",
         "",
         "RESCUE",
     ),
@@ -156,7 +155,10 @@ MUTANTS = [
     Mutant("SUCCEED does not lock", LATERAL_LOCK, "", "SUCCEED"),
     Mutant("EXTEND waits for locked rows", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE", "EXTEND"),
     Mutant(
-        "EXTEND says everything was extended", "(SELECT id FROM beat)", "(SELECT id FROM pgqueue_execution)", "EXTEND"
+        "EXTEND says everything was extended",
+        "(SELECT id FROM extended)",
+        "(SELECT id FROM pgqueue_execution)",
+        "EXTEND",
     ),
     Mutant(
         "EXTEND beats for others", "    WHERE execution.id = mine.id\n", "    WHERE execution.id >= mine.id\n", "EXTEND"
@@ -184,15 +186,15 @@ MUTANTS = [
     ),
     Mutant(
         "prune ignores the retention",
-        " - %(retention_seconds)s::float8",
-        " + 0 * %(retention_seconds)s::float8",
+        "secs => %(retention_seconds)s::float8",
+        "secs => 0 * %(retention_seconds)s::float8",
         "PRUNE",
     ),
     Mutant("prune leaves the executions", "WHERE job_id = ANY (ARRAY (SELECT id FROM free))", "WHERE false", "PRUNE"),
     Mutant(
         "prune waits for locked executions", "ORDER BY id FOR UPDATE SKIP LOCKED", "ORDER BY id FOR UPDATE", "PRUNE"
     ),
-    Mutant("prune takes jobs with locked executions", "AND id NOT IN (SELECT id FROM held)", "AND false", "PRUNE"),
+    Mutant("prune takes jobs with locked executions", "AND id NOT IN (SELECT id FROM locked)", "AND false", "PRUNE"),
     Mutant("time of the transaction in SUCCEED", "statement_timestamp()", "now()", "SUCCEED", times=3),
     Mutant("time of the transaction in ENQUEUE_MANY", "statement_timestamp()", "now()", "ENQUEUE_MANY", times=3),
     Mutant(

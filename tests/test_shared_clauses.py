@@ -1,0 +1,187 @@
+"""Clauses that several statements share are the same in all of them.
+
+SQL is static text, so statements repeat clauses, and an edit can miss one of them. For each clause, a part of it (the
+`sign`) finds every place that has the clause or a variant. A variant has the sign, but not the text. White space and
+the names of tables before columns do not matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import NamedTuple
+
+import pytest
+
+from tests.statements import STATEMENTS
+
+NOW = "statement_timestamp() + %(time_shift)s::interval"
+NAMES_OF_TABLES = re.compile(r"\b(locked|owner|job|execution|pgqueue_job|finished|page|given|old|schedule)\.(?=\w)")
+
+
+class Clause(NamedTuple):
+    """A text, the part of it by which a variant is found, and the statements that have it, as often as they do."""
+
+    text: str
+    sign: str
+    statements: str
+
+
+UNIQUE = "unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))"
+COLUMNS = "task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at"
+FENCED = "SUCCEED SUCCEED_AND_DISCARD FAIL RELEASE END_CANCELLED NOTE_PROGRESS RESCUE"
+INSERTS = "ENQUEUE ENQUEUE_MANY ENQUEUE_UNIQUE ENQUEUE_OR_REPLACE ENQUEUE_MANY_UNIQUE ENQUEUE_MANY_OR_REPLACE"
+PRUNED = "finished_at < " + NOW + " - make_interval(secs => %(retention_seconds)s::float8)"
+
+CLAUSES = {
+    "uniqueness predicate": Clause(
+        UNIQUE,
+        "unique_key IS NOT NULL",
+        "ENQUEUE_UNIQUE ENQUEUE_OR_REPLACE ENQUEUE_OR_REPLACE ENQUEUE_MANY_UNIQUE ENQUEUE_MANY_OR_REPLACE "
+        "ENQUEUE_MANY_OR_REPLACE HOLDERS FIRE RUN_SCHEDULE RETRY",
+    ),
+    "uniqueness predicate in an index": Clause(
+        f"ON CONFLICT (task_name, unique_key) WHERE {UNIQUE} DO",
+        "ON CONFLICT (task_name, unique_key) WHERE",
+        "ENQUEUE_UNIQUE ENQUEUE_OR_REPLACE ENQUEUE_MANY_UNIQUE ENQUEUE_MANY_OR_REPLACE FIRE RUN_SCHEDULE",
+    ),
+    "replaced call": Clause(
+        "DO UPDATE SET arguments = excluded.arguments, run_after = excluded.run_after, "
+        "expires_at = excluded.expires_at, headers = excluded.headers, priority = excluded.priority, "
+        "max_attempts = excluded.max_attempts, attempt = 0, crashes = 0, unknown_since = NULL WHERE state = 'ready'",
+        "arguments = excluded.arguments",
+        "ENQUEUE_OR_REPLACE ENQUEUE_MANY_OR_REPLACE",
+    ),
+    "running job keeps its call": Clause(
+        f"AND {UNIQUE} ) IS DISTINCT FROM 'running'",
+        "IS DISTINCT FROM 'running'",
+        "ENQUEUE_OR_REPLACE ENQUEUE_MANY_OR_REPLACE",
+    ),
+    "order of keys": Clause(
+        """ORDER BY call ->> 'key' COLLATE "C", place""",
+        'COLLATE "C"',
+        "ENQUEUE_MANY_UNIQUE ENQUEUE_MANY_OR_REPLACE",
+    ),
+    "new uniqueness window": Clause(
+        "ON CONFLICT (task_name, unique_key) DO UPDATE SET job_id = excluded.job_id, ends_at = excluded.ends_at "
+        f"WHERE pgqueue_uniqueness_window.ends_at <= {NOW} RETURNING job_id",
+        "SET job_id = excluded.job_id",
+        "ENQUEUE_FOR_PERIOD FIRE RUN_SCHEDULE",
+    ),
+    "columns of a new job": Clause(
+        COLUMNS, "enqueued_at, run_after, headers", f"{INSERTS} ENQUEUE_FOR_PERIOD FIRE RUN_SCHEDULE"
+    ),
+    "due time of a new job": Clause(
+        f"coalesce( %(run_after)s::timestamptz, {NOW} + make_interval(secs => %(delay_seconds)s::float8) )",
+        "%(run_after)s",
+        f"{INSERTS} ENQUEUE_FOR_PERIOD REPLACE_FOR_PERIOD",
+    ),
+    "expiry of a new job": Clause(
+        f"coalesce( %(expires_at)s::timestamptz, {NOW} + make_interval(secs => %(expires_seconds)s::float8) )",
+        "%(expires_at)s",
+        f"{INSERTS} ENQUEUE_FOR_PERIOD REPLACE_FOR_PERIOD",
+    ),
+    "job of a schedule": Clause(
+        "CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, "
+        "%(unique_ready_only)s::boolean FROM drawn WHERE %(period_seconds)s::float8 IS NULL "
+        "OR job_id IN (SELECT job_id FROM opened) "
+        f"ON CONFLICT (task_name, unique_key) WHERE {UNIQUE} DO NOTHING RETURNING id",
+        "FROM drawn WHERE %(period_seconds)s::float8 IS NULL",
+        "FIRE RUN_SCHEDULE",
+    ),
+    "ready predicate": Clause(
+        "state = 'ready' AND limit_key IS NULL", "limit_key", "CLAIM CLAIM_ONE NEXT_IN_LINE LANES LANES LANES"
+    ),
+    "order of the ready index": Clause(
+        "ORDER BY queue_name, priority DESC, run_after, id LIMIT 1", "priority DESC", "LANES LANES LANES"
+    ),
+    "due jobs of a lane": Clause(
+        "queue_name = lane.queue_name AND priority = lane.priority "
+        f"AND run_after <= {NOW} AND (run_after, id) > (lane.after_at, lane.after_id) "
+        "AND id <> ALL (%(skipped_ids)s::bigint[]) AND task_name <> ALL (%(paused_task_names)s::varchar[]) "
+        "ORDER BY run_after, id LIMIT",
+        "(lane.after_at, lane.after_id)",
+        "CLAIM NEXT_IN_LINE",
+    ),
+    "claimed job": Clause(
+        "SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text, "
+        "attempt + 1, max_attempts, crashes, isolated, "
+        f"CASE WHEN isfinite(unknown_since) THEN date_part('epoch', {NOW} - unknown_since) END, "
+        f"floor(1000 * date_part('epoch', {NOW})), headers::text, CASE WHEN isfinite(expires_at) "
+        "THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END FROM due",
+        "arguments::text, attempt",
+        "CLAIM CLAIM_ONE",
+    ),
+    "key of an execution": Clause(
+        "id = id AND floor(1000 * date_part('epoch', claimed_at)) = claimed_ms",
+        "= claimed_ms",
+        f"{FENCED} SETTLE REMOVE_ORPHANS",
+    ),
+    "fence": Clause("= claimed_ms AND outcome IS NULL", "= claimed_ms AND outcome", FENCED),
+    "lock of execution and job": Clause(
+        "FOR NO KEY UPDATE OF execution, job SKIP LOCKED ) AS locked", "UPDATE OF execution", FENCED
+    ),
+    "end of a key with the first claim": Clause(
+        "unique_key = CASE WHEN unique_ready_only IS NULL THEN unique_key END",
+        "WHEN unique_ready_only IS NULL",
+        "FAIL RELEASE REQUEUE RESCUE",
+    ),
+    "no open execution": Clause(
+        "NOT EXISTS ( SELECT FROM pgqueue_execution WHERE job_id = id AND finished_at IS NULL AND attempt >= 0 )",
+        "attempt >= 0",
+        "ABANDONED REQUEUE",
+    ),
+    "past the retention": Clause(
+        PRUNED, "finished_at <", "PRUNE PRUNE_TASK PRUNE_JOBS OLD_JOBS OLD_JOBS_OF_TASK PRUNABLE PRUNABLE_TASK"
+    ),
+    "removal of old jobs": Clause(
+        "locked AS MATERIALIZED ( SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) "
+        "ORDER BY id FOR UPDATE SKIP LOCKED ), "
+        "busy AS MATERIALIZED ( SELECT job_id FROM pgqueue_execution "
+        "WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked) ), "
+        "free AS MATERIALIZED ( SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy) ), "
+        "forgotten AS ( DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free)) ), "
+        "gone AS ( DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) )",
+        "locked AS MATERIALIZED",
+        "PRUNE PRUNE_TASK PRUNE_JOBS",
+    ),
+    "late job": Clause(f"expires_at <= {NOW}", "expires_at <=", "EXPIRE EXPIRE_JOBS LATE_JOBS"),
+    "record of an expiry": Clause(
+        "SELECT id, attempt, %(worker_id)s, 'cancelled', " + f"{NOW}, " * 3 + "%(error)s FROM late",
+        "%(worker_id)s, 'cancelled'",
+        "EXPIRE EXPIRE_JOBS",
+    ),
+    "what an operator has seen": Clause(
+        "CASE WHEN seen.state <> '' AND ( state <> seen.state "
+        "OR finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz ) THEN 'changed' ELSE state END",
+        "finished_at IS DISTINCT FROM",
+        "CANCEL RETRY",
+    ),
+    "next tick as SCHEDULES returns it": Clause(
+        "least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC')",
+        "greatest(next_run_at",
+        "SCHEDULES NOTE_PROBLEM PLAN_SCHEDULE",
+    ),
+}
+
+
+def plain(text: str) -> str:
+    """Return a statement or clause on one line, without the names of tables before columns."""
+    return NAMES_OF_TABLES.sub("", " ".join(text.split()))
+
+
+@pytest.mark.parametrize("clause", CLAUSES.values(), ids=CLAUSES)
+def test_clause_is_the_same_in_all_its_statements(clause):
+    assert clause.text.count(clause.sign) == 1
+    found = {name: plain(text).count(clause.text) for name, text in STATEMENTS.items()}
+    signs = {name: plain(text).count(clause.sign) for name, text in STATEMENTS.items()}
+    assert found == signs, "a statement has a variant of the clause"
+    assert +Counter(found) == Counter(clause.statements.split())
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_clock_is_shifted_wherever_it_is_read(name):
+    text = plain(STATEMENTS[name])
+    assert text.count("statement_timestamp()") == len(
+        re.findall(r"statement_timestamp\(\) \+ %\(time_shift\)s|- statement_timestamp\(\) - %\(time_shift\)s", text)
+    )
