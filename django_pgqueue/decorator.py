@@ -6,19 +6,18 @@ the registry contains no invalid task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from difflib import get_close_matches
-from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from . import registry
-from .conf import Retention
 from .context import TaskContext
-from .exceptions import Duration, InvalidTask
-from .retry import Backoff
+from .exceptions import InvalidTask
+from .options import TaskOptions
 from .schedules import declarations
 from .schedules.declarations import Times
-from .task import Errors, Isolation, OnConflict, Task, UniqueKey, UniqueWhile
+from .task import Task
 
 NO_OPTIONS: Final = {"func", "adapter", "headers"}
 """Fields of `Task` that are not options of `@task`."""
@@ -35,48 +34,18 @@ def task(
     *,
     takes_context: Literal[True],
     name: str = ...,
-    aliases: Iterable[str] = ...,
-    queue_name: str = ...,
-    priority: int = ...,
-    max_attempts: int | None = ...,
-    backoff: Backoff | Duration | None = ...,
-    retry_for: type[BaseException] | Errors = ...,
-    no_retry_for: type[BaseException] | Errors = ...,
-    atomic: bool = ...,
-    retention: Retention | Mapping[str, Retention] | None = ...,
-    store_result: bool = ...,
     database: str | None = ...,
-    timeout: Duration | None = ...,
-    isolation: Isolation | None = ...,
-    expires: Duration | None = ...,
-    unique_key: UniqueKey | None = ...,
-    unique_while: UniqueWhile = ...,
-    on_conflict: OnConflict = ...,
     schedule: Times | Iterable[Times] = ...,
+    **options: Unpack[TaskOptions],
 ) -> Callable[[Callable[Concatenate[TaskContext, P], R]], Task[P, R]]: ...
 @overload
 def task(
     *,
     takes_context: Literal[False] = ...,
     name: str = ...,
-    aliases: Iterable[str] = ...,
-    queue_name: str = ...,
-    priority: int = ...,
-    max_attempts: int | None = ...,
-    backoff: Backoff | Duration | None = ...,
-    retry_for: type[BaseException] | Errors = ...,
-    no_retry_for: type[BaseException] | Errors = ...,
-    atomic: bool = ...,
-    retention: Retention | Mapping[str, Retention] | None = ...,
-    store_result: bool = ...,
     database: str | None = ...,
-    timeout: Duration | None = ...,
-    isolation: Isolation | None = ...,
-    expires: Duration | None = ...,
-    unique_key: UniqueKey | None = ...,
-    unique_while: UniqueWhile = ...,
-    on_conflict: OnConflict = ...,
     schedule: Times | Iterable[Times] = ...,
+    **options: Unpack[TaskOptions],
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 def task(
     function: Callable[..., Any] | None = None, /, *, schedule: Times | Iterable[Times] = (), **options: Any

@@ -10,19 +10,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 
 from . import lifecycle
-from .conf import Retention, get_settings, retention_seconds
+from .conf import get_settings, retention_seconds
 from .context import Adapter, TaskContext
 from .enqueue import plain, unique
-from .exceptions import Duration, InvalidTask, Retry, seconds
-from .retry import Backoff, as_backoff, delay_after
+from .exceptions import InvalidTask, Retry, seconds
+from .options import TaskFields, UsingOptions, changed_options, normalise, validate
+from .retry import as_backoff, delay_after
 from .serialization import chunks, encode_arguments, normalise_call
-from .validation import RunAfter, as_call, as_errors, as_names, check_call, validate
+from .validation import RunAfter, as_call, check_call
 
 if TYPE_CHECKING:
     from .models import Job
@@ -30,46 +31,18 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Errors = tuple[type[BaseException], ...]
-Isolation = Literal["process"]
-UniqueKey = str | Callable[..., str | None]
-UniqueWhile = Literal["ready", "ready+running"] | Duration
-OnConflict = Literal["skip", "replace", "raise"]
 Calls = Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
 """Calls for `enqueue_many()`: pairs (args, kwargs)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class Task(Generic[P, R]):
+class Task(TaskFields, Generic[P, R]):
     """A function whose calls can be enqueued as jobs. Created by `@task`, which describes the options.
 
     Calling a task calls its function directly. A task is immutable: `using()` returns a changed copy.
     """
 
     func: Callable[..., R]
-    name: str = ""
-    """Key of the task in the registry and in job rows. By default the dotted path of the function."""
-    aliases: tuple[str, ...] = ()
-    queue_name: str = "default"
-    priority: int = 0
-    run_after: RunAfter | None = None
-    takes_context: bool = False
-    max_attempts: int | None = None
-    backoff: Backoff | Duration | None = None
-    retry_for: Errors = (BaseException,)
-    no_retry_for: Errors = ()
-    atomic: bool = False
-    retention: Retention | Mapping[str, Retention] | None = None
-    store_result: bool = True
-    database: str | None = None
-    timeout: Duration | None = None
-    isolation: Isolation | None = None
-    expires: RunAfter | None = None
-    unique_key: UniqueKey | None = None
-    unique_while: UniqueWhile = "ready+running"
-    on_conflict: OnConflict = "skip"
-    headers: Mapping[str, Any] | None = field(default=None, compare=False)
-    """Set by `using()`. Not an option of `@task`."""
     adapter: Adapter | None = field(default=None, repr=False, compare=False)
     """Set for tasks of another framework. Not an option of `@task`."""
     timeout_seconds: float | None = field(init=False, repr=False, compare=False)
@@ -82,9 +55,7 @@ class Task(Generic[P, R]):
         object.__setattr__(self, "signature", inspect.signature(self.func))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
         object.__setattr__(self, "name", self.name or self.module_path)
-        object.__setattr__(self, "aliases", as_names(self.aliases))
-        object.__setattr__(self, "retry_for", as_errors(self.retry_for))
-        object.__setattr__(self, "no_retry_for", as_errors(self.no_retry_for))
+        normalise(self)
         validate(self)
         object.__setattr__(self, "timeout_seconds", None if self.timeout is None else seconds(self.timeout))
 
@@ -113,30 +84,16 @@ class Task(Generic[P, R]):
         return (TaskContext(), *args) if self.takes_context else args
 
     def using(
-        self,
-        *,
-        run_after: RunAfter | None = None,
-        priority: int | None = None,
-        queue_name: str | None = None,
-        max_attempts: int | None = None,
-        database: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        expires: RunAfter | None = None,
-        unique_key: UniqueKey | None = None,
-        unique_while: UniqueWhile | None = None,
-        on_conflict: OnConflict | None = None,
+        self, *, run_after: RunAfter | None = None, database: str | None = None, **options: Unpack[UsingOptions]
     ) -> Task[P, R]:
         """Return a copy of this task with other options. Options that are None stay unchanged.
 
         Args:
             run_after: When the job is due: seconds or a timedelta from the enqueue, or an aware datetime.
-            priority: -100 to 100, higher first.
-            queue_name: Queue of the job.
-            max_attempts: 1 to 1000 attempts in all.
             database: Alias of the job's database.
             headers: Names with a string, number, boolean or None for middleware and the context, at most 4 KiB as JSON.
             expires: When the job must have started, in the form of `run_after`. Later it is cancelled instead.
-            unique_key, unique_while, on_conflict: As for `@task`.
+            **options: `priority`, `queue_name`, `unique_key` and the other keys of `UsingOptions`, as for `@task`.
 
         Raises:
             InvalidTask: An option is invalid.
@@ -145,19 +102,7 @@ class Task(Generic[P, R]):
 
             send_reminder.using(run_after=timedelta(days=3), priority=-10).enqueue(order.pk)
         """
-        options: dict[str, Any] = {
-            "run_after": run_after,
-            "priority": priority,
-            "queue_name": queue_name,
-            "max_attempts": max_attempts,
-            "database": database,
-            "headers": headers,
-            "expires": expires,
-            "unique_key": unique_key,
-            "unique_while": unique_while,
-            "on_conflict": on_conflict,
-        }
-        return replace(self, **{name: value for name, value in options.items() if value is not None})
+        return replace(self, **changed_options(options, run_after=run_after, database=database))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Add a job for this call, with one INSERT in the caller's open transaction.
@@ -206,7 +151,7 @@ class Task(Generic[P, R]):
         if (key := unique.key_of(self, args, kwargs)) is not None:
             return unique.insert(self, connection, key, arguments, row)
         enqueued = lifecycle.enqueue(connection, arguments=arguments, **row)
-        return plain.as_job(self, connection.alias, enqueued, arguments, row["headers"])
+        return plain.as_job(connection.alias, enqueued, arguments, row)
 
     def send_enqueued(self, job: Job) -> None:
         """Announce a job: wake the workers and send `job_enqueued`, which runs the job if `IMMEDIATE` is set."""
