@@ -1,27 +1,23 @@
-"""The options of tasks: the one place where each of them is declared.
+"""The options of tasks: the one place that declares and describes each of them.
 
 A field of `TaskFields` declares an option: its type, its default, the check of its value, and the parameters of the
-insert statements that carry it. Everything else is derived from these fields: the options of `@task` in both
-decorators, of `using()`, of `enqueue_many()`, of scheduled jobs, and the values that the `django.tasks` backend reads
-back. Type checkers need the names once more, as keys of `CallOptions`, `TaskOptions` or `UsingOptions`.
-
-`Task` calls `validate()` when a task is created, also by `using()`. An invalid option of `@task` therefore raises an
-error when its module is imported, and no `Task` with an invalid option exists.
+insert statements that carry it. Both `@task` decorators, `using()`, `enqueue_many()`, schedules and the `django.tasks`
+backend derive from these fields what they need. For the type checkers of users, the options are also keys of
+`CallOptions`, `TaskOptions` or `UsingOptions`.
 """
 
 # ruff: noqa: RUF009 -- option() returns a field, which ruff cannot know
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict
 
 from . import validation
 from .conf import Retention, get_settings
-from .exceptions import Duration, InvalidTask
+from .exceptions import Duration
 from .retry import Backoff, as_backoff
 from .validation import ON_CONFLICT, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due
 
@@ -39,26 +35,50 @@ class CallOptions(TypedDict, total=False):
     """Options with the same type in `@task` and in `using()`."""
 
     max_attempts: int | None
+    """Maximum attempts of a job, 1 to 1000. None uses `PGQUEUE["MAX_ATTEMPTS"]`."""
     unique_key: UniqueKey | None
+    """Key that at most one job has at a time: a string, or a function of the call's arguments that returns a string, or
+    None for a job without a key."""
 
 
 class TaskOptions(CallOptions, total=False):
     """The options that both `@task` decorators accept: this package's own and the one of the `django.tasks` backend."""
 
     aliases: Iterable[str]
+    """Earlier names of the task. Workers still accept jobs with these names."""
     queue_name: str
+    """Queue of the jobs, by default "default"."""
     priority: int
+    """-100 to 100, higher first. By default 0."""
     backoff: Backoff | Duration | None
+    """Delay before the next attempt: seconds, a timedelta, or a function of (attempt, exception) that returns one of
+    these, or None for no further attempt. See `exponential()`, which is the default, and `fixed()`."""
     retry_for: type[BaseException] | Errors
+    """Exceptions after which the job is attempted again. By default all."""
     no_retry_for: type[BaseException] | Errors
+    """Exceptions after which the job is dead at once. They take precedence over `retry_for`."""
     atomic: bool
+    """Whether the function and the job's completion share one transaction on the job's database. The effects of the
+    function on that database then happen exactly once."""
     retention: Retention | Mapping[str, Retention] | None
+    """How long finished jobs are kept: seconds, a timedelta, "forever", or a dict of these by state. With 0 for
+    "succeeded", the completion deletes the job. None uses `PGQUEUE["RETENTION"]`."""
     store_result: bool
+    """Whether the return value is stored. If JSON cannot represent it, the job is dead."""
     timeout: Duration | None
+    """Seconds or a timedelta that one attempt may run. Then a thread gets `TaskTimeout`, a coroutine is cancelled, and
+    an isolated process is killed. None sets no limit."""
     isolation: Isolation | None
+    """"process" runs each job in an isolated process, so that a crash affects no other job."""
     expires: Duration | None
+    """Seconds or a timedelta from the enqueue within which each attempt must start. Later, the job is cancelled
+    instead."""
     unique_while: UniqueWhile
+    """How long a job keeps its key: "ready+running" (the default), "ready", or a period from its enqueue in seconds or
+    as a timedelta."""
     on_conflict: OnConflict
+    """Effect of a call whose key another job has: "skip" (the default) adds no job, "replace" replaces that job while
+    it waits, "raise" raises `DuplicateJob`."""
 
 
 class UsingOptions(CallOptions, total=False):
@@ -67,9 +87,11 @@ class UsingOptions(CallOptions, total=False):
     queue_name: str | None
     priority: int | None
     expires: RunAfter | None
+    """Time by which each attempt must start: as for `@task`, or an aware datetime."""
     unique_while: UniqueWhile | None
     on_conflict: OnConflict | None
     headers: Mapping[str, Any] | None
+    """Names with a string, number, boolean or None for middleware and the context, at most 4 KiB as JSON."""
 
 
 class Option(NamedTuple):
@@ -232,45 +254,3 @@ def changed_options(given: Mapping[str, Any], **others: Any) -> dict[str, Any]:
     for unknown in given.keys() - UsingOptions.__optional_keys__:
         raise TypeError(f"using() got an unexpected keyword argument {unknown!r}")
     return {name: value for name, value in {**others, **given}.items() if value is not None}
-
-
-def validate(task: Task[Any, Any]) -> None:
-    """Check the function and the options of a task.
-
-    Raises:
-        InvalidTask: The function cannot be a task, or an option is invalid. The message names the first problem.
-    """
-    # Combinations are the last: their check needs options that are valid on their own.
-    for problem in chain(_function_problems(task), _option_problems(task), _combination_problems(task)):
-        raise InvalidTask(f"{task.name}: {problem}")
-
-
-def _function_problems(task: Task[Any, Any]) -> Iterator[str]:
-    func = task.func
-    if not inspect.isfunction(func) or func.__qualname__ != func.__name__ or func.__name__ == "<lambda>":
-        yield "a task must be a module-level function, so that workers can find it by its name"
-    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
-        yield "a generator function cannot be a task, because calling it does not run its body"
-    if task.atomic and task.is_async:
-        yield "an async task cannot be atomic: Django has no asynchronous transactions"
-    if task.takes_context and next(iter(task.signature.parameters), "") != "context":
-        yield "takes_context=True needs a first argument named context"
-
-
-def _option_problems(task: Task[Any, Any]) -> Iterator[str]:
-    for name, known in OPTIONS.items():
-        value = getattr(task, name)
-        if known.check is not None and value is not known.default:
-            yield from known.check(name, value)
-
-
-def _combination_problems(task: Task[Any, Any]) -> Iterator[str]:
-    if task.expires is not None:
-        (expires_at, expires_seconds), (run_at, delay_seconds) = due(task.expires), due(task.run_after)
-        if (expires_at is None) == (run_at is None):
-            is_after = expires_seconds > delay_seconds if expires_at is None or run_at is None else expires_at > run_at
-            if not is_after:
-                yield f"expires {task.expires} is not after run_after {task.run_after}: the job would never run"
-    defaults = (UNIQUE_WHILE[0], ON_CONFLICT[0])
-    if task.unique_key is None and (task.unique_while, task.on_conflict) != defaults:
-        yield "unique_while and on_conflict need a unique_key"

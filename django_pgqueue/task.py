@@ -8,8 +8,9 @@ inside functions.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -20,10 +21,10 @@ from .conf import get_settings, retention_seconds
 from .context import Adapter, TaskContext
 from .enqueue import plain, unique
 from .exceptions import InvalidTask, Retry, seconds
-from .options import TaskFields, UsingOptions, changed_options, normalise, validate
+from .options import OPTIONS, TaskFields, UsingOptions, changed_options, normalise
 from .retry import as_backoff, delay_after
 from .serialization import chunks, encode_arguments, normalise_call
-from .validation import RunAfter, as_call, check_call
+from .validation import ON_CONFLICT, UNIQUE_WHILE, RunAfter, as_call, check_call, due
 
 if TYPE_CHECKING:
     from .models import Job
@@ -56,7 +57,7 @@ class Task(TaskFields, Generic[P, R]):
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
         object.__setattr__(self, "name", self.name or self.module_path)
         normalise(self)
-        validate(self)
+        _validate(self)
         object.__setattr__(self, "timeout_seconds", None if self.timeout is None else seconds(self.timeout))
 
     @property
@@ -239,3 +240,41 @@ class Task(TaskFields, Generic[P, R]):
             return (False, None)
         retention = self.retention.get(state) if isinstance(self.retention, Mapping) else self.retention
         return (False, None) if retention is None else (True, retention_seconds(retention))
+
+
+def _validate(task: Task[Any, Any]) -> None:
+    """Raise `InvalidTask` with the first problem of the function or the options."""
+    # Combinations are the last: their check needs options that are valid on their own.
+    for problem in chain(_function_problems(task), _option_problems(task), _combination_problems(task)):
+        raise InvalidTask(f"{task.name}: {problem}")
+
+
+def _function_problems(task: Task[Any, Any]) -> Iterator[str]:
+    func = task.func
+    if not inspect.isfunction(func) or func.__qualname__ != func.__name__ or func.__name__ == "<lambda>":
+        yield "a task must be a module-level function, so that workers can find it by its name"
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        yield "a generator function cannot be a task, because calling it does not run its body"
+    if task.atomic and task.is_async:
+        yield "an async task cannot be atomic: Django has no asynchronous transactions"
+    if task.takes_context and next(iter(task.signature.parameters), "") != "context":
+        yield "takes_context=True needs a first argument named context"
+
+
+def _option_problems(task: Task[Any, Any]) -> Iterator[str]:
+    for name, known in OPTIONS.items():
+        value = getattr(task, name)
+        if known.check is not None and value is not known.default:
+            yield from known.check(name, value)
+
+
+def _combination_problems(task: Task[Any, Any]) -> Iterator[str]:
+    if task.expires is not None:
+        (expires_at, expires_seconds), (run_at, delay_seconds) = due(task.expires), due(task.run_after)
+        if (expires_at is None) == (run_at is None):
+            is_after = expires_seconds > delay_seconds if expires_at is None or run_at is None else expires_at > run_at
+            if not is_after:
+                yield f"expires {task.expires} is not after run_after {task.run_after}: the job would never run"
+    defaults = (UNIQUE_WHILE[0], ON_CONFLICT[0])
+    if task.unique_key is None and (task.unique_while, task.on_conflict) != defaults:
+        yield "unique_while and on_conflict need a unique_key"

@@ -88,10 +88,7 @@ class PgQueueTask(TypedTask[P, R], SharedFields):
         Args:
             run_after: Earliest time to run the job: an aware datetime, or a timedelta from the enqueue.
             backend: Alias in TASKS.
-            headers: Headers for the middleware, encodable as JSON.
-            expires: Time by which the job must start; later it is cancelled. An aware datetime, or seconds or a
-                timedelta from the enqueue.
-            **options: `priority`, `queue_name`, `unique_key` and the other keys of `UsingOptions`, as for `@task`.
+            **options: As for `Task.using()` of this package's own tasks.
 
         Raises:
             InvalidTask: An option is invalid.
