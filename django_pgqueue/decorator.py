@@ -54,7 +54,7 @@ def task(
         database: Alias of the database for the jobs. By default the database that the routers choose.
         takes_context: Whether the function's first argument is a `TaskContext`. It must be named `context`.
         schedule: `cron(…)`, `every(…)` or a list of these. Workers enqueue the task at these times.
-        **options: `TaskOptions` describes the other options.
+        **options: The other options are the keys of `django_pgqueue.options.TaskOptions`, which describes them.
 
     Raises:
         InvalidTask: The function cannot be a task, an option is unknown or invalid, or another task has the name.

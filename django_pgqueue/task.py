@@ -92,9 +92,8 @@ class Task(TaskFields, Generic[P, R]):
         Args:
             run_after: When the job is due: seconds or a timedelta from the enqueue, or an aware datetime.
             database: Alias of the job's database.
-            headers: Names with a string, number, boolean or None for middleware and the context, at most 4 KiB as JSON.
-            expires: When the job must have started, in the form of `run_after`. Later it is cancelled instead.
-            **options: `priority`, `queue_name`, `unique_key` and the other keys of `UsingOptions`, as for `@task`.
+            **options: The keys of `django_pgqueue.options.UsingOptions`, such as `priority`, `queue_name`, `expires`,
+                `headers` and `unique_key`. They mean the same as for `@task`; `expires` can also be an aware datetime.
 
         Raises:
             InvalidTask: An option is invalid.
