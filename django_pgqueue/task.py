@@ -8,21 +8,23 @@ inside functions.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 
 from . import lifecycle
-from .conf import Retention, get_settings, retention_seconds
+from .conf import get_settings, retention_seconds
 from .context import Adapter, TaskContext
 from .enqueue import plain, unique
-from .exceptions import Duration, InvalidTask, Retry, seconds
-from .retry import Backoff, as_backoff, delay_after
+from .exceptions import InvalidTask, Retry, seconds
+from .options import OPTIONS, TaskFields, UsingOptions, changed_options, normalise
+from .retry import as_backoff, delay_after
 from .serialization import chunks, encode_arguments, normalise_call
-from .validation import RunAfter, as_call, as_errors, as_names, check_call, validate
+from .validation import ON_CONFLICT, UNIQUE_WHILE, RunAfter, as_call, check_call, due
 
 if TYPE_CHECKING:
     from .models import Job
@@ -30,46 +32,18 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Errors = tuple[type[BaseException], ...]
-Isolation = Literal["process"]
-UniqueKey = str | Callable[..., str | None]
-UniqueWhile = Literal["ready", "ready+running"] | Duration
-OnConflict = Literal["skip", "replace", "raise"]
 Calls = Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
 """Calls for `enqueue_many()`: pairs (args, kwargs)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class Task(Generic[P, R]):
+class Task(TaskFields, Generic[P, R]):
     """A function whose calls can be enqueued as jobs. Created by `@task`, which describes the options.
 
     Calling a task calls its function directly. A task is immutable: `using()` returns a changed copy.
     """
 
     func: Callable[..., R]
-    name: str = ""
-    """Key of the task in the registry and in job rows. By default the dotted path of the function."""
-    aliases: tuple[str, ...] = ()
-    queue_name: str = "default"
-    priority: int = 0
-    run_after: RunAfter | None = None
-    takes_context: bool = False
-    max_attempts: int | None = None
-    backoff: Backoff | Duration | None = None
-    retry_for: Errors = (BaseException,)
-    no_retry_for: Errors = ()
-    atomic: bool = False
-    retention: Retention | Mapping[str, Retention] | None = None
-    store_result: bool = True
-    database: str | None = None
-    timeout: Duration | None = None
-    isolation: Isolation | None = None
-    expires: RunAfter | None = None
-    unique_key: UniqueKey | None = None
-    unique_while: UniqueWhile = "ready+running"
-    on_conflict: OnConflict = "skip"
-    headers: Mapping[str, Any] | None = field(default=None, compare=False)
-    """Set by `using()`. Not an option of `@task`."""
     adapter: Adapter | None = field(default=None, repr=False, compare=False)
     """Set for tasks of another framework. Not an option of `@task`."""
     timeout_seconds: float | None = field(init=False, repr=False, compare=False)
@@ -82,10 +56,8 @@ class Task(Generic[P, R]):
         object.__setattr__(self, "signature", inspect.signature(self.func))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
         object.__setattr__(self, "name", self.name or self.module_path)
-        object.__setattr__(self, "aliases", as_names(self.aliases))
-        object.__setattr__(self, "retry_for", as_errors(self.retry_for))
-        object.__setattr__(self, "no_retry_for", as_errors(self.no_retry_for))
-        validate(self)
+        normalise(self)
+        _validate(self)
         object.__setattr__(self, "timeout_seconds", None if self.timeout is None else seconds(self.timeout))
 
     @property
@@ -113,30 +85,15 @@ class Task(Generic[P, R]):
         return (TaskContext(), *args) if self.takes_context else args
 
     def using(
-        self,
-        *,
-        run_after: RunAfter | None = None,
-        priority: int | None = None,
-        queue_name: str | None = None,
-        max_attempts: int | None = None,
-        database: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        expires: RunAfter | None = None,
-        unique_key: UniqueKey | None = None,
-        unique_while: UniqueWhile | None = None,
-        on_conflict: OnConflict | None = None,
+        self, *, run_after: RunAfter | None = None, database: str | None = None, **options: Unpack[UsingOptions]
     ) -> Task[P, R]:
         """Return a copy of this task with other options. Options that are None stay unchanged.
 
         Args:
             run_after: When the job is due: seconds or a timedelta from the enqueue, or an aware datetime.
-            priority: -100 to 100, higher first.
-            queue_name: Queue of the job.
-            max_attempts: 1 to 1000 attempts in all.
             database: Alias of the job's database.
-            headers: Names with a string, number, boolean or None for middleware and the context, at most 4 KiB as JSON.
-            expires: When the job must have started, in the form of `run_after`. Later it is cancelled instead.
-            unique_key, unique_while, on_conflict: As for `@task`.
+            **options: The keys of `django_pgqueue.options.UsingOptions`, such as `priority`, `queue_name`, `expires`,
+                `headers` and `unique_key`. They mean the same as for `@task`; `expires` can also be an aware datetime.
 
         Raises:
             InvalidTask: An option is invalid.
@@ -145,19 +102,7 @@ class Task(Generic[P, R]):
 
             send_reminder.using(run_after=timedelta(days=3), priority=-10).enqueue(order.pk)
         """
-        options: dict[str, Any] = {
-            "run_after": run_after,
-            "priority": priority,
-            "queue_name": queue_name,
-            "max_attempts": max_attempts,
-            "database": database,
-            "headers": headers,
-            "expires": expires,
-            "unique_key": unique_key,
-            "unique_while": unique_while,
-            "on_conflict": on_conflict,
-        }
-        return replace(self, **{name: value for name, value in options.items() if value is not None})
+        return replace(self, **changed_options(options, run_after=run_after, database=database))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Add a job for this call, with one INSERT in the caller's open transaction.
@@ -206,7 +151,7 @@ class Task(Generic[P, R]):
         if (key := unique.key_of(self, args, kwargs)) is not None:
             return unique.insert(self, connection, key, arguments, row)
         enqueued = lifecycle.enqueue(connection, arguments=arguments, **row)
-        return plain.as_job(self, connection.alias, enqueued, arguments, row["headers"])
+        return plain.as_job(connection.alias, enqueued, arguments, row)
 
     def send_enqueued(self, job: Job) -> None:
         """Announce a job: wake the workers and send `job_enqueued`, which runs the job if `IMMEDIATE` is set."""
@@ -294,3 +239,41 @@ class Task(Generic[P, R]):
             return (False, None)
         retention = self.retention.get(state) if isinstance(self.retention, Mapping) else self.retention
         return (False, None) if retention is None else (True, retention_seconds(retention))
+
+
+def _validate(task: Task[Any, Any]) -> None:
+    """Raise `InvalidTask` with the first problem of the function or the options."""
+    # Combinations are the last: their check needs options that are valid on their own.
+    for problem in chain(_function_problems(task), _option_problems(task), _combination_problems(task)):
+        raise InvalidTask(f"{task.name}: {problem}")
+
+
+def _function_problems(task: Task[Any, Any]) -> Iterator[str]:
+    func = task.func
+    if not inspect.isfunction(func) or func.__qualname__ != func.__name__ or func.__name__ == "<lambda>":
+        yield "a task must be a module-level function, so that workers can find it by its name"
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        yield "a generator function cannot be a task, because calling it does not run its body"
+    if task.atomic and task.is_async:
+        yield "an async task cannot be atomic: Django has no asynchronous transactions"
+    if task.takes_context and next(iter(task.signature.parameters), "") != "context":
+        yield "takes_context=True needs a first argument named context"
+
+
+def _option_problems(task: Task[Any, Any]) -> Iterator[str]:
+    for name, known in OPTIONS.items():
+        value = getattr(task, name)
+        if known.check is not None and value is not known.default:
+            yield from known.check(name, value)
+
+
+def _combination_problems(task: Task[Any, Any]) -> Iterator[str]:
+    if task.expires is not None:
+        (expires_at, expires_seconds), (run_at, delay_seconds) = due(task.expires), due(task.run_after)
+        if (expires_at is None) == (run_at is None):
+            is_after = expires_seconds > delay_seconds if expires_at is None or run_at is None else expires_at > run_at
+            if not is_after:
+                yield f"expires {task.expires} is not after run_after {task.run_after}: the job would never run"
+    defaults = (UNIQUE_WHILE[0], ON_CONFLICT[0])
+    if task.unique_key is None and (task.unique_while, task.on_conflict) != defaults:
+        yield "unique_while and on_conflict need a unique_key"

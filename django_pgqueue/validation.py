@@ -1,8 +1,7 @@
-"""Validation of a task's function, options and calls.
+"""Checks of calls and of single values of task options.
 
-`Task` calls `validate()` when a task is created, also by `using()`. `enqueue()` calls `check_call()`, and
-`enqueue_many()` calls `as_call()` too. An invalid option of `@task` therefore raises an error when its module is
-imported, and no `Task` with an invalid option exists.
+`options` declares which check belongs to which option. `enqueue()` calls `check_call()`, and `enqueue_many()` calls
+`as_call()` too. A check of a value gets the name of the option, for its messages, and yields one sentence per problem.
 """
 
 from __future__ import annotations
@@ -11,25 +10,21 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache, partial
+from typing import Any, Final
 
 from .conf import DEFAULT_RETENTION, retention_seconds
 from .exceptions import InvalidTask, seconds
-from .retry import as_backoff
-
-if TYPE_CHECKING:
-    from .task import Task
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 """Valid names of tasks and queues."""
-PRIORITIES: Final = range(-100, 101)
-MAX_ATTEMPTS: Final = 1000
 MAX_KEY_LENGTH: Final = 200
 UNIQUE_WHILE: Final = ("ready+running", "ready")
 ON_CONFLICT: Final = ("skip", "replace", "raise")
 """Valid values of the options `unique_while` and `on_conflict`. The first value is the default."""
 
+Check = Callable[[str, Any], Iterator[str]]
+"""Yields the problems of an option's value. Its arguments are the name of the option and the value."""
 RunAfter = float | timedelta | datetime
 """Time at which a job is due: seconds or a timedelta from the enqueue, or an aware datetime."""
 
@@ -92,130 +87,123 @@ def as_errors(errors: type[BaseException] | Iterable[type[BaseException]]) -> tu
     return (errors,) if isinstance(errors, type) else tuple(errors)
 
 
-def validate(task: Task[Any, Any]) -> None:
-    """Check the function and the options of a task.
-
-    Raises:
-        InvalidTask: The function cannot be a task, or an option is invalid. The message names the first problem.
-    """
-    for problem in (*_function_problems(task), *_option_problems(task), *_flag_problems(task)):
-        raise InvalidTask(f"{task.name}: {problem}")
+def name_problems(option: str, name: Any) -> Iterator[str]:
+    """Yield the problem of the name of a task or a queue."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        yield f"{option} {name!r} must be 1 to 100 of the characters A-Z a-z 0-9 _ . : -"
 
 
-def _function_problems(task: Task[Any, Any]) -> Iterator[str]:
-    func = task.func
-    if not inspect.isfunction(func) or func.__qualname__ != func.__name__ or func.__name__ == "<lambda>":
-        yield "a task must be a module-level function, so that workers can find it by its name"
-    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
-        yield "a generator function cannot be a task, because calling it does not run its body"
-    if task.atomic and task.is_async:
-        yield "an async task cannot be atomic: Django has no asynchronous transactions"
-    if task.takes_context and next(iter(task.signature.parameters), "") != "context":
-        yield "takes_context=True needs a first argument named context"
+def alias_problems(_option: str, values: Iterable[Any]) -> Iterator[str]:
+    """Yield the problems of earlier names of a task."""
+    for name in values:
+        yield from name_problems("alias", name)
 
 
-def _option_problems(task: Any) -> Iterator[str]:
-    # `Any`, because callers can pass values that do not match the annotations of `Task`.
-    for option, name in (("name", task.name), ("queue_name", task.queue_name), *(("alias", a) for a in task.aliases)):
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            yield f"{option} {name!r} must be 1 to 100 of the characters A-Z a-z 0-9 _ . : -"
-    if not isinstance(task.priority, int) or task.priority not in PRIORITIES:
-        yield f"priority {task.priority!r} must be a whole number from -100 to 100"
-    attempts = task.max_attempts
-    if attempts is not None and (not isinstance(attempts, int) or not 1 <= attempts <= MAX_ATTEMPTS):
-        yield f"max_attempts {attempts!r} must be a whole number from 1 to {MAX_ATTEMPTS}"
-    yield from _time_problems(task)
-    for option, errors in (("retry_for", task.retry_for), ("no_retry_for", task.no_retry_for)):
-        if not all(isinstance(error, type) and issubclass(error, BaseException) for error in errors):
-            yield f"{option} must be exception classes, not {errors!r}"
+def number_problems(low: int, high: int) -> Check:
+    """Return a check for whole numbers in a range."""
+
+    def check(option: str, value: Any) -> Iterator[str]:
+        if not isinstance(value, int) or not low <= value <= high:
+            yield f"{option} {value!r} must be a whole number from {low} to {high}"
+
+    return check
 
 
-def _flag_problems(task: Any) -> Iterator[str]:
-    for option in ("atomic", "store_result", "takes_context"):
-        if not isinstance(flag := getattr(task, option), bool):
-            yield f"{option} must be True or False, not {flag!r}"
-    yield from _uniqueness_problems(task)
-    if task.isolation not in (None, "process"):
-        yield f'isolation must be "process" or None, not {task.isolation!r}'
+def flag_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of a boolean."""
+    if not isinstance(value, bool):
+        yield f"{option} must be True or False, not {value!r}"
 
 
-def _time_problems(task: Task[Any, Any]) -> Iterator[str]:
-    if task.timeout is not None:
-        yield from _timeout_problems(task.timeout)
-    yield from _instant_problems("run_after", task.run_after)
-    yield from _instant_problems("expires", task.expires)
-    yield from _expiry_problems(task)
-    by_state = task.retention if isinstance(task.retention, Mapping) else {"dead": task.retention}
-    if unknown := set(by_state) - set(DEFAULT_RETENTION):
-        yield f"retention has unknown states {sorted(unknown)}: the states are {sorted(DEFAULT_RETENTION)}"
-    for option, check in (
-        ("run_after", lambda: due(task.run_after)),
-        ("backoff", lambda: as_backoff(task.backoff)),
-        ("retention", lambda: [retention_seconds(0 if value is None else value) for value in by_state.values()]),
-    ):
+def exception_problems(option: str, errors: tuple[Any, ...]) -> Iterator[str]:
+    """Yield the problem of a tuple of exception classes."""
+    if not all(isinstance(error, type) and issubclass(error, BaseException) for error in errors):
+        yield f"{option} must be exception classes, not {errors!r}"
+
+
+def parsing_problems(parse: Callable[[Any], object]) -> Check:
+    """Return a check for values that `parse` accepts: it raises no `TypeError` or `ValueError`."""
+
+    def check(option: str, value: Any) -> Iterator[str]:
         try:
-            check()
+            parse(value)
         except (TypeError, ValueError) as error:
             yield f"{option}: {error}"
 
+    return check
 
-def _timeout_problems(timeout: Any) -> Iterator[str]:
+
+def moment_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of a time at which a job is due or expires: a duration or an aware datetime."""
+    if not isinstance(value, datetime):
+        yield from parsing_problems(due)(option, value)
+    elif value.tzinfo is None:
+        yield f"{option} must be an aware datetime, not {value}: add a time zone"
+    elif not 2000 <= value.year < 9000:
+        yield f"{option} {value} must be between the years 2000 and 9000"
+
+
+def expiry_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of a time by which a job must start."""
+    check = moment_problems if isinstance(value, datetime) else partial(_length_problems, "expiry")
+    yield from check(option, value)
+
+
+def timeout_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of a timeout."""
+    yield from _length_problems("timeout", option, value)
+
+
+def _length_problems(limit: str, option: str, value: Any) -> Iterator[str]:
     try:
-        is_positive = seconds(timeout) > 0
+        is_positive = seconds(value) > 0
     except (TypeError, ValueError) as error:
-        yield f"timeout: {error}"
+        yield f"{option}: {error}"
     else:
         if not is_positive:
-            yield "timeout must be longer than 0 seconds: pass None for no timeout"
+            yield f"{option} must be longer than 0 seconds: pass None for no {limit}"
 
 
-def _instant_problems(option: str, instant: Any) -> Iterator[str]:
-    if isinstance(instant, datetime):
-        if instant.tzinfo is None:
-            yield f"{option} must be an aware datetime, not {instant}: add a time zone"
-        elif not 2000 <= instant.year < 9000:
-            yield f"{option} {instant} must be between the years 2000 and 9000"
+def retention_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problems of a retention, or a mapping of states to retentions."""
+    by_state = value if isinstance(value, Mapping) else {"dead": value}
+    if unknown := set(by_state) - set(DEFAULT_RETENTION):
+        yield f"{option} has unknown states {sorted(unknown)}: the states are {sorted(DEFAULT_RETENTION)}"
+    for each in by_state.values():
+        yield from parsing_problems(retention_seconds)(option, 0 if each is None else each)
 
 
-def _expiry_problems(task: Task[Any, Any]) -> Iterator[str]:
-    if task.expires is None:
+def isolation_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of the kind of isolation."""
+    if value != "process":
+        yield f'{option} must be "process" or None, not {value!r}'
+
+
+def on_conflict_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of what a call does if another job has its key."""
+    if value not in ON_CONFLICT:
+        yield f"{option} must be one of {', '.join(ON_CONFLICT)}, not {value!r}"
+
+
+def unique_while_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of how long a job keeps its key."""
+    if value in UNIQUE_WHILE:
         return
     try:
-        (expires_at, expires_seconds), (run_at, delay_seconds) = due(task.expires), due(task.run_after)
-    except (TypeError, ValueError) as error:
-        yield f"expires: {error}"
-        return
-    if expires_at is None and expires_seconds <= 0:
-        yield "expires must be longer than 0 seconds: pass None for no expiry"
-    elif (expires_at is None) == (run_at is None):
-        is_before = expires_seconds <= delay_seconds if expires_at is None or run_at is None else expires_at <= run_at
-        if is_before:
-            yield f"expires {task.expires} is not after run_after {task.run_after}: the job would never run"
-
-
-def _uniqueness_problems(task: Any) -> Iterator[str]:
-    yield from _unique_while_problems(task.unique_while)
-    if task.on_conflict not in ON_CONFLICT:
-        yield f"on_conflict must be one of {', '.join(ON_CONFLICT)}, not {task.on_conflict!r}"
-    if task.unique_key is None:
-        if (task.unique_while, task.on_conflict) != (UNIQUE_WHILE[0], ON_CONFLICT[0]):
-            yield "unique_while and on_conflict need a unique_key"
-    elif isinstance(task.unique_key, str):
-        yield from wrong_key(task.unique_key)
-    elif not callable(task.unique_key):
-        yield f"unique_key must be a string or a function of the arguments, not {task.unique_key!r}"
-
-
-def _unique_while_problems(unique_while: Any) -> Iterator[str]:
-    if unique_while in UNIQUE_WHILE:
-        return
-    try:
-        is_positive = seconds(unique_while) > 0
+        is_positive = seconds(value) > 0
     except (TypeError, ValueError):
         is_positive = False
     if not is_positive:
         states = " or ".join(f'"{state}"' for state in UNIQUE_WHILE)
-        yield f"unique_while must be {states}, or a period of more than 0 seconds, not {unique_while!r}"
+        yield f"{option} must be {states}, or a period of more than 0 seconds, not {value!r}"
+
+
+def unique_key_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of a unique key, or a function that returns one."""
+    if isinstance(value, str):
+        yield from wrong_key(value)
+    elif not callable(value):
+        yield f"{option} must be a string or a function of the arguments, not {value!r}"
 
 
 def wrong_key(key: str | None) -> Iterator[str]:

@@ -16,6 +16,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.db import engine_connection
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import Claimed, Cursor, ExecutionKey, Lane
+from django_pgqueue.options import STORED
 from django_pgqueue.states import Outcome
 
 NOOP = "tests.app.tasks.noop"
@@ -142,7 +143,7 @@ def claim_all(connection, *lanes: Lane, limit: int = 500, worker_id: int = 1, **
 
 def definition(name: str = "nightly", **changes: Any) -> lifecycle.Definition:
     """A schedule of a known task, each minute but for `changes`."""
-    options = {
+    columns = {
         "task_name": NOOP,
         "arguments": NO_ARGUMENTS,
         "expression": "* * * * *",
@@ -150,12 +151,11 @@ def definition(name: str = "nightly", **changes: Any) -> lifecycle.Definition:
         "missed": "latest",
         "if_running": "overlap",
         "jitter_seconds": 0.0,
-        "queue_name": "default",
-        "priority": 0,
-        "max_attempts": 10,
         **changes,
     }
-    return lifecycle.Definition(name=name, **options)
+    given = {column: columns.pop(column) for column in STORED if column in columns}
+    options = lifecycle.JobOptions(**{"queue_name": "default", "priority": 0, "max_attempts": 10, **given})
+    return lifecycle.Definition(name=name, options=options, **columns)
 
 
 def make_schedule(connection, name: str = "nightly", *, due_in: float = 0.0, **changes: Any) -> int:

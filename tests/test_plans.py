@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from django_pgqueue import lifecycle
+from django_pgqueue.options import UNSET
 from tests import helpers
 from tests.test_sql import FEW_ROWS, explain, nodes, rows_read
 
@@ -80,15 +81,12 @@ def filled(django_db_setup: Any, django_db_blocker: Any, request: Any) -> Iterat
 
 
 CALL: dict[str, Any] = {
+    **UNSET,
     "task_name": "noop",
     "queue_name": "default",
     "priority": 0,
     "max_attempts": 10,
-    "headers": None,
-    "run_after": None,
     "delay_seconds": 0.0,
-    "expires_at": None,
-    "expires_seconds": None,
     "unique_ready_only": None,
 }
 OPTIONS = {**lifecycle.JobOptions("default", 0, 10)._asdict(), "key_wait": None, "seen_last_run": "any"}
@@ -141,7 +139,7 @@ def keyed_tick(connection):
 
 
 def defined(connection):
-    own = helpers.definition()._asdict()
+    own = helpers.definition().columns()
     read = as_read(connection)
     more = {"digest": "", "former_digests": "", "origin": "admin", "enabled": True}
     return {**read, **own, **more, "next_run_at": read["following_at"]}

@@ -392,7 +392,7 @@ def type_of(connection, value, name):
         return kinds[name]
     if isinstance(value, list):
         return {int: "bigint[]", float: "float8[]", str: "text[]"}[type(value[0])] if value else "bigint[]"
-    return {bool: "boolean", int: "bigint", float: "float8", str: "text"}[type(value)]
+    return {bool: "boolean", int: "bigint", float: "float8", str: "text", type(None): "text"}[type(value)]
 
 
 def nodes(plan):

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from django_pgqueue import InvalidTask, Task, TaskContext, cron, every, registry, task
+from django_pgqueue.options import JobOptions
 from django_pgqueue.schedules import declarations
 from tests.app import tasks
 
@@ -242,7 +243,7 @@ def test_a_task_has_its_schedules_with_the_options_of_its_jobs():
         *("0 9 * * 1-5", "Europe/Paris"),
         *("all", "skip"),
     )
-    assert (first.queue_name, first.priority, first.max_attempts) == ("mail", 3, 10)
+    assert first.options == JobOptions("mail", 3, 10)
     assert (second.expression, second.jitter_seconds, second.missed, second.if_running) == (
         *("every 5 minutes", 30.0),
         *("latest", "overlap"),

@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue import registry
 from django_pgqueue.lifecycle import Definition
 from django_pgqueue.models import Schedule
+from django_pgqueue.options import scheduled_options
 from django_pgqueue.schedules import declarations, expressions
 from django_pgqueue.serialization import encode_arguments
 
@@ -188,5 +189,6 @@ class ScheduleForm(ModelForm):
             missed=given["missed"],
             if_running=given["if_running"],
             jitter_seconds=given["jitter_seconds"],
-            **declarations.task_options(task),
+            options=scheduled_options(task),
+            is_unique=task.unique_key is not None,
         )

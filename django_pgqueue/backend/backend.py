@@ -17,6 +17,7 @@ from django.db import connections, router
 
 from django_pgqueue import exceptions
 from django_pgqueue.conf import get_settings
+from django_pgqueue.options import BACKEND_DEFAULTS
 from django_pgqueue.task import Task as EngineTask
 
 from . import results
@@ -31,13 +32,13 @@ from .compat import (
     task_enqueued,
 )
 from .results import JobResult
-from .tasks import DEFAULTS, PgQueueTask, adopt, for_engine
+from .tasks import PgQueueTask, adopt, for_engine
 
 if TYPE_CHECKING:
     from django_pgqueue.models import Job
 
 ID = re.compile(r"[0-9]{1,19}", re.ASCII)
-OPTIONS = frozenset({"DATABASE"}) | DEFAULTS
+OPTIONS = frozenset({"DATABASE"}) | BACKEND_DEFAULTS
 
 
 class PgQueueBackend(BaseTaskBackend):
@@ -149,7 +150,9 @@ class PgQueueBackend(BaseTaskBackend):
         elif connections[self.database].vendor != "postgresql":
             yield f"the database {self.database!r} is not PostgreSQL: set OPTIONS['DATABASE'] to an alias that is"
         try:
-            EngineTask(func=adopt, **{name.lower(): self.options[name] for name in DEFAULTS & set(self.options)})
+            EngineTask(
+                func=adopt, **{name.lower(): self.options[name] for name in BACKEND_DEFAULTS & set(self.options)}
+            )
         except exceptions.InvalidTask as error:
             yield f"OPTIONS: {str(error).partition(': ')[2]}"
 

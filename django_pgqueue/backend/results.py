@@ -20,6 +20,7 @@ from django.db.models.functions import JSONObject
 
 from django_pgqueue import registry
 from django_pgqueue.exceptions import seconds
+from django_pgqueue.options import SAME_COLUMN
 from django_pgqueue.states import Outcome, State
 
 from .compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_backends
@@ -157,8 +158,7 @@ def _task_of(job: Job, backend: str, history: list[dict[str, Any]]) -> PgQueueTa
     was_rescheduled = len(history) > 1 or (history and job.state == State.READY)
     row: dict[str, Any] = {
         "delay": None,
-        "queue_name": job.queue_name,
-        "priority": job.priority,
+        **{name: getattr(job, name) for name in SAME_COLUMN},
         "run_after": None if was_rescheduled or job.run_after == job.enqueued_at else job.run_after,
         "backend": backend,
         "expires": job.expires_at,

@@ -6,20 +6,23 @@ made by `using()` is not registered again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from django_pgqueue import exceptions, registry
-from django_pgqueue.conf import Retention
-from django_pgqueue.exceptions import Duration
-from django_pgqueue.retry import Backoff
+from django_pgqueue.options import (
+    BACKEND_DEFAULTS,
+    SharedFields,
+    TaskOptions,
+    UsingOptions,
+    changed_options,
+    normalise,
+)
 from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.declarations import Times
-from django_pgqueue.task import Errors, Isolation, OnConflict, UniqueKey, UniqueWhile
 from django_pgqueue.task import Task as EngineTask
-from django_pgqueue.validation import RunAfter
 
 from . import signals
 from .adapter import Adapter
@@ -44,37 +47,12 @@ else:
             return cls
 
 
-class Options(TypedDict, total=False):
-    """The options of `task()` except `takes_context`."""
-
-    priority: int
-    queue_name: str
-    backend: str
-    max_attempts: int | None
-    backoff: Backoff | Duration | None
-    retry_for: type[BaseException] | Errors
-    no_retry_for: type[BaseException] | Errors
-    atomic: bool
-    timeout: Duration | None
-    isolation: Isolation | None
-    retention: Retention | Mapping[str, Retention] | None
-    store_result: bool
-    aliases: Sequence[str]
-    expires: Duration | None
-    unique_key: UniqueKey | None
-    unique_while: UniqueWhile
-    on_conflict: OnConflict
-    schedule: Times | Iterable[Times]
-
-
-DEFAULTS = frozenset({"MAX_ATTEMPTS", "BACKOFF", "TIMEOUT", "RETENTION"})
-"""Defaults in a backend's OPTIONS for tasks that do not set the option themselves."""
 SHARED = frozenset({"queue_name", "priority", "takes_context"})
 """Fields of Django's task that have the same meaning in the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PgQueueTask(TypedTask[P, R]):
+class PgQueueTask(TypedTask[P, R], SharedFields):
     """A task of Django's framework whose jobs this package runs.
 
     The additional fields are the options of this package's own `@task`, with one difference: without `max_attempts`,
@@ -86,75 +64,36 @@ class PgQueueTask(TypedTask[P, R]):
         delay: Delay from the time of the enqueue. Set it with `using(run_after=timedelta(...))`; it is not an option.
     """
 
-    max_attempts: int | None = None
-    backoff: Backoff | Duration | None = None
-    retry_for: type[BaseException] | Errors = (BaseException,)
-    no_retry_for: type[BaseException] | Errors = ()
-    atomic: bool = False
-    timeout: Duration | None = None
-    isolation: Isolation | None = None
-    retention: Retention | Mapping[str, Retention] | None = None
-    store_result: bool = True
-    aliases: Sequence[str] = ()
-    expires: RunAfter | None = None
-    unique_key: UniqueKey | None = None
-    unique_while: UniqueWhile = "ready+running"
-    on_conflict: OnConflict = "skip"
     schedule: Times | Iterable[Times] = field(default=(), repr=False, compare=False)
-    headers: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     delay: timedelta | None = None
 
     def __post_init__(self) -> None:
         """Validate and register the task. Raise Django's `InvalidTask` for options that a backend does not accept."""
         Task.__post_init__(self)  # super() without arguments fails in a class with slots before Python 3.14
+        try:
+            normalise(self)
+        except exceptions.InvalidTask as error:
+            raise InvalidTask(str(error)) from error
         adopt(self)
 
     def using(
         self,
         *,
-        priority: int | None = None,
-        queue_name: str | None = None,
         run_after: datetime | timedelta | None = None,
         backend: str | None = None,
-        max_attempts: int | None = None,
-        headers: Mapping[str, Any] | None = None,
-        expires: RunAfter | None = None,
-        unique_key: UniqueKey | None = None,
-        unique_while: UniqueWhile | None = None,
-        on_conflict: OnConflict | None = None,
+        **options: Unpack[UsingOptions],
     ) -> PgQueueTask[P, R]:
         """Return a copy of the task with other options. Options that are None keep their value.
 
         Args:
-            priority: -100 to 100. Jobs with a higher priority are claimed first.
-            queue_name: Name of the queue.
             run_after: Earliest time to run the job: an aware datetime, or a timedelta from the enqueue.
             backend: Alias in TASKS.
-            max_attempts: Maximum number of attempts, 1 to 1000.
-            headers: Headers for the middleware, encodable as JSON.
-            expires: Time by which the job must start; later it is cancelled. An aware datetime, or seconds or a
-                timedelta from the enqueue.
-            unique_key: A key that only one job can have at a time, or a function of the call's arguments that returns
-                one.
-            unique_while: How long a job keeps its key: "ready", "ready+running", or seconds or a timedelta from the
-                enqueue.
-            on_conflict: What `enqueue()` does if another job has the key: "skip", "replace" or "raise".
+            **options: As for `Task.using()` of this package's own tasks.
 
         Raises:
             InvalidTask: An option is invalid.
         """
-        given: dict[str, Any] = {
-            "priority": priority,
-            "queue_name": queue_name,
-            "backend": backend,
-            "max_attempts": max_attempts,
-            "headers": headers,
-            "expires": expires,
-            "unique_key": unique_key,
-            "unique_while": unique_while,
-            "on_conflict": on_conflict,
-        }
-        changes = {name: value for name, value in given.items() if value is not None}
+        changes = changed_options(options, backend=backend)
         if isinstance(run_after, timedelta):
             changes |= {"run_after": None, "delay": run_after}
         elif run_after is not None:
@@ -162,19 +101,23 @@ class PgQueueTask(TypedTask[P, R]):
         return replace(self, **changes)
 
 
-NOT_ENGINE_FIELDS = {"delay", "schedule"}
-OURS = tuple(sorted({f.name for f in fields(PgQueueTask)} - {f.name for f in fields(Task)} - NOT_ENGINE_FIELDS))
-
-
 @overload
 def task(function: Callable[P, R], /) -> PgQueueTask[P, R]: ...
 @overload
 def task(
-    *, takes_context: Literal[True], **options: Unpack[Options]
+    *,
+    takes_context: Literal[True],
+    backend: str = ...,
+    schedule: Times | Iterable[Times] = ...,
+    **options: Unpack[TaskOptions],
 ) -> Callable[[Callable[Concatenate[Any, P], R]], PgQueueTask[P, R]]: ...
 @overload
 def task(
-    *, takes_context: Literal[False] = ..., **options: Unpack[Options]
+    *,
+    takes_context: Literal[False] = ...,
+    backend: str = ...,
+    schedule: Times | Iterable[Times] = ...,
+    **options: Unpack[TaskOptions],
 ) -> Callable[[Callable[P, R]], PgQueueTask[P, R]]: ...
 def task(function: Callable[..., Any] | None = None, /, *, backend: str = "default", **options: Any) -> Any:
     """Decorate a function like Django's `@task`, with this package's options on every Django version and backend.
@@ -232,8 +175,8 @@ def adopt(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
 def for_engine(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
     """Return the engine's task for this task, with the defaults of its backend. Raise the engine's `InvalidTask`."""
     options = getattr(task.get_backend(), "options", {})
-    values = {name: getattr(task, name) for name in (*OURS, *SHARED)}
-    for name in DEFAULTS & set(options):
+    values = {name: getattr(task, name) for name in (*(each.name for each in fields(SharedFields)), *SHARED)}
+    for name in BACKEND_DEFAULTS & set(options):
         if values[name.lower()] is None:
             values[name.lower()] = options[name]
     if values["max_attempts"] is None:

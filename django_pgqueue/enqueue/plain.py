@@ -10,23 +10,26 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, router
 
 from django_pgqueue import lifecycle, middleware, registry
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.transactions import open_transaction_elsewhere
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.options import columns_of
 from django_pgqueue.reactions import after_enqueue
 from django_pgqueue.serialization import encode_headers
-from django_pgqueue.validation import due
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_pgqueue.models import Job
     from django_pgqueue.task import Task
+
+
+ONLY_PARAMETERS: Final = ("delay_seconds", "expires_seconds")
+"""Values of `row_of()` that are not columns. The database computes `run_after` and `expires_at` from them."""
 
 
 def connection_for(task: Task[Any, Any], callers_level: int = 3) -> BaseDatabaseWrapper:
@@ -63,40 +66,26 @@ def row_of(task: Task[Any, Any], connection: BaseDatabaseWrapper) -> dict[str, A
 
     Calls the middleware for the headers; its errors pass through.
     """
-    run_at, delay_seconds = due(task.run_after)
-    expires_at, expires_seconds = (None, None) if task.expires is None else due(task.expires)
-    return {
-        "task_name": task.name,
-        "queue_name": task.queue_name,
-        "priority": task.priority,
-        "max_attempts": task.max_attempts or get_settings().MAX_ATTEMPTS,
-        "run_after": run_at,
-        "delay_seconds": delay_seconds,
-        "expires_at": expires_at,
-        "expires_seconds": expires_seconds,
-        "headers": encode_headers(middleware.headers_of(task, connection.alias)),
-    }
+    headers = encode_headers(middleware.headers_of(task, connection.alias))
+    return {"task_name": task.name, "headers": headers, **columns_of(task)}
 
 
-def as_job(task: Task[Any, Any], alias: str, enqueued: lifecycle.Enqueued, arguments: str, headers: str | None) -> Job:
+def as_job(alias: str, enqueued: lifecycle.Enqueued, arguments: str, row: dict[str, Any]) -> Job:
     """Return a `Job` for a row that was just inserted, without a query."""
     from django_pgqueue.models import Job  # as above
 
+    values = {name: value for name, value in row.items() if name not in ONLY_PARAMETERS}
+    values |= {"run_after": enqueued.run_after, "expires_at": enqueued.expires_at}
+    values["headers"] = None if row["headers"] is None else json.loads(row["headers"])
     job = Job(
+        **values,
         id=enqueued.job_id,
-        task_name=task.name,
-        queue_name=task.queue_name,
-        priority=task.priority,
         arguments=json.loads(arguments),
         state="ready",
-        run_after=enqueued.run_after,
         attempt=0,
-        max_attempts=task.max_attempts or get_settings().MAX_ATTEMPTS,
         crashes=0,
         isolated=False,
         enqueued_at=enqueued.enqueued_at,
-        expires_at=enqueued.expires_at,
-        headers=None if headers is None else json.loads(headers),
     )
     job._state.db = job.enqueued_on = alias
     job._state.adding = False

@@ -69,7 +69,7 @@ def insert(task: Task[Any, Any], connection: BaseDatabaseWrapper, key: str, argu
     for _ in range(TRIES):
         enqueued = add(task, connection, key, arguments, row)
         if enqueued is not None:
-            job = plain.as_job(task, connection.alias, enqueued, arguments, row["headers"])
+            job = plain.as_job(connection.alias, enqueued, arguments, row)
             if not is_for_period:
                 job.unique_key, job.unique_ready_only = key, task.unique_while == "ready" or None
             return job

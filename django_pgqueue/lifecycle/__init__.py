@@ -16,6 +16,8 @@ On engine connections, deadlocks, serialization failures and lock timeouts are r
 errors are raised, because only the caller can repeat the whole transaction.
 """
 
+from django_pgqueue.options import JobOptions
+
 from .claims import AHEAD_BYTES, claim, claim_one, look, next_in_line, set_aside
 from .completions import (
     SUCCEEDED,
@@ -41,7 +43,6 @@ from .schedules import (
     CONFIRMED_SECONDS,
     Definition,
     Fired,
-    JobOptions,
     Scheduled,
     add_schedule,
     arguments_of,

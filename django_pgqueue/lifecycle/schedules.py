@@ -21,6 +21,7 @@ from django_pgqueue.db.arrays import exact
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection, Row, execute
 from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.options import JobOptions
 
 from .execute import TRANSIENT_EXCEPT_LOCKS, execute_with_retry
 from .operator import LOCK_WAIT_SECONDS
@@ -29,8 +30,8 @@ CONFIRMED_SECONDS: Final = 180.0
 """How long a worker's confirmation that its code has a schedule is valid."""
 KEY_WAIT: Final = "500ms"
 """How long FIRE waits for an uncommitted transaction that has taken its unique key."""
-FIRST_FIELDS: Final = 11
-"""Fields in every digest. A later field is included only if it is set, so that a new release changes no digest."""
+FIRST_OPTIONS: Final = 3
+"""Job options in every digest. A later one is included only if it is set, so that a new release changes no digest."""
 ANY: Final = "any"
 """Value of `seen_last_run` that matches every last run."""
 PRUNE_LIMIT: Final = 10_000
@@ -48,18 +49,22 @@ class Definition(NamedTuple):
     missed: str
     if_running: str
     jitter_seconds: float
-    queue_name: str
-    priority: int
-    max_attempts: int
-    expires_seconds: float | None = None
+    options: JobOptions
     is_unique: bool = False
 
     @property
     def digest(self) -> str:
         """Return a hash that is equal for equal definitions; unset later fields do not change it."""
-        later = {name: value for name, value in list(self._asdict().items())[FIRST_FIELDS:] if value}
-        parts = [*self[:FIRST_FIELDS], *([later] if later else [])]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+        options = list(self.options.stored().items())
+        later = {name: value for name, value in [*options[FIRST_OPTIONS:], ("is_unique", self.is_unique)] if value}
+        first = [*self[: self._fields.index("options")], *(value for _, value in options[:FIRST_OPTIONS])]
+        return hashlib.sha256(json.dumps([*first, *([later] if later else [])]).encode()).hexdigest()[:32]
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of the schedule's row that contain the definition."""
+        columns = {**self._asdict(), **self.options.stored()}
+        del columns["options"]
+        return columns
 
 
 class Scheduled(NamedTuple):
@@ -74,17 +79,14 @@ class Scheduled(NamedTuple):
     time_zone: str
     missed: str
     jitter_seconds: float
-    queue_name: str
-    priority: int
-    max_attempts: int
     enabled: bool
     next_run_at: datetime
     revision: int
     digest: str
     former_digests: str
     confirmed_at: datetime | None
-    expires_seconds: float | None
     is_unique: bool
+    options: JobOptions
 
     @property
     def is_of_code(self) -> bool:
@@ -95,22 +97,6 @@ class Scheduled(NamedTuple):
     def unconfirmed_seconds(self) -> float:
         """Seconds since a worker confirmed it; 0 if it needs no confirmation, negative if the clock went back."""
         return 0.0 if self.confirmed_at is None else (self.seen_at - self.confirmed_at).total_seconds()
-
-
-class JobOptions(NamedTuple):
-    """Options of a schedule's next job. `headers` is JSON text."""
-
-    queue_name: str
-    priority: int
-    max_attempts: int
-    expires_seconds: float | None = None
-    headers: str | None = None
-    unique_key: str | None = None
-    unique_ready_only: bool | None = None
-    period_seconds: float | None = None
-    """Length of the key's uniqueness window. None: the key depends on the state of the job that has it."""
-    task_name: str | None = None
-    """The task's current name, because the row may have an earlier one. Unique keys use the current name."""
 
 
 class Fired(NamedTuple):
@@ -132,7 +118,10 @@ def read_schedules(connection: Connection) -> tuple[datetime, list[Scheduled]]:
     is wrong across a clock change.
     """
     rows = [tuple(map(_in_utc, row)) for row in execute(connection, sql.schedules.SCHEDULES, {})]
-    return rows[0][0], [Scheduled._make(row) for row in rows if row[1] is not None]
+    first_option = Scheduled._fields.index("options")
+    return rows[0][0], [
+        Scheduled._make([*row[:first_option], JobOptions(*row[first_option:])]) for row in rows if row[1] is not None
+    ]
 
 
 def fire(
@@ -214,7 +203,7 @@ def add_schedule(
     """Add a schedule; return its id, or None if a schedule with this name and origin exists."""
     digest = definition.digest if origin == "code" else ""
     options = {"origin": origin, "digest": digest, "next_run_at": next_run_at, "enabled": enabled}
-    params = {**definition._asdict(), **options}
+    params = {**definition.columns(), **options}
     rows = execute_with_retry(connection, sql.schedules.ADD_SCHEDULE, params)
     return rows[0][0] if rows else None
 
@@ -236,7 +225,7 @@ def change_schedule(
     """
     seen = {"schedule_id": schedule_id, "revision": revision}
     changes = {"next_run_at": next_run_at, "digest": digest, "former_digests": former_digests}
-    params = {**definition._asdict(), **seen, **changes}
+    params = {**definition.columns(), **seen, **changes}
 
     def change() -> list[Row]:
         return execute_with_retry(connection, sql.schedules.CHANGE_SCHEDULE, params)

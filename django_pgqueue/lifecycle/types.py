@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Final, NamedTuple, Required, TypedDict
+from typing import Final, NamedTuple
 
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import Outcome, State
@@ -26,23 +26,6 @@ class TransitionResult(NamedTuple):
 
     status: TransitionStatus
     state: State | None = None
-
-
-class Row(TypedDict, total=False):
-    """Columns of new jobs. `run_after` overrides `delay_seconds`, and `expires_at` overrides `expires_seconds`."""
-
-    task_name: Required[str]
-    queue_name: Required[str]
-    priority: Required[int]
-    max_attempts: Required[int]
-    run_after: Required[datetime | None]
-    delay_seconds: Required[float]
-    headers: str | None
-    expires_at: datetime | None
-    expires_seconds: float | None
-
-
-DEFAULTS: Final[dict[str, None]] = dict.fromkeys(["headers", "expires_at", "expires_seconds"])
 
 
 class Enqueued(NamedTuple):

@@ -2,25 +2,27 @@
 
 `django_pgqueue.enqueue.unique` calls these functions. The unique indexes protect the invariant: at most one job of a
 task has a key at a time, by the states of that job or for a uniqueness window (a row of `pgqueue_uniqueness_window`).
+`row` is as in `enqueueing`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final, Unpack
+from typing import Any, Final
 
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.options import UNSET
 
 from .execute import execute_with_retry
-from .types import DEFAULTS, Enqueued, Row
+from .types import Enqueued
 
 WINDOWS_PRUNED: Final = 1000
 """Uniqueness windows that one statement removes at most."""
 
 
 def enqueue_unique(
-    connection: Connection, *, arguments: str, unique_key: str, ready_only: bool, **row: Unpack[Row]
+    connection: Connection, *, arguments: str, unique_key: str, ready_only: bool, **row: Any
 ) -> Enqueued | None:
     """Add one ready job if no other job has its key; otherwise return None.
 
@@ -31,22 +33,22 @@ def enqueue_unique(
 
 
 def replace(
-    connection: Connection, *, arguments: str, unique_key: str, ready_only: bool, **row: Unpack[Row]
+    connection: Connection, *, arguments: str, unique_key: str, ready_only: bool, **row: Any
 ) -> Enqueued | None:
     """Replace the call of the ready job that has the key, or add a job; return None if that job is running."""
     return _enqueue(connection, sql.unique.ENQUEUE_OR_REPLACE, arguments, unique_key, ready_only=ready_only, row=row)
 
 
 def _enqueue(
-    connection: Connection, statement: str, arguments: str, unique_key: str, *, ready_only: bool, row: Row
+    connection: Connection, statement: str, arguments: str, unique_key: str, *, ready_only: bool, row: dict[str, Any]
 ) -> Enqueued | None:
     key = {"unique_key": unique_key, "unique_ready_only": ready_only or None}
-    rows = execute(connection, statement, {"arguments": arguments, **DEFAULTS, **row, **key})
+    rows = execute(connection, statement, {"arguments": arguments, **UNSET, **row, **key})
     return Enqueued._make(rows[0]) if rows else None
 
 
 def enqueue_many_unique(
-    connection: Connection, *, calls: str, ready_only: bool, replace: bool, **row: Unpack[Row]
+    connection: Connection, *, calls: str, ready_only: bool, replace: bool, **row: Any
 ) -> list[tuple[int, str | None]]:
     """Do as `enqueue_unique()` or `replace()` for each of `calls`, in one statement.
 
@@ -56,7 +58,7 @@ def enqueue_many_unique(
     order of `calls`.
     """
     statement = sql.unique.ENQUEUE_MANY_OR_REPLACE if replace else sql.unique.ENQUEUE_MANY_UNIQUE
-    params = {"arguments": calls, **DEFAULTS, **row, "unique_ready_only": ready_only or None}
+    params = {"arguments": calls, **UNSET, **row, "unique_ready_only": ready_only or None}
     rows = execute(connection, statement, params)
     return sorted(((job_id, key) for job_id, key in rows), key=lambda pair: pair[0])
 
@@ -67,9 +69,7 @@ def holders(connection: Connection, task_name: str, unique_keys: Collection[str]
     return dict(rows)
 
 
-def enqueue_for_period(
-    connection: Connection, *, calls: str, period_seconds: float, **row: Unpack[Row]
-) -> list[Enqueued]:
+def enqueue_for_period(connection: Connection, *, calls: str, period_seconds: float, **row: Any) -> list[Enqueued]:
     """Add those of `calls` whose keys have no open uniqueness window, and open one of `period_seconds` for each.
 
     `calls` is a JSON array as for `enqueue_many_unique()`, with no key in it twice. A job with a null key is always
@@ -77,16 +77,16 @@ def enqueue_for_period(
 
     Return the new jobs in the order of `calls`.
     """
-    params = {**DEFAULTS, **row, "calls": calls, "period_seconds": period_seconds}
+    params = {**UNSET, **row, "calls": calls, "period_seconds": period_seconds}
     return list(map(Enqueued._make, execute(connection, sql.unique.ENQUEUE_FOR_PERIOD, params)))
 
 
-def replace_for_period(connection: Connection, *, calls: str, **row: Unpack[Row]) -> list[tuple[Enqueued, str]]:
+def replace_for_period(connection: Connection, *, calls: str, **row: Any) -> list[tuple[Enqueued, str]]:
     """Replace the calls of the jobs whose uniqueness windows have these keys, if the jobs are ready.
 
     Return the replaced jobs and their keys.
     """
-    params: dict[str, object] = {**DEFAULTS, **row, "calls": calls}
+    params: dict[str, Any] = {**UNSET, **row, "calls": calls}
     params.pop("queue_name")  # the job stays in its queue
     rows = execute(connection, sql.unique.REPLACE_FOR_PERIOD, params)
     return [(Enqueued._make(columns[:4]), columns[4]) for columns in rows]

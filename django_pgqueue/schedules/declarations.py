@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo
 
@@ -19,10 +19,10 @@ from django.conf import settings as django_settings
 from django.db import router
 
 from django_pgqueue import registry
-from django_pgqueue.conf import get_settings
 from django_pgqueue.exceptions import Duration, InvalidTask
 from django_pgqueue.exceptions import seconds as in_seconds
 from django_pgqueue.lifecycle import Definition
+from django_pgqueue.options import expiry, scheduled_options
 from django_pgqueue.serialization import encode_arguments, normalise_call
 from django_pgqueue.task import Task
 from django_pgqueue.validation import check_call
@@ -241,29 +241,14 @@ def define(name: str, task: Task[Any, Any], times: Times) -> Definition:
         missed=times.missed,
         if_running=times.if_running,
         jitter_seconds=times.jitter_seconds,
-        **task_options(task),
+        options=scheduled_options(task),
+        is_unique=task.unique_key is not None,
     )
-
-
-def task_options(task: Task[Any, Any]) -> dict[str, Any]:
-    """Return the current options of a task that a definition stores for the jobs."""
-    return {
-        "queue_name": task.queue_name,
-        "priority": task.priority,
-        "max_attempts": task.max_attempts or get_settings().MAX_ATTEMPTS,
-        "expires_seconds": expires_seconds(task),
-        "is_unique": task.unique_key is not None,
-    }
-
-
-def expires_seconds(task: Task[Any, Any]) -> float | None:
-    """Return how many seconds after its enqueue a scheduled job of a task expires, or None if it does not."""
-    return None if task.expires is None or isinstance(task.expires, datetime) else in_seconds(task.expires)
 
 
 def check_jitter(task: Task[Any, Any], jitter_seconds: float) -> None:
     """Raise `ValueError` if jitter could delay a job of the task until it has expired."""
-    limit = expires_seconds(task)
+    limit = expiry(task.expires)["expires_seconds"]
     if limit is not None and jitter_seconds >= limit:
         raise ValueError(
             f"its jobs expire {limit:g} s after they are enqueued, and jitter can delay them by {jitter_seconds:g} s: "

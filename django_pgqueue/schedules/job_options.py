@@ -16,11 +16,10 @@ from django_pgqueue import lifecycle, middleware, registry, signals
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.enqueue import unique
 from django_pgqueue.exceptions import seconds
-from django_pgqueue.lifecycle import JobOptions, Scheduled
+from django_pgqueue.lifecycle import Scheduled
+from django_pgqueue.options import JobOptions, scheduled_options
 from django_pgqueue.serialization import decode_arguments, encode_headers
 from django_pgqueue.signals import TaskSignal
-
-from . import declarations
 
 if TYPE_CHECKING:
     from django_pgqueue.task import Task
@@ -82,8 +81,8 @@ def options_of(connection: Connection, schedule: Scheduled, application: Applica
     if schedule.is_unique and (task is None or (schedule.is_of_code and task.unique_key is None)):
         raise LeftToOthers(f"its jobs are unique, but this process's code has no unique key for {schedule.task_name}")
     if task is None:
-        return _stored(schedule)
-    options = _stored(schedule) if schedule.is_of_code else _current(task)
+        return schedule.options
+    options = schedule.options if schedule.is_of_code else scheduled_options(task)
     headers = _call_application(
         connection,
         "the middleware",
@@ -100,17 +99,6 @@ def options_of(connection: Connection, schedule: Scheduled, application: Applica
     if not isinstance(task.unique_while, str):
         return options._replace(period_seconds=seconds(task.unique_while))
     return options._replace(unique_ready_only=task.unique_while == "ready" or None)
-
-
-def _stored(schedule: Scheduled) -> JobOptions:
-    """Return the options that are stored in a schedule's row."""
-    return JobOptions(schedule.queue_name, schedule.priority, schedule.max_attempts, schedule.expires_seconds)
-
-
-def _current(task: Task[Any, Any]) -> JobOptions:
-    """Return the options that the task has in this process's code."""
-    options = declarations.task_options(task)
-    return JobOptions(options["queue_name"], options["priority"], options["max_attempts"], options["expires_seconds"])
 
 
 def _key_of(connection: Connection, schedule: Scheduled, task: Task[Any, Any], application: Application) -> str | None:

@@ -3,7 +3,7 @@
 from typing import Final
 
 # Return all schedules with the columns that a worker needs, and the database's clock. If there is no schedule, return a
-# single row with the clock only.
+# single row with the clock only. The last columns are the options of its jobs, in the order of `options.STORED`.
 #
 # Caller: lifecycle.read_schedules(), every few seconds while there are any
 # Cost:   0.13 ms without schedules; 0.6 ms for 100. The arguments are left out. FIRE reads them, and SCHEDULE_ARGUMENTS
@@ -13,14 +13,13 @@ from typing import Final
 # would hide all schedules.
 SCHEDULES: Final = """/* pgqueue:schedules */
 SELECT clock.seen_at, schedule.id, schedule.name, schedule.origin, schedule.task_name, schedule.expression,
-       schedule.time_zone, schedule.missed, schedule.jitter_seconds, schedule.queue_name, schedule.priority,
-       schedule.max_attempts, schedule.enabled,
+       schedule.time_zone, schedule.missed, schedule.jitter_seconds, schedule.enabled,
        CASE WHEN schedule.id IS NOT NULL
             THEN least(greatest(schedule.next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') END,
        schedule.revision, schedule.digest, schedule.former_digests,
        CASE WHEN schedule.confirmed_at IS NOT NULL
             THEN least(greatest(schedule.confirmed_at, '0001-01-03 UTC'), '9999-12-28 UTC') END,
-       schedule.expires_seconds, schedule.is_unique
+       schedule.is_unique, schedule.queue_name, schedule.priority, schedule.max_attempts, schedule.expires_seconds
 FROM (SELECT statement_timestamp() + %(time_shift)s::interval AS seen_at) AS clock
 LEFT JOIN pgqueue_schedule AS schedule ON true
 ORDER BY schedule.id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from django_pgqueue.conf import get_settings
-from django_pgqueue.task import Isolation
+from django_pgqueue.options import Isolation
 
 
 @dataclass(frozen=True, kw_only=True)

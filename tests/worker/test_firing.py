@@ -95,8 +95,9 @@ def test_what_jitter_could_put_off_until_it_has_expired_is_refused(monkeypatch):
 def test_a_definition_says_what_its_jobs_have_and_is_another_one_then():
     made = Task(func=tasks.noop.func, expires=60, unique_key=KEY)
     plain, full = (declarations.define("a", one, every(hours=1)) for one in (tasks.noop, made))
-    assert (full.expires_seconds, full.is_unique) == (60.0, True)
-    digests = {one.digest for one in (plain, full, full._replace(is_unique=False), full._replace(expires_seconds=None))}
+    assert (full.options.expires_seconds, full.is_unique) == (60.0, True)
+    unlimited = full._replace(options=full.options._replace(expires_seconds=None))
+    digests = {one.digest for one in (plain, full, full._replace(is_unique=False), unlimited)}
     assert len(digests) == 4
     assert helpers.definition().digest == "26650b64761aa8e0e4fc69ef7af42e13", "as of the releases before"
 

@@ -15,6 +15,7 @@ from django_pgqueue import lifecycle, registry, signals
 from django_pgqueue.db import statements
 from django_pgqueue.db.notifications import CHANNEL
 from django_pgqueue.models import Job, Schedule, ScheduleRun
+from django_pgqueue.options import JobOptions
 from django_pgqueue.schedules import declarations
 from django_pgqueue.worker.maintenance import schedule_service, scheduler
 from django_pgqueue.worker.maintenance.schedule_service import Schedules
@@ -117,7 +118,7 @@ def test_a_job_of_a_schedule_runs_with_its_arguments(clock, release, committing)
 @pytest.mark.promise("schedule-any-worker-fires")
 def test_any_worker_fires_a_schedule_of_whatever_code_it_has(clock, release):
     """Nothing has to be set up on each of them, not even the task."""
-    unknown = DAILY._replace(task_name="shop.tasks.brand_new", queue_name="new", priority=7, max_attempts=3)
+    unknown = DAILY._replace(task_name="shop.tasks.brand_new", options=JobOptions("new", 7, 3))
     release(unknown)()
     clock.set(NINE)
     release()()
@@ -135,7 +136,7 @@ def test_one_of_the_admin_follows_its_task_where_that_is_known(clock, engine, re
 
 def test_one_of_the_code_has_the_options_of_the_code_that_defines_it(clock, engine, release):
     """Whatever the task has in the worker that fires it, which may be older."""
-    release(DAILY._replace(queue_name="mail", priority=3, max_attempts=7))()
+    release(DAILY._replace(options=JobOptions("mail", 3, 7)))()
     clock.set(NINE)
     release()()
     [job] = Job.objects.all()
@@ -585,7 +586,11 @@ def test_trigger_refuses_one_schedule_others_are_confirmed_and_removed(clock, en
 
 
 def test_a_definition_that_cannot_be_written_stops_no_other(clock, release, caplog):
-    release(DAILY._replace(name="bad", queue_name="x" * 101), DAILY._replace(name="worse", time_zone="?"), DAILY)()
+    release(
+        DAILY._replace(name="bad", options=JobOptions("x" * 101, 0, 10)),
+        DAILY._replace(name="worse", time_zone="?"),
+        DAILY,
+    )()
     assert [one.name for one in Schedule.objects.all()] == ["daily"]
     assert len(caplog.records) == 2
 

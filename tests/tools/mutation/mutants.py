@@ -157,7 +157,7 @@ SCHEDULES = of_tests(
     Mutant("an error is no reason to forget", "            self.scheduler.forget()\n", "", path=SERVICE),
     Mutant("a clock that went back keeps the word", "not 0 <= row.unconfirmed", "not row.unconfirmed", path=SCHEDULER),
     Mutant("a fired job wakes nobody", "    wake_workers(connection)\n", "", path=SCHEDULER),
-    Mutant("one of the code follows its task", "_stored(schedule) if schedule.is_of_code else ", "", path=FIRING),
+    Mutant("one of the code follows its task", "schedule.options if schedule.is_of_code else ", "", path=FIRING),
     Mutant(
         "an error of one schedule ends the turn",
         "except (ValueError, ArithmeticError) as error:",

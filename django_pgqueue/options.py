@@ -1,0 +1,256 @@
+"""The options of tasks: the one place that declares and describes each of them.
+
+A field of `TaskFields` declares an option: its type, its default, the check of its value, and the parameters of the
+insert statements that carry it. Both `@task` decorators, `using()`, `enqueue_many()`, schedules and the `django.tasks`
+backend derive from these fields what they need. For the type checkers of users, the options are also keys of
+`CallOptions`, `TaskOptions` or `UsingOptions`.
+"""
+
+# ruff: noqa: RUF009 -- option() returns a field, which ruff cannot know
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict
+
+from . import validation
+from .conf import Retention, get_settings
+from .exceptions import Duration
+from .retry import Backoff, as_backoff
+from .validation import ON_CONFLICT, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due
+
+if TYPE_CHECKING:
+    from .task import Task
+
+Errors = tuple[type[BaseException], ...]
+Isolation = Literal["process"]
+UniqueKey = str | Callable[..., str | None]
+UniqueWhile = Literal["ready", "ready+running"] | Duration
+OnConflict = Literal["skip", "replace", "raise"]
+
+
+class CallOptions(TypedDict, total=False):
+    """Options with the same type in `@task` and in `using()`."""
+
+    max_attempts: int | None
+    """Maximum attempts of a job, 1 to 1000. None uses `PGQUEUE["MAX_ATTEMPTS"]`."""
+    unique_key: UniqueKey | None
+    """Key that at most one job has at a time: a string, or a function of the call's arguments that returns a string, or
+    None for a job without a key."""
+
+
+class TaskOptions(CallOptions, total=False):
+    """The options that both `@task` decorators accept: this package's own and the one of the `django.tasks` backend."""
+
+    aliases: Iterable[str]
+    """Earlier names of the task. Workers still accept jobs with these names."""
+    queue_name: str
+    """Queue of the jobs, by default "default"."""
+    priority: int
+    """-100 to 100, higher first. By default 0."""
+    backoff: Backoff | Duration | None
+    """Delay before the next attempt: seconds, a timedelta, or a function of (attempt, exception) that returns one of
+    these, or None for no further attempt. See `exponential()`, which is the default, and `fixed()`."""
+    retry_for: type[BaseException] | Errors
+    """Exceptions after which the job is attempted again. By default all."""
+    no_retry_for: type[BaseException] | Errors
+    """Exceptions after which the job is dead at once. They take precedence over `retry_for`."""
+    atomic: bool
+    """Whether the function and the job's completion share one transaction on the job's database. The effects of the
+    function on that database then happen exactly once."""
+    retention: Retention | Mapping[str, Retention] | None
+    """How long finished jobs are kept: seconds, a timedelta, "forever", or a dict of these by state. With 0 for
+    "succeeded", the completion deletes the job. None uses `PGQUEUE["RETENTION"]`."""
+    store_result: bool
+    """Whether the return value is stored. If JSON cannot represent it, the job is dead."""
+    timeout: Duration | None
+    """Seconds or a timedelta that one attempt may run. Then a thread gets `TaskTimeout`, a coroutine is cancelled, and
+    an isolated process is killed. None sets no limit."""
+    isolation: Isolation | None
+    """"process" runs each job in an isolated process, so that a crash affects no other job."""
+    expires: Duration | None
+    """Seconds or a timedelta from the enqueue within which each attempt must start. Later, the job is cancelled
+    instead."""
+    unique_while: UniqueWhile
+    """How long a job keeps its key: "ready+running" (the default), "ready", or a period from its enqueue in seconds or
+    as a timedelta."""
+    on_conflict: OnConflict
+    """Effect of a call whose key another job has: "skip" (the default) adds no job, "replace" replaces that job while
+    it waits, "raise" raises `DuplicateJob`."""
+
+
+class UsingOptions(CallOptions, total=False):
+    """The options that `using()` accepts for tasks of this package and of the backend. None changes nothing."""
+
+    queue_name: str | None
+    priority: int | None
+    expires: RunAfter | None
+    """Time by which each attempt must start: as for `@task`, or an aware datetime."""
+    unique_while: UniqueWhile | None
+    on_conflict: OnConflict | None
+    headers: Mapping[str, Any] | None
+    """Names with a string, number, boolean or None for middleware and the context, at most 4 KiB as JSON."""
+
+
+class Option(NamedTuple):
+    """The declaration of an option, apart from its type."""
+
+    default: Any
+    check: Check | None
+    """Checks each value except the default."""
+    parameters: tuple[str, ...]
+    """Parameters of the insert statements that carry the option."""
+    values: Callable[[Any], dict[str, Any]] | None
+    """Returns these parameters for a value. None: there is one, with the option's name and value."""
+    is_backend_default: bool
+    """Whether OPTIONS of a `django.tasks` backend can contain a default, with the name in capitals."""
+
+
+def option(
+    check: Check | None = None,
+    *parameters: str,
+    default: Any = None,
+    values: Callable[[Any], dict[str, Any]] | None = None,
+    is_backend_default: bool = False,
+) -> Any:
+    """Return a dataclass field that declares an option; `Option` explains the arguments."""
+    declared = Option(default, check, parameters, values, is_backend_default)
+    return field(default=default, metadata={"option": declared})
+
+
+def _attempts(max_attempts: int | None) -> dict[str, Any]:
+    return {"max_attempts": max_attempts or get_settings().MAX_ATTEMPTS}
+
+
+def _due(run_after: RunAfter | None) -> dict[str, Any]:
+    run_at, delay_seconds = due(run_after)
+    return {"run_after": run_at, "delay_seconds": delay_seconds}
+
+
+def expiry(expires: RunAfter | None) -> dict[str, Any]:
+    """Return `expires_at` and `expires_seconds` for an `expires` option. At most one of them is not None."""
+    expires_at, expires_seconds = due(expires)
+    return {
+        "expires_at": expires_at,
+        "expires_seconds": None if expires is None or expires_at is not None else expires_seconds,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedFields:
+    """The options that this package's tasks and the tasks of the `django.tasks` backend have in common."""
+
+    __slots__ = ()  # the classes of tasks have slots, and would have a `__dict__` too without this line
+
+    aliases: tuple[str, ...] = option(validation.alias_problems, default=())
+    max_attempts: int | None = option(
+        validation.number_problems(1, 1000), "max_attempts", values=_attempts, is_backend_default=True
+    )
+    backoff: Backoff | Duration | None = option(validation.parsing_problems(as_backoff), is_backend_default=True)
+    retry_for: Errors = option(validation.exception_problems, default=(BaseException,))
+    no_retry_for: Errors = option(validation.exception_problems, default=())
+    atomic: bool = option(validation.flag_problems, default=False)
+    retention: Retention | Mapping[str, Retention] | None = option(
+        validation.retention_problems, is_backend_default=True
+    )
+    store_result: bool = option(validation.flag_problems, default=True)
+    timeout: Duration | None = option(validation.timeout_problems, is_backend_default=True)
+    isolation: Isolation | None = option(validation.isolation_problems)
+    expires: RunAfter | None = option(validation.expiry_problems, "expires_at", "expires_seconds", values=expiry)
+    unique_key: UniqueKey | None = option(validation.unique_key_problems)
+    unique_while: UniqueWhile = option(validation.unique_while_problems, default=UNIQUE_WHILE[0])
+    on_conflict: OnConflict = option(validation.on_conflict_problems, default=ON_CONFLICT[0])
+    headers: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    """Set by `using()`. Not an option of `@task`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFields(SharedFields):
+    """All options of this package's tasks. The task class of Django's framework has most of these itself."""
+
+    __slots__ = ()
+
+    name: str = option(validation.name_problems, default="")
+    """Key of the task in the registry and in job rows. By default the dotted path of the function."""
+    queue_name: str = option(validation.name_problems, "queue_name", default="default")
+    priority: int = option(validation.number_problems(-100, 100), "priority", default=0)
+    run_after: RunAfter | None = option(validation.moment_problems, "run_after", "delay_seconds", values=_due)
+    """Set by `using()`."""
+    takes_context: bool = option(validation.flag_problems, default=False)
+    database: str | None = option()
+
+
+OPTIONS: Final[dict[str, Option]] = {
+    each.name: each.metadata["option"] for each in fields(TaskFields) if "option" in each.metadata
+}
+CARRIED: Final = {name: known.parameters for name, known in OPTIONS.items() if known.parameters}
+"""Options that an insert statement writes into the job's row. Headers and unique keys depend on the call as well."""
+SAME_COLUMN: Final = tuple(name for name in CARRIED if OPTIONS[name].values is None)
+"""Options whose value is in the job's column of the same name."""
+COMPUTED: Final = tuple((name, known.values) for name, known in OPTIONS.items() if known.values is not None)
+UNSET: Final = dict.fromkeys(["headers", *chain.from_iterable(CARRIED.values())])
+"""The parameters of the insert statements that carry options, all None."""
+BACKEND_DEFAULTS: Final = frozenset(name.upper() for name, known in OPTIONS.items() if known.is_backend_default)
+"""Keys in the OPTIONS of a `django.tasks` backend for tasks that do not set the option themselves."""
+
+
+class JobOptions(NamedTuple):
+    """Options of a scheduled job. The schedule's row stores those in `STORED`; the others are set for each job."""
+
+    queue_name: str
+    priority: int
+    max_attempts: int
+    expires_seconds: float | None = None
+    headers: str | None = None
+    """JSON text."""
+    unique_key: str | None = None
+    unique_ready_only: bool | None = None
+    period_seconds: float | None = None
+    """Length of the key's uniqueness window. None: the key depends on the state of the job that has it."""
+    task_name: str | None = None
+    """The task's current name, because the row may have an earlier one. Unique keys use the current name."""
+
+    def stored(self) -> dict[str, Any]:
+        """Return the columns of the schedule's row that contain options."""
+        return {name: getattr(self, name) for name in STORED}
+
+
+STORED: Final = tuple(name for name in JobOptions._fields if name in UNSET and name != "headers")
+"""Columns of a schedule's row that contain options of its jobs, in the order in which `sql.schedules` returns them."""
+
+
+def normalise(task: SharedFields) -> None:
+    """Turn the options of a new task that hold several values into tuples.
+
+    Raises:
+        InvalidTask: `aliases` is a string.
+    """
+    object.__setattr__(task, "aliases", as_names(task.aliases))
+    object.__setattr__(task, "retry_for", as_errors(task.retry_for))
+    object.__setattr__(task, "no_retry_for", as_errors(task.no_retry_for))
+
+
+def columns_of(task: Task[Any, Any]) -> dict[str, Any]:
+    """Return the parameters of the insert statements that carry a task's options."""
+    columns = {name: getattr(task, name) for name in SAME_COLUMN}
+    for name, values in COMPUTED:
+        columns |= values(getattr(task, name))
+    return columns
+
+
+def scheduled_options(task: Task[Any, Any]) -> JobOptions:
+    """Return the options that a schedule of this task stores for its jobs."""
+    columns = columns_of(task)
+    return JobOptions(**{name: columns[name] for name in STORED})
+
+
+def changed_options(given: Mapping[str, Any], **others: Any) -> dict[str, Any]:
+    """Return the options that a call of `using()` sets: those that are not None.
+
+    Raises `TypeError`, as Python does, for a name that is not an option of `using()`.
+    """
+    for unknown in given.keys() - UsingOptions.__optional_keys__:
+        raise TypeError(f"using() got an unexpected keyword argument {unknown!r}")
+    return {name: value for name, value in {**others, **given}.items() if value is not None}

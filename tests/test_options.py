@@ -1,0 +1,154 @@
+"""Every option of a task is declared once, and everything that has to know it does.
+
+Whoever adds an option to `options.TaskFields` and forgets a signature, a statement or a column learns of it here.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import get_overloads
+
+import pytest
+
+from django_pgqueue import options, task
+from django_pgqueue.backend import PgQueueTask
+from django_pgqueue.backend import task as backend_task
+from django_pgqueue.models import Job, Schedule
+from django_pgqueue.options import CARRIED, JobOptions, SharedFields, TaskFields, TaskOptions, UsingOptions
+from django_pgqueue.task import Task
+from tests.app import tasks
+from tests.framework import tasks as framework_tasks
+from tests.statements import STATEMENTS
+
+OPTIONS = {each.name for each in fields(TaskFields)}
+ONLY_USING = {"run_after", "headers"}
+SET_BY_EACH_CALL = {*CARRIED, "headers", "unique_key", "unique_while", "on_conflict"}
+"""What is written into a job's row, or decides whether there will be one."""
+PARAMETERS = {"headers", *(parameter for parameters in CARRIED.values() for parameter in parameters)}
+SCHEDULED = {"headers", "delay_seconds", *options.STORED}
+JOB_COLUMNS = {field.name for field in Job._meta.concrete_fields}
+
+
+def keywords(function) -> set[str]:
+    """The options in a signature, without those that it unpacks."""
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+
+def inserts() -> list[str]:
+    return [name for name, text in STATEMENTS.items() if re.search(r"INSERT INTO pgqueue_job\s", text)]
+
+
+def placeholders(name: str) -> set[str]:
+    return set(re.findall(r"%\((\w+)\)s", STATEMENTS[name]))
+
+
+# ------------------------------------------------------------------ signatures
+
+
+@pytest.mark.parametrize("overload", get_overloads(task)[1:])
+def test_task_decorator_accepts_every_option(overload):
+    assert keywords(overload) | TaskOptions.__optional_keys__ == OPTIONS - ONLY_USING | {"schedule"}
+
+
+@pytest.mark.parametrize("overload", get_overloads(backend_task)[1:])
+def test_backend_decorator_accepts_every_shared_option(overload):
+    of_backend = {"backend", "schedule", "takes_context", "queue_name", "priority"}
+    shared = {each.name for each in fields(SharedFields)} - ONLY_USING
+    assert keywords(overload) | TaskOptions.__optional_keys__ == shared | of_backend
+
+
+@pytest.mark.parametrize(("cls", "own"), [(Task, {"database"}), (PgQueueTask, {"backend"})])
+def test_using_accepts_every_option_of_a_call(cls, own):
+    assert keywords(cls.using) | UsingOptions.__optional_keys__ == SET_BY_EACH_CALL | own
+
+
+def test_both_task_classes_have_every_option_with_its_default():
+    declared = {each.name: each.default for each in fields(SharedFields)}
+    for cls in (Task, PgQueueTask):
+        assert {each.name: each.default for each in fields(cls) if each.name in declared} == declared
+
+
+@pytest.mark.parametrize("unknown", ["atomic", "prioritty"])
+def test_using_unknown_option_raises_type_error(unknown):
+    for made in (tasks.noop, framework_tasks.noop):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{unknown}'"):
+            made.using(**{unknown: 1})
+
+
+def test_each_option_for_users_is_described():
+    """A type checker's editor shows the text below the key."""
+    tree = ast.parse(Path(inspect.getfile(options)).read_text())
+    for name in ("CallOptions", "TaskOptions"):
+        [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+        for key, text in zip(body[1::2], body[2::2], strict=True):
+            assert isinstance(key, ast.AnnAssign), ast.unparse(key)
+            assert isinstance(text, ast.Expr), f"{ast.unparse(key)} is not described"
+
+
+# ------------------------------------------------------------------ statements and columns
+
+
+def test_there_are_statements_that_insert_jobs():
+    assert {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_UNIQUE", "FIRE"} <= set(inserts())
+
+
+@pytest.mark.parametrize("name", inserts())
+def test_each_insert_writes_every_option(name):
+    is_of_schedule = "pgqueue_schedule" in STATEMENTS[name]
+    wanted = SCHEDULED - ({"delay_seconds"} if name == "RUN_SCHEDULE" else set()) if is_of_schedule else PARAMETERS
+    assert wanted <= placeholders(name)
+    [columns] = re.findall(r"INSERT INTO pgqueue_job\s+\(([^)]+)\)", STATEMENTS[name])
+    assert not (PARAMETERS & JOB_COLUMNS) - set(re.split(r",\s+", columns))
+
+
+@pytest.mark.parametrize("name", [name for name in STATEMENTS if "_OR_REPLACE" in name or "REPLACE_" in name])
+def test_replaced_job_has_every_option_but_its_queue(name):
+    assignments = STATEMENTS[name].rpartition("\nSET ")[2]
+    assert not (PARAMETERS & JOB_COLUMNS) - {"queue_name"} - set(re.findall(r"(\w+) =", assignments))
+
+
+def test_each_parameter_is_a_column_or_seconds_until_one():
+    assert {each for each in PARAMETERS - JOB_COLUMNS if not each.endswith("_seconds")} == set()
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_values_of_an_option_have_the_declared_parameters(name):
+    values = options.OPTIONS[name].values
+    assert CARRIED[name] == ((name,) if values is None else tuple(values(None)))
+
+
+# ------------------------------------------------------------------ schedules
+
+
+def test_scheduled_job_has_every_option():
+    without = {name for name, parameters in CARRIED.items() if not set(parameters) & set(options.STORED)}
+    assert without == {"run_after"}, "a tick says when its job runs"
+
+
+def test_schedule_stores_every_option():
+    assert set(options.STORED) <= {field.name for field in Schedule._meta.concrete_fields}
+    assert set(options.STORED) <= placeholders("ADD_SCHEDULE") & placeholders("CHANGE_SCHEDULE")
+
+
+def test_schedules_are_read_with_the_options_last_and_in_order():
+    columns = STATEMENTS["SCHEDULES"].partition("\nFROM ")[0]
+    assert re.findall(r"schedule\.(\w+)", columns)[-len(options.STORED) :] == list(options.STORED)
+    assert JobOptions._fields[: len(options.STORED)] == options.STORED
+
+
+# ------------------------------------------------------------------ jobs
+
+
+@pytest.mark.django_db
+def test_enqueued_job_equals_its_row():
+    changed = tasks.noop.using(priority=3, queue_name="mail", max_attempts=2, expires=60, headers={"a": 1})
+    job = changed.using(run_after=timedelta(seconds=5), unique_key="k").enqueue()
+    row = Job.objects.get()
+    for column in JOB_COLUMNS - {"finished_at", "progress_at"}:
+        assert getattr(job, column) == getattr(row, column), column
