@@ -29,14 +29,14 @@ settings.load_profile("pgqueue")
 
 LONG = (
     *("tests/process/test_application_code.py", "tests/tools/faults/test_quick.py", "tests/process/test_crashes.py"),
-    *("tests/process/test_fleet_looks.py", "tests/process/test_starved_completer.py"),
+    *("tests/process/test_idle_fleet.py", "tests/process/test_starved_completer.py"),
     *("tests/concurrency/test_interleavings.py", "tests/process/test_hostile_code.py"),
     *("tests/process/test_endurance.py", "tests/process/test_timeouts.py", "tests/test_states.py"),
     *("tests/process/test_cancelling.py", "tests/example/test_demo.py", "tests/test_embedded.py"),
     *("tests/process/test_running.py", "tests/process/test_stopping.py", "tests/process/test_isolation.py"),
     *("tests/process/test_schedules.py", "tests/test_stateful.py", "tests/deploys/test_migrate_under_load.py"),
     *("tests/process/test_tutorial.py", "tests/deploys/test_schemas.py", "tests/deploys/test_schedules.py"),
-    *("tests/test_stateful_schedules.py", "tests/admin/test_doors.py", "tests/test_arguments.py"),
+    *("tests/test_stateful_schedules.py", "tests/admin/test_every_url.py", "tests/test_serialization.py"),
     *("tests/process/test_recycling.py", "tests/process/test_output.py", "tests/process/test_restarted_ids.py"),
     *("tests/concurrency/test_bad_rows.py", "tests/worker/test_interruption.py", "tests/worker/test_lanes.py"),
 )
