@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -23,21 +24,21 @@ COMMON: dict[str, Any] = {
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 }
 settings.register_profile("pgqueue", max_examples=400, **COMMON)
-settings.register_profile("quick", max_examples=100, **COMMON)
+settings.register_profile("quick", max_examples=10, **COMMON)
 settings.register_profile("mutation", max_examples=400, phases=[Phase.explicit, Phase.generate], **COMMON)
 settings.load_profile("pgqueue")
 
 
 LONG = (
     *("tests/process/test_application_code.py", "tests/tools/faults/test_quick.py", "tests/process/test_crashes.py"),
-    *("tests/process/test_fleet_looks.py", "tests/process/test_starved_completer.py"),
+    *("tests/process/test_idle_fleet.py", "tests/process/test_starved_completer.py"),
     *("tests/concurrency/test_interleavings.py", "tests/process/test_hostile_code.py"),
     *("tests/process/test_endurance.py", "tests/process/test_timeouts.py", "tests/test_states.py"),
     *("tests/process/test_cancelling.py", "tests/example/test_demo.py", "tests/test_embedded.py"),
     *("tests/process/test_running.py", "tests/process/test_stopping.py", "tests/process/test_isolation.py"),
     *("tests/process/test_schedules.py", "tests/test_stateful.py", "tests/deploys/test_migrate_under_load.py"),
     *("tests/process/test_tutorial.py", "tests/deploys/test_schemas.py", "tests/deploys/test_schedules.py"),
-    *("tests/test_stateful_schedules.py", "tests/admin/test_doors.py", "tests/test_arguments.py"),
+    *("tests/test_stateful_schedules.py", "tests/admin/test_every_url.py", "tests/test_serialization.py"),
     *("tests/process/test_recycling.py", "tests/process/test_output.py", "tests/process/test_restarted_ids.py"),
     *("tests/concurrency/test_bad_rows.py", "tests/worker/test_interruption.py", "tests/worker/test_lanes.py"),
 )
@@ -45,7 +46,7 @@ LONG = (
 
 
 SLOW = ("concurrency", "deploys", "example", "faults", "process", "security")
-"""Directories that `--only-quick` leaves out, as it leaves out the files that take longest."""
+"""Directories that `--only-quick` leaves out, but for tests with the marker `quick`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,14 +71,35 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have xdist keep the order of files, which it would give out by their number of tests: the long ones last."""
+    """Have xdist keep the order of files, which it would give out by their number of tests: the long ones last.
+
+    And have Hypothesis try less where time matters.
+    """
     config.option.loadscopereorder = False
+    if config.getoption("--only-quick"):
+        settings.load_profile("quick")
+
+
+def is_in_slow_directory(path: Path) -> bool:
+    """Return whether the tests of a file take long, with a few exceptions."""
+    return not set(SLOW).isdisjoint(path.parts)
 
 
 def is_quick(item: pytest.Item) -> bool:
     """Return whether a test is part of `--only-quick`."""
-    path = item.nodeid.partition("::")[0]
-    return path not in LONG and not set(SLOW) & set(path.split("/"))
+    if item.get_closest_marker("quick"):
+        return True
+    is_slow = item.get_closest_marker("slow") or item.get_closest_marker("process")
+    return not is_slow and not is_in_slow_directory(item.path)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Have `--only-quick` not even import a file that has no test for it: to import all takes seconds."""
+    if not config.getoption("--only-quick") or not collection_path.match("test_*.py"):
+        return None
+    text = collection_path.read_text()
+    is_slow = is_in_slow_directory(collection_path) or "pytestmark = pytest.mark.slow" in text
+    return (is_slow and "pytest.mark.quick" not in text) or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

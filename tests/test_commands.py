@@ -16,7 +16,7 @@ from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker import Options
 from django_pgqueue.worker.completion import writer
 from tests.app import tasks
-from tests.worker.test_executor import raw_job
+from tests.worker.test_attempt import raw_job
 
 
 @pytest.mark.parametrize("text", ["", " ", "a,,b", "a b", "a,é"])

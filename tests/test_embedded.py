@@ -18,6 +18,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from example_project.embedded import server
 
+pytestmark = pytest.mark.slow
+
 CHECKOUT = Path(__file__).resolve().parents[1]
 
 # Connects to the shared server, says so, and stays until its standard input ends.
@@ -192,6 +194,7 @@ def test_a_directory_of_somebody_else_is_refused(place):
         server.claim_directory(place / "c")
 
 
+@pytest.mark.quick
 def test_binaries_that_are_not_there_are_an_error(monkeypatch, tmp_path):
     monkeypatch.setenv(server.BIN_VARIABLE, str(tmp_path))
     with pytest.raises(ImproperlyConfigured, match="DATABASE_URL"):

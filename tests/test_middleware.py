@@ -18,7 +18,7 @@ from django_pgqueue.testing import run_jobs
 from tests.app import middleware as app
 from tests.app import tasks
 from tests.framework import tasks as framework
-from tests.worker.test_executor import raw_job
+from tests.worker.test_attempt import raw_job
 
 pytestmark = pytest.mark.django_db
 

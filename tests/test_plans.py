@@ -17,6 +17,8 @@ from django_pgqueue.options import UNSET
 from tests import helpers
 from tests.test_sql import FEW_ROWS, explain, nodes, rows_read
 
+pytestmark = pytest.mark.slow
+
 HISTORY, KEYED, LATE, SCHEDULES, BATCH = 100_000, 10_000, 1000, 50, 100
 RUNS = HISTORY // SCHEDULES
 SMALL = {*FEW_ROWS, "pgqueue_schedule"}

@@ -14,6 +14,8 @@ from django_pgqueue.serialization import encode_arguments, encode_result
 from django_pgqueue.worker.execution import error_text
 from tests import helpers
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = settings().max_examples // 2
 PURE = settings(max_examples=EXAMPLES)
 WIDE = st.text(st.characters(), max_size=300)
@@ -54,6 +56,7 @@ def test_a_backoff_is_what_it_says_at_any_attempt(base, factor, cap, attempt):
         assert math.isclose(delay, base * float(factor) ** (attempt - 1), rel_tol=1e-6, abs_tol=1e-9)
 
 
+@pytest.mark.quick
 @PURE
 @given(attempt=st.integers(1, 2**31), jitter=st.floats(0, 1), base=st.floats(0, 1e4))
 def test_jitter_only_adds_and_only_its_share(attempt, jitter, base):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CHECKOUT = Path(__file__).resolve().parents[1]
 TOOLS = ["cat", "cksum", "dirname", "grep", "id", "mkdir", "rm", "sh", "sleep"]
 FAKE_UV = f"""#!/bin/sh
@@ -110,6 +112,7 @@ def test_the_environment_of_another_user_is_left_alone(checkout):
     assert "belongs to another user" in output
 
 
+@pytest.mark.quick
 def test_the_second_time_it_does_and_says_nothing(checkout):
     code, output = checkout.setup()
     assert code == 0

@@ -410,6 +410,7 @@ def rows_read(node):
     return (node["Actual Rows"] + removed) * node["Actual Loops"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("plan", ["custom", "generic"])
 @pytest.mark.parametrize("filled", ["never analysed", "analysed idle", "analysed full"], indirect=True)

@@ -31,6 +31,8 @@ from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 from tests import helpers
 
+pytestmark = pytest.mark.slow
+
 TICK = 1000.0
 LANES = [Lane("mail", 5), Lane("mail", 0), Lane("default", 0)]
 WORKERS = st.integers(1, 3)
@@ -670,6 +672,7 @@ def examples(request) -> int:
     return asked or settings().max_examples * 3 // 4
 
 
+@pytest.mark.quick
 @pytest.mark.promise("tables-match-model")
 @pytest.mark.timeout(400)  # hundreds of histories, on a machine that may be busy
 def test_whatever_is_done_in_whatever_order_the_tables_agree_with_the_model(engine, examples):

@@ -21,6 +21,8 @@ from django_pgqueue.schedules import expressions, job_options
 from django_pgqueue.worker.maintenance import scheduler
 from tests import helpers
 
+pytestmark = pytest.mark.slow
+
 START = datetime(2030, 1, 1, tzinfo=UTC)
 EXPRESSIONS = st.sampled_from(["every 1 hour", "every 2 hours", "30 * * * *", "0 */3 * * *"])
 CLEAR = tuple(f"DELETE FROM pgqueue_{table}" for table in ("job", "schedule", "schedulerun", "uniqueness_window"))

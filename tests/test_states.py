@@ -16,6 +16,8 @@ from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, GONE, TRANSITIONS, Act, State
 from tests import helpers
 
+pytestmark = pytest.mark.slow
+
 SITUATIONS = ("new", "ready", "ready later", "running", "succeeded", "dead", "cancelled", "gone")
 STATE_OF = {"new": State.READY, "ready later": State.READY, "gone": GONE}
 NOTHING_TO_DO = {("ready later", Act.CLAIM), ("new", Act.RUN_NOW), ("ready", Act.RUN_NOW)}
@@ -245,11 +247,13 @@ def test_everything_that_is_listed_is_reached(engine, job_in):
     assert found == TRANSITIONS
 
 
+@pytest.mark.quick
 def test_every_act_is_a_function_of_lifecycle():
     for act in Act:
         assert callable(getattr(lifecycle, act.value))
 
 
+@pytest.mark.quick
 def test_every_state_but_the_reserved_one_has_its_edges():
     assert set(TRANSITIONS) == {GONE, *State} - {State.WAITING}
     assert {variant.act for variant in VARIANTS} == set(Act)
@@ -263,6 +267,7 @@ def test_a_lease_that_is_not_over_is_not_rescued(engine, job_in):
     assert of_job(engine, one.job_id) == before
 
 
+@pytest.mark.quick
 def test_a_release_gives_the_attempt_back_and_a_failure_does_not(engine, job_in):
     assert helpers.job_row(engine, job_in("ready").job_id)["attempt"] == 0
     lifecycle.cancel(engine, list(helpers.rows_of(engine, "pgqueue_job")))

@@ -12,6 +12,8 @@ from django.test import Client
 from django_pgqueue.models import Execution, Job, Pause, Schedule, Worker
 from tests.admin.conftest import JobMaker, add_execution
 
+pytestmark = pytest.mark.slow
+
 JOBS, DEAD, WORKERS = (f"/admin/pgqueue/{model}/" for model in ("job", "deadjob", "worker"))
 PAUSES, SCHEDULES = "/admin/pgqueue/pause/", "/admin/pgqueue/schedule/"
 
@@ -191,6 +193,7 @@ def test_no_name_is_imported(operator: Client, make_job: JobMaker) -> None:
     assert set(sys.modules) - known == set()
 
 
+@pytest.mark.quick
 @pytest.mark.usefixtures("without_row_checks")
 def test_every_text_column_is_tried_and_shown(operator: Client, make_job: JobMaker) -> None:
     """Columns that a model gains belong into TEXT_COLUMNS; one that no page shows would be tried in vain."""

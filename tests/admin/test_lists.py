@@ -20,6 +20,8 @@ from django_pgqueue.models import Job, Worker
 from tests.admin.conftest import JobMaker, add_execution
 from tests.test_sql import nodes
 
+pytestmark = pytest.mark.slow
+
 JOBS = "/admin/pgqueue/job/"
 DEAD = "/admin/pgqueue/deadjob/"
 WORKERS = "/admin/pgqueue/worker/"
@@ -32,6 +34,7 @@ def ids(client: Client, url: str, **query: str) -> list[int]:
     return [job.pk for job in response.context["cl"].result_list]
 
 
+@pytest.mark.quick
 def test_list_shows_a_failed_job(operator: Client, make_job: JobMaker) -> None:
     job = make_job("dead", queue_name="mail", priority=7)
     add_execution(job, error="first", exception_class="app.Old")

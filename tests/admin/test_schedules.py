@@ -22,6 +22,8 @@ from tests import helpers
 from tests.admin.conftest import shown_by
 from tests.app import tasks
 
+pytestmark = pytest.mark.slow
+
 SCHEDULES = "/admin/pgqueue/schedule/"
 ALL = ("view_schedule", "add_schedule", "change_schedule", "delete_schedule", "run_schedule", "pause_schedule")
 GIVEN = {
@@ -121,6 +123,7 @@ def test_the_list_costs_a_few_queries_however_many_there_are(planner: Client, db
 # ------------------------------------------------------------------ the form
 
 
+@pytest.mark.quick
 def test_one_is_made_and_edited(planner: Client, db: None) -> None:
     assert 'name="expression"' in page(planner, f"{SCHEDULES}add/")
     assert planner.post(f"{SCHEDULES}add/", GIVEN).status_code == 302

@@ -112,6 +112,7 @@ def test_locked_jobs_are_passed_over_at_once(impatient, second):
     assert [one.job_id for one in helpers.claim_all(impatient)] == [*job_ids[:5], *job_ids[8:]]
 
 
+@pytest.mark.quick
 @pytest.mark.promise("claims-never-share-a-job")
 def test_two_uncommitted_claims_share_nothing(impatient, second):
     helpers.make_jobs(impatient, 10)

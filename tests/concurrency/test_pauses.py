@@ -36,6 +36,7 @@ def jobs(engine):
     }
 
 
+@pytest.mark.quick
 def test_a_paused_queue_is_left_alone_and_still_takes_jobs(engine, jobs):
     lifecycle.pause(engine, Pausable.QUEUE, "mail")
     assert claimable(engine) == {jobs["other"], jobs["add"]}

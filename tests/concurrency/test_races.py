@@ -239,6 +239,7 @@ def test_a_beat_inside_the_window_of_a_rescue_saves_its_execution(engine, second
     assert rescuing.result() == {}
 
 
+@pytest.mark.quick
 @pytest.mark.promise("late-success-is-refused")
 def test_the_late_success_of_a_worker_thought_lost_is_lost(engine, second, running):
     helpers.end_lease(second)

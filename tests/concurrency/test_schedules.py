@@ -116,6 +116,7 @@ def test_eight_workers_fire_each_of_fifty_ticks_once(engine, new_connection, mon
     assert counts(engine)[0] == sum(row[1] for row in ticks)
 
 
+@pytest.mark.quick
 @pytest.mark.promise("tick-all-or-nothing")
 @pytest.mark.parametrize("table", ["pgqueue_job", "pgqueue_schedulerun", "pgqueue_schedule"])
 def test_a_tick_is_all_there_or_not_at_all(engine, table):

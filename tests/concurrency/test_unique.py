@@ -91,6 +91,7 @@ def test_also_one_that_never_ran(engine, end, ready_only):
 # ------------------------------------------------------------------ races
 
 
+@pytest.mark.quick
 @pytest.mark.promise("unique-two-sessions")
 def test_of_two_at_once_the_second_waits_and_there_is_one_job(engine, second, watcher):
     second.execute("BEGIN")

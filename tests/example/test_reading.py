@@ -7,6 +7,7 @@ import pytest
 from example_project.library.reading import NotText, decode, kind_of, read
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("text", "lines", "words"),
     [("", 0, 0), ("\n", 1, 0), ("a", 1, 1), ("a\n", 1, 1), ("a b\r\nc\n\nd", 4, 4), ("a\x0cb\x1cc\u2028d", 1, 4)],

@@ -12,13 +12,17 @@ from django_pgqueue.testing import live_worker as module
 from tests.app import tasks
 from tests.framework import tasks as framework
 
+pytestmark = pytest.mark.slow
 
+
+@pytest.mark.quick
 def test_the_fixture_is_the_kit_with_a_database(pgqueue):
     tasks.noop.enqueue()
     pgqueue.assert_enqueued(tasks.noop)
     assert pgqueue.run_jobs() == 1
 
 
+@pytest.mark.quick
 @pytest.mark.pgqueue(MAX_ATTEMPTS=3)
 def test_the_marker_changes_options():
     assert get_settings().MAX_ATTEMPTS == 3
@@ -33,6 +37,7 @@ def test_and_only_for_its_test():
 immediate = pytest.mark.pgqueue(IMMEDIATE=True)
 
 
+@pytest.mark.quick
 @immediate
 @pytest.mark.django_db
 def test_a_job_runs_at_its_enqueue_by_way_of_json():
@@ -47,6 +52,7 @@ def test_it_does_so_without_a_transaction_too():
     assert tasks.add.enqueue(1, b=2).state == "succeeded"
 
 
+@pytest.mark.quick
 @immediate
 @pytest.mark.django_db
 def test_bulk_and_djangos_framework_do_so_too():

@@ -100,6 +100,7 @@ def test_every_kind_of_task_works_there(start):
     assert "in isolated_fail" in execution.traceback
 
 
+@pytest.mark.quick
 def test_all_jobs_are_isolated_by_option(start):
     jobs = [tasks.pid.enqueue(), tasks.async_add.enqueue(1, 2)]
     worker = start("--isolation", "process")

@@ -11,6 +11,7 @@ from tests.helpers import wait_until
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.quick
 def test_a_drain_runs_what_is_due_and_ends(start):
     jobs = [tasks.add.enqueue(number, b=1) for number in range(20)]
     later = tasks.noop.using(run_after=3600).enqueue()

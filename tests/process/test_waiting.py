@@ -11,7 +11,7 @@ from django_pgqueue import JobGone
 from django_pgqueue.models import Job
 from django_pgqueue.waiting import listener
 from tests.app import tasks
-from tests.test_ends import fresh, in_background, only_told, overhears, wait_until_asked
+from tests.test_completion_listener import fresh, in_background, only_told, overhears, wait_until_asked
 
 __all__ = ["fresh", "only_told", "overhears"]
 """Fixtures of the tests where the test itself tells."""

@@ -144,6 +144,7 @@ def insert_all(engine: Any) -> list[int]:
     return ids
 
 
+@pytest.mark.quick
 @pytest.mark.promise("bad-row-constraints")
 @pytest.mark.parametrize("changes", REFUSED, ids=str)
 def test_what_the_table_refuses(engine, changes):

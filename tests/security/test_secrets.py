@@ -97,6 +97,7 @@ def test_no_record_and_no_signal_has_a_secret(caplog):
     assert not [row for row in Execution.objects.values() if SECRET in str(row)]
 
 
+@pytest.mark.quick
 @pytest.mark.django_db
 def test_no_repr_has_a_secret():
     job = noop.enqueue(SECRET, password=SECRET)

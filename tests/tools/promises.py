@@ -32,7 +32,8 @@ def marked(top: Path = TOP) -> Marked:
     """Return the tests that name each id, in the order of their files and lines."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted((top / "tests").rglob("test_*.py")):
-        for function in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for function in ast.walk(ast.parse(text)) if "pytest.mark.promise(" in text else ():
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 for promise in promises_of(function):
                     found[promise].append(f"`{path.relative_to(top)}::{function.name}`")

@@ -19,6 +19,8 @@ from tests import helpers
 from tests.concurrency.test_cursor import buffers
 from tests.worker.test_fetcher import drain, make_fetcher, take
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["make_fetcher"]
 
 PAUSED, BACKLOG = "tests.app.tasks.fail", 20_000
@@ -125,6 +127,7 @@ def test_idle_lane_of_paused_jobs_is_walked_once(engine, make_fetcher):
     assert buffers(engine, fetcher.lanes._cursors[helpers.DEFAULT_LANE], paused=[PAUSED]) <= 10
 
 
+@pytest.mark.quick
 @pytest.mark.promise("paused-backlog")
 @pytest.mark.usefixtures("no_margin")
 @pytest.mark.parametrize("ends_by_itself", [False, True])

@@ -162,6 +162,7 @@ def latin(engine, django_db_blocker):
     engine.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.mark.slow
 @pytest.mark.promise("defect-latin1-database")
 def test_completer_latin1_database_keeps_the_attempts(latin):
     link = Link(latin, "completer")

@@ -20,6 +20,7 @@ def story() -> Story:
     return Story()
 
 
+@pytest.mark.quick
 def test_a_clean_history_passes(story):
     story.whole(1, 1)
     story.enqueue(2)

@@ -1,5 +1,7 @@
 """The names that scenarios use are those that the suite's tasks know."""
 
+import pytest
+
 from tests.tools.faults import app_names
 from tests.tools.faults.app.tasks import leaks, poison
 from tests.tools.faults.catalogue import load
@@ -17,6 +19,7 @@ def test_names_are_known():
     assert list(app_names.REFUSED) == list(leaks.REFUSED)
 
 
+@pytest.mark.quick
 def test_every_fault_says_what_it_expects():
     faults = load()
     assert all(fault.invariant and fault.expected for fault in faults)

@@ -20,6 +20,8 @@ from tests.tools.model import protocol
 from tests.tools.model.__main__ import under
 from tests.tools.model.protocol import Act, Rules, World
 
+pytestmark = pytest.mark.slow
+
 WORKER_IDS = {"A": 1, "B": 2}
 FENCE = "execution.outcome IS NULL"
 OTHER_FENCES = {

@@ -8,6 +8,8 @@ from tests.tools.model.__main__ import under, violations
 from tests.tools.model.explore import ENDING
 from tests.tools.model.protocol import Act, Rules, World
 
+pytestmark = pytest.mark.slow
+
 SMALL = Rules(give_backs=1, max_attempts=1, crash_budget=1)
 
 

@@ -207,7 +207,12 @@ UNIQUE = of_tests(
     Mutant("one that was added late wakes nobody", "[] if job.is_duplicate else [job.pk]", "[]", path=UNIQUENESS),
 )
 PERIODS = of_tests(
-    ("tests/concurrency/test_periods.py", "tests/test_unique.py", "tests/worker/test_prune.py", "tests/test_plans.py"),
+    (
+        "tests/concurrency/test_uniqueness_windows.py",
+        "tests/test_unique.py",
+        "tests/worker/test_pruner.py",
+        "tests/test_plans.py",
+    ),
     Mutant(
         "a held key is taken",
         HELD,
@@ -292,8 +297,8 @@ PAUSES = of_tests(
 )
 CANCELLING = of_tests(
     (
-        "tests/worker/test_heartbeat.py",
-        "tests/worker/test_executor.py",
+        "tests/worker/test_lease_monitor.py",
+        "tests/worker/test_attempt.py",
         "tests/worker/test_fetcher.py",
         "tests/worker/test_slots.py",
         "tests/process/test_cancelling.py",
@@ -337,7 +342,7 @@ EXPIRY = of_tests(
 )
 PROGRESS = of_tests(
     (
-        *("tests/worker/test_notes.py", "tests/test_progress.py", "tests/test_states.py"),
+        *("tests/worker/test_progress_writer.py", "tests/test_progress.py", "tests/test_states.py"),
         *("tests/concurrency/test_races.py", "tests/process/test_progress.py"),
     ),
     Mutant("a closed attempt's word counts", " AND execution.outcome IS NULL\n", "\n", "NOTE_PROGRESS"),
@@ -429,7 +434,7 @@ AROUND = of_tests(
     ),
 )
 RINGS = of_tests(
-    ("tests/worker/test_bell.py",),
+    ("tests/worker/test_waker.py",),
     Mutant(
         "to listen wakes nobody",
         "        self._is_new_connection = True\n        self.wake()",

@@ -14,7 +14,7 @@ CHILD = "django_pgqueue/worker/worker_process.py"
 SUPERVISOR = "django_pgqueue/worker/supervision/supervisor.py"
 
 BOUNDS = of_tests(
-    ("tests/worker/test_allowance.py", "tests/worker/test_lanes.py", "tests/worker/test_shared_looks.py"),
+    ("tests/worker/test_allowance.py", "tests/worker/test_lanes.py", "tests/worker/test_shared_scans.py"),
     Mutant(
         "a replacement runs as many as it would alone",
         "max(0, self.concurrency - len(self._predecessor.running()))",

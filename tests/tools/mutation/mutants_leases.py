@@ -79,14 +79,14 @@ LEASES = [
         "        claims_begun = self.claims.begun  #",
         "        claims_begun = 0  #",
         path=HEARTBEAT,
-        tests=("tests/worker/test_heartbeat.py",),
+        tests=("tests/worker/test_lease_monitor.py",),
     ),
     Mutant(
         "claims that ended meanwhile count",
         'self._unknown.get(key, float("inf")) <= claims_ended]',
         'self._unknown.get(key, float("inf")) <= self.claims.ended]',
         path=HEARTBEAT,
-        tests=("tests/worker/test_heartbeat.py",),
+        tests=("tests/worker/test_lease_monitor.py",),
     ),
     Mutant(
         "a claim under way is not counted",

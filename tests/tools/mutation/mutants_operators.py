@@ -27,7 +27,7 @@ EXACT = of_tests(
     ),
 )
 CLICKS = of_tests(
-    ("tests/admin/test_exact_acts.py",),
+    ("tests/admin/test_stale_pages.py",),
     Mutant(
         "the page's row does not count", "found[row.pk] = on_page[row.pk]", "found[row.pk] = Seen(*row[1:4])", path=ACTS
     ),

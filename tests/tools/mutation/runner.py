@@ -35,7 +35,7 @@ COPIED = ("django_pgqueue", "example_project", "tests", "pyproject.toml")
 QUICK = (
     *("tests/concurrency/test_races.py", "tests/concurrency/test_claims.py", "tests/test_states.py"),
     *("tests/test_sql.py", "tests/concurrency/test_cursor.py", "tests/concurrency/test_crowd.py"),
-    *("tests/test_stateful.py", "tests/test_properties.py", "tests/test_arguments.py", "tests/tools/model"),
+    *("tests/test_stateful.py", "tests/test_properties.py", "tests/test_serialization.py", "tests/tools/model"),
 )
 LIMIT_SECONDS = 600.0
 DIRTY = "dirty"

@@ -23,6 +23,8 @@ from django_pgqueue.serialization import MAX_DEPTH, decode_arguments, encode_arg
 from tests import helpers
 from tests.app.tasks import noop
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = settings().max_examples // 2
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
 SCALARS = (
@@ -101,6 +103,7 @@ def test_anything_is_either_stored_or_refused_in_words(stored, value):
         assert json.loads(json.dumps(back)) == back
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("value", "wanted"),
     [
@@ -174,6 +177,7 @@ BAD = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("kind", BAD)
 @pytest.mark.parametrize("place", ["positional", "named", "inside"])
 @pytest.mark.django_db

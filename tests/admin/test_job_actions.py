@@ -18,6 +18,8 @@ from django_pgqueue.db import engine_connection
 from django_pgqueue.models import Job
 from tests.admin.conftest import JobMaker
 
+pytestmark = pytest.mark.slow
+
 JOBS = "/admin/pgqueue/job/"
 DEAD = "/admin/pgqueue/deadjob/"
 
@@ -58,6 +60,7 @@ def as_row(job: Job) -> tuple[object, ...]:
     return job.state, job.run_after, job.attempt, job.cancel_requested_at, job.finished_at
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ACTS)
 def test_button_does_it_and_writes_it_down(operator: Client, make_job: JobMaker, name: str) -> None:
     before, after = ACTS[name]
@@ -105,6 +108,7 @@ def test_without_the_permission_nothing_happens(
         assert f"/{name}/" not in client.get(f"{JOBS}{job.pk}/change/").content.decode()
 
 
+@pytest.mark.quick
 def test_only_those_who_view_see_anything(client_of: Callable[..., Client], make_job: JobMaker) -> None:
     job, client = make_job("dead"), client_of("retry_job", "cancel_job", "run_job")
     for url in (JOBS, DEAD, f"{JOBS}{job.pk}/change/", f"{DEAD}{job.pk}/change/", "/admin/pgqueue/worker/"):

@@ -17,6 +17,8 @@ from django_pgqueue.admin.job_actions import OPERATIONS
 from django_pgqueue.models import Execution, Job, Pause, Schedule, ScheduleRun, Worker
 from tests.admin.conftest import JobMaker, add_execution
 
+pytestmark = pytest.mark.slow
+
 ADMINS = {model: own for model, own in admin.site._registry.items() if model._meta.app_label == "pgqueue"}
 ACTIONS: set[tuple[type, str]] = {
     (model, str(name)) for model, own in ADMINS.items() for name in (*(own.actions or ()), "delete_selected")
@@ -76,6 +78,7 @@ def test_the_doors_are_found(jobs: list[Job]) -> None:
     assert {f"/admin/pgqueue/{name}/" for name in ("job", "deadjob", "pause", "schedule", "worker")} <= set(found)
 
 
+@pytest.mark.quick
 def test_anonymous_gets_nothing_from_any(client: Client, jobs: list[Job]) -> None:
     before = all_rows()
     for job in jobs:

@@ -46,26 +46,23 @@ def test_statements_that_last_are_told_from_those_that_do_not(statement, changes
     assert changes_the_session(statement) is changes
 
 
+SPOILED = [
+    *("transaction", "atomic", "closed", "killed", "SET statement_timeout = '7s'"),
+    *("SELECT set_config('statement_timeout', '7s', false)", "SELECT pg_advisory_lock(42)"),
+    "CREATE TEMP TABLE left_behind (a int)",
+]
+
+
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "transaction",
-        "atomic",
-        "closed",
-        "killed",
-        "SET statement_timeout = '7s'",
-        "SELECT set_config('statement_timeout', '7s', false)",
-        "SELECT pg_advisory_lock(42)",
-        "CREATE TEMP TABLE left_behind (a int)",
-    ],
-)
-def test_the_next_job_finds_a_clean_connection(start, kind):
-    tasks.spoil.using(priority=10).enqueue(kind)
-    job = tasks.session_state.enqueue()
+def test_the_next_job_finds_a_clean_connection(start):
+    """On one slot, in the order of enqueueing: each job that spoils the connection, and after each one that looks."""
+    looks = {}
+    for kind in SPOILED:
+        tasks.spoil.enqueue(kind)
+        looks[tasks.session_state.enqueue().pk] = kind
     assert start("--concurrency", "1", "--until-empty").has_drained()
-    job.refresh_from_db()
-    assert (job.state, job.result) == ("succeeded", CLEAN)
+    found = {kind: Job.objects.values_list("state", "result").get(pk=pk) for pk, kind in looks.items()}
+    assert found == dict.fromkeys(SPOILED, ("succeeded", CLEAN))
     assert not Group.objects.exists()
 
 

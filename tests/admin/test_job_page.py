@@ -20,6 +20,8 @@ from django_pgqueue.states import Outcome
 from tests.admin.conftest import JobMaker, add_execution
 from tests.app import tasks
 
+pytestmark = pytest.mark.slow
+
 JOBS = "/admin/pgqueue/job/"
 
 
@@ -90,6 +92,7 @@ def test_a_job_under_an_alias_says_which_task_runs_it(
     assert "Runs as" in page and tasks.noop.name in page and "shop.tasks.former" in page
 
 
+@pytest.mark.quick
 def test_page_shows_every_attempt_and_the_result(operator: Client, make_job: JobMaker) -> None:
     worker = Worker.objects.create(hostname="box", pid=7, version="1", concurrency=1)
     job = make_job("succeeded", result={"sum": 3}, arguments={"args": [1.0, "ä"], "kwargs": {"b": None}})

@@ -25,6 +25,8 @@ from tests import helpers
 from tests.app import tasks
 from tests.process.harness import environment
 
+pytestmark = pytest.mark.slow
+
 LONG = 20.0
 """Seconds that no test would wait in vain."""
 SESSIONS = (
@@ -111,6 +113,7 @@ def listening_threads():
 # ------------------------------------------------------------------ being told
 
 
+@pytest.mark.quick
 def test_the_end_is_heard_of(engine, only_told, overhears):
     job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
     waits = in_background(lambda: job.wait(LONG * 2))

@@ -20,6 +20,8 @@ from django_pgqueue.models import Job, Schedule
 from tests import helpers
 from tests.admin.conftest import JobMaker, shown_by
 
+pytestmark = pytest.mark.slow
+
 JOBS, DEAD, SCHEDULES = "/admin/pgqueue/job/", "/admin/pgqueue/deadjob/", "/admin/pgqueue/schedule/"
 ALL_ROWS = "SELECT job_id, count(*) FROM pgqueue_execution GROUP BY job_id"
 committed = pytest.mark.django_db(transaction=True)
@@ -46,6 +48,7 @@ def fail_all(engine: Any) -> int:
     return len(claimed)
 
 
+@pytest.mark.quick
 @pytest.mark.promise("defect-double-click")
 @committed
 def test_retry_double_click_runs_the_job_once(operator: Client, make_job: JobMaker) -> None:
