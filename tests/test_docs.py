@@ -221,7 +221,6 @@ def test_every_option_that_is_named_is_one(page):
 @pytest.mark.parametrize(
     ("page", "times"),
     [
-        ("README.md", 2),
         *((f"docs/production/{name}.md", 1) for name in ("docker", "kubernetes", "upgrading")),
         ("docs/production/systemd.md", 2),
     ],

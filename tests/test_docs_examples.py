@@ -85,13 +85,6 @@ def test_the_examples_are_where_a_worker_finds_them(shop):
     assert registry.get("shop.tasks.send_bill") is registry.get("shop.tasks.send_invoice")
 
 
-def test_the_readme_s_own_test_passes(shop):
-    suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module("shop.tests"))
-    result = suite.run(unittest.TestResult())
-    assert result.testsRun == 1
-    assert result.errors == result.failures == []
-
-
 def test_the_tests_of_the_page_on_testing_pass(shop):
     suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module("shop.receipt_tests"))
     result = suite.run(unittest.TestResult())
@@ -143,7 +136,6 @@ IN_TRANSACTION = [
 ]
 """Pages whose loose blocks run in a transaction, one after another. Their jobs run afterwards."""
 ELSEWHERE = {
-    "README.md": "its settings are in the tests' own",
     "docs/guides/django_tasks.md": "tests/backend",
     "docs/guides/middleware.md": "a test of its own below",
     "docs/guides/progress.md": "a test of its own below",
