@@ -220,7 +220,7 @@ def test_every_option_that_is_named_is_one(page):
 @pytest.mark.parametrize(
     ("page", "times"),
     [
-        *((f"docs/production/{name}.md", 1) for name in ("docker", "kubernetes", "upgrading")),
+        *((f"docs/production/{name}.md", 1) for name in ("docker", "kubernetes")),
         ("docs/production/systemd.md", 2),
     ],
 )

@@ -132,6 +132,7 @@ IN_TRANSACTION = [
     "docs/recipes/long_job.md",
     "docs/recipes/nightly_report.md",
     "docs/recipes/steps.md",
+    "docs/reference/api.md",
     "docs/start/choose_api.md",
 ]
 """Pages whose loose blocks run in a transaction, one after another. Their jobs run afterwards."""
