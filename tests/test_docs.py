@@ -5,6 +5,7 @@
 
 import ast
 import re
+import shlex
 from argparse import ArgumentParser
 
 import pytest
@@ -167,6 +168,14 @@ def test_every_command_and_its_arguments_are_there():
         listed = {plain(row[0]) for row in table("docs/reference/cli.md", f"argument of `pgqueue {name}`")}
         positional = {action.dest for action in choices[name]._actions if not action.option_strings}
         assert listed == own_options("pgqueue", name) | positional
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_line_of_ours_is_valid(page):
+    for line in "\n".join(blocks(page, "sh")).splitlines():
+        words = shlex.split(line, comments=True)
+        if words[1:2] == ["manage.py"] and words[2] in ("runworker", "pgqueue"):
+            parser_of(words[2]).parse_args(words[3:])
 
 
 def test_every_system_check_is_there():
