@@ -18,6 +18,8 @@ from django_pgqueue.states import GONE, TRANSITIONS, Act, State
 from django_pgqueue.task import Task
 from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
 from tests.documents import CODE, LINK, PAGES, TOP, TUTORIAL, blocks, plain, prose, table
+from tests.statements import STATEMENTS
+from tests.tools import statements_page
 from tests.tools.benchmarks import cli
 
 OF_THE_SUITES = {
@@ -100,6 +102,13 @@ def test_the_readme_is_short():
 
 
 # ------------------------------------------------------------------ what the code says too
+
+
+def test_page_on_statements_is_up_to_date_and_complete():
+    assert PAGES["docs/internals/statements.md"] == statements_page.page(), (
+        "run python -m tests.tools.statements_page --write"
+    )
+    assert {plain(row[0]) for row in table("docs/internals/statements.md", "statement")} == set(STATEMENTS)
 
 
 def test_the_drawing_has_exactly_the_edges_of_the_code():
@@ -215,6 +224,8 @@ def test_every_option_that_is_named_is_one(page):
         "docs/production/checklist.md": {"--check"},
         "docs/production/systemd.md": {"--now", "--unit", "--follow"},
         "docs/internals/how_to_add_a_fault.md": OF_THE_SUITES,
+        "docs/internals/how_to_add_a_statement.md": {"--write"},
+        "docs/internals/statements.md": {"--write"},
         "docs/internals/how_to_profile.md": long_options(cli.make_parser()) | {"--pid", "--output"},
         "README.md": {"--serve", "--matrix", "--quick"},
         "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix"},
