@@ -12,6 +12,7 @@ from django.test import override_settings
 from django_pgqueue.db import migration_operations
 from django_pgqueue.db.migration_operations import BuildIndex, LockTable
 from tests import helpers
+from tests.deploys import trees
 from tests.migration_rules import broken_rules
 
 FIRST = ("pgqueue", "0001_initial")
@@ -134,10 +135,21 @@ def after_the_first(connection):
 @pytest.mark.promise("migrations-are-additive")
 @pytest.mark.django_db
 def test_every_migration_but_the_first_keeps_the_rules():
+    """So do those of the next release in tests/deploys, which are run under load."""
     loader = MigrationLoader(connections["default"])
-    ours = [key for key in loader.graph.nodes if key[0] == "pgqueue" and key != FIRST]
-    for key in ours:
-        assert list(broken_rules(loader.get_migration(*key), loader.project_state(key, at_end=False))) == [], key
+    state = loader.project_state(FIRST)
+    [leaf] = loader.graph.leaf_nodes("pgqueue")
+    ours = [loader.get_migration(*key) for key in loader.graph.forwards_plan(leaf) if key != FIRST]
+    for migration in [*ours, *next_release()]:
+        assert list(broken_rules(migration, state)) == [], migration.name
+        state = migration.mutate_state(state)
+
+
+def next_release():
+    for name, source in trees.migrations(FIRST[1]).items():
+        module = {}
+        exec(source, module)  # noqa: S102 -- the tests' own text
+        yield module["Migration"](name, "pgqueue")
 
 
 @pytest.mark.django_db

@@ -32,7 +32,17 @@ class Migration(migrations.Migration):
 NOTE = '[LockTable("job"), migrations.AddField("job", "note", models.TextField(null=True))]'
 HOST = '[LockTable("execution"), migrations.AddField("execution", "host", models.TextField(db_default=""))]'
 INDEX = '[BuildIndex("job", models.Index(fields=["enqueued_at"], name="pgqueue_job_enqueued"))]'
+OPERATIONS = {"8001_note": NOTE, "8002_host": HOST, "8003_index": INDEX}
 ENQUEUED_BY_NEXT = "next"
+
+
+def migrations(after: str) -> dict[str, str]:
+    """Return the source of the migrations of the next release, by name. The first one follows `after`."""
+    made = {}
+    for name, operations in OPERATIONS.items():
+        made[name] = MIGRATION.format(atomic=operations is not INDEX, after=after, operations=operations)
+        after = name
+    return made
 
 
 def build_previous(home: Path) -> Path:
@@ -50,10 +60,8 @@ def build_next(home: Path) -> Path:
     inserts = package / "sql" / "enqueueing.py"
     inserts.write_text(_writing_notes(inserts.read_text()))
     last = max(path.stem for path in (package / "migrations").glob("[0-9]*.py"))
-    for name, operations in (("8001_note", NOTE), ("8002_host", HOST), ("8003_index", INDEX)):
-        text = MIGRATION.format(atomic=operations is not INDEX, after=last, operations=operations)
+    for name, text in migrations(last).items():
         (package / "migrations" / f"{name}.py").write_text(text)
-        last = name
     return tree
 
 
