@@ -15,7 +15,8 @@ from django.db import connections, router
 from django.utils import timezone
 
 from . import lifecycle, registry
-from .db import LOOK_AGAIN, is_in_transaction, wake_workers_after_commit
+from .db.notifications import LOOK_AGAIN, wake_workers_after_commit
+from .db.transactions import is_in_transaction
 from .exceptions import Duration, seconds
 from .states import Pausable, State
 from .task import Task

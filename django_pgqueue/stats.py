@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from .db import Connection, execute
+from .db.statements import Connection, execute
 
 NAMES_LIMIT: Final = 200
 """Maximum number of names to read per kind. A longer list is of no use to choose from."""

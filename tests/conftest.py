@@ -11,7 +11,9 @@ from django.db import connections
 from django.db.backends.postgresql.operations import DatabaseOperations
 from hypothesis import HealthCheck, Phase, settings
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.db import notifications, statements
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.task import Task
 from tests import helpers
 
@@ -27,7 +29,7 @@ settings.load_profile("pgqueue")
 
 
 LONG = (
-    *("tests/process/test_application_code.py", "tests/faults/test_quick.py", "tests/process/test_crashes.py"),
+    *("tests/process/test_application_code.py", "tests/tools/faults/test_quick.py", "tests/process/test_crashes.py"),
     *("tests/process/test_fleet_looks.py", "tests/process/test_starved_completer.py"),
     *("tests/concurrency/test_interleavings.py", "tests/process/test_hostile_code.py"),
     *("tests/process/test_endurance.py", "tests/process/test_timeouts.py", "tests/test_states.py"),
@@ -75,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def is_quick(item: pytest.Item) -> bool:
     """Return whether a test is part of `--only-quick`."""
     path = item.nodeid.partition("::")[0]
-    return path not in LONG and path.split("/")[1] not in SLOW
+    return path not in LONG and not set(SLOW) & set(path.split("/"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -109,17 +111,17 @@ def committing() -> Iterator[None]:
     """The test database with empty tables, for tests that commit: by several connections, or by none of Django's."""
     with closing(helpers.connect()) as cleaner:
         helpers.begin_anew(cleaner)
-    db._last_wake_at.clear()
+    notifications._last_wake_at.clear()
     yield
-    db.clock.shift_seconds = 0.0
+    statements.clock.shift_seconds = 0.0
 
 
 @pytest.fixture
-def new_connection(committing: None) -> Iterator[Callable[[], db.EngineConnection]]:
+def new_connection(committing: None) -> Iterator[Callable[[], EngineConnection]]:
     """Opens engine connections to the test database; all are closed at the end."""
-    opened: list[db.EngineConnection] = []
+    opened: list[EngineConnection] = []
 
-    def connect() -> db.EngineConnection:
+    def connect() -> EngineConnection:
         opened.append(helpers.connect())
         return opened[-1]
 
@@ -129,7 +131,7 @@ def new_connection(committing: None) -> Iterator[Callable[[], db.EngineConnectio
 
 
 @pytest.fixture
-def engine(new_connection: Callable[[], db.EngineConnection]) -> db.EngineConnection:
+def engine(new_connection: Callable[[], EngineConnection]) -> EngineConnection:
     """An engine connection, as a worker has it."""
     connection = new_connection()
     assert connection.info.dbname == django_connection.settings_dict["NAME"]
@@ -138,13 +140,13 @@ def engine(new_connection: Callable[[], db.EngineConnection]) -> db.EngineConnec
 
 
 @pytest.fixture
-def second(new_connection: Callable[[], db.EngineConnection]) -> db.EngineConnection:
+def second(new_connection: Callable[[], EngineConnection]) -> EngineConnection:
     """The other one of a race."""
     return new_connection()
 
 
 @pytest.fixture
-def watcher(new_connection: Callable[[], db.EngineConnection]) -> db.EngineConnection:
+def watcher(new_connection: Callable[[], EngineConnection]) -> EngineConnection:
     """One that takes no part, and looks."""
     return new_connection()
 
@@ -158,7 +160,7 @@ class Specimen(NamedTuple):
 
 
 @pytest.fixture
-def job_in(engine: db.EngineConnection) -> Callable[[str], Specimen]:
+def job_in(engine: EngineConnection) -> Callable[[str], Specimen]:
     """Makes a job in the state named, by the acts that lead there."""
     ends: dict[str, Callable[[lifecycle.Claimed], object]] = {
         "ready": lambda one: lifecycle.release(engine, [lifecycle.Released(one.key)]),

@@ -12,7 +12,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.db import engine_connection
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import Claimed, Cursor, ExecutionKey, Lane
 from django_pgqueue.states import Outcome
 
@@ -28,9 +30,9 @@ AGES = 20e-6, 10e-6
 Rows = dict[int, dict[str, Any]]
 
 
-def connect(role: str = "test", *, durable: bool = False) -> db.EngineConnection:
+def connect(role: str = "test", *, durable: bool = False) -> EngineConnection:
     """An engine connection to the test database; unless `durable`, its commits do not wait for the disk."""
-    connection = db.connect("default", role)
+    connection = engine_connection.connect("default", role)
     if not durable:
         connection.execute("SET synchronous_commit = off")
     return connection
@@ -211,7 +213,7 @@ def end_lease(connection, *execution_ids: int) -> None:
     )
 
 
-def rescue(connection, delay_seconds: float | None = 0.0) -> dict[int, lifecycle.Moved]:
+def rescue(connection, delay_seconds: float | None = 0.0) -> dict[int, lifecycle.TransitionResult]:
     done = lifecycle.rescue(connection, lambda held: delay_seconds, error="its worker was lost")
     return {held.execution_id: moved for held, moved in done}
 

@@ -15,24 +15,17 @@ from django.db.migrations.state import ProjectState
 from django.db.models.fields import NOT_PROVIDED
 from django.db.models.functions import Now
 
-from django_pgqueue.collations import SortByBytes
-from django_pgqueue.operations import BuildIndex, BuildUniqueIndex, DropColumnIndex, LockTable
-from django_pgqueue.row_checks import AddRowChecks
+from django_pgqueue.db.migration_operations import BuildIndex, LockTable
 
 
 def broken_rules(migration: Migration, before: ProjectState) -> Iterator[str]:
     """Say which rules a migration breaks that is applied to the models of `before`."""
-    alone = BuildIndex | BuildUniqueIndex | AddRowChecks
-    if any(isinstance(operation, alone) for operation in migration.operations):
-        dropped = [operation for operation in migration.operations[1:] if isinstance(operation, DropColumnIndex)]
-        if len(migration.operations) > 1 + len(dropped) or migration.atomic:
-            yield (
-                "BuildIndex or AddRowChecks has a migration of its own, with atomic = False: "
-                "one that broke off is run again"
-            )
+    if any(isinstance(operation, BuildIndex) for operation in migration.operations):
+        if len(migration.operations) > 1 or migration.atomic:
+            yield "BuildIndex has a migration of its own, with atomic = False: one that broke off is run again"
         return
     if not migration.atomic:
-        yield "only BuildIndex and AddRowChecks may do without a transaction"
+        yield "only BuildIndex may do without a transaction"
     yield from _broken_by_locks(migration)
     state = before
     for operation in migration.operations:
@@ -45,13 +38,12 @@ def _broken_by_locks(migration: Migration) -> Iterator[str]:
     locks = [place for place, operation in enumerate(migration.operations) if isinstance(operation, LockTable)]
     locked = {operation.model_name for operation in migration.operations if isinstance(operation, LockTable)}
     altered = {operation.model_name_lower for operation in migration.operations if isinstance(operation, AddField)}
-    altered |= {operation.model_name for operation in migration.operations if isinstance(operation, SortByBytes)}
     if altered - locked or locks not in ([], [0]):
         yield "a migration that alters a table begins with its LockTable, and alters no other"
 
 
 def _broken_by(operation: Operation, app_label: str, before: ProjectState) -> Iterator[str]:
-    if isinstance(operation, LockTable | SortByBytes):  # another collation is nothing that old code would notice
+    if isinstance(operation, LockTable):
         return
     if isinstance(operation, AddField):
         yield from (f"{operation.name}: {wrong}" for wrong in _wrong_field(operation.field))

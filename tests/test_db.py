@@ -8,7 +8,8 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from django_pgqueue import db, server
+from django_pgqueue.db import engine_connection, server
+from django_pgqueue.db.transactions import read_committed
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.execution import atomic
 from tests.app import tasks
@@ -18,7 +19,7 @@ from tests.helpers import scalar
 @pytest.fixture
 def engine_threshold(transactional_db):
     def threshold() -> int | None:
-        opened = db.connect("default", "test")
+        opened = engine_connection.connect("default", "test")
         opened.close()
         return opened.prepare_threshold
 
@@ -30,7 +31,7 @@ def test_a_direct_connection_prepares_its_statements(engine_threshold):
 
 
 def test_where_the_options_do_not_arrive_nothing_is_prepared(engine_threshold, monkeypatch):
-    monkeypatch.setattr(db, "PLANNER", "-c jit=off")  # what a pooler that ignores options leaves of them
+    monkeypatch.setattr(engine_connection, "PLANNER", "-c jit=off")  # what a pooler that ignores options leaves of them
     assert engine_threshold() is None
 
 
@@ -58,7 +59,7 @@ def test_the_server_waits_for_the_commit_of_an_atomic_finish_for_10_s_only(monke
 
 @pytest.mark.django_db
 def test_a_transaction_around_it_is_left_alone():
-    with transaction.atomic(), db.read_committed(connection) as commits:
+    with transaction.atomic(), read_committed(connection) as commits:
         assert not commits
     tasks.create_group.enqueue("made")
     assert run_jobs() == 1
@@ -115,7 +116,7 @@ def impatient(committing):
 
 @pytest.mark.django_db
 def test_timeouts_of_the_database_are_for_its_applications(impatient):
-    with closing(db.connect("default", "test")) as engine:
+    with closing(engine_connection.connect("default", "test")) as engine:
         scalar(engine, "SELECT pg_sleep(0.05)::text")
         names = ("statement_timeout", "lock_timeout", "idle_session_timeout")
         assert [scalar(engine, f"SHOW {name}") for name in names] == ["31s", "2s", "0"]

@@ -1,45 +1,24 @@
-"""The documents: their examples run, their links lead somewhere, their tables and drawings say what the code does."""
+"""The documents: their links lead somewhere, their tables and drawings say what the code does.
+
+`tests/test_docs_examples.py` runs their examples.
+"""
 
 import ast
-import importlib
-import itertools
 import re
-import sys
-import unittest
 from argparse import ArgumentParser
-from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
-import django
 import pytest
-from asgiref.sync import async_to_sync
-from django.apps import apps
-from django.conf import settings
-from django.core import mail
 from django.core.management import BaseCommand, load_command_class
-from django.db import connection
 from django.dispatch import Signal
-from django.test import override_settings
 
 import django_pgqueue
-from django_pgqueue import conf, registry, signals, states
-from django_pgqueue.models import Job
+from django_pgqueue import conf, signals, states
 from django_pgqueue.states import GONE, TRANSITIONS, Act, State
 from django_pgqueue.task import Task
-from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
-from tests.benchmarks import cli
+from tests.documents import CODE, LINK, PAGES, TOP, TUTORIAL, blocks, plain, prose, table
+from tests.tools.benchmarks import cli
 
-TOP = Path(__file__).parents[1]
-IN_DOCS = [path for path in TOP.glob("docs/**/*.md") if "_build" not in path.parts]
-FILES = [TOP / "README.md", TOP / "CONTRIBUTING.md", TOP / ".github/SECURITY.md", *sorted(IN_DOCS)]
-PAGES = {str(path.relative_to(TOP)): path.read_text() for path in FILES}
-TUTORIAL = "docs/start/tutorial.md"
-"""It has a project of its own: see `tests/process/test_tutorial.py`."""
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\[[^]]+\]\(([^)\s]+)\)")
-CODE = re.compile(r"`([^`\n]+)`")
 OF_THE_SUITES = {
     *("--list", "--only", "--quick", "--jobs", "--json", "--markdown", "--seed", "--soak", "--keep"),
     *("--deep", "--stateful-examples", "--python", "--heartbeat-timeout"),
@@ -48,210 +27,6 @@ OF_THE_SUITES = {
 FORBIDDEN = re.compile(
     r"exactly[- ]once[- ]delivery|delivered exactly once|\bblazing|\bpypi\b|files\.pythonhosted", re.I
 )
-ORDER = """
-from django.db import models
-class Order(models.Model):
-    email = models.EmailField()
-"""
-
-
-def blocks(page: str, language: str = "python") -> list[str]:
-    return [text for kind, text in BLOCK.findall(PAGES[page]) if kind == language]
-
-
-def file_of(block: str) -> str | None:
-    """The file of the example's app that a block belongs to, as its first line says."""
-    found = re.match(r"# (shop/\w+\.py)\n", block)
-    return found and found[1]
-
-
-def prose(page: str) -> str:
-    return BLOCK.sub("", PAGES[page])
-
-
-def table(page: str, heading: str) -> list[list[str]]:
-    """The rows of the tables on a page whose first column is headed so, cell by cell."""
-    rows, inside = [], False
-    for line in prose(page).splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
-        if not cells:
-            inside = False
-        elif cells[0] == heading:
-            inside = True
-        elif inside and not set(line) <= set("|- "):
-            rows.append(cells)
-    return rows
-
-
-def plain(cell: str) -> str:
-    return cell.strip("`")
-
-
-# ------------------------------------------------------------------ the examples run
-
-
-@pytest.fixture
-def shop(tmp_path, monkeypatch, db):
-    """The app of the examples, from the documents' own text, installed in this project; its tables go with the test."""
-    package = tmp_path / "shop"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "models.py").write_text(ORDER)
-    texts: dict[str, str] = {}
-    for block in itertools.chain.from_iterable(blocks(page) for page in PAGES if page != TUTORIAL):
-        if name := file_of(block):
-            texts[name] = texts.get(name, "") + block
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
-    # As any project on Django 6.1 has it; earlier ones go by EMAIL_BACKEND, which the test runner has replaced too.
-    mailers = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}
-    with override_settings(
-        INSTALLED_APPS=[*settings.INSTALLED_APPS, "shop"], DEFAULT_FROM_EMAIL="shop@example.com", MAILERS=mailers
-    ):
-        with connection.schema_editor() as editor:
-            editor.create_model(apps.get_model("shop", "Order"))
-        yield importlib.import_module("shop")
-    apps.all_models.pop("shop", None)
-    apps.clear_cache()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
-        del sys.modules[name]
-
-
-def test_the_examples_are_where_a_worker_finds_them(shop):
-    """Nothing here imported `shop.tasks`: the app did, as in any project, when the apps were made ready."""
-    assert registry.get("shop.tasks.send_receipt") is not None
-    assert registry.get("shop.tasks.send_bill") is registry.get("shop.tasks.send_invoice")
-
-
-def test_the_readme_s_own_test_passes(shop):
-    suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module("shop.tests"))
-    result = suite.run(unittest.TestResult())
-    assert result.testsRun == 1
-    assert result.errors == result.failures == []
-
-
-def test_the_tests_of_the_page_on_testing_pass(shop):
-    suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module("shop.receipt_tests"))
-    result = suite.run(unittest.TestResult())
-    assert result.testsRun == 3
-    assert result.errors == result.failures == []
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/coming_from/")])
-def test_the_task_after_a_move_runs(shop, page):
-    """Now and in three days, by the page's own code."""
-    [block] = re.findall(r"^<!-- ours -->\n```python\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {"__name__": "shop.tasks"}
-    exec(compile(block, page, "exec"), names)  # noqa: S102 -- our own text
-    names["place_order"]("ada@example.com")
-    assert run_jobs(raising=True) == 1
-    assert run_jobs(until=timedelta(days=4), raising=True) == 1
-    assert len(mail.outbox) == 2
-
-
-def test_the_readme_s_order_is_not_there_without_its_job(shop):
-    orders, models = importlib.import_module("shop.orders"), importlib.import_module("shop.models")
-    with override_settings(PGQUEUE={"MAX_ARGUMENTS_BYTES": 1}), pytest.raises(ValueError, match="MAX_ARGUMENTS_BYTES"):
-        orders.place_order("ada@example.com")
-    assert not models.Order.objects.exists()
-    orders.place_order("ada@example.com")
-    assert (models.Order.objects.count(), Job.objects.count()) == (1, 1)
-
-
-def test_the_examples_of_the_page_on_tasks_run_one_after_another(shop):
-    tasks = importlib.import_module("shop.tasks")
-    names = dict(vars(tasks), order=tasks.Order.objects.create(email="ada@example.com"))
-    done = 0
-    for block in blocks("docs/guides/tasks.md"):
-        if file_of(block) is None:
-            exec(compile(block, "docs/guides/tasks.md", "exec"), names)  # noqa: S102 -- our own text
-            done += 1
-    assert done >= 5
-    assert async_to_sync(names["view"])("grace@example.com")
-    for call in (tasks.announce, tasks.touch, tasks.send_invoice):
-        call.enqueue(1)
-    tasks.export.enqueue()
-    assert run_jobs(raising=True) >= 5
-    assert set(Job.objects.filter(task_name="shop.tasks.export").values_list("state", flat=True)) == {"succeeded"}
-    assert not Job.objects.filter(task_name="shop.tasks.touch").exists()
-
-
-@pytest.mark.parametrize(("email", "state"), [(None, State.CANCELLED), ("", State.DEAD)])
-def test_the_example_of_directives_ends_as_it_says(shop, email, state):
-    tasks = importlib.import_module("shop.tasks")
-    order_id = 0 if email is None else tasks.Order.objects.create(email=email).pk
-    job = tasks.deliver.enqueue(order_id)
-    run_jobs()
-    job.refresh_from_db()
-    assert job.state == state
-
-
-def test_the_examples_of_the_page_on_retries_find_what_died_and_bring_it_back(shop, capsys):
-    tasks, receivers = importlib.import_module("shop.tasks"), importlib.import_module("shop.receivers")
-    bring_back, count = [block for block in blocks("docs/guides/retries.md") if file_of(block) is None]
-
-    def fail(order_id):
-        raise ConnectionError
-
-    tasks.charge.func.__code__ = fail.__code__  # the page's is empty, and a task is frozen
-    tasks.charge.using(max_attempts=1).enqueue(1)
-    with override_settings(ADMINS=["ada@example.com"] if django.VERSION >= (6, 0) else [("Ada", "ada@example.com")]):
-        run_jobs()
-    assert receivers.tell
-    assert [message.subject for message in mail.outbox][-1].endswith("shop.tasks.charge is dead")
-    exec(count, {})  # noqa: S102 -- our own text
-    assert capsys.readouterr().out == "shop.tasks.charge builtins.ConnectionError 1\n"
-    exec(bring_back, {})  # noqa: S102 -- our own text
-    assert Job.objects.get(task_name="shop.tasks.charge").state == State.READY
-
-
-def test_the_examples_of_the_page_on_progress_tell_and_wait(shop, capsys):
-    tasks = importlib.import_module("shop.tasks")
-    for name in ("ada", "grace"):
-        tasks.Order.objects.create(email=f"{name}@example.com")
-    show, wait = [block for block in blocks("docs/guides/progress_and_results.md") if file_of(block) is None]
-    names = dict(vars(tasks))
-    with override_settings(PGQUEUE={"IMMEDIATE": True}):
-        exec(compile(show, "docs/guides/progress_and_results.md", "exec"), names)  # noqa: S102 -- our own text
-        exec(compile(wait, "docs/guides/progress_and_results.md", "exec"), names)  # noqa: S102 -- our own text
-        assert capsys.readouterr().out.startswith("2.0 2.0 grace@example.com 20")
-        assert names["report"]() == 2
-        assert tasks.number_orders.enqueue().progress.done == 2
-
-
-def test_the_examples_of_the_page_on_middleware_carry_a_tenant_and_a_trace(shop):
-    tasks, middleware = importlib.import_module("shop.tasks"), importlib.import_module("shop.middleware")
-    call, _ = [block for block in blocks("docs/guides/middleware.md") if file_of(block) is None]
-    names = dict(vars(tasks))
-    with override_settings(PGQUEUE={"MIDDLEWARE": ["shop.middleware.Tenancy", "shop.middleware.Tracing"]}):
-        exec(compile(call, "docs/guides/middleware.md", "exec"), names)  # noqa: S102 -- our own text
-        token = middleware.tenant.set("grace")
-        spans = middleware.traceparent.set("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-        second = tasks.whose.enqueue()
-        middleware.traceparent.reset(spans)
-        middleware.tenant.reset(token)
-        assert second.headers["traceparent"] == "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-        assert len(names["job"].headers["traceparent"]) == 55
-        run_jobs(raising=True)
-    assert list(Job.objects.order_by("pk").values_list("result", flat=True)) == ["acme", "grace"]
-    child = middleware.child_of(second.headers["traceparent"])
-    assert child.startswith("00-0af7651916cd43dd8448eb211c80319c-")
-    assert child != second.headers["traceparent"]
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_python_block_is_python(page):
-    for block in blocks(page):
-        ast.parse(block)
-
-
-def test_the_example_of_settings_is_without_a_fault():
-    [block] = blocks("docs/reference/settings.md")
-    names: dict[str, object] = {}
-    exec(compile(block, "docs/reference/settings.md", "exec"), names)  # noqa: S102 -- our own text
-    assert conf.problems(names["PGQUEUE"]) == []
 
 
 # ------------------------------------------------------------------ links, paths, words
@@ -288,12 +63,6 @@ def test_every_path_that_is_named_is_there(page):
 def test_every_test_that_is_named_is_there(page):
     for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGES[page]):
         assert f"def {name}(" in (TOP / path).read_text(), f"{page}: {path}::{name}"
-
-
-def test_every_guarantee_names_what_holds_it():
-    rows = [row for head in ("what", "what is lost") for row in table("docs/concepts/guarantees.md", head)]
-    assert len(rows) > 25
-    assert all(re.search(r"::test_|\bF\d\d\b|model|checker", row[-1]) for row in rows)
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
@@ -374,7 +143,7 @@ def test_every_option_of_a_task_is_there():
 
 
 def test_every_signal_is_there():
-    told = {plain(row[0]) for row in table("docs/guides/tasks.md", "signal")}
+    told = {plain(row[0]) for row in table("docs/reference/signals.md", "signal")}
     assert told == {name for name, value in vars(signals).items() if isinstance(value, Signal)}
 
 
@@ -384,9 +153,30 @@ def test_every_public_name_is_explained():
     assert {n for n in django_pgqueue.__all__ if not re.search(rf"\b{n}\b", text)} <= unexplained
 
 
+def test_every_command_and_its_arguments_are_there():
+    commands = table("docs/reference/cli.md", "command")
+    [choices] = [a.choices for a in parser_of("pgqueue")._actions if isinstance(a.choices, dict)]
+    listed = {name for row in commands for name in re.findall(r"`manage\.py pgqueue (\w+)`", row[0])}
+    assert listed == set(choices)
+    for name in set(choices) - {"worker"}:
+        listed = {plain(row[0]) for row in table("docs/reference/cli.md", f"argument of `pgqueue {name}`")}
+        positional = {action.dest for action in choices[name]._actions if not action.option_strings}
+        assert listed == own_options("pgqueue", name) | positional
+
+
+def test_every_system_check_is_there():
+    source = "".join(path.read_text() for path in (TOP / "django_pgqueue").glob("**/*.py"))
+    listed = [plain(row[0]) for row in table("docs/reference/checks.md", "id")]
+    assert listed == sorted(set(re.findall(r'id="(pgqueue\.[EW]\d+)"', source)))
+
+
+def parser_of(command: str) -> ArgumentParser:
+    return load_command_class("django_pgqueue", command).create_parser("manage.py", command)
+
+
 def own_options(command: str, *subcommand: str) -> set[str]:
     """The long options of a management command, without those that every command has."""
-    parser = load_command_class("django_pgqueue", command).create_parser("manage.py", command)
+    parser = parser_of(command)
     for name in subcommand:
         [choices] = [action.choices for action in parser._actions if isinstance(action.choices, dict)]
         parser = choices[name]
@@ -406,10 +196,14 @@ def test_every_option_that_is_named_is_one(page):
     known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
     for subcommand in ("health", "run", "pause", "resume", "drain", "clear"):
         known |= own_options("pgqueue", subcommand)
-    known |= {"--verbosity", "--deploy"}  # Django's own
+    known |= {"--verbosity", "--settings", "--deploy"}  # Django's own
     of_others = {
+        "docs/production/checklist.md": {"--check"},
+        "docs/production/systemd.md": {"--now", "--unit", "--follow"},
+        "docs/internals/how_to_add_a_fault.md": OF_THE_SUITES,
+        "docs/internals/how_to_profile.md": long_options(cli.make_parser()) | {"--pid", "--output"},
         "README.md": {"--serve", "--matrix", "--quick"},
-        "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix"},
+        "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write"},
         TUTORIAL: {"--rm", "--detach", "--publish", "--env"},  # Docker's
         "docs/internals/reliability.md": OF_THE_SUITES,
         "docs/internals/performance.md": long_options(cli.make_parser()),
@@ -418,8 +212,16 @@ def test_every_option_that_is_named_is_one(page):
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGES[page])) <= known
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/production/deployment.md"])
-def test_what_stops_a_worker_waits_long_enough(page):
-    waits = re.findall(r"(?:TimeoutStopSec=|stop_grace_period: |^)(\d+)s?$", PAGES[page], re.MULTILINE)
-    assert len(waits) == 2
+@pytest.mark.parametrize(
+    ("page", "times"),
+    [
+        ("README.md", 2),
+        *((f"docs/production/{name}.md", 1) for name in ("docker", "kubernetes", "upgrading")),
+        ("docs/production/systemd.md", 2),
+    ],
+)
+def test_what_stops_a_worker_waits_long_enough(page, times):
+    keys = "TimeoutStopSec=|stop_grace_period: |terminationGracePeriodSeconds: "
+    waits = re.findall(rf"(?:{keys})(\d+)s?$", PAGES[page], re.MULTILINE)
+    assert len(waits) == times
     assert all(int(seconds) > conf.Settings().GRACE + KILL_AFTER_GRACE_SECONDS for seconds in waits)

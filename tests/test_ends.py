@@ -18,7 +18,8 @@ from asgiref.sync import async_to_sync
 from django.db import connection, connections, transaction
 from django.test import override_settings
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.db import engine_connection
 from django_pgqueue.waiting import listener, results
 from tests import helpers
 from tests.app import tasks
@@ -118,6 +119,7 @@ def test_the_end_is_heard_of(engine, only_told, overhears):
     assert waits.result() == 7
 
 
+@pytest.mark.promise("waits-share-one-connection")
 def test_many_waits_of_both_kinds_share_one_connection(engine, only_told, overhears):
     jobs, asked = [tasks.add.enqueue(2, 3) for _ in range(24)], overhears(listener.AWAITED)
 
@@ -134,6 +136,7 @@ def test_many_waits_of_both_kinds_share_one_connection(engine, only_told, overhe
     assert [one.result() for one in waits] == [[7] * 20, 7, 7, 7, 7, 7]
 
 
+@pytest.mark.promise("no-end-missed")
 def test_an_end_before_anybody_knew_of_the_wait_is_found_when_they_are_told(engine, only_told, monkeypatch):
     job, original = tasks.add.enqueue(2, 3), listener.notify
 
@@ -174,6 +177,7 @@ def test_many_ids_go_in_several_words(engine, overhears):
 # ------------------------------------------------------------------ not being told
 
 
+@pytest.mark.promise("no-end-missed")
 def test_an_end_that_nobody_tells_of_is_found_by_looking(engine, overhears):
     """As with a worker that was not there to hear of the wait."""
     job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
@@ -183,6 +187,7 @@ def test_an_end_that_nobody_tells_of_is_found_by_looking(engine, overhears):
     assert waits.result() == 7
 
 
+@pytest.mark.promise("no-end-missed")
 def test_after_its_session_was_ended_it_listens_again(engine, only_told, overhears):
     job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
     waits = in_background(lambda: job.wait(LONG * 2))
@@ -211,7 +216,7 @@ def test_where_nothing_can_be_heard_it_looks_and_tries_again(engine, monkeypatch
 
 def test_behind_a_pooler_nothing_is_listened_to(engine, monkeypatch):
     """There LISTEN would be left on a connection that is somebody else's."""
-    monkeypatch.setattr(db, "PLANNER", "-c jit=off")  # what a pooler that ignores options leaves of them
+    monkeypatch.setattr(engine_connection, "PLANNER", "-c jit=off")  # what a pooler that ignores options leaves of them
     job, opened, said, original = tasks.add.enqueue(2, 3), [], [], listener.connect
 
     def connect(*arguments):
@@ -347,6 +352,7 @@ def test_a_test_database_can_be_dropped_right_after_a_wait(engine, scratch, monk
 # ------------------------------------------------------------------ processes
 
 
+@pytest.mark.promise("waits-share-one-connection")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_after_a_fork_the_child_listens_by_itself_and_the_parent_goes_on(engine):
     heard, in_child = [], []

@@ -17,7 +17,8 @@ from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connection, transaction
 from django.test import override_settings
 
-from django_pgqueue import InvalidTask, db, registry, signals
+from django_pgqueue import InvalidTask, registry, signals
+from django_pgqueue.db import notifications
 from django_pgqueue.models import Job
 from django_pgqueue.serialization import CHUNK, CHUNK_SIZE
 from django_pgqueue.task import Task
@@ -107,6 +108,7 @@ def test_a_task_that_no_worker_would_find_is_refused(django_assert_num_queries):
 # ------------------------------------------------------------------ the caller's transaction
 
 
+@pytest.mark.promise("rollback-leaves-no-job")
 def test_a_rollback_leaves_nothing(committing, engine):
     with pytest.raises(Stop), transaction.atomic():
         tasks.noop.enqueue()
@@ -115,6 +117,7 @@ def test_a_rollback_leaves_nothing(committing, engine):
     assert helpers.rows_of(engine, "pgqueue_job") == {}
 
 
+@pytest.mark.promise("job-visible-at-commit")
 def test_a_commit_shows_the_job_and_not_before(committing, engine):
     with transaction.atomic():
         job = tasks.noop.enqueue()
@@ -127,6 +130,7 @@ def test_without_a_transaction_it_is_there_at_once(committing, engine):
     assert [one.job_id for one in helpers.claim_all(engine)] == [job.pk]
 
 
+@pytest.mark.promise("rollback-leaves-no-job")
 def test_a_savepoint_takes_only_its_own_jobs_back(committing, engine):
     with transaction.atomic():
         kept = tasks.noop.enqueue()
@@ -173,6 +177,7 @@ def test_no_calls_are_no_jobs(django_assert_num_queries):
     assert tasks.noop.enqueue_many(iter(()), returning=False) == 0
 
 
+@pytest.mark.promise("batch-all-or-nothing")
 def test_many_jobs_are_all_or_none(committing, engine):
     def calls():
         for n in range(CHUNK + 10):
@@ -284,7 +289,7 @@ def heard(engine, second):
     second.execute("LISTEN pgqueue")
 
     def heard(seconds=5.0):
-        db._last_wake_at.clear()
+        notifications._last_wake_at.clear()
         return [(note.channel, note.payload) for note in second.notifies(timeout=seconds, stop_after=1)]
 
     return heard
@@ -326,16 +331,17 @@ def test_it_can_be_turned_off(heard):
 def test_a_burst_is_one_notification(engine, second, monkeypatch):
     second.execute("LISTEN pgqueue")
     with monkeypatch.context() as patch:
-        patch.setattr(db, "time", types.SimpleNamespace(monotonic=lambda: 1000.0))  # however slow the machine is
+        stopped = types.SimpleNamespace(monotonic=lambda: 1000.0)  # however slow the machine is
+        patch.setattr(notifications, "time", stopped)
         for _ in range(20):
             tasks.noop.enqueue()
     assert len(list(second.notifies(timeout=0.1))) == 1
 
 
 def test_a_notification_that_fails_is_no_failure_of_enqueue(committing, engine, monkeypatch):
-    monkeypatch.setattr(db, "CHANNEL", "no channel; at all")
+    monkeypatch.setattr(notifications, "CHANNEL", "no channel; at all")
     tasks.noop.enqueue()
-    db._last_wake_at.clear()
+    notifications._last_wake_at.clear()
     with transaction.atomic():
         tasks.noop.enqueue()
     assert len(helpers.rows_of(engine, "pgqueue_job")) == 2
@@ -346,7 +352,7 @@ def test_a_connection_that_breaks_at_the_commit_is_no_failure_of_enqueue(committ
     def broken(*args):
         raise psycopg.OperationalError
 
-    monkeypatch.setattr(db, "_wake_workers", broken)
+    monkeypatch.setattr(notifications, "_wake_workers", broken)
     with transaction.atomic():
         job = tasks.noop.enqueue()
     assert helpers.state_of(engine, job.pk) == "ready"

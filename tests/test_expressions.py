@@ -65,6 +65,7 @@ def test_what_runs_all_day_goes_by_elapsed_time():
     assert {later - earlier for earlier, later in pairwise(found)} == {timedelta(minutes=15)}
 
 
+@pytest.mark.promise("tick-clock-change-days")
 @given(
     zone=st.sampled_from(ZONES), day=st.dates(date(1990, 1, 1), date(2037, 12, 1)),
     hour=st.integers(0, 23), minute=st.integers(0, 59),

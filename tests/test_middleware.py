@@ -200,6 +200,7 @@ def test_headers_that_a_stranger_wrote_stop_nothing(text):
 # ------------------------------------------------------------------ what it can change, and what not
 
 
+@pytest.mark.promise("middleware-raises-at-enqueue")
 @using("Refuses")
 @pytest.mark.parametrize("enqueue", [lambda: tasks.noop.enqueue(), lambda: tasks.noop.enqueue_many([((), {})])])
 def test_what_it_raises_at_an_enqueue_leaves_nothing_and_the_transaction_alone(enqueue):
@@ -212,6 +213,7 @@ def test_what_it_raises_at_an_enqueue_leaves_nothing_and_the_transaction_alone(e
     assert Group.objects.count() == 2
 
 
+@pytest.mark.promise("middleware-raises-before-function")
 @using("Outer", "FailsAtEntry")
 @pytest.mark.parametrize("task", [tasks.create_group, tasks.async_add], ids=["atomic", "async"])
 def test_what_it_raises_before_the_function_fails_the_attempt_and_the_function_is_not_entered(task):
@@ -233,6 +235,7 @@ def test_it_may_raise_what_a_task_may():
     assert (job.state, job.attempt, last(job).outcome) == ("ready", 0, "snoozed")
 
 
+@pytest.mark.promise("middleware-raises-after-function")
 @using("FailsAtExit")
 def test_what_it_raises_afterwards_fails_the_attempt_and_rolls_an_atomic_one_back():
     job = ran(tasks.create_group.using(max_attempts=1).enqueue("never"))
@@ -240,6 +243,7 @@ def test_what_it_raises_afterwards_fails_the_attempt_and_rolls_an_atomic_one_bac
     assert not Group.objects.exists()
 
 
+@pytest.mark.promise("swallowed-exception-counts")
 @using("SwallowsToo", "Swallows")
 @pytest.mark.parametrize(
     ("job", "state", "error"),
@@ -271,6 +275,7 @@ def test_it_may_raise_something_else_in_place_of_an_error():
     assert "RuntimeError: mine" in last(job).traceback
 
 
+@pytest.mark.promise("middleware-cannot-replace-outcome")
 @using("Translates")
 @pytest.mark.parametrize("task", [tasks.raise_timeout, tasks.raise_lease_lost])
 def test_nothing_takes_the_place_of_the_worker_s_own_word(task):

@@ -2,15 +2,15 @@
 
 import psycopg
 import pytest
-from django.db import NotSupportedError, OperationalError, connection, connections, migrations, models
+from django.apps import apps
+from django.db import NotSupportedError, OperationalError, connections, migrations, models
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.db.models.functions import Now
 from django.test import override_settings
 
-from django_pgqueue import operations
-from django_pgqueue.models import Job
-from django_pgqueue.operations import BuildIndex, LockTable
+from django_pgqueue.db import migration_operations
+from django_pgqueue.db.migration_operations import BuildIndex, LockTable
 from tests import helpers
 from tests.migration_rules import broken_rules
 
@@ -37,14 +37,6 @@ def lite(django_db_blocker):
     del connections.settings["lite"]
 
 
-def test_a_unique_index_is_built_as_django_would(transactional_db):
-    for name, statement in operations.UNIQUE_INDEXES.items():
-        [constraint] = [one for one in Job._meta.constraints if one.name == name]
-        with connection.schema_editor(collect_sql=True) as editor:
-            made = str(constraint.create_sql(Job, editor))
-        assert made.split() == statement.replace("CONCURRENTLY ", "").split()
-
-
 def tables(connection):
     return {name for name in connection.introspection.table_names() if name.startswith("pgqueue_")}
 
@@ -58,7 +50,7 @@ def test_the_settings_of_the_tables_are_set_on_postgresql():
 
 def test_another_kind_of_database_can_be_migrated_too(lite):
     MigrationExecutor(lite).migrate([FIRST])
-    assert tables(lite) == {"pgqueue_job", "pgqueue_execution", "pgqueue_worker"}
+    assert tables(lite) == {model._meta.db_table for model in apps.get_app_config("pgqueue").get_models()}
 
 
 @override_settings(DATABASE_ROUTERS=["tests.test_migrations.Elsewhere"])
@@ -139,6 +131,7 @@ def after_the_first(connection):
     return MigrationLoader(connection).project_state(FIRST)
 
 
+@pytest.mark.promise("migrations-are-additive")
 @pytest.mark.django_db
 def test_every_migration_but_the_first_keeps_the_rules():
     loader = MigrationLoader(connections["default"])
@@ -196,9 +189,9 @@ def index_removed(engine):
 
 
 def test_a_lock_that_is_not_to_be_had_fails_and_names_who_has_it(engine, monkeypatch, caplog):
-    monkeypatch.setattr(operations, "LOCK_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(operations, "PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(operations, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(migration_operations, "LOCK_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(migration_operations, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(migration_operations, "PATIENCE_SECONDS", 0.2)
     with helpers.transaction(engine, "SELECT FROM pgqueue_job"):
         holder = f"process {engine.info.backend_pid} (pgqueue:test, in a transaction for 0 s)"
         with pytest.raises(OperationalError, match="nothing was changed") as error:
@@ -210,7 +203,7 @@ def test_a_lock_that_is_not_to_be_had_fails_and_names_who_has_it(engine, monkeyp
 
 
 def test_between_two_tries_nobody_waits_for_the_lock(engine, second, monkeypatch):
-    monkeypatch.setattr(operations, "LOCK_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(migration_operations, "LOCK_WAIT_SECONDS", 0.01)
     naps = []
 
     def nap(seconds):
@@ -220,10 +213,10 @@ def test_between_two_tries_nobody_waits_for_the_lock(engine, second, monkeypatch
         if len(naps) == 2:
             engine.execute("COMMIT")
 
-    monkeypatch.setattr(operations.time, "sleep", nap)
+    monkeypatch.setattr(migration_operations.time, "sleep", nap)
     with helpers.transaction(engine, "SELECT FROM pgqueue_job"):
         apply([LockTable("job")], atomic=True)
-    assert naps == [operations.PAUSE_SECONDS] * 2
+    assert naps == [migration_operations.PAUSE_SECONDS] * 2
 
 
 def test_the_lock_needs_a_transaction_and_a_table_of_ours(committing):

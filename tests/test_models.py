@@ -179,3 +179,24 @@ def test_indexes_are_those_the_design_names(engine):
         "pgqueue_job_expiring", "pgqueue_job_unique",
         "pgqueue_execution_pkey", "pgqueue_execution_open", "pgqueue_execution_one_open", "pgqueue_execution_job",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("until", ["infinity", "-infinity", "294276-01-01"])
+@pytest.mark.promise("bad-row-constraints")
+def test_pause_infinite_end_is_refused(engine, until):
+    with pytest.raises(psycopg.errors.CheckViolation):
+        engine.execute("INSERT INTO pgqueue_pause (kind, name, paused_until) VALUES ('queue', 'q', %s)", [until])
+
+
+def test_names_in_indexes_sort_by_bytes(engine):
+    """Otherwise an upgrade of glibc can corrupt the index that claims use."""
+    columns = engine.execute(
+        "SELECT table_name, column_name FROM information_schema.columns "
+        "WHERE collation_name = 'C' AND table_name LIKE 'pgqueue_%' ORDER BY 1, 2"
+    ).fetchall()
+    assert columns == [
+        *(("pgqueue_hold", name) for name in ("task_name", "unique_key")),
+        *(("pgqueue_job", name) for name in ("queue_name", "task_name", "unique_key")),
+        ("pgqueue_pause", "name"),
+        ("pgqueue_schedule", "name"),
+    ]

@@ -122,7 +122,7 @@ def test_whatever_a_task_raises_can_be_stored(engine, text):
         exception_class=written[0], error=written[1], traceback=written[2]
     )
     [moved] = helpers.lifecycle.fail(engine, [failed]).values()
-    assert moved.fate.value == "done"
+    assert moved.status.value == "done"
     row = helpers.execution_row(engine, failed.key.execution_id)
     assert (row["exception_class"], row["error"], row["traceback"]) == written
 

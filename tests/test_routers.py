@@ -41,6 +41,7 @@ def replica(committing: None) -> Iterator[None]:
     del connections.settings["replica"]
 
 
+@pytest.mark.promise("operators-write-to-primary", "defect-operators-behind-router")
 @pytest.mark.usefixtures("replica")
 def test_acts_on_a_job_from_the_replica_write_to_the_primary(engine):
     tasks.noop.using(run_after=3600).enqueue()

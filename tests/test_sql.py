@@ -19,7 +19,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.db import statements
 from django_pgqueue.lifecycle import ExecutionKey
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import Pausable, State
@@ -79,7 +80,7 @@ def test_every_row_lock_skips_what_is_locked(name):
 
 def test_lifecycle_gives_each_statement_exactly_its_parameters(engine, job_in, monkeypatch):
     given: dict[str, set[str]] = {}
-    original = db.execute
+    original = statements.execute
 
     def execute(connection, statement, params):
         name = statement[statement.index("pgqueue:") + 8 : statement.index(" */")].upper()
@@ -156,8 +157,6 @@ def call_everything(engine, job_in):
         lifecycle.prune(engine, State.DEAD, 0.0, task_name=task_name)
         lifecycle.prunable(engine, State.DEAD, 0.0, task_name=task_name)
     call_fallbacks(engine)
-    for model_name in ("job", "execution", "schedule", "pause"):
-        lifecycle.repair_rows(engine, model_name)
     call_everything_of_schedules(engine)
     for replace in (False, True):
         helpers.enqueue_unique(engine, "key", replace=replace)

@@ -23,8 +23,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_pgqueue import db, lifecycle
-from django_pgqueue.lifecycle import Cancelled, Cursor, ExecutionKey, Lane, Moved, Released, TransitionResult
+from django_pgqueue import lifecycle
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.statements import clock
+from django_pgqueue.lifecycle import Cancelled, Cursor, ExecutionKey, Lane, Released, TransitionResult, TransitionStatus
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 from tests import helpers
@@ -146,7 +148,7 @@ class Execution:
 class Queue(RuleBasedStateMachine):
     """The acts as rules; `self.now` is the tick, `self.handed_out` every execution id a worker ever held."""
 
-    engine: db.EngineConnection
+    engine: EngineConnection
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +165,7 @@ class Queue(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        db.clock.shift_seconds = 0.0
+        clock.shift_seconds = 0.0
         helpers.clear_tables(self.engine)
         self.start = helpers.scalar(self.engine, "SELECT statement_timestamp()")
         self.engine.execute("DELETE FROM pgqueue_pause")
@@ -171,7 +173,7 @@ class Queue(RuleBasedStateMachine):
         self.enqueue(LANES[0], 2, 0, 10, helpers.NOOP)  # ended before it began, a history tells nothing
 
     def teardown(self) -> None:
-        db.clock.shift_seconds = 0.0
+        clock.shift_seconds = 0.0
 
     # ------------------------------------------------------------------ what the rules share
 
@@ -211,15 +213,16 @@ class Queue(RuleBasedStateMachine):
         return state
 
     def lost(
-        self, execution_id: int, wanted: Outcome, missing: TransitionResult = TransitionResult.LOST
+        self, execution_id: int, wanted: Outcome, missing: TransitionStatus = TransitionStatus.LOST
     ) -> TransitionResult:
         execution = self.executions.get(execution_id)
         if execution is None:
-            return missing
+            return TransitionResult(missing)
         if self.is_orphan(execution):
             del self.executions[execution_id]  # whoever meets it removes it
-            return TransitionResult.LOST
-        return TransitionResult.ALREADY_DONE if execution.outcome is wanted else TransitionResult.LOST
+            return TransitionResult(TransitionStatus.LOST)
+        is_own = execution.outcome is wanted
+        return TransitionResult(TransitionStatus.ALREADY_DONE if is_own else TransitionStatus.LOST)
 
     # ------------------------------------------------------------------ the application
 
@@ -418,10 +421,10 @@ class Queue(RuleBasedStateMachine):
         ids = list({self.any_execution(data) for _ in range(data.draw(st.integers(1, 3)))})
         wanted = {}
         for execution_id in ids:
-            wanted[execution_id] = TransitionResult.LOST
+            wanted[execution_id] = TransitionResult(TransitionStatus.LOST)
             if held := self.held(execution_id):
                 held[1].progress = (done, self.now)
-                wanted[execution_id] = TransitionResult.DONE
+                wanted[execution_id] = TransitionResult(TransitionStatus.DONE, State.RUNNING)
             else:
                 self.lost(execution_id, Outcome.SUCCEEDED)
         told = [lifecycle.Noted(self.key(execution_id), Progress(done), 0.0) for execution_id in ids]
@@ -436,7 +439,7 @@ class Queue(RuleBasedStateMachine):
             if held := self.held(execution_id):
                 self.close(execution_id, Outcome.SUCCEEDED, started=True)
                 self.move(held[1], State.SUCCEEDED, result=result)
-                wanted[execution_id] = TransitionResult.DONE
+                wanted[execution_id] = lifecycle.SUCCEEDED
             else:
                 wanted[execution_id] = self.lost(execution_id, Outcome.SUCCEEDED)
         assert lifecycle.succeed(self.engine, helpers.succeeded(*map(self.key, ids), result=result)) == wanted
@@ -446,10 +449,10 @@ class Queue(RuleBasedStateMachine):
     def succeed_and_discard(self, data: st.DataObject) -> None:
         execution_id = self.any_execution(data)
         if held := self.held(execution_id):
-            wanted = TransitionResult.DONE
+            wanted = lifecycle.SUCCEEDED
             self.forget(held[1].id)
         else:
-            wanted = self.lost(execution_id, Outcome.SUCCEEDED, TransitionResult.ALREADY_DONE)
+            wanted = self.lost(execution_id, Outcome.SUCCEEDED, TransitionStatus.ALREADY_DONE)
         assert lifecycle.succeed_and_discard(self.engine, [self.key(execution_id)]) == {execution_id: wanted}
 
     @precondition(lambda self: self.handed_out)
@@ -464,9 +467,9 @@ class Queue(RuleBasedStateMachine):
                 delay = None  # the policy's part: no attempt is left
             self.close(execution_id, outcome, "as asked", started=True)
             crashes = job.crashes + (outcome is Outcome.CRASHED)
-            wanted = Moved(TransitionResult.DONE, self.end(job, delay, crashes=crashes, unknown_since=None))
+            wanted = TransitionResult(TransitionStatus.DONE, self.end(job, delay, crashes=crashes, unknown_since=None))
         else:
-            wanted = Moved(self.lost(execution_id, outcome))
+            wanted = self.lost(execution_id, outcome)
         seconds = None if delay is None else delay * TICK
         done = lifecycle.fail(self.engine, helpers.failed(self.key(execution_id), seconds, outcome.value))
         assert done == {execution_id: wanted}
@@ -492,12 +495,12 @@ class Queue(RuleBasedStateMachine):
             since = None if snoozed or ran else since  # its task has run, so somebody knows it
             target = State.CANCELLED if job.asked else State.READY
             job.counted.remove(execution_id)
-            wanted = Moved(
-                TransitionResult.DONE,
+            wanted = TransitionResult(
+                TransitionStatus.DONE,
                 self.move(job, target, delay, attempt=max(job.attempt - 1, 0), unknown_since=since),
             )
         else:
-            wanted = Moved(self.lost(execution_id, outcome))
+            wanted = self.lost(execution_id, outcome)
         given = [Released(self.key(execution_id), None if delay is None else delay * TICK, "why")]
         if snoozed:
             done = lifecycle.snooze(self.engine, given)
@@ -513,7 +516,7 @@ class Queue(RuleBasedStateMachine):
         if held := self.held(execution_id):
             self.close(execution_id, Outcome.CANCELLED, "obeyed")
             self.move(held[1], State.CANCELLED)
-            wanted = TransitionResult.DONE
+            wanted = TransitionResult(TransitionStatus.DONE, State.CANCELLED)
         done = lifecycle.end_cancelled(self.engine, [Cancelled(self.key(execution_id), None, 0.0, "obeyed")])
         assert done == {execution_id: wanted}
 
@@ -580,7 +583,7 @@ class Queue(RuleBasedStateMachine):
     @rule(ticks=st.integers(1, 3))
     def time_goes_on(self, ticks: int) -> None:
         self.now += ticks
-        db.clock.shift_seconds = self.now * TICK
+        clock.shift_seconds = self.now * TICK
 
     @rule(worker_id=WORKERS)
     def expire(self, worker_id: int) -> None:
@@ -612,7 +615,7 @@ class Queue(RuleBasedStateMachine):
             self.close(one.id, Outcome.CRASHED, "its worker was lost")
             since = None if one.started else job.unknown_since
             moved = self.end(job, own, crashes=job.crashes + one.started, unknown_since=since)
-            wanted[one.id] = Moved(TransitionResult.DONE, moved)
+            wanted[one.id] = TransitionResult(TransitionStatus.DONE, moved)
         done = lifecycle.rescue(
             self.engine,
             lambda held: None if delay is None or held.attempt >= held.max_attempts else delay * TICK,
@@ -667,6 +670,7 @@ def examples(request) -> int:
     return asked or settings().max_examples * 3 // 4
 
 
+@pytest.mark.promise("tables-match-model")
 @pytest.mark.timeout(400)  # hundreds of histories, on a machine that may be busy
 def test_whatever_is_done_in_whatever_order_the_tables_agree_with_the_model(engine, examples):
     Queue.engine = engine

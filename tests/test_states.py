@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from django_pgqueue import lifecycle, states
-from django_pgqueue.lifecycle import Cancelled, Moved, Released, TransitionResult
+from django_pgqueue.lifecycle import Cancelled, Released, TransitionResult, TransitionStatus
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, GONE, TRANSITIONS, Act, State
 from tests import helpers
@@ -152,10 +152,8 @@ def prune_task(engine, one):
 
 
 NOT_DONE = (
-    TransitionResult.LOST,
-    TransitionResult.ALREADY_DONE,
-    Moved(TransitionResult.LOST),
-    Moved(TransitionResult.ALREADY_DONE),
+    TransitionResult(TransitionStatus.LOST),
+    TransitionResult(TransitionStatus.ALREADY_DONE),
 )
 
 VARIANTS = [
@@ -276,7 +274,7 @@ def test_a_rescue_charges_a_crash_only_to_what_had_started(engine, free_slots, c
     job_id = helpers.make_job(engine)
     [claimed] = helpers.claim_all(engine, limit=1, free_slots=free_slots)
     helpers.end_lease(engine)
-    assert helpers.rescue(engine) == {claimed.execution_id: Moved(TransitionResult.DONE, State.READY)}
+    assert helpers.rescue(engine) == {claimed.execution_id: TransitionResult(TransitionStatus.DONE, State.READY)}
     row = helpers.job_row(engine, job_id)
     assert (row["attempt"], row["crashes"]) == (1, crashes)
     assert row["isolated"] == bool(crashes)

@@ -110,6 +110,7 @@ def test_the_reason_of_a_cancellation_is_told(job, engine):
         job.wait(1)
 
 
+@pytest.mark.promise("wait-ends-when-finished")
 @both
 def test_a_row_that_is_removed_ends_it(job, engine, looked, how):
     looked[2] = lambda: engine.execute("DELETE FROM pgqueue_job")
@@ -148,6 +149,7 @@ def test_the_last_look_is_at_the_end_of_the_time(job, engine, looked, monkeypatc
 # ------------------------------------------------------------------ what does not
 
 
+@pytest.mark.promise("wait-ends-when-finished")
 def test_a_release_a_retry_and_a_rescue_in_between_do_not_end_it(job, engine, looked):
     looked[1] = lambda: lifecycle.release(engine, [lifecycle.Released(helpers.claim_one(engine).key)])
     looked[2] = lambda: lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).key))
@@ -207,6 +209,7 @@ def test_in_the_transaction_that_has_enqueued_it(committing):
         in_vain(tasks.add.enqueue(2, 3))
 
 
+@pytest.mark.promise("endless-wait-refused")
 def test_in_a_savepoint_of_it_and_after_one(committing):
     with transaction.atomic():
         with transaction.atomic():

@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _text
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import lifecycle, registry, stats
-from django_pgqueue.db import clock
+from django_pgqueue.db.statements import clock
 from django_pgqueue.models import DeadJob, Execution, Job
 from django_pgqueue.states import FINISHED, State
 

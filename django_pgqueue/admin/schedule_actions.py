@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import wake_workers_after_commit
+from django_pgqueue.db.notifications import wake_workers_after_commit
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import Schedule
 from django_pgqueue.schedules import expressions, job_options

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections, router
 
-from django_pgqueue import lifecycle, middleware, registry, signals
+from django_pgqueue import lifecycle, middleware, registry
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import open_transaction_elsewhere, wake_workers_after_commit
+from django_pgqueue.db.transactions import open_transaction_elsewhere
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.reactions import after_enqueue
 from django_pgqueue.serialization import encode_headers
 from django_pgqueue.validation import due
 
@@ -113,8 +114,4 @@ def as_it_is(job: Job) -> Job:
 
 def send_enqueued(task: Task[Any, Any], connection: BaseDatabaseWrapper, job_ids: Sequence[int]) -> None:
     """Wake the workers after the commit, and send `job_enqueued` for each job now, inside the caller's transaction."""
-    wake_workers_after_commit(connection)
-    if signals.job_enqueued.receivers:
-        arguments = {"database": connection.alias, "queue_name": task.queue_name}
-        for job_id in job_ids:
-            signals.job_enqueued.send_robust(sender=task.name, job_id=job_id, **arguments)
+    after_enqueue(connection, task.name, task.queue_name, job_ids)

@@ -7,10 +7,10 @@ a worker can complete an execution only while that execution is open. The fence 
 Each function normally runs one statement (`rescue()` and `requeue()` run two) on the connection that it gets, in that
 connection's transaction. It returns what happened to each id. A lost race is a return value, not an exception:
 
-* `TransitionResult.DONE`: this call made the transition.
-* `TransitionResult.ALREADY_DONE`: an earlier call of the same worker made it, and the reply was lost.
-* `TransitionResult.LOST`: another worker closed the execution, or its job is gone. This worker's result is discarded.
-* `TransitionResult.LOCKED`: another session has locked the rows. The execution is still open, so call again.
+* `TransitionStatus.DONE`: this call made the transition.
+* `TransitionStatus.ALREADY_DONE`: an earlier call of the same worker made it, and the reply was lost.
+* `TransitionStatus.LOST`: another worker closed the execution, or its job is gone. This worker's result is discarded.
+* `TransitionStatus.LOCKED`: another session has locked the rows. The execution is still open, so call again.
 
 On engine connections, deadlocks, serialization failures and lock timeouts are retried. In a caller's transaction these
 errors are raised, because only the caller can repeat the whole transaction.
@@ -18,6 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from .claims import AHEAD_BYTES, claim, claim_one, look, next_in_line, set_aside
 from .completions import (
+    SUCCEEDED,
     end_cancelled,
     fail,
     note_progress,
@@ -34,7 +35,6 @@ from .leases import cancel_requests, extend, extend_each, open_executions
 from .operator import LOCK_WAIT_SECONDS, cancel, existing, retry, run_now
 from .pauses import pause, prune_pauses, resume
 from .pruning import PRUNE_LIMIT, prunable, prune
-from .repair import repair_rows
 from .requeues import Requeued, requeue
 from .rescues import rescue
 from .schedules import (
@@ -69,12 +69,12 @@ from .types import (
     Held,
     Lane,
     LaneScan,
-    Moved,
     Noted,
     Pruned,
     Released,
     Succeeded,
     TransitionResult,
+    TransitionStatus,
 )
 from .unique import (
     HOLDS_PRUNED,
@@ -101,6 +101,7 @@ __all__ = [
     "HOLDS_PRUNED",
     "LOCK_WAIT_SECONDS",
     "PRUNE_LIMIT",
+    "SUCCEEDED",
     "VOUCHED_SECONDS",
     "Beat",
     "Cancelled",
@@ -116,7 +117,6 @@ __all__ = [
     "JobOptions",
     "Lane",
     "LaneScan",
-    "Moved",
     "Noted",
     "Pruned",
     "Refused",
@@ -125,6 +125,7 @@ __all__ = [
     "Scheduled",
     "Succeeded",
     "TransitionResult",
+    "TransitionStatus",
     "add_schedule",
     "arguments_of",
     "beat_workers",
@@ -168,7 +169,6 @@ __all__ = [
     "release",
     "remove_orphans",
     "remove_schedules",
-    "repair_rows",
     "replace",
     "replace_for_period",
     "requeue",

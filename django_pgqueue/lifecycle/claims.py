@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, execute
+from django_pgqueue.db.arrays import numbers, texts
+from django_pgqueue.db.statements import Connection, execute
 
-from .arrays import numbers, texts
 from .execute import execute_with_retry
 from .types import Claimed, Cursor, Lane, LaneScan
 

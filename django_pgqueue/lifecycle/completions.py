@@ -2,20 +2,25 @@
 
 The completer calls these functions, as do atomic tasks in their own transaction, and the supervisor for a process that
 died. Each statement contains the fence, so a worker that has lost an execution changes nothing. Every function may be
-repeated: a reply that was lost is reported as `TransitionResult.ALREADY_DONE`.
+repeated: a reply that was lost is reported as `TransitionStatus.ALREADY_DONE`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Final
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, Row, execute
+from django_pgqueue.db.arrays import numbers, sparse
+from django_pgqueue.db.statements import Connection, Row, execute
 from django_pgqueue.states import Outcome, State
 
-from .arrays import numbers, sparse
 from .execute import execute_with_retry
-from .types import Cancelled, ExecutionKey, Failed, Moved, Noted, Released, Succeeded, TransitionResult
+from .types import Cancelled, ExecutionKey, Failed, Noted, Released, Succeeded, TransitionResult, TransitionStatus
+
+SUCCEEDED: Final = TransitionResult(TransitionStatus.DONE, State.SUCCEEDED)
+"""One object for all successes, so that the completer can skip those that nobody observes."""
 
 
 def succeed(connection: Connection, finished: Sequence[Succeeded]) -> dict[int, TransitionResult]:
@@ -36,21 +41,22 @@ def succeed(connection: Connection, finished: Sequence[Succeeded]) -> dict[int, 
             "finished_seconds_ago": numbers(row.finished_seconds_ago for row in rows),
         },
     )
-    return _results(connection, keys, done, Outcome.SUCCEEDED)
+    return _results(connection, keys, _all_ended(done, SUCCEEDED), repeat(Outcome.SUCCEEDED))
 
 
 def succeed_and_discard(connection: Connection, finished: Sequence[ExecutionKey]) -> dict[int, TransitionResult]:
     """Remove succeeded jobs whose task keeps none, with all their executions.
 
-    An execution that no longer exists counts as `TransitionResult.ALREADY_DONE`, because only this transition or a
+    An execution that no longer exists counts as `TransitionStatus.ALREADY_DONE`, because only this transition or a
     user's DELETE removes an open execution.
     """
     keys = sorted(finished)
     done = execute_with_retry(connection, sql.completions.SUCCEED_AND_DISCARD, key_params(keys))
-    return _results(connection, keys, done, Outcome.SUCCEEDED, missing=TransitionResult.ALREADY_DONE)
+    results = _all_ended(done, SUCCEEDED)
+    return _results(connection, keys, results, repeat(Outcome.SUCCEEDED), missing=TransitionStatus.ALREADY_DONE)
 
 
-def fail(connection: Connection, failed: Sequence[Failed]) -> dict[int, Moved]:
+def fail(connection: Connection, failed: Sequence[Failed]) -> dict[int, TransitionResult]:
     """Close executions as failed or crashed.
 
     Each job becomes ready for its next attempt, dead (no delay given), or cancelled (if a cancellation was requested).
@@ -70,11 +76,12 @@ def fail(connection: Connection, failed: Sequence[Failed]) -> dict[int, Moved]:
             "tracebacks": [row.traceback for row in rows],
         },
     )
-    wanted = {row.key: row.outcome for row in rows}
-    return _moved(connection, wanted, done)
+    return _results(connection, [row.key for row in rows], _as_returned(done), [row.outcome for row in rows])
 
 
-def release(connection: Connection, released: Sequence[Released], *, unknown: bool = False) -> dict[int, Moved]:
+def release(
+    connection: Connection, released: Sequence[Released], *, unknown: bool = False
+) -> dict[int, TransitionResult]:
     """Release executions without counting the attempt.
 
     `unknown`: this worker does not know the task, or the arguments do not fit the task's function.
@@ -82,14 +89,14 @@ def release(connection: Connection, released: Sequence[Released], *, unknown: bo
     return _release(connection, released, Outcome.RELEASED, unknown=unknown)
 
 
-def snooze(connection: Connection, snoozed: Sequence[Released]) -> dict[int, Moved]:
+def snooze(connection: Connection, snoozed: Sequence[Released]) -> dict[int, TransitionResult]:
     """Release executions until later without counting the attempt, at the request of their tasks."""
     return _release(connection, snoozed, Outcome.SNOOZED, unknown=False)
 
 
 def _release(
     connection: Connection, released: Sequence[Released], outcome: Outcome, *, unknown: bool
-) -> dict[int, Moved]:
+) -> dict[int, TransitionResult]:
     rows = sorted(released, key=lambda row: row.key)
     done = execute_with_retry(
         connection,
@@ -102,7 +109,7 @@ def _release(
             "unknown": unknown,
         },
     )
-    return _moved(connection, {row.key: outcome for row in rows}, done)
+    return _results(connection, [row.key for row in rows], _as_returned(done), repeat(outcome))
 
 
 def end_cancelled(connection: Connection, cancelled: Sequence[Cancelled]) -> dict[int, TransitionResult]:
@@ -118,13 +125,14 @@ def end_cancelled(connection: Connection, cancelled: Sequence[Cancelled]) -> dic
             "errors": [row.error for row in rows],
         },
     )
-    return _results(connection, [row.key for row in rows], done, Outcome.CANCELLED)
+    results = _all_ended(done, TransitionResult(TransitionStatus.DONE, State.CANCELLED))
+    return _results(connection, [row.key for row in rows], results, repeat(Outcome.CANCELLED))
 
 
 def note_progress(connection: Connection, noted: Sequence[Noted]) -> dict[int, TransitionResult]:
     """Write the progress of running jobs.
 
-    If an execution is closed, nothing is written for it, and its result is `TransitionResult.LOST`.
+    If an execution is closed, nothing is written for it, and its result is `TransitionStatus.LOST`.
     """
     rows = sorted(noted, key=lambda row: row.key)
     done = execute_with_retry(
@@ -138,38 +146,39 @@ def note_progress(connection: Connection, noted: Sequence[Noted]) -> dict[int, T
             "noted_seconds_ago": [row.noted_seconds_ago for row in rows],
         },
     )
-    return _results(connection, [row.key for row in rows], done, None)
+    results = _all_ended(done, TransitionResult(TransitionStatus.DONE, State.RUNNING))
+    return _results(connection, [row.key for row in rows], results, repeat(None))
+
+
+def _all_ended(done: Sequence[Row], result: TransitionResult) -> dict[int, TransitionResult]:
+    """Return one result for all rows of a transition with one possible end state."""
+    return dict.fromkeys((row[0] for row in done), result)
+
+
+def _as_returned(done: Sequence[Row]) -> dict[int, TransitionResult]:
+    """Return the results of a transition whose rows contain the new state of each job."""
+    return {row[0]: TransitionResult(TransitionStatus.DONE, State(row[1])) for row in done}
 
 
 def _results(
     connection: Connection,
     keys: Sequence[ExecutionKey],
-    done: Sequence[Row],
-    wanted: Outcome | None,
-    missing: TransitionResult = TransitionResult.LOST,
+    done: dict[int, TransitionResult],
+    outcomes: Iterable[Outcome | None],
+    missing: TransitionStatus = TransitionStatus.LOST,
 ) -> dict[int, TransitionResult]:
-    """Return the result of a transition for each execution, given the rows that it returned."""
-    results = dict.fromkeys((row[0] for row in done), TransitionResult.DONE)
-    if len(results) < len(keys):
-        not_open = {key: wanted for key in keys if key.execution_id not in results}
-        results |= _results_of_not_open(connection, not_open, missing)
-    return results
+    """Complete the results of a transition by the executions that it did not find open and unlocked.
 
-
-def _moved(connection: Connection, wanted: Mapping[ExecutionKey, Outcome], done: Sequence[Row]) -> dict[int, Moved]:
-    """Return the results of a transition that also returns the new state of each job."""
-    moved = {row[0]: Moved(TransitionResult.DONE, State(row[1])) for row in done}
-    if len(moved) < len(wanted):
-        not_open = {key: outcome for key, outcome in wanted.items() if key.execution_id not in moved}
-        results = _results_of_not_open(connection, not_open)
-        moved |= {execution_id: Moved(result) for execution_id, result in results.items()}
-    return moved
+    `outcomes` are the outcomes that the transition writes, in the order of `keys`.
+    """
+    if len(done) < len(keys):
+        wanted = {key: outcome for key, outcome in zip(keys, outcomes, strict=False) if key.execution_id not in done}
+        done |= _results_of_not_open(connection, wanted, missing)
+    return done
 
 
 def _results_of_not_open(
-    connection: Connection,
-    wanted: Mapping[ExecutionKey, Outcome | None],
-    missing: TransitionResult = TransitionResult.LOST,
+    connection: Connection, wanted: Mapping[ExecutionKey, Outcome | None], missing: TransitionStatus
 ) -> dict[int, TransitionResult]:
     """Read why a transition did not find these executions open and unlocked, and return their results.
 
@@ -177,20 +186,20 @@ def _results_of_not_open(
     outcome, this worker wrote it in an earlier call whose reply was lost.
     """
     keys = {key.execution_id: key for key in wanted}
-    results = dict.fromkeys(keys, missing)
+    statuses = dict.fromkeys(keys, missing)
     orphans = []
     for execution_id, outcome, has_job in execute(connection, sql.completions.SETTLE, key_params(wanted)):
         if outcome is None and has_job:
-            results[execution_id] = TransitionResult.LOCKED
+            statuses[execution_id] = TransitionStatus.LOCKED
         elif outcome is None:
-            results[execution_id] = TransitionResult.LOST
+            statuses[execution_id] = TransitionStatus.LOST
             orphans.append(keys[execution_id])
+        elif outcome == wanted[keys[execution_id]]:
+            statuses[execution_id] = TransitionStatus.ALREADY_DONE
         else:
-            results[execution_id] = (
-                TransitionResult.ALREADY_DONE if outcome == wanted[keys[execution_id]] else TransitionResult.LOST
-            )
+            statuses[execution_id] = TransitionStatus.LOST
     remove_orphans(connection, orphans)
-    return results
+    return {execution_id: TransitionResult(status) for execution_id, status in statuses.items()}
 
 
 def remove_orphans(connection: Connection, keys: Sequence[ExecutionKey]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, execute
+from django_pgqueue.db.statements import Connection, execute
 
 from .types import DEFAULTS, Enqueued, Row
 

@@ -15,7 +15,9 @@ from django.db import Error as DjangoDatabaseError
 from django.db import transaction
 from psycopg import errors
 
-from django_pgqueue.db import TRANSIENT, Connection, EngineConnection, Row, execute, is_lost, is_of_rows
+from django_pgqueue.db.engine_connection import EngineConnection, is_lost
+from django_pgqueue.db.errors import TRANSIENT, is_of_rows
+from django_pgqueue.db.statements import Connection, Row, execute
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, execute
+from django_pgqueue.db.arrays import numbers
+from django_pgqueue.db.statements import Connection, execute
 
-from .arrays import numbers
 from .execute import FAILURES, divided, execute_with_retry, may_divide, savepoint
 from .types import Beat, Held
 

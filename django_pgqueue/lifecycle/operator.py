@@ -17,11 +17,12 @@ import psycopg
 from django.db import IntegrityError
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, execute, message_without_detail
+from django_pgqueue.db.arrays import exact, texts
+from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.states import Seen, State
 
-from .arrays import exact, texts
 from .execute import FAILURES, Divided, Refused, divided, execute_with_retry, may_divide, savepoint
 
 logger = logging.getLogger("django_pgqueue.lifecycle")

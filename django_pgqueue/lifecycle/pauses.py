@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, execute
+from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.states import Pausable
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, execute
+from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.states import State
 
 from .execute import FAILURES, divided, execute_with_retry, may_divide, savepoint

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, execute
+from django_pgqueue.db.arrays import numbers, sparse
+from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.states import State
 
-from .arrays import numbers, sparse
 from .execute import divided, execute_with_retry
-from .types import Held, Moved, TransitionResult
+from .types import Held, TransitionResult, TransitionStatus
 
 PAGE: Final = 10_000
 """Jobs that one call reads, by id."""
@@ -24,7 +24,7 @@ PAGE: Final = 10_000
 class Requeued(NamedTuple):
     """The jobs of one page that were requeued, and the last id of the page, or None after the last page."""
 
-    requeued: list[tuple[Held, Moved]]
+    requeued: list[tuple[Held, TransitionResult]]
     last_id: int | None
 
 
@@ -46,7 +46,7 @@ def requeue(
     abandoned = {row[1]: Held._make((0, *row[1:7], False, 0.0)) for row in rows if row[1] is not None}
     delays = {job_id: delay_for(job) for job_id, job in abandoned.items()}
 
-    def transition(job_ids: Sequence[int]) -> dict[int, Moved]:
+    def transition(job_ids: Sequence[int]) -> dict[int, TransitionResult]:
         params = {
             "job_ids": numbers(job_ids),
             "attempts": numbers(abandoned[job_id].attempt for job_id in job_ids),
@@ -55,7 +55,7 @@ def requeue(
             "error": error,
         }
         return {
-            key: Moved(TransitionResult.DONE, State(state))
+            key: TransitionResult(TransitionStatus.DONE, State(state))
             for key, state in execute_with_retry(connection, sql.requeues.REQUEUE, params)
         }
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection
+from django_pgqueue.db.arrays import numbers, sparse
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.states import State
 
-from .arrays import numbers, sparse
 from .completions import key_params, remove_orphans
 from .execute import divided, execute_with_retry
-from .types import ExecutionKey, Held, Moved, TransitionResult
+from .types import ExecutionKey, Held, TransitionResult, TransitionStatus
 
 
 def rescue(
@@ -26,7 +26,7 @@ def rescue(
     error: str,
     skipped_ids: Sequence[int] = (),
     on_refused: Callable[[Held, Exception], None] = lambda held, error: None,
-) -> list[tuple[Held, Moved]]:
+) -> list[tuple[Held, TransitionResult]]:
     """Close executions whose lease has expired, and requeue their jobs.
 
     One call rescues at most 100 executions or a fifth of the open ones, whichever is more. `delay_for` returns the
@@ -62,13 +62,13 @@ class Lost(NamedTuple):
     delay_seconds: float | None
 
 
-def _close_lost(connection: Connection, rows: Sequence[Lost], error: str) -> dict[int, Moved]:
+def _close_lost(connection: Connection, rows: Sequence[Lost], error: str) -> dict[int, TransitionResult]:
     params = {
         **key_params(row.key for row in rows),
         "delays_seconds": sparse([row.delay_seconds for row in rows]),
         "error": error,
     }
     return {
-        key: Moved(TransitionResult.DONE, State(state))
+        key: TransitionResult(TransitionStatus.DONE, State(state))
         for key, state in execute_with_retry(connection, sql.rescues.RESCUE, params)
     }

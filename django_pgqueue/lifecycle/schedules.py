@@ -17,10 +17,11 @@ from typing import Any, Final, NamedTuple, cast
 from psycopg import errors
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, EngineConnection, Row, execute
+from django_pgqueue.db.arrays import exact
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.statements import Connection, Row, execute
 from django_pgqueue.exceptions import JobLocked
 
-from .arrays import exact
 from .execute import TRANSIENT_EXCEPT_LOCKS, execute_with_retry
 from .operator import LOCK_WAIT_SECONDS
 

@@ -12,13 +12,20 @@ from django_pgqueue.states import Outcome, State
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class TransitionResult(Enum):
-    """The result of a transition for one execution; the docstring of `lifecycle` explains each."""
+class TransitionStatus(Enum):
+    """Whether a transition was made for one job; the docstring of `lifecycle` explains each value."""
 
     DONE = "done"
     ALREADY_DONE = "done before"
     LOST = "lost"
     LOCKED = "locked"
+
+
+class TransitionResult(NamedTuple):
+    """The result of a transition for one job. `state` is the job's new state if this call made the transition."""
+
+    status: TransitionStatus
+    state: State | None = None
 
 
 class Row(TypedDict, total=False):
@@ -187,13 +194,6 @@ class Held(NamedTuple):
     def key(self) -> ExecutionKey:
         """The identity of the execution in fenced statements."""
         return ExecutionKey(self.execution_id, self.claimed_ms)
-
-
-class Moved(NamedTuple):
-    """The result of a transition with several possible end states, and the job's new state if this call made it."""
-
-    fate: TransitionResult
-    state: State | None = None
 
 
 class Beat(NamedTuple):

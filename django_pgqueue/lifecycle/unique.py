@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, Unpack
 
 from django_pgqueue import sql
-from django_pgqueue.db import Connection, execute
+from django_pgqueue.db.statements import Connection, execute
 
 from .execute import execute_with_retry
 from .types import DEFAULTS, Enqueued, Row

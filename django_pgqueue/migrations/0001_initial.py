@@ -1,4 +1,4 @@
-"""Jobs, executions and workers."""
+"""All tables of the first release."""
 
 import datetime
 
@@ -8,13 +8,13 @@ from django.apps.registry import Apps
 from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
-import django_pgqueue.fields
-import django_pgqueue.states
+import django_pgqueue.db.fields
 
-# Jobs and executions are updated a few times each and then deleted: room in the page keeps those updates next to the
-# row, and autovacuum comes by dead rows in the thousands instead of by a fifth of a large table. Half a page is enough,
-# for the first version is gone before the third comes: against a fillfactor of 70, claim and finish wrote 1,425 bytes
-# of WAL a job instead of 1,543, and the tables came out smaller, 306 and 216 bytes a job instead of 364 and 239.
+# Each job and each execution is updated a few times and then deleted. Free space in the page keeps the updated versions
+# beside the row. Half a page is enough, because the first version is gone before the third is written. Compared with a
+# fillfactor of 70, claim and completion wrote 1,425 bytes of WAL per job instead of 1,543, and the tables were smaller:
+# 306 and 216 bytes per job instead of 364 and 239. Autovacuum starts after thousands of dead rows, because the default
+# of a fifth of a large table would be too late.
 STORAGE = """
 ALTER TABLE pgqueue_job SET (
     fillfactor = 50,
@@ -32,7 +32,7 @@ ALTER TABLE pgqueue_execution SET (
 
 
 def set_storage(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
-    """Tell PostgreSQL; a second database of another kind, which `migrate` may be run on too, has no such settings."""
+    """Apply the settings on PostgreSQL. Another kind of database, which `migrate` may run on too, has none."""
     if schema_editor.connection.vendor == "postgresql":
         schema_editor.execute(STORAGE)
 
@@ -73,13 +73,43 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Hold",
+            fields=[
+                ("job_id", models.BigIntegerField(primary_key=True, serialize=False, verbose_name="job")),
+                (
+                    "task_name",
+                    django_pgqueue.db.fields.NameField(db_collation="C", max_length=100, verbose_name="task"),
+                ),
+                (
+                    "unique_key",
+                    django_pgqueue.db.fields.NameField(db_collation="C", max_length=200, verbose_name="unique key"),
+                ),
+                ("held_until", models.DateTimeField(verbose_name="held until")),
+            ],
+            options={
+                "verbose_name": "hold",
+                "verbose_name_plural": "holds",
+                "default_permissions": (),
+                "indexes": [models.Index(models.F("held_until"), name="pgqueue_hold_over")],
+                "constraints": [models.UniqueConstraint(fields=("task_name", "unique_key"), name="pgqueue_hold_of")],
+            },
+        ),
+        migrations.CreateModel(
             name="Job",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("task_name", models.CharField(max_length=100, verbose_name="task")),
-                ("queue_name", models.CharField(db_default="default", max_length=100, verbose_name="queue")),
+                (
+                    "task_name",
+                    django_pgqueue.db.fields.NameField(db_collation="C", max_length=100, verbose_name="task"),
+                ),
+                (
+                    "queue_name",
+                    django_pgqueue.db.fields.NameField(
+                        db_collation="C", db_default="default", max_length=100, verbose_name="queue"
+                    ),
+                ),
                 ("priority", models.SmallIntegerField(db_default=0, verbose_name="priority")),
-                ("arguments", django_pgqueue.fields.PlainJSONField(verbose_name="arguments")),
+                ("arguments", django_pgqueue.db.fields.PlainJSONField(verbose_name="arguments")),
                 (
                     "state",
                     models.CharField(
@@ -115,7 +145,21 @@ class Migration(migrations.Migration):
                 ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested at")),
                 ("unknown_since", models.DateTimeField(null=True, verbose_name="unknown since")),
                 ("limit_key", models.CharField(max_length=100, null=True)),
-                ("result", django_pgqueue.fields.PlainJSONField(null=True, verbose_name="result")),
+                ("result", django_pgqueue.db.fields.PlainJSONField(null=True, verbose_name="result")),
+                ("isolated", models.BooleanField(db_default=False, verbose_name="isolated")),
+                ("headers", django_pgqueue.db.fields.PlainJSONField(null=True, verbose_name="headers")),
+                ("progress_done", models.FloatField(null=True, verbose_name="done")),
+                ("progress_total", models.FloatField(null=True, verbose_name="of")),
+                ("progress_message", models.TextField(null=True, verbose_name="message")),
+                ("progress_at", models.DateTimeField(null=True, verbose_name="told at")),
+                ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
+                (
+                    "unique_key",
+                    django_pgqueue.db.fields.NameField(
+                        db_collation="C", max_length=200, null=True, verbose_name="unique key"
+                    ),
+                ),
+                ("unique_ready_only", models.BooleanField(null=True)),
             ],
             options={
                 "verbose_name": "job",
@@ -136,6 +180,11 @@ class Migration(migrations.Migration):
                         name="pgqueue_job_ready",
                     ),
                     models.Index(
+                        models.F("expires_at"),
+                        condition=models.Q(("expires_at__isnull", False), ("state", "ready")),
+                        name="pgqueue_job_expiring",
+                    ),
+                    models.Index(
                         models.F("state"),
                         models.F("finished_at"),
                         condition=models.Q(("finished_at__isnull", False)),
@@ -149,6 +198,18 @@ class Migration(migrations.Migration):
                     ),
                 ],
                 "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(
+                            ("unique_key__isnull", False),
+                            models.Q(
+                                ("state", "ready"),
+                                models.Q(("state", "running"), ("unique_ready_only__isnull", True)),
+                                _connector="OR",
+                            ),
+                        ),
+                        fields=("task_name", "unique_key"),
+                        name="pgqueue_job_unique",
+                    ),
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
@@ -156,9 +217,9 @@ class Migration(migrations.Migration):
                                 (
                                     "state__in",
                                     [
-                                        django_pgqueue.states.State["CANCELLED"],
-                                        django_pgqueue.states.State["DEAD"],
-                                        django_pgqueue.states.State["SUCCEEDED"],
+                                        "cancelled",
+                                        "dead",
+                                        "succeeded",
                                     ],
                                 ),
                             ),
@@ -167,9 +228,9 @@ class Migration(migrations.Migration):
                                     (
                                         "state__in",
                                         [
-                                            django_pgqueue.states.State["CANCELLED"],
-                                            django_pgqueue.states.State["DEAD"],
-                                            django_pgqueue.states.State["SUCCEEDED"],
+                                            "cancelled",
+                                            "dead",
+                                            "succeeded",
                                         ],
                                     ),
                                     _negated=True,
@@ -187,6 +248,32 @@ class Migration(migrations.Migration):
                         ),
                         name="pgqueue_job_run_after",
                     ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("state__in", ["ready", "running", "succeeded", "dead", "cancelled", "waiting"])
+                        ),
+                        name="pgqueue_job_state",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("attempt__gte", 0), ("crashes__gte", 0), ("max_attempts__gte", 1)),
+                        name="pgqueue_job_counters",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("unique_ready_only", True)), name="pgqueue_job_unique_ready_only"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("enqueued_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
+                            ("enqueued_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
+                            ("finished_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
+                            ("finished_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
+                            ("unknown_since__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
+                            ("unknown_since__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
+                            ("expires_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
+                            ("expires_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
+                        ),
+                        name="pgqueue_job_instants",
+                    ),
                 ],
             },
         ),
@@ -202,6 +289,155 @@ class Migration(migrations.Migration):
                 "constraints": [],
             },
             bases=("pgqueue.job",),
+        ),
+        migrations.CreateModel(
+            name="Pause",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "kind",
+                    models.CharField(choices=[("queue", "queue"), ("task", "task")], max_length=5, verbose_name="kind"),
+                ),
+                ("name", django_pgqueue.db.fields.NameField(db_collation="C", max_length=100, verbose_name="name")),
+                (
+                    "paused_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="paused at"
+                    ),
+                ),
+                ("paused_until", models.DateTimeField(blank=True, null=True, verbose_name="until")),
+                ("paused_by", models.CharField(blank=True, db_default="", max_length=150, verbose_name="by")),
+                ("reason", models.TextField(blank=True, db_default="", verbose_name="reason")),
+            ],
+            options={
+                "verbose_name": "pause",
+                "verbose_name_plural": "pauses",
+                "permissions": [("pause_queue", "Can pause and resume queues and tasks")],
+                "default_permissions": ("view",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("kind", "name"), name="pgqueue_pause_of"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("paused_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
+                            ("paused_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
+                            ("paused_until__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
+                            ("paused_until__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
+                        ),
+                        name="pgqueue_pause_instants",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Schedule",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", django_pgqueue.db.fields.NameField(db_collation="C", max_length=200, verbose_name="name")),
+                (
+                    "origin",
+                    models.CharField(
+                        choices=[("code", "code"), ("admin", "admin")],
+                        db_default="admin",
+                        max_length=5,
+                        verbose_name="defined in",
+                    ),
+                ),
+                ("task_name", models.CharField(max_length=100, verbose_name="task")),
+                ("arguments", django_pgqueue.db.fields.PlainJSONField(verbose_name="arguments")),
+                ("expression", models.CharField(max_length=200, verbose_name="when")),
+                ("time_zone", models.CharField(db_default="UTC", max_length=64, verbose_name="time zone")),
+                (
+                    "missed",
+                    models.CharField(
+                        choices=[
+                            ("skip", "skip them"),
+                            ("latest", "run once for all of them"),
+                            ("all", "run each, the last 100 at most"),
+                        ],
+                        db_default="latest",
+                        max_length=6,
+                        verbose_name="missed runs",
+                    ),
+                ),
+                (
+                    "if_running",
+                    models.CharField(
+                        choices=[("overlap", "run beside it"), ("skip", "skip this tick"), ("queue", "run after it")],
+                        db_default="overlap",
+                        max_length=7,
+                        verbose_name="if one still runs",
+                    ),
+                ),
+                ("jitter_seconds", models.FloatField(db_default=0, verbose_name="jitter")),
+                ("queue_name", models.CharField(db_default="default", max_length=100, verbose_name="queue")),
+                ("priority", models.SmallIntegerField(db_default=0, verbose_name="priority")),
+                ("max_attempts", models.SmallIntegerField(db_default=10, verbose_name="attempts at most")),
+                ("enabled", models.BooleanField(db_default=True, verbose_name="enabled")),
+                ("next_run_at", models.DateTimeField(verbose_name="next run")),
+                ("last_run_at", models.DateTimeField(null=True, verbose_name="last run")),
+                ("last_job_id", models.BigIntegerField(null=True, verbose_name="last job")),
+                ("revision", models.BigIntegerField(db_default=0)),
+                ("digest", models.CharField(db_default="", max_length=32)),
+                ("former_digests", models.TextField(db_default="")),
+                ("vouched_at", models.DateTimeField(null=True)),
+                ("expires_seconds", models.FloatField(null=True)),
+                ("is_unique", models.BooleanField(db_default=False)),
+                ("problem", models.TextField(db_default="", verbose_name="problem")),
+            ],
+            options={
+                "verbose_name": "schedule",
+                "verbose_name_plural": "schedules",
+                "permissions": [
+                    ("run_schedule", "Can run schedules now"),
+                    ("pause_schedule", "Can pause and resume schedules"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("origin", "name"), name="pgqueue_schedule_name"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("next_run_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
+                            ("next_run_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
+                            ("last_run_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
+                            ("last_run_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
+                            ("vouched_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
+                            ("vouched_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
+                        ),
+                        name="pgqueue_schedule_instants",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="ScheduleRun",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("tick_at", models.DateTimeField(verbose_name="tick")),
+                (
+                    "fired_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="fired at"),
+                ),
+                ("job_id", models.BigIntegerField(null=True, verbose_name="job")),
+                (
+                    "schedule",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="runs",
+                        to="pgqueue.schedule",
+                        verbose_name="schedule",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "run of a schedule",
+                "verbose_name_plural": "runs of schedules",
+                "default_permissions": (),
+                "indexes": [models.Index(models.F("job_id"), name="pgqueue_schedulerun_job")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("schedule", "tick_at"), name="pgqueue_schedulerun_tick")
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Execution",
@@ -240,6 +476,7 @@ class Migration(migrations.Migration):
                     "job",
                     models.ForeignKey(
                         db_constraint=False,
+                        db_index=False,
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="executions",
                         to="pgqueue.job",
@@ -268,7 +505,8 @@ class Migration(migrations.Migration):
                         models.F("id"),
                         condition=models.Q(("finished_at__isnull", True)),
                         name="pgqueue_execution_open",
-                    )
+                    ),
+                    models.Index(models.F("job"), models.F("id"), name="pgqueue_execution_job"),
                 ],
                 "constraints": [
                     models.UniqueConstraint(
@@ -283,6 +521,25 @@ class Migration(migrations.Migration):
                             _connector="OR",
                         ),
                         name="pgqueue_execution_closed",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("outcome__in", ["succeeded", "failed", "crashed", "cancelled", "released", "snoozed"])
+                        ),
+                        name="pgqueue_execution_outcome",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("claimed_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
+                            ("claimed_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
+                            ("started_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
+                            ("started_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
+                            ("finished_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
+                            ("finished_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
+                            ("lease_expires_at__gte", datetime.datetime(1, 1, 3, 0, 0, tzinfo=datetime.UTC)),
+                            ("lease_expires_at__lt", datetime.datetime(9999, 12, 29, 0, 0, tzinfo=datetime.UTC)),
+                        ),
+                        name="pgqueue_execution_instants",
                     ),
                 ],
             },

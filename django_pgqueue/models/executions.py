@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.fields import InstantField, are_instants
+from django_pgqueue.db.fields import InstantField, are_instants
 from django_pgqueue.states import Outcome
 
 from .jobs import Job

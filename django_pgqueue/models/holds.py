@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.fields import InstantField
+from django_pgqueue.db.fields import InstantField
 
 
 class Hold(models.Model):

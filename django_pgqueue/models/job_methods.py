@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, QuerySet, Value
 from django.db.models.functions import Now
 
-from django_pgqueue import signals
-from django_pgqueue.db import CANCEL_ASKED, clock, wake_workers_after_commit
+from django_pgqueue.db.statements import clock
 from django_pgqueue.states import Seen, State
 
 if TYPE_CHECKING:
@@ -51,16 +50,10 @@ def act_on(
     Workers are notified after the commit. Receivers of `job_cancelled` are called at once, inside the caller's
     transaction if one is open.
     """
+    from django_pgqueue.reactions import after_operator  # a layer above the models
+
     changed = transition(connection, list(task_names), alone=alone, seen=seen)
-    if State.RUNNING in changed.values():
-        wake_workers_after_commit(connection, CANCEL_ASKED)
-    if changed and makes_due:
-        wake_workers_after_commit(connection)
-    if signals.job_cancelled.receivers:
-        for job_id, state in changed.items():
-            if state is State.CANCELLED:
-                about: dict[str, Any] = {"job_id": job_id, "database": connection.alias, "error": ""}
-                signals.job_cancelled.send_robust(sender=task_names[job_id], **about)
+    after_operator(connection, changed, task_names, makes_due=makes_due)
     return changed
 
 

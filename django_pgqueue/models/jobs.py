@@ -16,7 +16,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.fields import InstantField, PlainJSONField, are_instants
+from django_pgqueue.db.fields import InstantField, PlainJSONField, are_instants
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Seen, State
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 RUN_AFTER_FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 RUN_AFTER_LAST = datetime(9000, 1, 1, tzinfo=UTC)
 """Bounds of `run_after`. No driver can read a timestamp after the year 9999; one such row would make a claim fail."""
+FINISHED_STATES = sorted(state.value for state in FINISHED)
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -168,8 +169,8 @@ class Job(models.Model):
             ),
             models.CheckConstraint(
                 name="pgqueue_job_finished_at",
-                condition=Q(state__in=sorted(FINISHED), finished_at__isnull=False)
-                | (~Q(state__in=sorted(FINISHED)) & Q(finished_at__isnull=True)),
+                condition=Q(state__in=FINISHED_STATES, finished_at__isnull=False)
+                | (~Q(state__in=FINISHED_STATES) & Q(finished_at__isnull=True)),
             ),
             models.CheckConstraint(
                 name="pgqueue_job_run_after",

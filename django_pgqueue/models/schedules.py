@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.fields import InstantField, PlainJSONField, are_instants
+from django_pgqueue.db.fields import InstantField, PlainJSONField, are_instants
 
 
 class Origin(models.TextChoices):

@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.fields import InstantField
+from django_pgqueue.db.fields import InstantField
 
 
 class Worker(models.Model):

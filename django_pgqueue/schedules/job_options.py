@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from django_pgqueue import lifecycle, middleware, registry, signals
-from django_pgqueue.db import Connection
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.enqueue import unique
 from django_pgqueue.exceptions import seconds
 from django_pgqueue.lifecycle import JobOptions, Scheduled

@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from django_pgqueue.db import clock
+from django_pgqueue.db.statements import clock
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import clock
+from django_pgqueue.db.statements import clock
 from django_pgqueue.exceptions import Duration, seconds
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane, LaneScan
 from django_pgqueue.states import Pausable, State

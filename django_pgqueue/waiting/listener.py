@@ -25,7 +25,8 @@ from typing import Final
 import psycopg
 
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import EngineConnection, connect, message_without_detail
+from django_pgqueue.db.engine_connection import EngineConnection, connect
+from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.waker import Waker
 
 logger = logging.getLogger("django_pgqueue.db")
@@ -71,10 +72,14 @@ def awaiting(alias: str, job_id: int, wake: Wake) -> AbstractContextManager[None
 
 def notify(connection: EngineConnection, channel: str, job_ids: Iterable[int]) -> None:
     """Send job ids on a channel, in as many notifications as needed. Errors of the database pass through."""
-    texts = list(map(str, job_ids))
-    for first in range(0, len(texts), IDS_A_WORD):
-        payload = ",".join(texts[first : first + IDS_A_WORD])
+    for payload in payloads(job_ids):
         connection.execute("SELECT pg_notify(%s, %s)", (channel, payload))
+
+
+def payloads(job_ids: Iterable[int]) -> list[str]:
+    """Return the payloads of the notifications that contain these job ids."""
+    texts = list(map(str, job_ids))
+    return [",".join(texts[first : first + IDS_A_WORD]) for first in range(0, len(texts), IDS_A_WORD)]
 
 
 def ids_in(payload: str) -> list[int]:

@@ -19,7 +19,8 @@ from django.db import connections
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.context import running_job
-from django_pgqueue.db import connect, is_in_transaction, sees_new_commits
+from django_pgqueue.db.engine_connection import connect
+from django_pgqueue.db.transactions import is_in_transaction, sees_new_commits
 from django_pgqueue.exceptions import CannotWait, Duration, JobCancelled, JobFailed, JobGone, seconds
 from django_pgqueue.states import FINISHED, State
 

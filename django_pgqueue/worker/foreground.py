@@ -28,7 +28,7 @@ from .execution.error_text import is_a, log_exception
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from django_pgqueue.db import Connection
+    from django_pgqueue.db.statements import Connection
     from django_pgqueue.lifecycle import Claimed
 
     from .execution.report import Report

@@ -17,6 +17,7 @@ from .runtime.background_log import background_log
 from .runtime.exit_functions import forget_inherited_processes, run_exit_functions
 from .runtime.process_signals import survive_signals
 from .runtime.shared_memory import ProcessState
+from .services import Services
 from .worker_process import LAST_LINES_SECONDS, WorkerProcess
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -31,7 +32,8 @@ def main(
         forget_inherited_processes()
         worker_id = _worker_id(orders)
         if worker_id is not None:  # otherwise the supervisor has ended, and there is nothing to stop
-            WorkerProcess(options, process_state, worker_id, orders, allowance, shared_scans).run()
+            services = Services(options, process_state, worker_id, allowance, shared_scans)
+            WorkerProcess(options, services, allowance, worker_id, orders).run()
     except BaseException:
         logger.exception("the worker process failed")
     finally:

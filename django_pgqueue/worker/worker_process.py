@@ -1,6 +1,4 @@
-"""One worker process: build its services, run them, and stop them in the right order. Called by `process_main`.
-
-    fetcher → in flight → slots → completer          and beside them: heartbeat, maintenance, listener
+"""One worker process: run its services, and stop them in the right order. Called by `process_main`.
 
 Stop order, which ensures that no job runs in two processes at once (see `last_jobs`):
 
@@ -24,36 +22,18 @@ import select
 import time
 from typing import Final, NoReturn
 
-from django_pgqueue import server
-from django_pgqueue.conf import get_settings
+from django_pgqueue.db import server
 
 from .claiming.allowance import Allowance
-from .claiming.fetcher import Fetcher
-from .claiming.lanes import Lanes
-from .claiming.lease_monitor import LeaseGuard, LeaseMonitor
-from .claiming.listener import Listener
-from .claiming.shared_scans import SharedScans
-from .completion.callbacks import CallbackRunner
-from .completion.completer import Completer
-from .completion.events import Events
 from .completion.last_jobs import end_running_jobs
-from .completion.last_writes import LastWrites
-from .isolation.fork_server import ForkServer
-from .maintenance.maintenance import Maintenance
-from .maintenance.schedule_service import Schedules
 from .options import Options
 from .runtime import django_connections
 from .runtime.background_log import background_log, keep_output_open
-from .runtime.connection import Link
 from .runtime.exit_functions import EXIT_SECONDS, run_exit_functions
 from .runtime.process_info import resident_mib
-from .runtime.service import Service
-from .runtime.shared_memory import ExitReason, ProcessState
+from .runtime.shared_memory import ExitReason
+from .services import Services
 from .slots import query_cancel
-from .slots.inflight import InFlight
-from .slots.leaks import LeakDetector
-from .slots.pool import Pool
-from .supervision.liveness import Liveness
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -79,86 +59,30 @@ def slots(options: Options) -> int:
 
 
 class WorkerProcess:
-    """The services of one worker process, and its main thread, which waits for orders."""
+    """The main thread of one worker process: it waits for orders and stops the services."""
 
-    def __init__(
-        self,
-        options: Options,
-        process_state: ProcessState,
-        worker_id: int,
-        orders: int,
-        allowance: Allowance,
-        shared_scans: SharedScans,
-    ) -> None:
-        self.allowance = allowance
+    def __init__(self, options: Options, services: Services, allowance: Allowance, worker_id: int, orders: int) -> None:
         self.options = options
-        self.process_state = process_state
+        self.services = services
+        self.allowance = allowance
         self.worker_id = worker_id
         self.orders = orders
+        self.process_state = services.process_state
+        self.in_flight = services.in_flight
+        self.pool = services.pool
+        self.fetcher = services.fetcher
+        self.completer = services.completer
         self._idle = self._waits_to_retire = False
-        alias = options.database
-        self.in_flight = InFlight(options.concurrency, allowance.places)
-        self.callbacks = CallbackRunner()
-        self.events = Events(self.callbacks.submit)
-        self.completer = Completer(Link(alias, "completer"), self.events)
-        self.completer.unwritten.on_change = process_state.set_unwritten
-        self.last_writes = LastWrites(
-            Link(alias, "child"), self.in_flight, self.completer.notes, self.events, worker_id
-        )
-        server.end_at_promotion()
-        self.pool = Pool(
-            options, self.in_flight, process_state, ForkServer(alias, process_state), self.completer.hand_over
-        )
-        self.pool.notes = self.completer.notes
-        shares_scans = shared_scans.places > 1 and not options.until_empty
-        lanes = Lanes(options.queue_names, shared_scans if shares_scans else None)
-        self.fetcher = Fetcher(Link(alias, "fetcher"), self.in_flight, self.pool, self.completer, lanes)
-        self.fetcher.claimer.worker_id = worker_id
-        self.pool.on_hunger = self.fetcher.wake
-        self.completer.on_ready = self.fetcher.look_soon
-        self.fetcher.events_wait = lambda: self.callbacks.is_behind
-        link, claims = Link(alias, "heartbeat"), self.fetcher.claims
-        self.watch = LeaseMonitor(
-            link, self.in_flight, self.completer, self.pool, process_state, worker_id, claims, self.events
-        )
-        self.fetcher.on_cancel_asked = self.watch.look_for_requests
-        self.fetcher.waker.on_awaited = self.completer.waiters.hear
-        self.leak_detector = LeakDetector(self.in_flight, self.pool.loop.loop)
-        self.guard = LeaseGuard(process_state, self.in_flight, self.pool.interrupt)
-        self.fetcher.may_claim = self.guard.leases_hold
-        self.maintenance = Maintenance(Link(alias, "maintenance"), worker_id, self.events)
-        self.maintenance.waiters = self.completer.waiters
-        self.services = self._services()
-        self.liveness = Liveness(self.services, self.completer, self.callbacks, self.pool, process_state)
-
-    def _services(self) -> list[Service]:
-        """Return the services in the order in which they start and stop."""
-        alias = self.options.database
-        services: list[Service] = [self.completer, self.fetcher, self.watch, self.guard, self.maintenance]
-        services.append(self.pool.deadlines)
-        if not self.options.until_empty:
-            services.append(Schedules(Link(alias, "schedules"), self.callbacks))
-        if self.options.listen and get_settings().NOTIFY:
-            link = Link(get_settings().LISTEN_DATABASE or alias, "listener")
-            services.append(Listener(link, self.fetcher.waker, self._set_hears))
-        return services
-
-    def _set_hears(self, *, hears: bool) -> None:
-        """Set the polling intervals: long while notifications arrive (`hears`), short otherwise."""
-        settings = get_settings()
-        self.fetcher.may_sleep(settings.POLL_INTERVAL if hears else settings.POLL_INTERVAL_WITHOUT_LISTEN)
-        # Notifications reach the lease monitor through the fetcher, so a fetcher that stops passes none on.
-        self.watch.hears = hears and not self.fetcher.stopping
-        self.watch.wake()  # otherwise it would finish a sleep that assumes notifications
 
     def run(self) -> None:
         """Work until an order to stop arrives, the queues are empty, or the process has to be replaced."""
+        server.end_at_promotion()
         background_log.start()
         django_connections.watch()
         query_cancel.watch()
         keep_output_open()
         self.pool.start()
-        for service in self.services:
+        for service in self.services.in_order:
             service.start()
         logger.info("worker %d is ready (process %d)", self.worker_id, os.getpid())
         order, exit_reason = self._until_ordered()
@@ -178,7 +102,7 @@ class WorkerProcess:
             self._open_places()
             if self._has_done_enough() and self._may_retire():
                 return STOP, ExitReason.RECYCLED
-            if self.liveness.check() and self._is_unfit() and self._may_retire():
+            if self.services.liveness.check() and self._is_unfit() and self._may_retire():
                 return STOP, ExitReason.RECYCLED
 
     def _turn_seconds(self) -> float:
@@ -213,17 +137,17 @@ class WorkerProcess:
         """Return whether no job is in flight, and claims that began after that have found no due job."""
         was_idle, self._idle = self._idle, not len(self.in_flight) and not len(self.completer)
         if self._idle and not was_idle:
-            self.fetcher.look_afresh()
+            self.fetcher.restart_scans()
             return False
         self.fetcher.wake()
-        return self._idle and self.fetcher.vain_looks >= EMPTY_SCANS
+        return self._idle and self.fetcher.empty_scans >= EMPTY_SCANS
 
     def _has_done_enough(self) -> bool:
         return self.options.max_jobs is not None and self.in_flight.started >= self.options.max_jobs
 
     def _is_unfit(self) -> bool:
         has_grown = self.options.max_rss_mb is not None and resident_mib() > self.options.max_rss_mb
-        return has_grown or self.pool.is_worn or self.leak_detector.calls_for_another_process()
+        return has_grown or self.pool.is_worn or self.services.leak_detector.calls_for_another_process()
 
     # ---------------------------------------------------------------- stopping
 
@@ -233,13 +157,15 @@ class WorkerProcess:
             logger.info("worker %d will be replaced: it finishes its running jobs first", self.worker_id)
             deadline = float("inf")
         self.fetcher.stop()
-        self._set_hears(hears=False)  # otherwise requests to cancel the jobs that still run would go unnoticed
-        self.last_writes.release_waiting()
+        self.services.set_listens(
+            listens=False
+        )  # otherwise requests to cancel the jobs that still run would go unnoticed
+        self.services.last_writes.release_waiting()
         self.fetcher.join(5.0)
         while self._has_running_jobs() and time.monotonic() < deadline:
             if exit_reason is ExitReason.RECYCLED and self._starts_nothing():
                 self.process_state.retires = True
-            self.liveness.check()
+            self.services.liveness.check()
             new_order = self._order(TURN_SECONDS)
             if new_order == RELEASE:
                 order = RELEASE
@@ -254,28 +180,28 @@ class WorkerProcess:
         """Interrupt running jobs, let the application flush its buffers, and release the jobs that are left."""
         end_by = time.monotonic() + max(1.0, min(STOP_SECONDS, self.process_state.lease_left_seconds))
         self.in_flight.close()
-        interrupted = end_running_jobs(
+        end_running_jobs(
             self.in_flight,
             self.pool,
             self.completer,
             hurried=hurried,
             lease_left_seconds=self.process_state.lease_left_seconds,
         )
-        for service in self.services:
+        for service in self.services.in_order:
             service.stop()
         self._drain_callbacks(end_by, hurried=hurried)
         self.process_state.exit_reason = exit_reason  # before exit functions run, because one may end the process
         self.pool.close_isolated_processes(wait=not hurried)
         limit_seconds = HURRIED_EXIT_SECONDS if hurried else EXIT_SECONDS
         run_exit_functions("worker", self.options.database, max(0.1, min(limit_seconds, end_by - time.monotonic())))
-        self.last_writes.unregister()
-        self.last_writes.release_running(interrupted)  # last, because other workers may start these jobs afterwards
-        self.callbacks.drain(LAST_LINES_SECONDS)  # a release may have ended a job as cancelled
+        self.services.last_writes.unregister()
+        self.services.last_writes.release_running()  # last, because other workers may start these jobs afterwards
+        self.services.callbacks.drain(LAST_LINES_SECONDS)  # a release may have ended a job as cancelled
 
     def _drain_callbacks(self, end_by: float, *, hurried: bool) -> None:
         """Wait until signal receivers have received all events. An order to release at once does not wait for them."""
         seconds = 0.0 if hurried else min(CALLBACKS_SECONDS, end_by - time.monotonic())
-        self.callbacks.drain(seconds, lambda: self._order(0.0) == RELEASE)
+        self.services.callbacks.drain(seconds, lambda: self._order(0.0) == RELEASE)
 
     def _grace_seconds(self, order: bytes) -> float:
         if order == b"":  # the supervisor is gone, so the leases expire: stop while they still hold

@@ -12,8 +12,9 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
 from django_pgqueue.admin import job_actions, shown
+from django_pgqueue.db import engine_connection
 from django_pgqueue.models import Job
 from tests.admin.conftest import JobMaker
 
@@ -220,7 +221,7 @@ def test_a_running_job_is_asked_to_stop_once(operator: Client, make_job: JobMake
 def test_locked_jobs_are_told(operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle.operator, "LOCK_WAIT_SECONDS", 0.05)
     locked, free = make_job("dead"), make_job("dead")
-    with closing(db.connect("default", "test")) as holder, holder.transaction():
+    with closing(engine_connection.connect("default", "test")) as holder, holder.transaction():
         holder.execute("SELECT 1 FROM pgqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
         page = click(operator, locked, "retry").content.decode()
         assert 'class="error"' in page and "another session has locked this job" in page

@@ -46,6 +46,7 @@ def fail_all(engine: Any) -> int:
     return len(claimed)
 
 
+@pytest.mark.promise("defect-double-click")
 @committed
 def test_retry_double_click_runs_the_job_once(operator: Client, make_job: JobMaker) -> None:
     with closing(helpers.connect()) as engine:
@@ -60,6 +61,7 @@ def test_retry_double_click_runs_the_job_once(operator: Client, make_job: JobMak
             assert fail_all(engine) == 0
 
 
+@pytest.mark.promise("operators-retry-once")
 @committed
 def test_retry_by_two_operators_runs_each_job_once(operator: Client, make_user: Callable[..., Any]) -> None:
     """Both look at 300 dead jobs and retry all of them, while a worker runs them and they die again."""
@@ -163,6 +165,7 @@ def test_retry_of_one_succeeded_job_asks_first(operator: Client, make_job: JobMa
     assert Job.objects.get().state == "ready"
 
 
+@pytest.mark.promise("succeeded-jobs-rerun-after-confirmation")
 @pytest.mark.parametrize("across", ["0", "1"])
 def test_retry_of_succeeded_jobs_asks_with_the_count(operator: Client, make_job: JobMaker, across: str) -> None:
     done = [make_job("succeeded") for _ in range(3)]
@@ -206,6 +209,7 @@ def test_dead_letters_never_retry_what_succeeded(operator: Client, make_job: Job
 # ------------------------------------------------------------------ schedules
 
 
+@pytest.mark.promise("run-now-once")
 @committed
 def test_run_now_of_a_schedule_double_click_makes_one_job(operator: Client) -> None:
     with closing(helpers.connect()) as engine:

@@ -208,6 +208,7 @@ def test_every_text_column_is_tried_and_shown(operator: Client, make_job: JobMak
     assert {word for word in wanted if word not in text} == set()
 
 
+@pytest.mark.promise("defect-hostile-pause-name")
 @pytest.mark.parametrize("kind", ["queue", "task", "none"])
 @pytest.mark.parametrize("text", [*HOSTILE, "<b>", "{0.pk}", "%s"])
 def test_pause_with_a_hostile_name_is_listed_and_resumed(operator: Client, db: None, text: str, kind: str) -> None:

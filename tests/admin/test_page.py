@@ -12,7 +12,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import db, lifecycle, registry
+from django_pgqueue import lifecycle, registry
+from django_pgqueue.db import engine_connection
 from django_pgqueue.lifecycle import Failed, Lane
 from django_pgqueue.models import Job, Worker
 from django_pgqueue.states import Outcome
@@ -114,7 +115,7 @@ def test_page_costs_a_few_queries_whatever_the_attempts(operator: Client, make_j
 @pytest.mark.django_db(transaction=True)
 def test_a_job_that_really_failed(operator: Client, make_job: JobMaker) -> None:
     job = make_job(max_attempts=1)
-    with closing(db.connect("default", "test")) as engine:
+    with closing(engine_connection.connect("default", "test")) as engine:
         worker_id = lifecycle.register_worker(engine, hostname="box", pid=7, version="1", queue_names="", concurrency=1)
         cursors = {Lane("default", 0): lifecycle.Cursor()}
         [claimed] = lifecycle.claim(engine, cursors, limit=1, free_slots=1, worker_id=worker_id, lease_seconds=60.0)

@@ -12,7 +12,7 @@ from django_pgqueue.progress import Progress
 from django_pgqueue.states import State
 from django_pgqueue.worker.completion import release
 from django_pgqueue.worker.completion.progress_writer import Notes
-from django_pgqueue.worker.completion.release import give_back
+from django_pgqueue.worker.completion.release import release_executions
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from django_pgqueue.worker.maintenance.pruner import Pruner
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
@@ -38,20 +38,22 @@ def claim_many(engine, count=20, **changes):
     return helpers.claim_all(engine)
 
 
+@pytest.mark.promise("bad-row-releases")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
 def test_release_trigger_refuses_one_others_are_ready(engine, sqlstate, caplog):
     release.refusals._logged_at = float("-inf")
     claimed = claim_many(engine)
     bad, *others = claimed
     with helpers.users_trigger(engine, f"NEW.id = {bad.job_id}", sqlstate):
-        moves = give_back(engine, claimed)
+        moves = release_executions(engine, claimed)
     assert set(moves) == {one.execution_id for one in others}
     assert set(states(engine, others)) == {"ready"}
     assert states(engine, [bad]) == ["running"]
     assert "not this one" in caplog.text
-    assert give_back(engine, [bad])[bad.execution_id].state is State.READY
+    assert release_executions(engine, [bad])[bad.execution_id].state is State.READY
 
 
+@pytest.mark.promise("bad-row-releases", "defect-bad-row-blocks-lost-jobs")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
 def test_rescue_trigger_refuses_one_others_are_ready(engine, sqlstate):
     claimed = claim_many(engine)
@@ -78,6 +80,7 @@ def test_rescue_next_attempt_refused_job_is_dead(engine):
     assert "could not be stored" in helpers.execution_row(engine, claimed.execution_id)["error"]
 
 
+@pytest.mark.promise("bad-row-releases")
 def test_maintenance_many_refused_rows_rescues_the_newer(engine, maintenance):
     """Rescue picks the oldest hundred, which must not be the same refused ones for ever."""
     claimed = claim_many(engine, 120)
@@ -90,6 +93,7 @@ def test_maintenance_many_refused_rows_rescues_the_newer(engine, maintenance):
     assert states(engine, claimed[-1:]) == ["ready"]
 
 
+@pytest.mark.promise("defect-bad-row-blocks-lost-jobs")
 @pytest.mark.parametrize("act", ["release", "fail", "rescue"])
 def test_act_key_taken_meanwhile_gives_up_the_key(engine, act):
     """`unique_ready_only = false` is what no release writes; the act treats it as true."""
@@ -100,7 +104,7 @@ def test_act_key_taken_meanwhile_gives_up_the_key(engine, act):
         claimed = helpers.claim_all(engine)
         helpers.enqueue_unique(engine, "k", ready_only=True)
         if act == "release":
-            give_back(engine, claimed)
+            release_executions(engine, claimed)
         elif act == "fail":
             lifecycle.fail(engine, [row for one in claimed for row in helpers.failed(one.key)])
         else:
@@ -124,6 +128,7 @@ def test_act_crashes_at_the_limit_stay_there(engine, act):
     assert [helpers.job_row(engine, one.job_id)["crashes"] for one in claimed] == [32767, 1, 1]
 
 
+@pytest.mark.promise("bad-row-infinite-times")
 @pytest.mark.parametrize("until", ["infinity", "-infinity", "294276-01-01", "4713-01-01 BC"])
 def test_look_infinite_pause_other_queues_are_seen(engine, until):
     with helpers.without_row_checks(engine):
@@ -184,6 +189,7 @@ def test_scheduler_unreadable_instant_other_schedules_fire(engine, column, insta
         scheduler.turn(engine)
 
 
+@pytest.mark.promise("bad-row-schedules")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
 def test_scheduler_trigger_refuses_one_tick_others_fire(engine, sqlstate):
     bad, good = helpers.make_schedule(engine, "bad"), helpers.make_schedule(engine, "good", task_name="other")
@@ -202,6 +208,7 @@ def old_jobs(engine, count):
     )
 
 
+@pytest.mark.promise("bad-row-expiry")
 @pytest.mark.parametrize("sqlstate", [*REFUSALS, "23503"])
 def test_prune_trigger_refuses_some_others_are_removed(engine, sqlstate, monkeypatch):
     """Also where the refused jobs fill more than a batch: the pruner goes on behind them."""
@@ -255,6 +262,7 @@ def test_prune_batch_refused_as_a_whole_is_passed_by(engine, monkeypatch):
     assert pruner.removed == 29
 
 
+@pytest.mark.promise("defect-foreign-key-stops-pruning")
 def test_prune_users_foreign_key_refuses_one_others_are_removed(engine):
     old_jobs(engine, 10)
     engine.execute("CREATE TABLE users_order (job_id bigint REFERENCES pgqueue_job (id))")
@@ -267,6 +275,7 @@ def test_prune_users_foreign_key_refuses_one_others_are_removed(engine):
         engine.execute("DROP TABLE users_order")
 
 
+@pytest.mark.promise("bad-row-expiry")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
 def test_expire_trigger_refuses_one_others_are_cancelled(engine, sqlstate, maintenance):
     job_ids = helpers.make_jobs(engine, 20, expires_seconds=-1.0)
@@ -277,6 +286,7 @@ def test_expire_trigger_refuses_one_others_are_cancelled(engine, sqlstate, maint
     assert [helpers.state_of(engine, job_id) for job_id in job_ids] == ["ready"] + ["cancelled"] * 19
 
 
+@pytest.mark.promise("deleted-execution-job-runs-again", "defect-deleted-execution")
 def test_maintenance_deleted_open_execution_job_runs_again(engine, maintenance):
     claimed = claim_many(engine, 3, max_attempts=2)
     engine.execute("DELETE FROM pgqueue_execution WHERE id = %s", [claimed[1].execution_id])
@@ -325,6 +335,7 @@ def test_requeue_job_claimed_since_the_look_is_left_alone(engine, second, monkey
     assert len(lifecycle.open_executions(engine, 1)) == 1
 
 
+@pytest.mark.promise("bad-row-schedules")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
 def test_note_progress_trigger_refuses_one_others_are_noted(engine, sqlstate):
     claimed = claim_many(engine, 5)
@@ -337,6 +348,7 @@ def test_note_progress_trigger_refuses_one_others_are_noted(engine, sqlstate):
     assert noted == [1.0, 1.0, None, 1.0, 1.0]
 
 
+@pytest.mark.promise("bad-row-operations")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
 @pytest.mark.parametrize("act", [lifecycle.cancel, lifecycle.run_now], ids=["cancel", "run_now"])
 def test_operators_act_trigger_refuses_one_others_change(engine, act, sqlstate):
@@ -347,6 +359,7 @@ def test_operators_act_trigger_refuses_one_others_change(engine, act, sqlstate):
             act(engine, [job_ids[2]], alone=True)
 
 
+@pytest.mark.promise("bad-row-operations")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
 def test_retry_trigger_refuses_one_others_are_ready(engine, sqlstate):
     claimed = claim_many(engine, 5, max_attempts=1)
@@ -366,6 +379,7 @@ def test_expire_skipped_job_does_not_fill_the_batch(engine):
     assert sorted(job_id for job_id, _ in expired) == others
 
 
+@pytest.mark.promise("bad-row-heartbeats", "defect-bad-row-blocks-lost-jobs")
 def test_extend_trigger_refuses_one_others_are_extended(engine):
     helpers.make_jobs(engine, 3)
     refused, *others = helpers.claim_all(engine)
@@ -388,6 +402,7 @@ def register_workers(engine, count):
     return [lifecycle.register_worker(engine, pid=number, worker_id=number, **about) for number in range(1, count + 1)]
 
 
+@pytest.mark.promise("bad-row-worker-records")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
 def test_worker_record_trigger_refuses_others_are_kept_up(engine, sqlstate):
     worker_ids = register_workers(engine, 3)
@@ -398,6 +413,7 @@ def test_worker_record_trigger_refuses_others_are_kept_up(engine, sqlstate):
     assert {one for one in worker_ids if after[one]["last_beat_at"] > before[one]["last_beat_at"]} == {1, 3}
 
 
+@pytest.mark.promise("bad-row-old-records")
 def test_pauses_that_cannot_be_removed_do_not_keep_holds(maintenance, engine):
     """Each kind of record is a duty of its own."""
     engine.execute(

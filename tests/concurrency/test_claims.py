@@ -27,6 +27,7 @@ def unlocked(connection):
     return helpers.scalar(connection, "SELECT count(*) FROM (SELECT FROM pgqueue_job FOR UPDATE SKIP LOCKED) AS free")
 
 
+@pytest.mark.promise("claim-locks-what-it-returns")
 @pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
 @pytest.mark.parametrize("setting", [None, *PLANNER, "all"])
 def test_a_claim_locks_exactly_what_it_returns(engine, second, three_lanes, plan, setting):
@@ -111,6 +112,7 @@ def test_locked_jobs_are_passed_over_at_once(impatient, second):
     assert [one.job_id for one in helpers.claim_all(impatient)] == [*job_ids[:5], *job_ids[8:]]
 
 
+@pytest.mark.promise("claims-never-share-a-job")
 def test_two_uncommitted_claims_share_nothing(impatient, second):
     helpers.make_jobs(impatient, 10)
     with helpers.transaction(second):

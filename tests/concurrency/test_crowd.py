@@ -13,8 +13,9 @@ from functools import partial
 import psycopg
 import pytest
 
-from django_pgqueue import db, lifecycle
-from django_pgqueue.lifecycle import Lane, Released, TransitionResult, execute
+from django_pgqueue import lifecycle
+from django_pgqueue.db.errors import TRANSIENT
+from django_pgqueue.lifecycle import Lane, Released, TransitionStatus, execute
 from tests import helpers
 
 LANES = [Lane("default", 9), Lane("default", 5), Lane("default", 0)]
@@ -40,7 +41,7 @@ class Crowd:
         while not self.is_over():
             try:
                 self._round(connection, worker_id, chance)
-            except db.TRANSIENT:  # what the worker's loops do: come again
+            except TRANSIENT:  # what the worker's loops do: come again
                 self.again += 1
 
     def _round(self, connection, worker_id: int, chance: random.Random) -> None:
@@ -55,19 +56,19 @@ class Crowd:
         left = [one for one in job_of if one not in back]
         while back:
             moved = self._persist(lifecycle.release, connection, [Released(key_of[one]) for one in back])
-            back = [one for one, (fate, _) in moved.items() if fate is TransitionResult.LOCKED]
-            self._count(given_back=sum(fate is TransitionResult.DONE for fate, _ in moved.values()))
+            back = [one for one, (fate, _) in moved.items() if fate is TransitionStatus.LOCKED]
+            self._count(given_back=sum(fate is TransitionStatus.DONE for fate, _ in moved.values()))
         while left:
             fates = self._persist(lifecycle.succeed, connection, helpers.succeeded(*[key_of[one] for one in left]))
-            assert set(fates.values()) <= {TransitionResult.DONE, TransitionResult.LOCKED}
-            left = [one for one, fate in fates.items() if fate is TransitionResult.LOCKED]
-            self._count(done=[job_of[one] for one, fate in fates.items() if fate is TransitionResult.DONE])
+            assert {fate for fate, _ in fates.values()} <= {TransitionStatus.DONE, TransitionStatus.LOCKED}
+            left = [one for one, (fate, _) in fates.items() if fate is TransitionStatus.LOCKED]
+            self._count(done=[job_of[one] for one, (fate, _) in fates.items() if fate is TransitionStatus.DONE])
 
     def _persist(self, act, *args):
         while True:
             try:
                 return act(*args)
-            except db.TRANSIENT:
+            except TRANSIENT:
                 self.again += 1
 
     def _count(self, given_back: int = 0, done: list[int] = []) -> None:  # noqa: B006 -- never changed
@@ -134,6 +135,7 @@ def beat(connection, crowd):
         lifecycle.extend(connection, [0, 1], lease_seconds=60.0)
 
 
+@pytest.mark.promise("claims-never-share-a-job")
 def test_eight_workers_do_5000_jobs_once_each_while_rows_are_edited_and_given_back(work_through):
     crowd = work_through(5000, 8, [edit])
     assert crowd.given_back > 0

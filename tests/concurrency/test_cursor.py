@@ -89,6 +89,7 @@ def test_a_cursor_goes_on_behind_its_last_job_in_the_order_due(engine):
     assert claim(engine, Cursor()) == []
 
 
+@pytest.mark.promise("late-commit-behind-cursor-is-found")
 def test_jobs_that_committed_late_are_found_from_the_start(engine, second):
     with helpers.transaction(second):
         late = helpers.make_jobs(second, 3)

@@ -6,7 +6,8 @@ import types
 
 import pytest
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.db import statements
 from django_pgqueue.lifecycle import claims
 from tests import helpers
 
@@ -17,11 +18,12 @@ def expire(connection, **options):
     return [job_id for job_id, _ in lifecycle.expire(connection, worker_id=7, error=LATE, **options)]
 
 
+@pytest.mark.promise("expired-jobs-cancelled")
 def test_those_past_their_time_are_cancelled_with_the_reason_and_no_others(engine):
     late = helpers.make_job(engine, expires_seconds=60.0)
     later, never = helpers.make_job(engine, expires_seconds=600.0), helpers.make_job(engine)
     assert expire(engine) == []
-    db.clock.shift_seconds = 61.0
+    statements.clock.shift_seconds = 61.0
     assert expire(engine) == [late]
     row = helpers.job_row(engine, late)
     assert (row["state"], row["attempt"]) == ("cancelled", 0)
@@ -34,7 +36,7 @@ def test_those_past_their_time_are_cancelled_with_the_reason_and_no_others(engin
 def test_one_that_runs_goes_on_and_its_next_attempt_is_too_late(engine):
     job_id = helpers.make_job(engine, expires_seconds=60.0)
     claimed = helpers.claim_one(engine)
-    db.clock.shift_seconds = 61.0
+    statements.clock.shift_seconds = 61.0
     assert expire(engine) == []
     lifecycle.fail(engine, helpers.failed(claimed.key))
     assert expire(engine) == [job_id]
@@ -43,12 +45,13 @@ def test_one_that_runs_goes_on_and_its_next_attempt_is_too_late(engine):
 def test_a_claim_tells_how_long_there_is_by_the_database_s_clock(engine):
     helpers.make_job(engine, expires_seconds=60.0)
     helpers.make_job(engine)
-    db.clock.shift_seconds = 50.0
+    statements.clock.shift_seconds = 50.0
     first, second = helpers.claim_all(engine)
     assert helpers.scalar(engine, "SELECT 1") and first.start_by is not None
     assert second.start_by is None
 
 
+@pytest.mark.promise("slow-claim-expired-job-does-not-start")
 def test_the_time_that_a_claim_s_answer_takes_is_no_time_to_start_in(engine, monkeypatch):
     """Its commit waits for a standby, say: as long as that lasts, the job's time passes."""
     clock = types.SimpleNamespace(now=1000.0)
@@ -69,7 +72,7 @@ def test_the_time_that_a_claim_s_answer_takes_is_no_time_to_start_in(engine, mon
 
 def test_what_is_being_claimed_is_left_to_its_worker(engine, second):
     helpers.make_job(engine, expires_seconds=60.0)
-    db.clock.shift_seconds = 61.0
+    statements.clock.shift_seconds = 61.0
     second.execute("BEGIN")
     helpers.claim_one(second)
     assert expire(engine) == []
@@ -79,7 +82,7 @@ def test_what_is_being_claimed_is_left_to_its_worker(engine, second):
 
 def test_a_claim_passes_by_what_is_being_cancelled(engine, second):
     job_id = helpers.make_job(engine, expires_seconds=60.0)
-    db.clock.shift_seconds = 61.0
+    statements.clock.shift_seconds = 61.0
     second.execute("BEGIN")
     assert expire(second) == [job_id]
     assert helpers.claim_all(engine) == []
@@ -89,7 +92,7 @@ def test_a_claim_passes_by_what_is_being_cancelled(engine, second):
 
 def test_many_are_cancelled_in_batches_the_oldest_first(engine):
     ids = [helpers.make_job(engine, expires_seconds=60.0 + n) for n in range(3)]
-    db.clock.shift_seconds = 100.0
+    statements.clock.shift_seconds = 100.0
     assert expire(engine, limit=2) == ids[:2]
     assert expire(engine, limit=2) == ids[2:]
 
@@ -97,7 +100,7 @@ def test_many_are_cancelled_in_batches_the_oldest_first(engine):
 @pytest.mark.parametrize("act", ["retry"])
 def test_an_operator_s_retry_runs_it_all_the_same(engine, act):
     job_id = helpers.make_job(engine, expires_seconds=60.0)
-    db.clock.shift_seconds = 61.0
+    statements.clock.shift_seconds = 61.0
     expire(engine)
     getattr(lifecycle, act)(engine, [job_id])
     assert expire(engine) == []

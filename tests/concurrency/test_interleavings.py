@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from psycopg.types.json import Jsonb
 
 from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle import Cancelled, ExecutionKey, Moved, Released, TransitionResult, operator
+from django_pgqueue.lifecycle import Cancelled, ExecutionKey, Released, TransitionStatus, operator
 from django_pgqueue.states import FINISHED, TRANSITIONS, Act, Outcome, State
 from tests import helpers
 from tests.test_stateful import WRONG
@@ -203,7 +203,7 @@ class Sessions(RuleBasedStateMachine):
             "obey": lambda: lifecycle.end_cancelled(connection, [Cancelled(key, None, 0.0)]),
         }
         told = acts[name]()[execution_id]
-        if (told.fate if isinstance(told, Moved) else told) is TransitionResult.DONE:
+        if told.status is TransitionStatus.DONE:
             self.note(who, lambda: self.ended(execution_id, ENDINGS[name]))
 
     def last(self, connection: Any, failed: list[lifecycle.Failed]) -> list[lifecycle.Failed]:

@@ -21,6 +21,7 @@ def lock(table, condition="true"):
     return f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {condition} FOR UPDATE) AS locked"
 
 
+@pytest.mark.promise("locked-rows-stop-nothing")
 @pytest.mark.parametrize("table", ["pgqueue_execution", "pgqueue_job"])
 def test_rescue_passes_locked_rows_by(engine, second, table):
     helpers.make_jobs(engine, LOCKED + FREE)
@@ -59,6 +60,7 @@ def test_rescue_under_strict_isolation_takes_jobs_back(engine, isolation):
     assert len(helpers.rescue(engine)) == FREE
 
 
+@pytest.mark.promise("locked-rows-stop-nothing")
 @pytest.mark.parametrize("table", ["pgqueue_execution", "pgqueue_job"])
 def test_prune_passes_locked_rows_by(engine, second, monkeypatch, table):
     monkeypatch.setattr(lifecycle.pruning, "PRUNE_LIMIT", 100)
@@ -75,6 +77,7 @@ def test_prune_passes_locked_rows_by(engine, second, monkeypatch, table):
     assert Pruner().prune(engine) == LOCKED
 
 
+@pytest.mark.promise("locked-rows-stop-nothing")
 def test_expire_passes_locked_rows_by(engine, second):
     job_ids = helpers.make_jobs(engine, LOCKED + FREE)
     engine.execute("UPDATE pgqueue_job SET expires_at = statement_timestamp() - interval '1 s' + id * interval '1 us'")

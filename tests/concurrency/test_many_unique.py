@@ -34,6 +34,7 @@ def enqueue(task, numbers):
         connections.close_all()
 
 
+@pytest.mark.promise("enqueue-many-no-deadlock")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [400, 2500])
 def test_enqueue_many_same_keys_at_once_never_deadlocks(kind, count):

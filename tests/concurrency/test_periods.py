@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from django_pgqueue import db, lifecycle, sql
+from django_pgqueue import lifecycle, sql
+from django_pgqueue.db import statements
 from tests import helpers
 
 KEY = "order:7"
@@ -17,7 +18,7 @@ OTHER_CALL = '{"args":[8],"kwargs":{}}'
 @pytest.fixture
 def later(monkeypatch):
     """Move the clock of all sessions here to the end of a period that begins now."""
-    return lambda: monkeypatch.setattr(db.clock, "shift_seconds", PERIOD_SECONDS)
+    return lambda: monkeypatch.setattr(statements.clock, "shift_seconds", PERIOD_SECONDS)
 
 
 def waits_for_another(watcher, connection):
@@ -65,6 +66,7 @@ def is_cancelled(engine):
     lifecycle.cancel(engine, [job_id])
 
 
+@pytest.mark.promise("uniqueness-window-independent-of-state")
 @pytest.mark.parametrize("what", [runs, is_gone_with_its_success, dies_and_is_retried, is_rescued, is_cancelled])
 def test_whatever_becomes_of_the_job_the_key_is_held_and_no_act_is_stuck_on_it(engine, what):
     job_ids = helpers.enqueue_for_period(engine, KEY)
@@ -76,6 +78,7 @@ def test_whatever_becomes_of_the_job_the_key_is_held_and_no_act_is_stuck_on_it(e
 # ------------------------------------------------------------------ races
 
 
+@pytest.mark.promise("uniqueness-window-sessions")
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 @pytest.mark.parametrize("is_over", [False, True], ids=["new", "over"])
 def test_of_two_at_once_the_second_waits_for_the_end_of_the_first(engine, second, watcher, later, end, is_over):
@@ -92,6 +95,7 @@ def test_of_two_at_once_the_second_waits_for_the_end_of_the_first(engine, second
     assert lifecycle.holds(engine, helpers.NOOP, [KEY]) == {KEY: (added or first)[0]}
 
 
+@pytest.mark.promise("uniqueness-window-sessions")
 @pytest.mark.parametrize("is_over", [False, True], ids=["new", "over"])
 def test_many_sessions_at_once_make_one_job(new_connection, engine, later, is_over):
     if is_over:

@@ -12,8 +12,9 @@ import pytest
 from django.db import OperationalError, transaction
 from django.db import connection as django_connection
 
-from django_pgqueue import JobLocked, db, lifecycle
-from django_pgqueue.lifecycle import Cancelled, Moved, Noted, Released, TransitionResult, execute, operator
+from django_pgqueue import JobLocked, lifecycle
+from django_pgqueue.db.transactions import read_committed
+from django_pgqueue.lifecycle import Cancelled, Noted, Released, TransitionResult, TransitionStatus, execute, operator
 from django_pgqueue.models import Job
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import State
@@ -43,14 +44,16 @@ def first_try(monkeypatch):
     return tried
 
 
-def the_fate(fates):
-    [fate] = fates.values()
-    return fate
+def the_fate(results):
+    """The status of the only result."""
+    [result] = results.values()
+    return result.status
 
 
 # ------------------------------------------------------------------ cancel
 
 
+@pytest.mark.promise("cancel-beside-claim-not-missed")
 def test_a_cancel_against_a_claim_that_is_committing_reaches_the_running_job(engine, second, first_try):
     job_id = helpers.make_job(engine)
     with helpers.transaction(engine):
@@ -71,6 +74,7 @@ def test_a_cancel_judges_the_state_after_its_lock_not_before(engine, second, gat
     assert helpers.job_row(engine, job_id)["cancel_requested_at"] is not None
 
 
+@pytest.mark.promise("cancelled-job-never-retried")
 def test_a_cancel_against_a_failing_attempt_cancels_what_became_ready(engine, second, running, first_try):
     with helpers.transaction(engine):
         lifecycle.fail(engine, helpers.failed(running.key, 60.0))
@@ -99,7 +103,7 @@ def test_a_cancel_inside_whose_window_an_attempt_fails_cancels_the_ready_job(eng
 def test_a_request_to_cancel_inside_its_window_is_obeyed_by(engine, second, running, gates, statement, act):
     with gates(statement, engine, lambda: act(engine, running.key)) as ending:
         assert lifecycle.cancel(second, [running.job_id]) == {running.job_id: State.RUNNING}
-    assert ending.result() == {running.execution_id: Moved(TransitionResult.DONE, State.CANCELLED)}
+    assert ending.result() == {running.execution_id: TransitionResult(TransitionStatus.DONE, State.CANCELLED)}
     assert helpers.state_of(second, running.job_id) == "cancelled"
 
 
@@ -107,7 +111,7 @@ def test_a_request_to_cancel_inside_the_window_of_a_rescue_is_obeyed(engine, sec
     helpers.end_lease(engine)
     with gates("RESCUE", engine, lambda: helpers.rescue(engine, 60.0)) as rescuing:
         lifecycle.cancel(second, [running.job_id])
-    assert rescuing.result() == {running.execution_id: Moved(TransitionResult.DONE, State.CANCELLED)}
+    assert rescuing.result() == {running.execution_id: TransitionResult(TransitionStatus.DONE, State.CANCELLED)}
 
 
 @pytest.mark.parametrize("statement", ["RETRY", "RUN_NOW"])
@@ -126,7 +130,7 @@ def test_operators_acts_judge_the_state_after_the_lock(engine, second, gates, st
 def test_a_rescue_leaves_what_is_being_finished(impatient, second, running):
     helpers.end_lease(impatient)
     with helpers.transaction(second):
-        assert the_fate(lifecycle.succeed(second, helpers.succeeded(running.key))) is TransitionResult.DONE
+        assert the_fate(lifecycle.succeed(second, helpers.succeeded(running.key))) is TransitionStatus.DONE
         assert helpers.rescue(impatient) == {}
         second.execute("COMMIT")
     assert helpers.rescue(impatient) == {}
@@ -136,10 +140,10 @@ def test_a_rescue_leaves_what_is_being_finished(impatient, second, running):
 def test_a_finish_of_what_is_being_rescued_is_locked_and_then_lost(impatient, second, running):
     helpers.end_lease(second)
     with helpers.transaction(second):
-        assert the_fate(helpers.rescue(second)).state is State.READY
-        assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(running.key))) is TransitionResult.LOCKED
+        assert [result.state for result in helpers.rescue(second).values()] == [State.READY]
+        assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(running.key))) is TransitionStatus.LOCKED
         second.execute("COMMIT")
-    assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(running.key))) is TransitionResult.LOST
+    assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(running.key))) is TransitionStatus.LOST
     assert helpers.state_of(second, running.job_id) == "ready"
 
 
@@ -156,16 +160,18 @@ WORDS = ENDS | {
 """With what an attempt tells before its end."""
 
 
+@pytest.mark.promise("late-end-during-rescue-is-refused")
 @pytest.mark.parametrize("statement", WORDS)
 def test_no_end_of_an_execution_counts_once_a_rescue_came_inside_its_window(engine, second, running, gates, statement):
     helpers.end_lease(second)
     with gates(statement, engine, lambda: WORDS[statement](engine, running.key)) as ending:
-        assert the_fate(helpers.rescue(second)).fate is TransitionResult.DONE
+        assert the_fate(helpers.rescue(second)) is TransitionStatus.DONE
         before = helpers.everything(second)
-    assert the_fate(ending.result()) in {TransitionResult.LOST, Moved(TransitionResult.LOST)}
+    assert the_fate(ending.result()) is TransitionStatus.LOST
     assert helpers.everything(second) == before
 
 
+@pytest.mark.promise("late-end-while-job-runs-elsewhere-is-refused")
 @pytest.mark.parametrize("statement", WORDS)
 def test_no_end_of_an_execution_counts_when_its_job_runs_again_elsewhere(engine, second, running, gates, statement):
     """The state is running and the attempt is the same: only the execution tells."""
@@ -174,22 +180,22 @@ def test_no_end_of_an_execution_counts_when_its_job_runs_again_elsewhere(engine,
         again = helpers.claim_one(second, worker_id=2)
         assert (again.job_id, again.attempt) == (running.job_id, running.attempt)
         before = helpers.everything(second)
-    assert the_fate(ending.result()) in {TransitionResult.LOST, Moved(TransitionResult.LOST)}
+    assert the_fate(ending.result()) is TransitionStatus.LOST
     assert helpers.everything(second) == before
-    assert the_fate(WORDS[statement](engine, running.key)) in {TransitionResult.LOST, Moved(TransitionResult.LOST)}
+    assert the_fate(WORDS[statement](engine, running.key)) is TransitionStatus.LOST
     assert helpers.everything(second) == before
 
 
 def test_progress_waits_for_no_finish_and_a_finish_for_no_progress(engine, second, running):
     with helpers.transaction(second):
-        assert the_fate(WORDS["NOTE_PROGRESS"](second, running.key)) is TransitionResult.DONE
-        assert the_fate(WORDS["SUCCEED"](engine, running.key)) is TransitionResult.LOCKED
+        assert the_fate(WORDS["NOTE_PROGRESS"](second, running.key)) is TransitionStatus.DONE
+        assert the_fate(WORDS["SUCCEED"](engine, running.key)) is TransitionStatus.LOCKED
         second.execute("COMMIT")
     with helpers.transaction(second):
-        assert the_fate(WORDS["SUCCEED"](second, running.key)) is TransitionResult.DONE
-        assert the_fate(WORDS["NOTE_PROGRESS"](engine, running.key)) is TransitionResult.LOCKED
+        assert the_fate(WORDS["SUCCEED"](second, running.key)) is TransitionStatus.DONE
+        assert the_fate(WORDS["NOTE_PROGRESS"](engine, running.key)) is TransitionStatus.LOCKED
         second.execute("COMMIT")
-    assert the_fate(WORDS["NOTE_PROGRESS"](engine, running.key)) is TransitionResult.LOST
+    assert the_fate(WORDS["NOTE_PROGRESS"](engine, running.key)) is TransitionStatus.LOST
     assert helpers.job_row(engine, running.job_id)["progress_done"] == 7.0
 
 
@@ -233,22 +239,23 @@ def test_a_beat_inside_the_window_of_a_rescue_saves_its_execution(engine, second
     assert rescuing.result() == {}
 
 
+@pytest.mark.promise("late-success-is-refused")
 def test_the_late_success_of_a_worker_thought_lost_is_lost(engine, second, running):
     helpers.end_lease(second)
     helpers.rescue(second)
     again = helpers.claim_one(second, worker_id=2)
-    assert the_fate(lifecycle.succeed(engine, helpers.succeeded(running.key))) is TransitionResult.LOST
-    assert the_fate(lifecycle.succeed(second, helpers.succeeded(again.key))) is TransitionResult.DONE
-    assert the_fate(lifecycle.succeed(engine, helpers.succeeded(running.key))) is TransitionResult.LOST
+    assert the_fate(lifecycle.succeed(engine, helpers.succeeded(running.key))) is TransitionStatus.LOST
+    assert the_fate(lifecycle.succeed(second, helpers.succeeded(again.key))) is TransitionStatus.DONE
+    assert the_fate(lifecycle.succeed(engine, helpers.succeeded(running.key))) is TransitionStatus.LOST
 
 
 @pytest.mark.parametrize("statement", ENDS)
 def test_an_act_whose_reply_was_lost_is_told_it_was_done_before(engine, second, running, statement):
     done = the_fate(ENDS[statement](engine, running.key))
-    assert getattr(done, "fate", done) is TransitionResult.DONE
+    assert done is TransitionStatus.DONE
     before = helpers.everything(engine)
     again = the_fate(ENDS[statement](second, running.key))
-    assert again in {TransitionResult.ALREADY_DONE, Moved(TransitionResult.ALREADY_DONE)}
+    assert again is TransitionStatus.ALREADY_DONE
     assert helpers.everything(engine) == before
 
 
@@ -295,10 +302,10 @@ def repeatable_read(django):
 
 
 def test_an_atomic_finish_survives_a_beat_whatever_the_default_isolation(second, running, repeatable_read):
-    with db.read_committed(repeatable_read):
+    with read_committed(repeatable_read):
         assert Job.objects.count() == 1
         lifecycle.extend(second, [1], lease_seconds=60.0)
-        assert the_fate(lifecycle.succeed(repeatable_read, helpers.succeeded(running.key))) is TransitionResult.DONE
+        assert the_fate(lifecycle.succeed(repeatable_read, helpers.succeeded(running.key))) is TransitionStatus.DONE
     assert helpers.state_of(second, running.job_id) == "succeeded"
 
 
@@ -310,12 +317,13 @@ def test_without_read_committed_the_same_finish_would_fail(second, running, repe
     assert helpers.state_of(second, running.job_id) == "running"
 
 
+@pytest.mark.promise("atomic-rescued-completion-rolls-back")
 def test_an_atomic_finish_that_was_rescued_meanwhile_is_lost_and_can_roll_back(second, running, django):
-    with db.read_committed(django):
+    with read_committed(django):
         Job.objects.create(task_name="effect", arguments={})
         helpers.end_lease(second)
         helpers.rescue(second)
-        assert the_fate(lifecycle.succeed(django, helpers.succeeded(running.key))) is TransitionResult.LOST
+        assert the_fate(lifecycle.succeed(django, helpers.succeeded(running.key))) is TransitionStatus.LOST
         transaction.set_rollback(True)
     assert not Job.objects.filter(task_name="effect").exists()
 
@@ -362,11 +370,11 @@ def test_one_locked_job_costs_a_finish_of_500_only_itself(impatient, second):
     with helpers.transaction(second):
         second.execute("UPDATE pgqueue_job SET priority = 5 WHERE id = %s", [stuck.job_id])
         fates = lifecycle.succeed(impatient, helpers.succeeded(*(one.key for one in claimed)))
-        assert {one for one, fate in fates.items() if fate is not TransitionResult.DONE} == {stuck.execution_id}
-        assert fates[stuck.execution_id] is TransitionResult.LOCKED
+        assert [one for one, (fate, _) in fates.items() if fate is not TransitionStatus.DONE] == [stuck.execution_id]
+        assert fates[stuck.execution_id].status is TransitionStatus.LOCKED
         assert [beat.extended for beat in lifecycle.extend(impatient, [1], lease_seconds=60.0)] == [True]
         assert helpers.rescue(impatient) == {}
-    assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(stuck.key))) is TransitionResult.DONE
+    assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(stuck.key))) is TransitionStatus.DONE
 
 
 @pytest.mark.parametrize("statement", ENDS)
@@ -376,13 +384,10 @@ def test_an_end_of_what_another_session_holds_locked_is_no_wait_and_no_loss(
 ):
     before = helpers.everything(impatient)
     with helpers.transaction(second, f"SELECT id FROM {table} FOR UPDATE"):
-        assert the_fate(ENDS[statement](impatient, running.key)) in {
-            TransitionResult.LOCKED,
-            Moved(TransitionResult.LOCKED),
-        }
+        assert the_fate(ENDS[statement](impatient, running.key)) is TransitionStatus.LOCKED
     assert helpers.everything(impatient) == before
     done = the_fate(ENDS[statement](impatient, running.key))
-    assert getattr(done, "fate", done) is TransitionResult.DONE
+    assert done is TransitionStatus.DONE
 
 
 @pytest.mark.parametrize("act", [lifecycle.cancel, lifecycle.retry, lifecycle.run_now])
@@ -455,11 +460,9 @@ def test_a_job_deleted_while_it_runs_is_lost_to_its_worker_and_harms_nobody(
     assert other.execution_id in left
     fate = the_fate(ENDS[statement](impatient, gone.key))
     missing = statement == "SUCCEED_AND_DISCARD" and delete is by_orm
-    assert fate in (
-        {TransitionResult.ALREADY_DONE} if missing else {TransitionResult.LOST, Moved(TransitionResult.LOST)}
-    )
+    assert fate is (TransitionStatus.ALREADY_DONE if missing else TransitionStatus.LOST)
     assert [beat.execution_id for beat in lifecycle.extend(impatient, [1], lease_seconds=60.0)] == [other.execution_id]
-    assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(other.key))) is TransitionResult.DONE
+    assert the_fate(lifecycle.succeed(impatient, helpers.succeeded(other.key))) is TransitionStatus.DONE
 
 
 @pytest.mark.parametrize("delete", [by_orm, by_sql])
@@ -468,7 +471,7 @@ def test_a_rescue_passes_over_deleted_jobs_and_removes_what_they_left(impatient,
     gone, other = helpers.claim_all(impatient)
     delete(second, gone.job_id)
     helpers.end_lease(impatient)
-    assert helpers.rescue(impatient) == {other.execution_id: Moved(TransitionResult.DONE, State.READY)}
+    assert helpers.rescue(impatient) == {other.execution_id: TransitionResult(TransitionStatus.DONE, State.READY)}
     assert list(helpers.rows_of(impatient, "pgqueue_execution")) == [other.execution_id]
 
 
@@ -493,7 +496,7 @@ def test_a_finish_that_meets_a_beat_is_tried_again_whatever_the_default_isolatio
     with gates(statement, engine, lambda: ENDS[statement](engine, running.key)) as ending:
         lifecycle.extend(second, [1], lease_seconds=60.0)
     done = the_fate(ending.result())
-    assert getattr(done, "fate", done) is TransitionResult.DONE
+    assert done is TransitionStatus.DONE
 
 
 def test_inside_a_callers_transaction_such_an_error_passes_through(second, running, repeatable_read):

@@ -34,6 +34,7 @@ def test_two_workers_that_have_read_the_same_fire_once(engine, second):
     assert counts(engine) == (1, 1)
 
 
+@pytest.mark.promise("schedule-not-due")
 @pytest.mark.parametrize(
     "change",
     [
@@ -77,6 +78,7 @@ def test_after_many_ticks_the_last_one_s_job_still_counts(engine):
     assert helpers.rows_of(engine, "pgqueue_schedule")[schedule_id]["last_job_id"] == fired.job_id
 
 
+@pytest.mark.promise("tick-fired-once")
 def test_eight_workers_fire_each_of_fifty_ticks_once(engine, new_connection, monkeypatch):
     """All look at the same moment, again and again, while an operator edits the rows."""
     monkeypatch.setattr(declarations, "definitions", lambda alias: {})
@@ -114,6 +116,7 @@ def test_eight_workers_fire_each_of_fifty_ticks_once(engine, new_connection, mon
     assert counts(engine)[0] == sum(row[1] for row in ticks)
 
 
+@pytest.mark.promise("tick-all-or-nothing")
 @pytest.mark.parametrize("table", ["pgqueue_job", "pgqueue_schedulerun", "pgqueue_schedule"])
 def test_a_tick_is_all_there_or_not_at_all(engine, table):
     """Whichever of the three writes fails, none of them is done, and the tick is owed still."""
@@ -133,6 +136,7 @@ def test_a_tick_is_all_there_or_not_at_all(engine, table):
     assert helpers.fire(engine, one).what == "fired"
 
 
+@pytest.mark.promise("tick-lost-reply")
 def test_what_was_fired_before_the_reply_was_lost_is_not_fired_again(engine, second):
     """The worker that asks again has read the row before."""
     one = helpers.schedule_of(engine, helpers.make_schedule(engine))
@@ -231,6 +235,7 @@ def take(connection, options):
         helpers.enqueue_for_period(connection, "k")
 
 
+@pytest.mark.promise("tick-unique-key-taken")
 @pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
 @pytest.mark.parametrize(("end", "what"), [("COMMIT", "duplicate"), ("ROLLBACK", "fired")])
 def test_a_tick_that_meets_an_enqueue_of_its_key_is_skipped_or_fired_as_that_ends(
@@ -248,6 +253,7 @@ def test_a_tick_that_meets_an_enqueue_of_its_key_is_skipped_or_fired_as_that_end
     assert helpers.fire(second, one, options=options) is None
 
 
+@pytest.mark.promise("tick-unique-key-locked")
 @pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
 def test_for_a_key_that_an_open_transaction_has_it_waits_once_and_the_tick_stays_owed(
     engine, second, options, monkeypatch
@@ -269,6 +275,7 @@ def test_for_a_key_that_an_open_transaction_has_it_waits_once_and_the_tick_stays
     assert counts(engine) == (1, 1)
 
 
+@pytest.mark.promise("tick-unique-key-locked")
 def test_while_a_key_is_waited_for_the_other_schedules_fire(engine, second, monkeypatch):
     monkeypatch.setattr(declarations, "definitions", lambda alias: {})
     monkeypatch.setitem(registry._tasks, helpers.NOOP, tasks.noop.using(unique_key="k"))

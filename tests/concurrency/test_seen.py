@@ -40,6 +40,7 @@ def test_retry_in_code_repeats_nothing_that_died_again(engine):
     assert second.retry()
 
 
+@pytest.mark.promise("operator-compares")
 def test_retry_two_clicks_at_once_run_the_job_once(engine, second):
     for _ in range(5):
         [job_id] = dead_jobs(engine)
@@ -59,6 +60,7 @@ def test_retry_of_a_stale_instance_changes_nothing(engine):
     assert job.retry()
 
 
+@pytest.mark.promise("operator-compares")
 @pytest.mark.parametrize("microseconds", [1, -1])
 def test_retry_compares_to_the_microsecond(engine, microseconds):
     [job_id] = dead_jobs(engine)

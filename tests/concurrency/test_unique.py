@@ -59,6 +59,7 @@ ENDS = {
 }
 
 
+@pytest.mark.promise("unique-key-free-at-end")
 @pytest.mark.parametrize("end", ENDS)
 def test_however_a_job_ends_its_key_is_free(engine, end):
     """One whose worker was lost held its key for ever elsewhere."""
@@ -78,6 +79,7 @@ def expire(engine, job_id):
     lifecycle.expire(engine, worker_id=1, error="too late")
 
 
+@pytest.mark.promise("unique-key-free-at-end")
 @pytest.mark.parametrize("ready_only", [False, True])
 @pytest.mark.parametrize("end", [lambda engine, job_id: lifecycle.cancel(engine, [job_id]), set_aside, expire])
 def test_also_one_that_never_ran(engine, end, ready_only):
@@ -89,6 +91,7 @@ def test_also_one_that_never_ran(engine, end, ready_only):
 # ------------------------------------------------------------------ races
 
 
+@pytest.mark.promise("unique-two-sessions")
 def test_of_two_at_once_the_second_waits_and_there_is_one_job(engine, second, watcher):
     second.execute("BEGIN")
     first = helpers.enqueue_unique(second, KEY)
@@ -99,6 +102,7 @@ def test_of_two_at_once_the_second_waits_and_there_is_one_job(engine, second, wa
     assert lifecycle.holders(engine, helpers.NOOP, [KEY]) == {KEY: first.job_id}
 
 
+@pytest.mark.promise("unique-rollback")
 def test_a_rollback_lets_the_other_through(engine, second, watcher):
     """Uniqueness by an advisory lock lost the job here."""
     second.execute("BEGIN")
@@ -144,6 +148,7 @@ def test_a_call_that_cannot_replace_what_runs_does_not_hold_up_its_end(engine, s
     second.execute("COMMIT")
 
 
+@pytest.mark.promise("unique-two-sessions")
 def test_many_sessions_at_once_make_one_job(new_connection):
     calls = [
         helpers.Background(lambda connection=connection: helpers.enqueue_unique(connection, KEY))
@@ -191,6 +196,7 @@ def back_by_rescue(engine, keys):
     return helpers.rescue(engine)
 
 
+@pytest.mark.promise("unique-returning-job")
 @pytest.mark.parametrize("back", [back_by_release, back_by_snooze, back_by_failure, back_by_crash, back_by_rescue])
 def test_what_comes_back_while_another_waits_does_so_without_its_key_and_with_its_batch(engine, back):
     helpers.enqueue_unique(engine, KEY, ready_only=True)
@@ -214,6 +220,7 @@ def dead_with_key(engine, key=KEY):
     return job.job_id
 
 
+@pytest.mark.promise("unique-operator-retry")
 @pytest.mark.parametrize("running", [False, True])
 def test_an_operator_s_retry_is_left_out_where_another_has_the_key_and_stops_no_other(engine, running):
     dead, other = dead_with_key(engine), dead_with_key(engine, "order:8")
@@ -246,6 +253,7 @@ def test_a_retry_of_many_is_one_statement_whatever_keys_are_there(engine, monkey
     assert sent == [sql.operator.RETRY]
 
 
+@pytest.mark.promise("unique-operator-retry")
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 def test_a_retry_that_meets_an_enqueue_waits_for_its_end_and_stops_no_other(engine, second, watcher, end):
     dead, other = dead_with_key(engine), dead_with_key(engine, "order:8")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from django.db import connection
 
-from django_pgqueue import db
+from django_pgqueue.db.engine_connection import EngineConnection
 from tests import helpers
 from tests.process.harness import DATABASE_KEYS, Worker, environment
 
@@ -44,7 +44,7 @@ def releases(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @contextlib.contextmanager
-def database(server: db.EngineConnection, purpose: str, source: str) -> Iterator[str]:
+def database(server: EngineConnection, purpose: str, source: str) -> Iterator[str]:
     """A database made as a copy of another, gone in the end."""
     name = f"{connection.settings_dict['NAME']}_{purpose}"
     server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
@@ -88,12 +88,12 @@ class Deployment:
         self._stack = stack
         self.watcher = self.connect()
 
-    def connect(self) -> db.EngineConnection:
+    def connect(self) -> EngineConnection:
         """A session of the test's own on the database."""
         where: dict[str, Any] = {
             key.lower(): self.settings[key] or None for key in ("HOST", "PORT", "USER", "PASSWORD")
         }
-        session = db.EngineConnection.connect(**where, dbname=self.settings["NAME"], autocommit=True)
+        session = EngineConnection.connect(**where, dbname=self.settings["NAME"], autocommit=True)
         self._stack.callback(session.close)
         return session
 

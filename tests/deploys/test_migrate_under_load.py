@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.notifications import wake_workers
 from tests import helpers
 
 pytestmark = pytest.mark.process
@@ -40,7 +42,7 @@ SHIP: dict[str, Any] = {
 class Producer:
     """Enqueues a job each 10 ms, as an application of the earlier release does, and notes when each was there."""
 
-    def __init__(self, connection: db.EngineConnection, path: str) -> None:
+    def __init__(self, connection: EngineConnection, path: str) -> None:
         self.connection = connection
         self.path = path
         self.stopping = threading.Event()
@@ -51,12 +53,12 @@ class Producer:
         while not self.stopping.wait(0.01):
             arguments = f'{{"args":["{self.path}",{len(self.enqueued)}],"kwargs":{{}}}}'
             lifecycle.enqueue(self.connection, arguments=arguments, **SHIP)
-            db.wake_workers(self.connection)
+            wake_workers(self.connection)
             self.enqueued.append(helpers.scalar(self.connection, "SELECT clock_timestamp()"))
 
 
 @contextmanager
-def producing(connection: db.EngineConnection, path: str) -> Iterator[Producer]:
+def producing(connection: EngineConnection, path: str) -> Iterator[Producer]:
     """A producer at work."""
     producer = Producer(connection, path)
     work = helpers.Background(producer.run)
@@ -72,6 +74,7 @@ def longest_pause(times: list[datetime], keep: Callable[[datetime], bool]) -> fl
     return max((after - before).total_seconds() for before, after in pairwise(sorted(times)) if keep(after))
 
 
+@pytest.mark.promise("migrate-stalls-no-session")
 def test_nothing_stalls_while_a_long_transaction_is_in_the_migration_s_way(releases, deployed, record_property):
     deployment = deployed(releases.previous)
     worker = deployment.worker(releases.previous, "--concurrency", "4", LEASE=60.0)

@@ -19,6 +19,7 @@ RUNS = "SELECT count(*) FROM pgqueue_schedulerun"
 NEWEST = "SELECT max(id) FROM pgqueue_job"
 
 
+@pytest.mark.promise("schedule-old-and-new-code")
 def test_the_new_definition_stays_whatever_old_workers_do_and_no_tick_is_lost_or_doubled(
     releases, deployed, monkeypatch
 ):

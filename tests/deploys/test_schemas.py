@@ -26,6 +26,7 @@ def ran(deployment):
     return Counter((int(number) // 200, release) for number, release in lines)
 
 
+@pytest.mark.promise("both-releases-share-later-schema")
 def test_workers_and_applications_of_both_share_the_schema_of_the_later_one(releases, deployed):
     deployment = deployed(releases.next)
     old = deployment.worker(releases.previous, "--queues", "old,any")
@@ -47,6 +48,7 @@ def test_workers_and_applications_of_both_share_the_schema_of_the_later_one(rele
     assert deployment.watcher.execute(closed).fetchone() == (800,)
 
 
+@pytest.mark.promise("worker-waits-for-schema")
 def test_a_worker_waits_for_the_schema_of_its_release_while_the_earlier_one_works(releases, deployed):
     deployment = deployed(releases.previous)
     new = deployment.worker(releases.next)

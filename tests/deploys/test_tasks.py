@@ -22,6 +22,7 @@ HURRY = 'Job.objects.filter(state="ready", unknown_since__isnull=False).run_now(
 """What docs/production/upgrading.md says to do when the last old worker is gone."""
 
 
+@pytest.mark.promise("new-jobs-wait-for-new-worker")
 def test_what_the_new_code_enqueues_waits_uncounted_for_a_new_worker(releases, deployed):
     deployment = deployed(releases.next)
     old = deployment.worker(releases.previous)
@@ -48,6 +49,7 @@ def test_what_the_new_code_enqueues_waits_uncounted_for_a_new_worker(releases, d
     assert sorted(deployment.lines()) == ["greet-Ada next", "send_invoice next", "wrap next"]
 
 
+@pytest.mark.promise("old-jobs-run-or-die-with-reason")
 def test_what_the_old_code_enqueued_runs_by_an_alias_and_by_defaults_and_else_is_dead_after_its_time(
     releases, deployed
 ):

@@ -22,7 +22,7 @@ Execution.add_to_class("host", models.TextField(db_default=""))
 """
 MIGRATION = """
 from django.db import migrations, models
-from django_pgqueue.operations import BuildIndex, LockTable
+from django_pgqueue.db.migration_operations import BuildIndex, LockTable
 
 class Migration(migrations.Migration):
     atomic = {atomic}

@@ -102,6 +102,7 @@ def test_a_live_worker_runs_what_is_committed(live_worker):
     live_worker.wait_until_idle()
 
 
+@pytest.mark.promise("defect-live-worker-of-channels")
 def test_live_worker_is_ours_behind_channels(transactional_db, tmp_path, monkeypatch):
     """Channels has a `runworker` too, and may come first in INSTALLED_APPS."""
     commands = tmp_path / "fake_channels" / "management" / "commands"

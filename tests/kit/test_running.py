@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from django_pgqueue.db import clock
+from django_pgqueue.db.statements import clock
 from django_pgqueue.models import Job
 from django_pgqueue.testing import run_jobs, time_travel
 from tests.app import tasks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from django_pgqueue import db
+from django_pgqueue.db.engine_connection import EngineConnection
 from example_project.embedded.server import SETTINGS, Cluster, binaries, reachable
 
 from .harness import django
@@ -29,9 +29,9 @@ class Server:
             **self.cluster.connection_settings,
         }
 
-    def connect(self, database: str = "postgres") -> db.EngineConnection:
+    def connect(self, database: str = "postgres") -> EngineConnection:
         """A session of the test's own on it."""
         where = self.cluster.connection_settings
-        return db.EngineConnection.connect(
+        return EngineConnection.connect(
             host=where["HOST"], port=where["PORT"], user=where["USER"], dbname=database, autocommit=True
         )

@@ -53,6 +53,7 @@ def assert_ran_once(job):
     assert set(executions.values_list("outcome", flat=True)) <= {"succeeded", "released"}
 
 
+@pytest.mark.promise("slow-code-costs-no-lease", "defect-slow-receiver-costs-leases")
 def test_crash_with_slow_receiver_keeps_leases_of_others(start_with, notes, tmp_path):
     """The receiver takes 10 s, which is longer than two leases."""
     end, started, other_started = tmp_path / "end", tmp_path / "started", tmp_path / "other started"
@@ -81,6 +82,7 @@ def test_crash_with_exiting_callback_keeps_supervisor(start_with, tmp_path, hook
     assert worker.exit_code() == 0
 
 
+@pytest.mark.promise("slow-code-costs-no-lease")
 @pytest.mark.parametrize("task", ["wait_with_exiting_backoff", "wait_with_hanging_backoff"])
 def test_crash_with_broken_backoff_uses_default(start_with, tmp_path, task):
     started = tmp_path / "started"
@@ -93,6 +95,7 @@ def test_crash_with_broken_backoff_uses_default(start_with, tmp_path, task):
     assert worker.exit_code() == 0
 
 
+@pytest.mark.promise("defect-log-handler-stops-supervisor")
 def test_crash_with_blocked_log_handler_keeps_heartbeats(start_with, notes, tmp_path):
     started, end, other_started = tmp_path / "started", tmp_path / "end", tmp_path / "other started"
     job = tasks.wait_again.enqueue(str(tmp_path / "end"), str(started))
@@ -112,6 +115,7 @@ def test_crash_with_blocked_log_handler_keeps_heartbeats(start_with, notes, tmp_
     assert time.monotonic() - began < 8
 
 
+@pytest.mark.promise("exit-functions-run", "defect-no-exit-functions")
 def test_worker_that_drains_runs_exit_functions(start_with, notes):
     for _ in range(10):
         tasks.noop.enqueue()
@@ -146,6 +150,7 @@ def test_stop_waits_for_slow_exit_function_of_isolated_process(start_with, notes
     assert f"atexit {job.result}" in notes()
 
 
+@pytest.mark.promise("exit-functions-run")
 def test_exit_function_that_hangs_delays_stop_by_seconds(start_with):
     job = tasks.isolated_noop.enqueue()
     worker = start_with("hanging_exit_function")
@@ -156,6 +161,7 @@ def test_exit_function_that_hangs_delays_stop_by_seconds(start_with):
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.promise("defect-alarm-kills-process")
 @pytest.mark.parametrize("kind", ["alarm", "timers", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGHUP"])
 def test_signal_from_job_keeps_worker_process(start, kind):
     worker = start("--concurrency", "2")

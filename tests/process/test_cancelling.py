@@ -37,6 +37,7 @@ def wait_for_end(worker, job):
     return Execution.objects.filter(job_id=job.pk).order_by("id").last()
 
 
+@pytest.mark.promise("cancel-notifies-job")
 @pytest.mark.parametrize("task", [tasks.look_around, tasks.look_around_apart, framework.look_around])
 @pytest.mark.parametrize("arguments", [(), ("--no-listen",)])
 def test_a_task_that_asks_hears_of_it_and_ends_with_its_own_reason(begin, task, arguments):
@@ -48,6 +49,7 @@ def test_a_task_that_asks_hears_of_it_and_ends_with_its_own_reason(begin, task, 
     assert (job.state, execution.outcome, execution.error) == ("cancelled", "cancelled", "stopped half-way")
 
 
+@pytest.mark.promise("cancel-stops-after-grace")
 @pytest.mark.parametrize(
     "task", [tasks.look_at_nothing, tasks.look_at_nothing_apart, tasks.query_for_long, tasks.await_long]
 )

@@ -33,6 +33,7 @@ def states() -> dict[str, int]:
     return counts
 
 
+@pytest.mark.promise("lost-process-jobs-return", "only-started-jobs-charged")
 def test_a_killed_child_is_noticed_at_once_and_only_started_jobs_are_charged(start, tmp_path):
     started, done = tmp_path / "started", tmp_path / "done"
     running = tasks.wait_for_file.using(priority=10).enqueue(str(done), started=str(started))
@@ -62,6 +63,7 @@ def claim_for(worker_id: int, count: int) -> None:
         session.close()
 
 
+@pytest.mark.promise("lost-worker-jobs-return")
 def test_everything_killed_is_rescued_by_another_worker(start, tmp_path):
     started = tmp_path / "started"
     job = tasks.wait_for_file.enqueue(str(tmp_path / "done"), started=str(started))
@@ -92,6 +94,7 @@ def test_what_was_rescued_wakes_an_idle_worker(start, tmp_path):
     other.wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded")
 
 
+@pytest.mark.promise("late-end-of-frozen-process-is-refused")
 def test_a_zombie_counts_for_nothing(start, tmp_path):
     started, done = tmp_path / "started", tmp_path / "done"
     job = tasks.create_group_and_wait.enqueue("zombie", str(done), started=str(started))
@@ -110,6 +113,7 @@ def test_a_zombie_counts_for_nothing(start, tmp_path):
     assert Group.objects.filter(name="zombie").count() == finished
 
 
+@pytest.mark.promise("atomic-lost-lease-rolls-back")
 def test_an_atomic_task_that_lost_its_lease_leaves_no_row(start, engine, tmp_path):
     started, done = tmp_path / "started", tmp_path / "done"
     job = tasks.create_group_and_wait.enqueue("lost", str(done), started=str(started))
@@ -126,6 +130,7 @@ def test_an_atomic_task_that_lost_its_lease_leaves_no_row(start, engine, tmp_pat
     assert Job.objects.get(pk=job.pk).state == "cancelled"
 
 
+@pytest.mark.promise("crashing-job-becomes-dead")
 def test_a_segfault_among_two_hundred_ends_dead_and_the_rest_succeed(start):
     poison = tasks.segfault.enqueue()
     tasks.noop.enqueue_many([((), {})] * 200)

@@ -50,6 +50,7 @@ def transactions_per_enqueue(worker) -> float:
     return during / ENQUEUES
 
 
+@pytest.mark.promise("defect-idle-fleet-transactions")
 @pytest.mark.timeout(120)
 def test_enqueue_costs_an_idle_fleet_few_transactions(start):
     """The process that takes the job needs about nine."""

@@ -26,6 +26,7 @@ def receiver(name: str, file: Path | None = None) -> dict[str, str]:
     return {"PGQUEUE_TEST_RECEIVER": name, "PGQUEUE_TEST_RECEIVER_FILE": str(file)}
 
 
+@pytest.mark.promise("receiver-stops-nothing")
 @pytest.mark.parametrize("name", ["hang", "exit", "cancel"])
 def test_receiver_that_misbehaves_stops_no_completion(start, name):
     hostile.work.enqueue_many([((number,), {}) for number in range(50)])
@@ -48,6 +49,7 @@ def test_ten_second_receiver_costs_no_lease(start):
     assert "interrupted" not in worker.said
 
 
+@pytest.mark.promise("defect-terminated-session-receivers")
 def test_terminated_session_fails_one_receiver(start, tmp_path, watcher):
     file = tmp_path / "pids"
     worker = start("--concurrency", "1", variables=receiver("ask", file))
@@ -67,6 +69,7 @@ def test_receivers_hear_of_everything_before_a_drained_worker_ends(start, tmp_pa
     assert len(file.read_text().split()) == 2 * 100, "job_started and job_succeeded of each"
 
 
+@pytest.mark.promise("defect-backoff-system-exit")
 def test_backoff_that_exits_costs_neither_slot_nor_job(start):
     jobs = [hostile.fail_with_exiting_backoff.enqueue() for _ in range(4)]
     worker = start("--concurrency", "2")
@@ -91,6 +94,7 @@ def test_backoff_that_fails_does_not_stop_rescue(start, tmp_path, task):
     assert "the default is used" in rescuer.said
 
 
+@pytest.mark.promise("every-attempt-gets-outcome", "defect-hostile-exception")
 @pytest.mark.parametrize(
     "task",
     [hostile.raise_hostile, hostile.raise_hostile_async, hostile.raise_hostile_isolated],
@@ -105,6 +109,7 @@ def test_hostile_exception_always_ends_its_job(start, task):
     worker.wait_until(lambda: Job.objects.filter(pk__in=[job.pk for job in after], state="succeeded").count() == 4)
 
 
+@pytest.mark.promise("dead-service-replaces-process")
 @pytest.mark.parametrize(
     "name", ["completer", "fetcher", "heartbeat", "lease-guard", "maintenance", "deadlines", "schedules", "listener"]
 )
@@ -131,6 +136,7 @@ def test_service_survives_system_exit(start, name):
     assert worker.children == [child]
 
 
+@pytest.mark.promise("defect-dead-thread-unnoticed")
 def test_slot_thread_that_dies_is_replaced(start):
     worker = start("--concurrency", "1")
     child = worker.wait_until_ready()
@@ -144,6 +150,7 @@ def test_slot_thread_that_dies_is_replaced(start):
     assert "the thread of slot 0 has died; a new thread replaces it" in worker.said
 
 
+@pytest.mark.promise("defect-hanging-key-stops-schedules")
 def test_schedule_with_hanging_receivers_and_keys_goes_on(start, engine):
     """The service that fires schedules waits for no receiver, and for a key for some seconds at most."""
     hanging = helpers.make_schedule(engine, "hanging", task_name=hostile.hanging_key.name)

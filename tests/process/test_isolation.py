@@ -38,6 +38,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.promise("lost-isolated-process-jobs-return")
 @pytest.mark.parametrize("how", ["segfault", "exit 0", "exit 1", "abort", "kill", "close everything"])
 def test_a_crash_is_charged_to_that_job_alone(start, tmp_path, how):
     may_end, started = tmp_path / "may end", tmp_path / "started"
@@ -106,6 +107,7 @@ def test_all_jobs_are_isolated_by_option(start):
     assert result_of(jobs[0]) not in (worker.process.pid, *worker.children)
 
 
+@pytest.mark.promise("crashed-job-runs-isolated")
 def test_a_job_that_has_crashed_a_worker_is_isolated_from_then_on(start):
     job = tasks.die_once.enqueue()
     worker = start(LEASE=60.0)
@@ -285,6 +287,7 @@ def own_backend() -> int:
     return int(connection.connection.info.backend_pid)
 
 
+@pytest.mark.promise("isolated-programs-end-with-process")
 @pytest.mark.parametrize("dies", ["worker", "worker and supervisor", "isolated process"])
 def test_program_of_isolated_job_ends_when_its_process_dies(start, tmp_path, dies):
     path = tmp_path / "pid"

@@ -23,6 +23,7 @@ def acme():
         app.tenant.reset(token)
 
 
+@pytest.mark.promise("middleware-surrounds-every-job")
 @pytest.mark.parametrize("options", [(), ("--isolation", "process")], ids=["", "isolated"])
 def test_a_context_variable_reaches_the_task_wherever_it_runs(committing, acme, start, options):
     jobs = [task.enqueue() for task in (tasks.current_tenant, tasks.acurrent_tenant, tasks.isolated_tenant)]
@@ -38,6 +39,7 @@ def test_a_job_in_the_foreground_has_it_too(committing, acme):
     assert job.wait(0) == "acme"
 
 
+@pytest.mark.promise("swallowed-exception-counts")
 def test_what_swallows_a_timeout_does_not_undo_it(start):
     timed_out = tasks.tell_and_stay.enqueue()
     stopped = tasks.await_for_ever.enqueue()

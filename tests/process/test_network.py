@@ -29,6 +29,7 @@ def outcomes(server) -> dict[str, int]:
     return dict(rows)
 
 
+@pytest.mark.promise("lost-claim-reply-leaves-no-job-stuck")
 def test_a_lost_reply_of_a_claim_is_given_back_and_run_uncounted(start, server, proxy):
     worker = start("--no-listen", database=proxy.settings(server.settings))
     worker.wait_until_ready()
@@ -43,6 +44,7 @@ def test_a_lost_reply_of_a_claim_is_given_back_and_run_uncounted(start, server, 
     assert set(ended) == {"succeeded", "released"}
 
 
+@pytest.mark.promise("lost-completion-reply-is-looked-up")
 def test_a_lost_reply_of_a_finish_is_settled_by_asking_again(start, server, proxy):
     worker = start("--no-listen", database=proxy.settings(server.settings))
     worker.wait_until_ready()
@@ -55,6 +57,7 @@ def test_a_lost_reply_of_a_finish_is_settled_by_asking_again(start, server, prox
     assert "does not count" not in worker.said
 
 
+@pytest.mark.promise("lost-network-jobs-return")
 def test_a_black_hole_is_noticed_and_nothing_is_lost(start, server, proxy):
     worker = start("--no-listen", database=proxy.settings(server.settings), LEASE=3.0)
     worker.wait_until_ready()
@@ -68,6 +71,7 @@ def test_a_black_hole_is_noticed_and_nothing_is_lost(start, server, proxy):
     assert outcomes(server)["succeeded"] == 200
 
 
+@pytest.mark.promise("atomic-lost-commit-reply-counts-once")
 def test_an_atomic_commit_whose_reply_is_lost_counts_once(start, server, proxy):
     worker = start("--no-listen", database=proxy.settings(server.settings))
     worker.wait_until_ready()

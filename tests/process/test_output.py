@@ -29,6 +29,7 @@ CLOSED = {
 }
 
 
+@pytest.mark.promise("defect-closed-output")
 @pytest.mark.parametrize("redirection", CLOSED.values(), ids=CLOSED)
 def test_worker_without_output_works_and_stops_cleanly(start, redirection):
     jobs = [tasks.isolated_noop.enqueue(), tasks.noop.enqueue()]
@@ -53,6 +54,7 @@ def full_pipe() -> Iterator[int]:
     os.close(reader)
 
 
+@pytest.mark.promise("full-log-pipe")
 def test_worker_with_full_log_pipe_completes_and_reruns_nothing(start, full_pipe, tmp_path):
     """Each of these jobs makes the engine log a line, some of them with a traceback; none logs itself."""
     jobs = [*[tasks.noop.enqueue() for _ in range(300)], *[tasks.isolated_noop.enqueue() for _ in range(3)]]
@@ -72,6 +74,7 @@ def test_worker_with_full_log_pipe_completes_and_reruns_nothing(start, full_pipe
     assert Execution.objects.count() == len(jobs) + len(failing) + 1
 
 
+@pytest.mark.promise("lease-end-bounds-process")
 @pytest.mark.parametrize("kind", ["sleeps", "holds the interpreter", "isolated"])
 def test_lease_end_with_full_log_pipe_ends_process_in_time(start, full_pipe, tmp_path, kind):
     started = tmp_path / "started"

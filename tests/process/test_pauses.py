@@ -18,6 +18,7 @@ def state_of(job):
     return Job.objects.get(pk=job.pk).state
 
 
+@pytest.mark.promise("pause-obeyed")
 def test_an_idle_worker_obeys_from_the_next_job_on_and_wakes_for_the_resume(start):
     worker = start(POLL_INTERVAL=60.0)
     worker.wait_until_ready()
@@ -47,6 +48,7 @@ def test_an_idle_worker_leaves_a_paused_task_alone_when_nothing_else_waits(start
     assert state_of(held) == "ready"
 
 
+@pytest.mark.promise("pause-obeyed")
 def test_a_worker_under_load_obeys_and_a_drain_waits_for_what_runs(start):
     tasks.spin_a_while.enqueue_many(((0.01,), {}) for _ in range(3000))
     worker = start("--concurrency", "2")
@@ -69,6 +71,7 @@ def test_a_clear_leaves_alone_what_begins_meanwhile(start):
     assert not Job.objects.filter(cancel_requested_at__isnull=False, attempt__gte=1).exists()
 
 
+@pytest.mark.promise("pause-ends-by-itself")
 def test_the_end_of_a_pause_needs_nobody(start):
     control.pause("mail", until=1.5)
     held = tasks.noop.using(queue_name="mail").enqueue()

@@ -20,6 +20,7 @@ def told(job: Job) -> tuple[object, ...] | None:
     return job.progress and job.progress[:3]
 
 
+@pytest.mark.promise("progress-visible-while-running")
 @pytest.mark.parametrize(
     "task",
     [tasks.tell_and_wait, tasks.tell_and_await, tasks.isolated_tell_and_wait],
@@ -85,6 +86,7 @@ def test_retries_in_between_do_not_end_the_wait(start):
     assert job.attempt == 3
 
 
+@pytest.mark.promise("endless-wait-refused")
 @pytest.mark.parametrize("task", [tasks.wait_for_another, tasks.await_another], ids=["thread", "coroutine"])
 def test_a_job_that_waits_for_another_is_refused_at_once(start, task):
     other = tasks.noop.using(run_after=3600).enqueue()

@@ -112,6 +112,7 @@ def sessions() -> int:
         return int(cursor.fetchone()[0])
 
 
+@pytest.mark.promise("concurrency-bound")
 @pytest.mark.parametrize("kind", ["threads", "coroutines", "memory"])
 def test_recycling_beside_long_jobs_is_bounded(start, tmp_path, kind):
     """Every short term has a long job that outlasts it: retiring processes must not pile up."""

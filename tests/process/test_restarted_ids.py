@@ -23,6 +23,7 @@ def restore_an_older_dump(session):
     session.execute("SELECT setval('pgqueue_execution_id_seq', 1, false)")
 
 
+@pytest.mark.promise("restarted-ids-do-no-harm")
 @pytest.mark.parametrize("ids_recur", [flush, restore_an_older_dump])
 def test_end_of_old_job_after_ids_restart_counts_for_nobody(start, tmp_path, ids_recur):
     old_end, new_end, old_started, new_started = (tmp_path / name for name in ("a", "b", "old", "new"))
@@ -47,6 +48,7 @@ def test_end_of_old_job_after_ids_restart_counts_for_nobody(start, tmp_path, ids
     assert (new.result, new.attempt) == (str(new_end), 1)
 
 
+@pytest.mark.promise("worker-survives-emptied-tables")
 def test_worker_after_flush_interrupts_old_jobs_keeps_new_ones(start, tmp_path):
     """Its heartbeat must extend ids far below those that were open before, and its record must come back."""
     tasks.noop.enqueue_many([((), {})] * 300)

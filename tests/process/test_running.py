@@ -30,6 +30,7 @@ def test_a_job_enqueued_while_the_worker_sleeps_starts_at_once(start):
     worker.wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded", 10)
 
 
+@pytest.mark.promise("lost-notification-costs-a-poll")
 def test_without_notifications_it_polls(start):
     worker = start("--no-listen")
     worker.wait_until_ready()

@@ -18,6 +18,7 @@ FROM pgqueue_schedulerun
 """
 
 
+@pytest.mark.promise("tick-fired-once")
 def test_each_second_is_fired_once_by_three_workers_of_which_one_is_killed_after_the_other(start, engine):
     helpers.make_schedule(engine, expression="every 1 second")
     engine.execute("UPDATE pgqueue_schedule SET next_run_at = date_trunc('second', next_run_at)")
@@ -36,6 +37,7 @@ def test_each_second_is_fired_once_by_three_workers_of_which_one_is_killed_after
     workers[2].wait_until(lambda: Job.objects.filter(state="succeeded").count() >= 10)
 
 
+@pytest.mark.promise("tick-after-outage")
 def test_what_came_while_no_worker_was_there_runs_once_at_its_start(start, engine):
     """And a row that somebody adds is seen soon, without a restart."""
     helpers.make_schedule(engine, "nightly", due_in=-3 * 3600.0, expression="@hourly")

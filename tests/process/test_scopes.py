@@ -16,6 +16,7 @@ def _found_by_workers(settings):
     settings.PGQUEUE = {"TASK_MODULES": MODULES}
 
 
+@pytest.mark.promise("context-variables-not-shared", "defect-sentry-user-leaks")
 def test_jobs_share_no_scope_of_a_library(start, monkeypatch):
     monkeypatch.setenv("PGQUEUE_TEST_SCOPES", "1")
     kinds = {scopes.set_user: None, scopes.set_user_from_coroutine: [None, None], scopes.set_user_apart: None}

@@ -56,6 +56,7 @@ def starve(watcher, role: str) -> None:
         watcher.execute("SELECT pg_terminate_backend(%s)", [pid])
 
 
+@pytest.mark.promise("starved-worker-claims-nothing")
 def test_starved_worker_leaves_its_jobs_to_a_healthy_one(start, role, watcher, tmp_path):
     path = tmp_path / "health.json"
     starved = start("--concurrency", "4", "--health-file", str(path), database=as_role(role))
@@ -95,6 +96,7 @@ def test_starved_worker_ends_after_a_lease(start, role, watcher):
     assert Job.objects.get(pk=job.pk).crashes == 0
 
 
+@pytest.mark.promise("starved-worker-claims-nothing")
 def test_worker_without_room_for_its_completer_claims_nothing(start, role, watcher):
     """From its start: the completer connects before the first claim."""
     tasks.noop.enqueue_many([((), {})] * 50)

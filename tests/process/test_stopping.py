@@ -43,6 +43,7 @@ def test_a_job_shorter_than_the_grace_finishes_and_counts_once(start, tmp_path):
     assert Execution.objects.filter(job=job).count() == 1
 
 
+@pytest.mark.promise("deploy-charges-nothing")
 @pytest.mark.parametrize("task", [tasks.wait_for_file, tasks.await_file], ids=["thread", "coroutine"])
 def test_a_job_longer_than_the_grace_is_given_back_uncounted(start, tmp_path, task):
     worker, job, _ = run_one(start, tmp_path, task, GRACE=0.3)
@@ -97,6 +98,7 @@ def test_a_signal_to_the_whole_group_counts_once(start, tmp_path):
     assert job.state == "succeeded"
 
 
+@pytest.mark.promise("lost-supervisor-jobs-return")
 def test_children_end_by_themselves_when_the_supervisor_is_killed(start, tmp_path):
     worker, job, _ = run_one(start, tmp_path, GRACE=0.5)
     children = worker.children
@@ -106,6 +108,7 @@ def test_children_end_by_themselves_when_the_supervisor_is_killed(start, tmp_pat
     assert Job.objects.get(pk=job.pk).state == "ready"
 
 
+@pytest.mark.promise("stop-releases-running-job-last")
 def test_running_job_at_a_stop_is_released_just_before_exit(start, tmp_path):
     """Whatever the completer waits for: a released job starts elsewhere, while it still runs here."""
     worker, finished, done = run_one(start, tmp_path, GRACE=0.3, LEASE=60.0)

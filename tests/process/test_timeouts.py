@@ -51,6 +51,7 @@ def test_a_job_that_is_stopped_while_it_logs_leaves_the_log_to_others(start):
     assert after.result == child
 
 
+@pytest.mark.promise("atomic-abandoned-rolls-back")
 def test_what_stays_is_closed_with_its_stack_its_slot_is_used_again_and_its_effects_roll_back(start, tmp_path):
     end = tmp_path / "end"
     stays = [tasks.await_stubbornly.enqueue(str(end)), tasks.create_group_and_stay.enqueue("late", str(end))]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
+from tests.documents import BLOCK, PAGES, TUTORIAL
 from tests.helpers import wait_until
-from tests.test_docs import BLOCK, PAGES, TUTORIAL
 
 from .harness import DATABASE_KEYS
 

@@ -33,6 +33,7 @@ def knows(worker):
     worker.wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded")
 
 
+@pytest.mark.promise("end-notifies-waiters")
 def test_the_ends_of_all_kinds_of_jobs_are_told(worker, engine, only_told, overhears, tmp_path):
     path, asked = str(tmp_path / "go"), overhears(listener.AWAITED)
     threads = [tasks.wait_for_file.enqueue(path) for _ in range(3)]

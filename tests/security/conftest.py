@@ -13,7 +13,7 @@ import pytest
 from django.db import connection, connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 
-from django_pgqueue import db
+from django_pgqueue.db.engine_connection import EngineConnection
 from tests import helpers
 from tests.process.conftest import start as start
 from tests.process.harness import DATABASE_KEYS, Worker, django
@@ -74,7 +74,7 @@ class Roles:
 
 
 @contextmanager
-def patient() -> Iterator[db.EngineConnection]:
+def patient() -> Iterator[EngineConnection]:
     """A connection that waits: dropping a database is a checkpoint, and writes what every test before has changed."""
     with closing(helpers.connect()) as server:
         server.statement_timeout_seconds = 100.0
@@ -112,7 +112,7 @@ def made_roles(django_db_setup: None, django_db_blocker: Any) -> Iterator[Roles]
 
 
 @pytest.fixture
-def superuser(made_roles: Roles, django_db_blocker: Any) -> Iterator[db.EngineConnection]:
+def superuser(made_roles: Roles, django_db_blocker: Any) -> Iterator[EngineConnection]:
     """A connection that may do everything, to the roles' database, with empty tables."""
     with django_db_blocker.unblock():
         with swapped({"NAME": made_roles.database}):
@@ -124,7 +124,7 @@ def superuser(made_roles: Roles, django_db_blocker: Any) -> Iterator[db.EngineCo
 
 
 @pytest.fixture
-def as_role(superuser: db.EngineConnection, made_roles: Roles) -> Callable[[str], Any]:
+def as_role(superuser: EngineConnection, made_roles: Roles) -> Callable[[str], Any]:
     """Lets Django, engine connections and workers be a member of one of the roles, and of nothing else."""
     return lambda name: swapped(made_roles.as_user(name))
 
@@ -140,7 +140,7 @@ def refusals(as_role: Callable[[str], Any]) -> Callable[[str, Iterable[str]], di
     return run
 
 
-def sqlstate(session: db.EngineConnection, statement: str) -> str | None:
+def sqlstate(session: EngineConnection, statement: str) -> str | None:
     with helpers.transaction(session):
         try:
             session.execute(statement)

@@ -15,7 +15,8 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 
-from django_pgqueue import InvalidTask, db, stats
+from django_pgqueue import InvalidTask, stats
+from django_pgqueue.db.notifications import CHANNEL
 from tests import helpers
 from tests.admin.test_hostile import IMPORTABLE
 from tests.app import tasks
@@ -138,6 +139,7 @@ def insert_all(engine: Any) -> list[int]:
     return ids
 
 
+@pytest.mark.promise("bad-row-constraints")
 @pytest.mark.parametrize("changes", REFUSED, ids=str)
 def test_what_the_table_refuses(engine, changes):
     with pytest.raises((psycopg.IntegrityError, psycopg.DataError)):
@@ -191,7 +193,7 @@ def test_a_worker_goes_on(engine, hostile, start):
     due = "SELECT count(*) = 0 FROM pgqueue_job WHERE state = 'ready' AND limit_key IS NULL AND run_after < %s"
     worker.wait_until(lambda: helpers.scalar(engine, due, ["2021-01-01"]))
     for _ in range(100):
-        engine.execute("SELECT pg_notify(%s, %s)", [db.CHANNEL, DROP])  # as anybody on the server may
+        engine.execute("SELECT pg_notify(%s, %s)", [CHANNEL, DROP])  # as anybody on the server may
     worker.wait_until(lambda: "its lease ran out" in worker.said and "is dead after" in worker.said)
     asked = f'{{"args":[{list(map(str, modules))!r}],"kwargs":{{}}}}'.replace("'", '"')
     last_id = helpers.make_job(engine, task_name="tests.app.tasks.loaded", arguments=[asked])

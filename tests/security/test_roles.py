@@ -16,7 +16,11 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from django_pgqueue import db, lifecycle, stats
+from django_pgqueue import lifecycle, stats
+from django_pgqueue.db import notifications
+from django_pgqueue.db import statements as statements_module
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.notifications import CHANNEL
 from django_pgqueue.models import Job
 from tests import helpers, statements
 from tests.admin.conftest import Browser
@@ -65,10 +69,10 @@ MAY = {
 
 
 @pytest.fixture
-def parameters(superuser: db.EngineConnection, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def parameters(superuser: EngineConnection, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What each statement is given, from running them all."""
     given: dict[str, Any] = {"NAMES": {"names_limit": 9, "recent_jobs": 9}, "FIRST_ID_SINCE": {"seconds": 1.0}}
-    original = db.execute
+    original = statements_module.execute
 
     def execute(on: Any, statement: str, params: Any) -> Any:
         given[statement[statement.index("pgqueue:") + 8 : statement.index(" */")].upper()] = params
@@ -116,9 +120,9 @@ def test_the_owner_owns_the_tables_and_cannot_log_in(superuser, made_roles):
 
 def test_the_enqueuer_enqueues(superuser, as_role):
     listener = superuser
-    listener.execute(f"LISTEN {db.CHANNEL}")
+    listener.execute(f"LISTEN {CHANNEL}")
     with as_role("enqueuer"):
-        db._last_wake_at.clear()
+        notifications._last_wake_at.clear()
         job = tasks.add.using(run_after=60).enqueue(1, b=2)
         with transaction.atomic():
             ids = tasks.add.enqueue_many([((n,), {}) for n in range(3)])
@@ -233,7 +237,7 @@ def test_the_worker_works(superuser, start_as):
     superuser.execute("UPDATE pgqueue_job SET attempt = 32767 WHERE id = %s", [bad_id])
     old_id = helpers.make_job(superuser)
     superuser.execute("UPDATE pgqueue_job SET state = 'dead', finished_at = '2001-01-01' WHERE id = %s", [old_id])
-    superuser.execute(f"NOTIFY {db.CHANNEL}")
+    superuser.execute(f"NOTIFY {CHANNEL}")
     wanted = {ids[name]: state for name, state in JOBS.items()} | {lost_id: "succeeded", bad_id: "dead", old_id: None}
     gone = f"SELECT count(*) = 0 FROM pgqueue_execution WHERE job_id IN ({orphaned_id}, {ids['keeps_nothing']})"
     worker.wait_until(lambda: {one: helpers.state_of(superuser, one) for one in wanted} == wanted, 40)

@@ -7,15 +7,18 @@ import time
 
 import pytest
 
-from django_pgqueue import db, lifecycle
-from django_pgqueue.lifecycle import Moved, TransitionResult
+from django_pgqueue import lifecycle
+from django_pgqueue.db.notifications import CHANNEL
+from django_pgqueue.endings import Ending
+from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
+from django_pgqueue.reactions import Reactions, may_be_over
 from django_pgqueue.states import State
 from django_pgqueue.waiting import listener
 from django_pgqueue.worker.claiming.notification_waker import NotificationWaker
 from django_pgqueue.worker.completion import waiters as module
 from django_pgqueue.worker.completion.completer import Completer
-from django_pgqueue.worker.completion.waiters import Waiters, may_be_over
-from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.completion.waiters import Waiters
+from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers
@@ -42,9 +45,14 @@ def said(new_connection, engine):
 
 
 @pytest.fixture
-def completer(committing):
+def waiters():
+    return Waiters()
+
+
+@pytest.fixture
+def completer(committing, waiters):
     link = Link("default", "completer")
-    yield Completer(link)
+    yield Completer(link, Reactions([], waiters))
     link.close()
 
 
@@ -75,40 +83,42 @@ GO_ON = {
 }
 
 
+@pytest.mark.promise("end-notifies-waiters")
 @pytest.mark.parametrize("end", [*ENDS, *GO_ON])
-def test_ends_are_told_of_and_what_goes_on_is_not(engine, completer, said, end):
+def test_ends_are_told_of_and_what_goes_on_is_not(engine, completer, waiters, said, end):
     job_id, _ = helpers.make_jobs(engine, 2)
-    completer.waiters.hear(str(job_id))
+    waiters.hear(str(job_id))
     one, other = helpers.claim_all(engine)
     if end == "wrote its end itself":
         lifecycle.succeed(engine, helpers.succeeded(one.key, other.key))
     finish(completer, *(report(claimed, **(ENDS | GO_ON)[end]) for claimed in (one, other)))
     assert said() == ([str(job_id)] if end in ENDS else [])
-    assert len(completer.waiters) == (end in GO_ON), "told of once"
+    assert waiters.exist() == (end in GO_ON), "told of once"
 
 
-def test_where_nobody_waits_nothing_is_sent(engine, completer, said, monkeypatch):
+@pytest.mark.promise("nobody-waits-nothing-sent")
+def test_where_nobody_waits_nothing_is_sent(engine, completer, waiters, said, monkeypatch):
     monkeypatch.delattr(listener, "notify")
     helpers.make_jobs(engine, 3)
     finish(completer, *(report(claimed, Ending.SUCCEEDED) for claimed in helpers.claim_all(engine)))
-    completer.waiters.hear("12345")
+    waiters.hear("12345")
     helpers.make_jobs(engine, 3)
     finish(completer, *(report(claimed, Ending.SUCCEEDED) for claimed in helpers.claim_all(engine)))
     assert said() == []
 
 
-def test_the_ends_of_a_batch_go_in_one_word_when_they_can_be_seen(engine, completer, said):
+def test_the_ends_of_a_batch_go_in_one_word_when_they_can_be_seen(engine, completer, waiters, said):
     ids = helpers.make_jobs(engine, 5)
-    completer.waiters.hear(",".join(map(str, ids[:3])))
+    waiters.hear(",".join(map(str, ids[:3])))
     finish(completer, *(report(claimed, Ending.SUCCEEDED) for claimed in helpers.claim_all(engine)))
     assert {helpers.state_of(engine, job_id) for job_id in ids} == {"succeeded"}
     [word] = said()
     assert sorted(listener.ids_in(word)) == ids[:3]
 
 
-def test_an_end_that_is_locked_is_told_of_when_it_is_written(engine, second, completer, said):
+def test_an_end_that_is_locked_is_told_of_when_it_is_written(engine, second, completer, waiters, said):
     job_id = helpers.make_job(engine)
-    completer.waiters.hear(str(job_id))
+    waiters.hear(str(job_id))
     completer.hand_over(report(helpers.claim_one(engine), Ending.SUCCEEDED))
     with helpers.transaction(second, "SELECT 1 FROM pgqueue_job FOR UPDATE"):
         completer.tick()
@@ -117,9 +127,9 @@ def test_an_end_that_is_locked_is_told_of_when_it_is_written(engine, second, com
     assert said() == [str(job_id)]
 
 
-def test_a_word_that_cannot_be_sent_costs_no_end(engine, completer, said, monkeypatch):
+def test_a_word_that_cannot_be_sent_costs_no_end(engine, completer, waiters, said, monkeypatch):
     job_id = helpers.make_job(engine)
-    completer.waiters.hear(str(job_id))
+    waiters.hear(str(job_id))
 
     def fail(connection, *_):
         connection.execute("SELECT 1 / 0")
@@ -131,10 +141,11 @@ def test_a_word_that_cannot_be_sent_costs_no_end(engine, completer, said, monkey
 
 
 def test_maintenance_tells_of_what_it_ends(engine, said):
-    maintenance = Maintenance(Link("default", "maintenance"))
+    waiters = Waiters()
+    maintenance = Maintenance(Link("default", "maintenance"), 1, Reactions([], waiters))
     expired_id = helpers.make_job(engine, run_after=None, expires_at=None, expires_seconds=0.0)
     rescued_id = helpers.make_job(engine, max_attempts=1, priority=1)
-    maintenance.waiters.hear(f"{expired_id},{rescued_id}")
+    waiters.hear(f"{expired_id},{rescued_id}")
     claimed = lifecycle.claim_one(engine, rescued_id, worker_id=1, lease_seconds=60.0)
     helpers.end_lease(engine, claimed.execution_id)
     with maintenance.link.use():
@@ -170,25 +181,25 @@ def test_what_is_not_repeated_is_forgotten_and_so_are_the_oldest_of_too_many(mon
 def test_a_word_of_a_stranger_s_does_no_harm(word):
     waiters = Waiters()
     waiters.hear(word)
-    assert not waiters
+    assert not waiters.exist()
 
 
 def test_what_may_be_an_end():
-    assert may_be_over(Moved(TransitionResult.ALREADY_DONE)), "the reply was lost: it has been written"
-    assert may_be_over(Moved(TransitionResult.LOST)), "somebody else has ended it"
-    assert not may_be_over(Moved(TransitionResult.LOCKED))
-    assert not may_be_over(Moved(TransitionResult.DONE, State.READY))
+    assert may_be_over(TransitionResult(TransitionStatus.ALREADY_DONE)), "the reply was lost: it has been written"
+    assert may_be_over(TransitionResult(TransitionStatus.LOST)), "somebody else has ended it"
+    assert not may_be_over(TransitionResult(TransitionStatus.LOCKED))
+    assert not may_be_over(TransitionResult(TransitionStatus.DONE, State.READY))
 
 
 # ------------------------------------------------------------------ hearing
 
 
 def test_an_idle_worker_hears_and_sleeps_on(engine, new_connection):
-    waker, heard, listening = NotificationWaker(), [], new_connection()
-    waker.on_awaited = heard.append
-    for channel in (db.CHANNEL, listener.AWAITED):
+    heard, listening = [], new_connection()
+    waker = NotificationWaker(heard.append)
+    for channel in (CHANNEL, listener.AWAITED):
         listening.execute(f"LISTEN {channel}")
-    waker.listen(listening)
+    waker.listen(listening, lambda: None)
     waker.wait_for_notification(0.0)
     waker.payloads.clear()
     sleeps = helpers.Background(lambda: waker.wait_for_notification(LONG))
@@ -196,7 +207,7 @@ def test_an_idle_worker_hears_and_sleeps_on(engine, new_connection):
         listener.notify(engine, listener.AWAITED, [number])
         helpers.wait_until(lambda number=number: len(heard) > number)
         assert sleeps.thread.is_alive()
-    engine.execute(f"NOTIFY {db.CHANNEL}")
+    engine.execute(f"NOTIFY {CHANNEL}")
     assert sleeps.result() is True
     assert (heard, waker.payloads) == (["0", "1", "2"], {""})
     listener.notify(engine, listener.AWAITED, [3])
@@ -215,7 +226,7 @@ def test_an_idle_worker_hears_and_sleeps_on(engine, new_connection):
         listener.notify(engine, listener.AWAITED, [5])
         time.sleep(0.01)
 
-    waker.on_awaited = answer
+    waker._on_awaited = answer
     listener.notify(engine, listener.AWAITED, [5])
     assert waker.wait_for_notification(0.05) is False, "in a storm the time ends a sleep too"
     assert len(heard) > 1

@@ -10,10 +10,14 @@ import psycopg
 import pytest
 from django.db import transaction
 
-from django_pgqueue import control, db
+from django_pgqueue import control
+from django_pgqueue.db.engine_connection import connect, is_lost
+from django_pgqueue.db.notifications import CANCEL_ASKED, CHANNEL, LOOK_AGAIN, WORDS
 from django_pgqueue.models import Job
+from django_pgqueue.worker.claiming import listener as listener_module
 from django_pgqueue.worker.claiming.listener import Listener
 from django_pgqueue.worker.claiming.notification_waker import NotificationWaker
+from django_pgqueue.worker.runtime import connection as connection_module
 from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers
 
@@ -31,8 +35,8 @@ def waker():
 
 @pytest.fixture
 def listening(committing):
-    with db.connect("default", "listener") as connection:
-        connection.execute(f"LISTEN {db.CHANNEL}")
+    with connect("default", "listener") as connection:
+        connection.execute(f"LISTEN {CHANNEL}")
         yield connection
 
 
@@ -74,16 +78,16 @@ def test_of_many_rings_at_once_none_is_lost(waker):
 
 
 def test_a_notification_is_heard_and_does_not_ring_twice(waker, listening, engine):
-    waker.listen(listening)
+    waker.listen(listening, lambda: None)
     waker.wait_for_notification(0.0)
-    engine.execute(f"NOTIFY {db.CHANNEL}")
+    engine.execute(f"NOTIFY {CHANNEL}")
     assert waker.wait_for_notification(LONG)
     assert not waker.wait_for_notification(0.05)
 
 
 def test_to_begin_to_listen_counts_as_one(waker, listening):
     """What was told before has told nobody; and a notification that was left out relies on the looks after another."""
-    waker.listen(listening)
+    waker.listen(listening, lambda: None)
     assert waker.wait_for_notification(LONG)
     assert not waker.wait_for_notification(0.05)
 
@@ -91,39 +95,38 @@ def test_to_begin_to_listen_counts_as_one(waker, listening):
 def test_to_begin_to_listen_ends_the_present_wait(waker, listening):
     """The one that waits does not look at the new connection yet."""
     waiting = helpers.Background(lambda: waker.wait_for_notification(LONG))
-    waker.listen(listening)
+    waker.listen(listening, lambda: None)
     assert waiting.result(LONG / 2)
 
 
 def test_a_lost_connection_is_told_of_and_rings_go_on(waker, listening, engine):
     lost = []
-    waker.on_lost = lambda: lost.append(waker.error)
-    waker.listen(listening)
+    waker.listen(listening, lambda: lost.append(waker.error))
     waker.wait_for_notification(0.0)
     engine.execute("SELECT pg_terminate_backend(%s)", (listening.info.backend_pid,))
     helpers.wait_until(lambda: not waker.wait_for_notification(0.05) and waker.error)
     assert lost == [waker.error]
-    assert db.is_lost(listening)
+    assert is_lost(listening)
     waker.wake()
     assert seconds_to(lambda: waker.wait_for_notification(LONG)) < LONG / 2
 
 
 def test_words_are_heard_and_all_of_them_assumed_where_some_may_have_been_missed(waker, listening, engine):
-    waker.listen(listening)
+    waker.listen(listening, lambda: None)
     waker.wait_for_notification(0.0)
-    assert waker.payloads == db.WORDS
+    assert waker.payloads == WORDS
     waker.payloads = set()
-    engine.execute(f"NOTIFY {db.CHANNEL}")
-    engine.execute(f"NOTIFY {db.CHANNEL}, '{db.CANCEL_ASKED}'")
-    helpers.wait_until(lambda: waker.wait_for_notification(LONG) and db.CANCEL_ASKED in waker.payloads)
-    assert waker.payloads == {"", db.CANCEL_ASKED}
+    engine.execute(f"NOTIFY {CHANNEL}")
+    engine.execute(f"NOTIFY {CHANNEL}, '{CANCEL_ASKED}'")
+    helpers.wait_until(lambda: waker.wait_for_notification(LONG) and CANCEL_ASKED in waker.payloads)
+    assert waker.payloads == {"", CANCEL_ASKED}
 
 
 def test_what_was_taken_back_is_not_used(waker, listening, engine):
-    waker.listen(listening)
+    waker.listen(listening, lambda: None)
     waker.wait_for_notification(0.0)
     waker.take_back()
-    engine.execute(f"NOTIFY {db.CHANNEL}")
+    engine.execute(f"NOTIFY {CHANNEL}")
     assert not waker.wait_for_notification(0.05)
     assert list(listening.notifies(timeout=LONG, stop_after=1))
 
@@ -141,12 +144,13 @@ def test_no_wait_is_too_long_for_the_system(waker):
 
 def test_a_listener_tells_of_a_loss_before_it_tries_to_connect(waker, listening, monkeypatch):
     """Into a black hole that takes as long as the system likes."""
-    listener = Listener(Link("default", "listener"), waker, lambda hears: None)
+    listener = Listener(Link("default", "listener"), waker, lambda listens: None)
     with listener.link.use():
         pass
     waker.error = psycopg.OperationalError("lost")
     with monkeypatch.context() as unreachable:
-        unreachable.delattr(db, "connect")
+        for module in (listener_module, connection_module):
+            unreachable.delattr(module, "connect")
         with pytest.raises(psycopg.OperationalError, match="lost"):
             listener.tick()
     assert waker.error is None
@@ -162,7 +166,7 @@ def test_a_running_job_that_is_asked_to_stop_is_told_of_in_a_word_and_one_that_w
     waiting = helpers.make_job(engine)
     assert Job.objects.get(pk=waiting).cancel()
     assert Job.objects.filter(pk=running).cancel() == 1
-    assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [db.CANCEL_ASKED]
+    assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [CANCEL_ASKED]
 
 
 def test_without_autocommit_the_word_goes_along_with_the_transaction(committing, listening):
@@ -171,7 +175,7 @@ def test_without_autocommit_the_word_goes_along_with_the_transaction(committing,
         control.pause("mail")
         assert not list(listening.notifies(timeout=0.05))
         transaction.commit()
-        assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [db.LOOK_AGAIN]
+        assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [LOOK_AGAIN]
         control.resume("mail")
         transaction.rollback()
         assert not list(listening.notifies(timeout=0.05))

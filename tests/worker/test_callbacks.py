@@ -13,7 +13,7 @@ from django.db.backends.signals import connection_created
 from django_pgqueue.signals import TaskSignal
 from django_pgqueue.worker.completion import callbacks as module
 from django_pgqueue.worker.completion.callbacks import CallbackRunner
-from django_pgqueue.worker.completion.events import IN_JOB_THREAD, IN_THIS_THREAD, Events
+from django_pgqueue.worker.completion.events import IN_JOB_THREAD, Events
 from django_pgqueue.worker.runtime import django_connections
 from tests.helpers import wait_until
 
@@ -52,6 +52,7 @@ def send(runner, signal, *numbers):
         runner.submit(signal, "a.task", {"job_id": number, "number": number})
 
 
+@pytest.mark.promise("receivers-in-order")
 def test_callbacks_keep_order_and_leave_the_callers_thread(runner, signal, heard):
     threads = set()
     signal.connect(lambda **about: threads.add(threading.current_thread().name), weak=False)
@@ -89,7 +90,7 @@ def test_foreground_receiver_that_raises_changes_nothing(signal, heard, kind):
         raise kind("from a receiver")
 
     signal.connect(bad)
-    for events in (IN_THIS_THREAD, IN_JOB_THREAD):
+    for events in (Events(), IN_JOB_THREAD):
         events.publish(signal, "a.task", {"number": 1})
     assert heard == [1, 1]
 
@@ -100,7 +101,7 @@ def test_foreground_ctrl_c_in_a_receiver_reaches_the_caller(signal):
 
     signal.connect(interrupted)
     with pytest.raises(KeyboardInterrupt):
-        IN_THIS_THREAD.publish(signal, "a.task", {})
+        Events().publish(signal, "a.task", {})
 
 
 def test_coroutine_receivers_are_called(runner, signal):
@@ -166,6 +167,7 @@ def test_hanging_receivers_that_return_make_room(runner, signal, heard, monkeypa
     assert heard == list(range(7))
 
 
+@pytest.mark.promise("receivers-in-order")
 def test_event_without_room_is_dropped_and_counted(runner, signal, hanging, monkeypatch, caplog):
     monkeypatch.setattr(module, "QUEUE_LIMIT", 10)
     began = time.monotonic()
@@ -217,6 +219,7 @@ def watched():
     connection_created.disconnect(django_connections._watch_connection)
 
 
+@pytest.mark.promise("lost-session-fails-one-receiver")
 def test_terminated_session_fails_one_receiver_at_most(committing, engine, watched, runner, signal):
     pids, failures = [], []
 

@@ -7,9 +7,10 @@ import time
 import pytest
 
 from django_pgqueue import lifecycle
+from django_pgqueue.endings import Ending
 from django_pgqueue.worker.completion import completer as module
 from django_pgqueue.worker.completion.completer import Completer
-from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers
 

@@ -13,11 +13,11 @@ from django.db import connection
 from django.test import override_settings
 
 from django_pgqueue import lifecycle, signals
-from django_pgqueue.db import clock
+from django_pgqueue.db.statements import clock
+from django_pgqueue.endings import Ending
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.execution.attempt import Attempt
-from django_pgqueue.worker.execution.report import Ending
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.db.notifications import CANCEL_ASKED, LOOK_AGAIN
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import fetcher as module
+from django_pgqueue.worker.claiming.claim_counter import ClaimCounter
+from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.fetcher import Fetcher
 from django_pgqueue.worker.claiming.lanes import Lanes
+from django_pgqueue.worker.claiming.notification_waker import NotificationWaker
 from django_pgqueue.worker.claiming.pacing import Pacing
-from django_pgqueue.worker.completion.events import IN_THIS_THREAD
+from django_pgqueue.worker.claiming.poll_requests import PollRequests
+from django_pgqueue.worker.completion.events import FOREGROUND
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.slots.inflight import Full, InFlight
 from tests import helpers
@@ -35,23 +41,33 @@ class NoPool:
 
 class NoCompleter:
     is_full = is_behind = False
-    events = IN_THIS_THREAD
 
 
 @pytest.fixture
 def make_fetcher(committing):
-    links, bells = [], []
+    links, wakers = [], []
 
-    def make(*queue_names, capacity=10):
+    def make(*queue_names, capacity=10, on_cancel_requested=None):
         links.append(Link("default", "fetcher"))
         in_flight = InFlight(capacity)
-        fetcher = Fetcher(links[-1], in_flight, NoPool(in_flight), NoCompleter(), Lanes(queue_names))
-        fetcher.claimer.worker_id = 7
-        bells.append(fetcher.waker)
-        return fetcher
+        waker = NotificationWaker()
+        wakers.append(waker)
+        return Fetcher(
+            links[-1],
+            in_flight,
+            NoPool(in_flight),
+            NoCompleter(),
+            Claimer(in_flight, Lanes(queue_names), worker_id=7),
+            polls=PollRequests(waker),
+            claims=ClaimCounter(),
+            leases=SimpleNamespace(leases_hold=lambda: True),
+            receivers=SimpleNamespace(is_behind=False),
+            reactions=FOREGROUND,
+            on_cancel_requested=on_cancel_requested,
+        )
 
     yield make
-    for one in (*links, *bells):
+    for one in (*links, *wakers):
         one.close()
 
 
@@ -75,7 +91,7 @@ def wait(seconds):
 def drain(fetcher, finish_on=None):
     """Tick until nothing is left that is due; return all claimed, in order."""
     everything = []
-    while fetcher.vain_looks < 2:
+    while fetcher.empty_scans < 2:
         fetcher.tick()
         taken = take(fetcher)
         everything += taken
@@ -186,10 +202,11 @@ def test_a_retried_job_is_found_again(engine, make_fetcher):
     claimed = drain(fetcher)
     assert [one.job_id for one in claimed] == job_ids
     lifecycle.release(engine, [lifecycle.Released(claimed[0].key)])
-    fetcher.look_afresh()
+    fetcher.restart_scans()
     assert [one.job_id for one in drain(fetcher)] == [job_ids[0]]
 
 
+@pytest.mark.promise("bad-row-stops-no-queue")
 def test_a_row_that_makes_the_claim_fail_is_set_aside_and_the_others_run(engine, make_fetcher):
     good, bad, more = (helpers.make_job(engine) for _ in range(3))
     engine.execute(f"ALTER TABLE pgqueue_job ADD CONSTRAINT trap CHECK (state <> 'running' OR id <> {bad})")
@@ -222,7 +239,7 @@ def test_an_idle_fetcher_looks_often_at_first_and_then_sleeps_until_something_is
     assert 20 < fetcher.tick() <= 30
     helpers.make_job(engine, delay_seconds=5.0)
     helpers.wait_until(lambda: 3 < fetcher.tick() <= 5)
-    fetcher.look_soon()
+    fetcher.polls.poll_soon()
     assert fetcher.tick() == 0.005
 
 
@@ -258,7 +275,7 @@ def test_an_announced_job_is_taken_before_the_lanes_are_looked_at_and_none_is_mi
     helpers.make_job(engine)
     drain(fetcher)
     helpers.make_jobs(engine, 2)
-    fetcher.look_soon()
+    fetcher.polls.poll_soon()
     with monkeypatch.context() as without_lanes:
         without_lanes.delattr(lifecycle, "look")
         fetcher.tick()
@@ -277,7 +294,7 @@ def test_an_announced_job_of_a_queue_that_it_has_seen_paused_is_left_alone(engin
     lifecycle.pause(engine, Pausable.QUEUE, "default")
     helpers.wait_until(lambda: fetcher.tick() and not fetcher.lanes.lately())
     helpers.make_job(engine)
-    fetcher.look_soon()
+    fetcher.polls.poll_soon()
     fetcher.tick()
     assert not fetcher.in_flight.waiting
     lifecycle.resume(engine, Pausable.QUEUE, "default")
@@ -293,8 +310,8 @@ def test_sleep_pause_and_job_announced_together_job_is_not_claimed(engine, make_
     drain(fetcher)
     lifecycle.pause(engine, Pausable.QUEUE, "default")
     helpers.make_job(engine)
-    monkeypatch.setattr(fetcher.waker, "wait_for_notification", lambda seconds: True)
-    fetcher.waker.payloads = {db.LOOK_AGAIN}
+    monkeypatch.setattr(fetcher.polls.waker, "wait_for_notification", lambda seconds: True)
+    fetcher.polls.waker.payloads = {LOOK_AGAIN}
     fetcher._sleep(0.0)
     fetcher.tick()
     assert not fetcher.in_flight.waiting
@@ -314,7 +331,7 @@ def test_a_job_that_is_due_soon_is_not_slept_over(engine, make_fetcher, monkeypa
 def test_nothing_is_claimed_on_leases_that_are_about_to_end(engine, make_fetcher):
     helpers.make_jobs(engine, 3)
     fetcher = make_fetcher()
-    fetcher.may_claim = lambda: False
+    fetcher.leases.leases_hold = lambda: False
     assert fetcher.tick() == 0.1
     assert not fetcher.in_flight.waiting
 
@@ -352,11 +369,11 @@ def test_a_look_that_is_slow_each_time_rests_ten_times_as_long():
 
 
 def test_a_word_that_a_job_is_to_be_cancelled_is_passed_on(make_fetcher, monkeypatch):
-    fetcher, heard = make_fetcher(), []
-    fetcher.on_cancel_asked = lambda: heard.append("cancel")
-    monkeypatch.setattr(fetcher.waker, "wait_for_notification", lambda timeout_seconds: True)
-    for word in ("", db.CANCEL_ASKED):
-        fetcher.waker.payloads = {word}
+    heard = []
+    fetcher = make_fetcher(on_cancel_requested=lambda: heard.append("cancel"))
+    monkeypatch.setattr(fetcher.polls.waker, "wait_for_notification", lambda timeout_seconds: True)
+    for word in ("", CANCEL_ASKED):
+        fetcher.polls.waker.payloads = {word}
         fetcher._sleep(0.0)
     assert heard == ["cancel"]
 
@@ -378,7 +395,7 @@ def test_fetcher_after_ids_restart_holds_no_id_twice(make_fetcher, engine, monke
     assert {key: fetcher.in_flight.running[key].claimed for key in (1, 3)} == {key: old[key].claimed for key in (1, 3)}
     assert list(fetcher.in_flight.waiting) == [4]
     fetcher.in_flight.start(4, 0, wait=False)
-    fetcher.look_afresh()  # they are behind the cursor
+    fetcher.restart_scans()  # they are behind the cursor
     fetcher.tick()
     new = [fetcher.in_flight.running[4].claimed, *(waiting.claimed for waiting in fetcher.in_flight.waiting.values())]
     assert sorted(one.job_id for one in new) == [1, 2, 3, 4]
@@ -386,6 +403,7 @@ def test_fetcher_after_ids_restart_holds_no_id_twice(make_fetcher, engine, monke
     assert [row["attempt"] for row in helpers.rows_of(engine, "pgqueue_job").values()] == [1] * 4
 
 
+@pytest.mark.promise("bad-row-claims")
 @pytest.mark.parametrize("sqlstate", ["P0001", "54000", "42501"])
 @pytest.mark.parametrize(("condition", "state"), [("NEW.state = 'running'", "dead"), ("true", "ready")])
 def test_claim_trigger_refuses_one_others_are_claimed(engine, make_fetcher, condition, state, sqlstate):

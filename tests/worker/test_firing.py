@@ -11,8 +11,9 @@ from django.db import connections
 from django.test import override_settings
 from psycopg import errors
 
-from django_pgqueue import InvalidTask, db, every, lifecycle, registry, task
+from django_pgqueue import InvalidTask, every, lifecycle, registry, task
 from django_pgqueue.backend.compat import task_enqueued
+from django_pgqueue.db import statements
 from django_pgqueue.models import Hold, Job, Schedule, ScheduleRun
 from django_pgqueue.schedules import declarations
 from django_pgqueue.task import Task
@@ -65,6 +66,7 @@ def jobs_made() -> list[int | None]:
 # ------------------------------------------------------------------ expiry
 
 
+@pytest.mark.promise("schedule-job-options")
 def test_its_jobs_expire_as_those_of_an_enqueue_do(engine, worker):
     worker.has(expires=timedelta(minutes=10))
     helpers.make_schedule(engine, jitter_seconds=300.0)
@@ -102,6 +104,7 @@ def test_a_definition_says_what_its_jobs_have_and_is_another_one_then():
 # ------------------------------------------------------------------ the unique key
 
 
+@pytest.mark.promise("tick-unique-key-taken")
 @pytest.mark.parametrize("on_conflict", ["skip", "replace", "raise"])
 def test_a_tick_that_meets_a_job_with_the_key_is_skipped_and_the_next_one_fires(engine, worker, on_conflict, caplog):
     made = worker.has(unique_key=KEY, on_conflict=on_conflict)
@@ -165,7 +168,7 @@ def test_a_key_for_a_period_keeps_ticks_away_until_that_is_over_whatever_becomes
     worker.turn()
     assert jobs_made() == [None]
     for shift_seconds in (3601.0, 3701.0):
-        monkeypatch.setattr(db.clock, "shift_seconds", shift_seconds)
+        monkeypatch.setattr(statements.clock, "shift_seconds", shift_seconds)
         worker.turn()
     assert jobs_made() == [None, Job.objects.latest("pk").pk, None]
     assert Job.objects.latest("pk").unique_key is None, "the hold has it"
@@ -173,6 +176,7 @@ def test_a_key_for_a_period_keeps_ticks_away_until_that_is_over_whatever_becomes
     assert Hold.objects.get().held_until - Job.objects.latest("pk").enqueued_at == timedelta(hours=1)
 
 
+@pytest.mark.promise("tick-unique-key-unknown")
 @pytest.mark.parametrize("knows", [False, True], ids=["unknown", "without a key"])
 def test_a_unique_one_is_left_to_workers_whose_code_has_its_key(engine, worker, knows, monkeypatch, caplog):
     monkeypatch.delitem(registry._tasks, helpers.NOOP)
@@ -220,6 +224,7 @@ class Silent(Exception):
         raise RuntimeError
 
 
+@pytest.mark.promise("schedule-raising-key")
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -299,6 +304,7 @@ def using(name: str) -> override_settings:
     return override_settings(PGQUEUE={"MIDDLEWARE": [f"tests.app.middleware.{name}"]})
 
 
+@pytest.mark.promise("schedule-job-options")
 def test_its_jobs_have_the_headers_that_middleware_gives_an_enqueue(engine, worker):
     helpers.make_schedule(engine)
     token = app.tenant.set("acme")
@@ -308,6 +314,7 @@ def test_its_jobs_have_the_headers_that_middleware_gives_an_enqueue(engine, work
     assert Job.objects.get().headers == {"tenant": "acme"}
 
 
+@pytest.mark.promise("schedule-raising-key")
 def test_middleware_that_refuses_it_keeps_the_tick_owed_and_is_shown(engine, worker):
     helpers.make_schedule(engine)
     with using("Refuses"):

@@ -6,7 +6,7 @@ import pytest
 
 from django_pgqueue import signals
 from django_pgqueue.models import Job
-from django_pgqueue.worker.completion.release import give_back
+from django_pgqueue.worker.completion.release import release_executions
 from tests import helpers
 from tests.app import tasks
 
@@ -28,14 +28,14 @@ def test_a_job_to_be_cancelled_ends_where_it_is_given_back(committing, engine, t
     claimed = helpers.claim_all(engine)
     assert unwanted.cancel()
     assert told == []
-    give_back(engine, claimed)
+    release_executions(engine, claimed)
     assert helpers.state_of(engine, kept.pk) == "ready"
     assert helpers.state_of(engine, unwanted.pk) == "cancelled"
     assert told == [(tasks.noop.name, unwanted.pk)]
 
 
 def test_to_give_back_nothing_asks_nothing(committing, engine):
-    assert give_back(engine, []) == {}
+    assert release_executions(engine, []) == {}
 
 
 def test_cancelling_jobs_that_wait_is_told_of(committing, told):

@@ -12,6 +12,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.worker.claiming import lease_monitor
 from django_pgqueue.worker.claiming.claim_counter import ClaimCounter
 from django_pgqueue.worker.claiming.lease_monitor import LeaseMonitor
+from django_pgqueue.worker.completion.events import FOREGROUND
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.slots.inflight import InFlight, Running, Waiting
 from tests import helpers
@@ -23,10 +24,10 @@ def watch():
     link = SimpleNamespace(use=lambda: contextlib.nullcontext())
     in_flight = InFlight(1)
     in_flight.running[1] = Running(SimpleNamespace(), 0.0, 0)
-    own = LeaseMonitor(
-        link, in_flight, SimpleNamespace(ids=set), SimpleNamespace(ask_to_cancel=set), None, 1, ClaimCounter()
-    )
-    own.hears, own._compare_at = True, float("inf")
+    pool = SimpleNamespace(ask_to_cancel=set)
+    own = LeaseMonitor(link, in_flight, SimpleNamespace(ids=set), pool, None, 1, ClaimCounter(), FOREGROUND)
+    own.set_listens(listens=True)
+    own._compare_at = float("inf")
     return own
 
 
@@ -43,7 +44,7 @@ def test_a_look_that_failed_or_found_what_is_not_here_yet_is_done_again(watch, m
 
     watch.pool.ask_to_cancel = lambda ids: set()
     monkeypatch.setattr(lifecycle, "cancel_requests", look)
-    watch.look_for_requests()
+    watch.poll_requests_soon()
     with contextlib.suppress(psycopg.OperationalError):
         watch.tick()
     watch.tick()
@@ -56,8 +57,8 @@ def test_what_waits_for_a_slot_is_given_back_at_once(watch, monkeypatch):
     watch.in_flight.waiting[2] = Waiting(claimed, 0.0)
     watch.pool.ask_to_cancel = set
     monkeypatch.setattr(lifecycle, "cancel_requests", lambda *args, **options: [(1, 2)])
-    monkeypatch.setattr(lease_monitor, "give_back", lambda connection, held, events: given.extend(held))
-    watch.look_for_requests()
+    monkeypatch.setattr(lease_monitor, "release_executions", lambda connection, held, reactions: given.extend(held))
+    watch.poll_requests_soon()
     watch.tick()
     assert given == [claimed]
     assert not watch.in_flight.waiting
@@ -71,13 +72,13 @@ def test_a_word_that_comes_during_a_look_is_answered_by_another(watch, monkeypat
     def look(connection, worker_ids, *, first_id):
         looks.append((worker_ids, first_id))
         if len(looks) == 1:
-            watch.look_for_requests()
+            watch.poll_requests_soon()
             if fails:
                 raise psycopg.OperationalError
         return []
 
     monkeypatch.setattr(lifecycle, "cancel_requests", look)
-    watch.look_for_requests()
+    watch.poll_requests_soon()
     with contextlib.suppress(psycopg.OperationalError):
         watch.tick()
     watch.tick()
@@ -95,7 +96,7 @@ def test_a_job_that_is_just_being_started_is_told_at_the_next_look(watch, monkey
         return told[len(asked) - 1]
 
     watch.pool.ask_to_cancel = ask_to_cancel
-    watch.look_for_requests()
+    watch.poll_requests_soon()
     for _ in range(4):
         watch.tick()
     assert asked == [{1}, {1}]
@@ -107,7 +108,7 @@ def real_watch(committing):
     link = Link("default", "heartbeat")
     interrupted: list[set[int]] = []
     pool = SimpleNamespace(interrupt=interrupted.append, interrupted=interrupted)
-    yield LeaseMonitor(link, InFlight(9), SimpleNamespace(ids=set), pool, None, 1, ClaimCounter())
+    yield LeaseMonitor(link, InFlight(9), SimpleNamespace(ids=set), pool, None, 1, ClaimCounter(), FOREGROUND)
     link.close()
 
 
@@ -115,6 +116,7 @@ def open_ids(engine):
     return [one.execution_id for one in lifecycle.open_executions(engine, 1)]
 
 
+@pytest.mark.promise("no-release-during-claim")
 def test_watch_releases_nothing_of_claim_under_way(engine, real_watch):
     """However long the answer takes: this process may hold these jobs at any moment, and start them."""
     helpers.make_job(engine)

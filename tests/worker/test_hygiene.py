@@ -11,8 +11,9 @@ from django.contrib.auth.models import Group
 from django.core.cache import caches
 from django.db import connections
 
-from django_pgqueue import db
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db import engine_connection
+from django_pgqueue.db.engine_connection import KEEPALIVE, EngineConnection
 from django_pgqueue.models import Job
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.django_connections import changes_the_session, notice_lost_servers
@@ -86,17 +87,17 @@ def test_the_asynchronous_orm_has_one_connection_on_one_thread(start):
 
 
 def test_the_jobs_connections_notice_a_server_that_is_gone_and_the_workers_own_sooner(monkeypatch):
-    monkeypatch.setattr(db, "_for_django", {})
+    monkeypatch.setattr(engine_connection, "_for_django", {})
     monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", {"keepalives_idle": 77})
     notice_lost_servers()
     jobs = connections["default"].get_connection_params()
     assert (jobs["keepalives_idle"], jobs["tcp_user_timeout"]) == (77, get_settings().LEASE * 1000)
     asked = {}
-    monkeypatch.setattr(db.EngineConnection, "connect", lambda **params: asked.update(params) or SimpleNamespace())
-    monkeypatch.setattr(db, "_has_its_options", lambda connection: True)
-    monkeypatch.setattr(db, "refuse_an_old_primary", lambda connection, alias: None)
-    db.connect("default", "test")
-    assert (asked["keepalives_idle"], asked["tcp_user_timeout"]) == (77, db.KEEPALIVE["tcp_user_timeout"])
+    monkeypatch.setattr(EngineConnection, "connect", lambda **params: asked.update(params) or SimpleNamespace())
+    monkeypatch.setattr(engine_connection, "_has_its_options", lambda connection: True)
+    monkeypatch.setattr(engine_connection, "refuse_an_old_primary", lambda connection, alias: None)
+    engine_connection.connect("default", "test")
+    assert (asked["keepalives_idle"], asked["tcp_user_timeout"]) == (77, KEEPALIVE["tcp_user_timeout"])
 
 
 def test_a_server_lost_after_a_jobs_last_statement_is_no_error_of_the_cleaning(new_connection, monkeypatch):

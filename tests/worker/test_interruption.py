@@ -17,6 +17,7 @@ PROGRAM = Path(__file__).with_name("interruptions.py")
 OTHERS = sorted(Path.home().glob(".pyenv/versions/3.1[2-9].*/bin/python"))
 
 
+@pytest.mark.promise("defect-interrupted-lock")
 @pytest.mark.parametrize("python", [sys.executable, *map(str, OTHERS)])
 def test_interrupted_threads_leave_no_lock_locked(python):
     run = [python, str(PROGRAM), interruption.__file__, "100"]

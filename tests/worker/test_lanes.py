@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.db import statements
 from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import lanes as module
@@ -39,6 +40,7 @@ def lanes_with_due(due):
 # ------------------------------------------------------------------ in which order
 
 
+@pytest.mark.promise("queues-take-turns", "defect-lanes-share-rotation")
 @given(st.integers(1, 6), st.sets(st.integers(-9, 0), max_size=9), st.integers(1, 3), st.data())
 def test_lanes_of_one_priority_lead_equally_often(group, lower, looks_a_claim, data):
     """Whatever is due below, however often lanes are ordered for one claim, and whatever else joins in between."""
@@ -65,6 +67,7 @@ def test_lanes_are_ordered_by_priority_first(due):
         lanes.move_cursors([claimed_in(order[-1])])
 
 
+@pytest.mark.promise("queues-take-turns")
 def test_queues_take_turns_above_many_due_lower_lanes(engine, make_fetcher):
     for priority in range(-50, 0):
         helpers.make_job(engine, queue_name="low", priority=priority)
@@ -97,6 +100,7 @@ def make_paused_backlog(engine, **changes):
     lifecycle.pause(engine, Pausable.TASK, PAUSED)
 
 
+@pytest.mark.promise("paused-backlog", "defect-paused-backlog-walk")
 @pytest.mark.usefixtures("no_margin")
 @pytest.mark.parametrize("priority", [5, 0])
 def test_claim_beside_paused_backlog_walks_no_backlog(engine, make_fetcher, priority):
@@ -121,6 +125,7 @@ def test_idle_lane_of_paused_jobs_is_walked_once(engine, make_fetcher):
     assert buffers(engine, fetcher.lanes._cursors[helpers.DEFAULT_LANE], paused=[PAUSED]) <= 10
 
 
+@pytest.mark.promise("paused-backlog")
 @pytest.mark.usefixtures("no_margin")
 @pytest.mark.parametrize("ends_by_itself", [False, True])
 def test_resumed_jobs_behind_the_cursor_are_found(engine, make_fetcher, ends_by_itself):
@@ -190,13 +195,14 @@ def test_claim_cut_by_its_size_exhausts_no_lane(engine, make_fetcher):
 def test_clock_set_back_drops_the_cursors(engine, make_fetcher):
     helpers.make_job(engine)
     fetcher = make_fetcher()
-    db.clock.shift_seconds = 3600.0
+    statements.clock.shift_seconds = 3600.0
     assert len(drain(fetcher)) == 1
-    db.clock.shift_seconds = 0.0
+    statements.clock.shift_seconds = 0.0
     fetcher.lanes._look(engine)
     assert fetcher.lanes._cursors == {}
 
 
+@pytest.mark.promise("defect-paused-backlog-walk")
 def test_cursor_of_a_queue_that_ran_empty_is_kept(engine, second, make_fetcher):
     """Under a held snapshot the entries of its jobs stay, and the next claim must not walk over them."""
     engine.execute("ALTER TABLE pgqueue_job SET (autovacuum_enabled = off)")

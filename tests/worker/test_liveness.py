@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from django_pgqueue.endings import Ending
 from django_pgqueue.worker.completion.callbacks import CallbackRunner, CallbackThread
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.error_text import message
-from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime import time_limit
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory
@@ -109,6 +110,7 @@ def watch_over(process_state, completer, *services):
     return Liveness(services, completer, CallbackRunner(), NoPool(), process_state)
 
 
+@pytest.mark.promise("dead-service-replaces-process")
 def test_service_stuck_in_one_round_is_found(process_state, completer):
     service = Hanging()
     service.start()

@@ -8,13 +8,14 @@ import psycopg
 import pytest
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import EngineConnection
-from django_pgqueue.lifecycle import ExecutionKey, TransitionResult
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.endings import Ending
+from django_pgqueue.lifecycle import ExecutionKey, TransitionResult, TransitionStatus
 from django_pgqueue.progress import Progress
 from django_pgqueue.worker.completion import progress_writer as module
 from django_pgqueue.worker.completion.completer import LOCKED_PAUSE_SECONDS, Completer
 from django_pgqueue.worker.completion.progress_writer import Notes, ProgressSender
-from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.outages import OutageLog
@@ -117,6 +118,7 @@ def test_what_is_told_between_the_two_looks_of_who_goes_to_sleep_is_seen():
     assert woken == []
 
 
+@pytest.mark.promise("last-progress-is-written")
 def test_the_last_is_written_before_the_end_whenever_the_last_write_was(engine, completer, claimed, written):
     completer.notes.note(claimed.key, Progress(1, 2))
     completer.tick()
@@ -128,6 +130,7 @@ def test_the_last_is_written_before_the_end_whenever_the_last_write_was(engine, 
     assert len(written) == 2
 
 
+@pytest.mark.promise("last-progress-is-written")
 def test_an_end_waits_for_its_progress_where_the_row_is_locked(engine, second, completer, claimed):
     completer.notes._written_at = time.monotonic()
     completer.notes.note(claimed.key, Progress(2, 2))
@@ -148,7 +151,7 @@ def test_what_is_told_while_it_is_written_is_not_lost(engine, claimed, monkeypat
 
     def slow(connection, noted):
         notes.note(claimed.key, Progress(2))
-        return original(connection, noted) | {claimed.execution_id: TransitionResult.LOCKED}
+        return original(connection, noted) | {claimed.execution_id: TransitionResult(TransitionStatus.LOCKED)}
 
     notes.note(claimed.key, Progress(1))
     with monkeypatch.context() as patched:
@@ -158,6 +161,7 @@ def test_what_is_told_while_it_is_written_is_not_lost(engine, claimed, monkeypat
     assert progress_of(engine, claimed.job_id)[0] == 2.0
 
 
+@pytest.mark.promise("closed-execution-progress-dropped")
 def test_what_a_closed_execution_tells_is_dropped(engine, claimed):
     notes = Notes()
     lifecycle.fail(engine, helpers.failed(claimed.key))
@@ -168,6 +172,7 @@ def test_what_a_closed_execution_tells_is_dropped(engine, claimed):
     assert progress_of(engine, claimed.job_id)[0] is None
 
 
+@pytest.mark.promise("progress-never-prevents-completion")
 def test_an_end_is_written_also_where_progress_may_not_be(engine, completer, claimed, caplog):
     """The grants of an earlier release, for one: no column of it."""
 

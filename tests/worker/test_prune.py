@@ -12,7 +12,7 @@ from django.core.management import call_command
 from django.test import override_settings
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import clock
+from django_pgqueue.db.statements import clock
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs

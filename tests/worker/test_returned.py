@@ -9,12 +9,13 @@ from django.contrib.auth.models import Group
 from django.db import connection
 
 from django_pgqueue import signals
+from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.execution.attempt import Attempt
-from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.execution.report import Report
 from tests import helpers
 from tests.app import tasks
 
@@ -24,6 +25,7 @@ def run(claimed: Claimed) -> Report:
     return copy_context().run(Attempt(claimed, "default", Notes()).run)
 
 
+@pytest.mark.promise("unstorable-result", "defect-result-not-json")
 @pytest.mark.django_db
 @pytest.mark.parametrize("kind", ["set", "nan", "nul", "large"])
 @pytest.mark.parametrize("task", [tasks.return_often, tasks.async_return_often, tasks.return_often_atomic])
@@ -39,6 +41,7 @@ def test_result_not_json_job_is_dead_after_one_run(kind, task):
     assert not Group.objects.exists(), "an atomic task is rolled back"
 
 
+@pytest.mark.promise("defect-unrun-coroutine")
 @pytest.mark.django_db
 @pytest.mark.parametrize("kind", ["coroutine", "generator", "async generator", "future"])
 def test_task_returns_unrun_work_job_is_dead(kind):
@@ -51,6 +54,7 @@ def test_task_returns_unrun_work_job_is_dead(kind):
     assert ("async def" in error) is (kind in ("coroutine", "future"))
 
 
+@pytest.mark.promise("on-commit-raises", "defect-on-commit-exception")
 @pytest.mark.django_db(transaction=True)
 def test_on_commit_raises_job_has_succeeded(caplog):
     told = []
@@ -90,6 +94,7 @@ def test_commit_refused_job_has_failed():
     assert not Group.objects.exists()
 
 
+@pytest.mark.promise("defect-array-nulls-off")
 @pytest.mark.django_db(transaction=True)
 def test_atomic_finish_null_arrays_off_succeeds():
     """The finish of an atomic task runs with the settings of the application's role."""

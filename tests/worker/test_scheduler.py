@@ -11,7 +11,9 @@ import psycopg
 import pytest
 from django.test import override_settings
 
-from django_pgqueue import db, lifecycle, registry, signals
+from django_pgqueue import lifecycle, registry, signals
+from django_pgqueue.db import statements
+from django_pgqueue.db.notifications import CHANNEL
 from django_pgqueue.models import Job, Schedule, ScheduleRun
 from django_pgqueue.schedules import declarations
 from django_pgqueue.worker.maintenance import schedule_service, scheduler
@@ -39,10 +41,10 @@ class Clock:
 
     def set(self, instant: datetime) -> None:
         real = helpers.scalar(self.engine, "SELECT statement_timestamp()")
-        db.clock.shift_seconds = (instant - real).total_seconds()
+        statements.clock.shift_seconds = (instant - real).total_seconds()
 
     def pass_by(self, seconds: float) -> None:
-        db.clock.shift_seconds += seconds
+        statements.clock.shift_seconds += seconds
         self.monotonic_seconds += seconds
 
 
@@ -112,6 +114,7 @@ def test_a_job_of_a_schedule_runs_with_its_arguments(clock, release, committing)
     assert Job.objects.get().result == 5
 
 
+@pytest.mark.promise("schedule-any-worker-fires")
 def test_any_worker_fires_a_schedule_of_whatever_code_it_has(clock, release):
     """Nothing has to be set up on each of them, not even the task."""
     unknown = DAILY._replace(task_name="shop.tasks.brand_new", queue_name="new", priority=7, max_attempts=3)
@@ -140,7 +143,7 @@ def test_one_of_the_code_has_the_options_of_the_code_that_defines_it(clock, engi
 
 
 def test_firing_is_told_to_receivers_and_wakes_workers(clock, engine, second, release):
-    second.execute(f"LISTEN {db.CHANNEL}")
+    second.execute(f"LISTEN {CHANNEL}")
     told = []
 
     def receiver(sender, **about):
@@ -193,6 +196,7 @@ def test_a_pause_outlives_a_deploy(clock, engine, release):
 # ------------------------------------------------------------------ missed ticks
 
 
+@pytest.mark.promise("tick-after-outage")
 @pytest.mark.parametrize(
     ("missed", "wanted"),
     [("skip", []), ("latest", [NINE + timedelta(minutes=180)]), ("all", [NINE + timedelta(hours=n) for n in range(4)])],
@@ -295,6 +299,7 @@ def test_a_job_that_an_operator_has_started_counts_as_one_that_runs(clock, engin
 # ------------------------------------------------------------------ clocks that jump
 
 
+@pytest.mark.promise("tick-clock-jumps")
 def test_a_clock_that_goes_back_does_nothing_twice_and_goes_on_at_once(clock, release):
     worker = release(MINUTELY)
     worker()
@@ -308,6 +313,7 @@ def test_a_clock_that_goes_back_does_nothing_twice_and_goes_on_at_once(clock, re
     assert ticks() == [NINE + timedelta(minutes=n) for n in range(-1, 6)]
 
 
+@pytest.mark.promise("tick-clock-jumps")
 def test_a_clock_that_was_a_year_ahead_costs_one_run_and_stops_nothing(clock, release):
     worker = release(DAILY)
     worker()
@@ -323,6 +329,7 @@ def test_a_clock_that_was_a_year_ahead_costs_one_run_and_stops_nothing(clock, re
     assert ticks() == [NINE, NINE + DAY, NINE + 365 * DAY]
 
 
+@pytest.mark.promise("tick-record-kept")
 def test_what_was_dealt_with_is_remembered_beyond_the_jobs_own_time(clock, engine, release):
     """The evidence goes by the schedule's last ticks, whatever becomes of the jobs."""
     worker = release(DAILY)
@@ -415,6 +422,7 @@ def test_an_old_worker_leaves_it_alone_for_as_long_as_new_ones_vouch(clock, rele
         assert row("daily").expression == LATER.expression
 
 
+@pytest.mark.promise("schedule-roll-back")
 def test_with_the_new_workers_gone_the_old_definition_is_back(clock, release):
     """A roll-back; in a deploy that goes wrong too, where old workers have been there all the time."""
     old, new = release(EARLIER), release(LATER)
@@ -429,6 +437,7 @@ def test_with_the_new_workers_gone_the_old_definition_is_back(clock, release):
     assert row("daily").expression == EARLIER.expression
 
 
+@pytest.mark.promise("schedule-roll-back")
 def test_an_outage_or_a_jump_of_the_clock_is_no_roll_back(clock, release):
     old, new = release(EARLIER), release(LATER)
     old()
@@ -522,6 +531,7 @@ BAD = {
 }
 
 
+@pytest.mark.promise("bad-schedule-stops-no-other")
 @pytest.mark.parametrize("what", BAD)
 def test_one_bad_schedule_stops_no_other(clock, engine, release, what, caplog):
     helpers.make_schedule(engine, "bad")
@@ -536,6 +546,7 @@ def test_one_bad_schedule_stops_no_other(clock, engine, release, what, caplog):
     assert not any("\n" in line for line in said)
 
 
+@pytest.mark.promise("bad-schedule-stops-no-other")
 def test_one_whose_job_the_database_refuses_stops_no_other(clock, engine, release, caplog):
     engine.execute("ALTER TABLE pgqueue_job ADD CONSTRAINT refusing CHECK (task_name <> 'bad')")
     try:
@@ -550,6 +561,7 @@ def test_one_whose_job_the_database_refuses_stops_no_other(clock, engine, releas
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
+@pytest.mark.promise("bad-row-schedules")
 @pytest.mark.parametrize("sqlstate", ["P0001", "42501"])
 def test_trigger_refuses_one_schedule_others_are_vouched_for_and_removed(clock, engine, release, sqlstate, caplog):
     """Each worker says once a minute which schedules its code has; one that no code has is removed after a week."""
@@ -589,7 +601,7 @@ def service(committing):
 def test_where_there_is_no_schedule_it_costs_a_statement_a_minute_and_no_connection(service, monkeypatch):
     monkeypatch.setattr(declarations, "definitions", lambda alias: {})
     ran = []
-    execute = db.execute
+    execute = statements.execute
     replace_execute(monkeypatch, lambda *given: ran.append(given[1]) or execute(*given))
     assert service.tick() == schedule_service.NONE_INTERVAL_SECONDS
     assert len(ran) == 1
@@ -613,6 +625,7 @@ def test_a_role_that_may_not_is_told_once_and_tried_again(service, monkeypatch, 
     assert len(caplog.records) == 1
 
 
+@pytest.mark.promise("schedule-database-error")
 def test_an_error_of_the_database_ends_a_turn_and_not_the_service(service, engine, monkeypatch):
     helpers.make_schedule(engine)
     monkeypatch.setattr("django_pgqueue.worker.runtime.service.ERROR_PAUSE_SECONDS", 0.01)
@@ -644,6 +657,7 @@ def test_after_an_error_a_silence_is_counted_anew(service, engine, monkeypatch):
     assert not service.scheduler._silence
 
 
+@pytest.mark.promise("schedule-database-error")
 def test_a_statement_without_an_answer_is_given_up_and_the_next_turn_fires(service, engine, second, monkeypatch):
     """Somebody has locked the whole table; nothing waits for that longer than its time."""
     helpers.make_schedule(engine)

@@ -129,6 +129,7 @@ def test_fetcher_looks_itself_if_the_sibling_found_a_due_job(engine, make_pair):
     helpers.wait_until(lambda: second.tick() is not None and take(second))
 
 
+@pytest.mark.promise("shared-poll-starts-in-time")
 def test_fetcher_starts_a_scheduled_job_that_a_sibling_saw(engine, make_pair):
     """The sibling is busy when the job comes due."""
     first, second = make_pair()
@@ -174,7 +175,7 @@ def test_ring_without_news_ends_no_idle_pause(make_pair, count_looks):
     looked = len(count_looks)
     assert first.tick() >= 59.0
     assert len(count_looks) == looked
-    first.look_afresh()
+    first.restart_scans()
     first.tick()
     assert len(count_looks) == looked + 1
 

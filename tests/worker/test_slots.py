@@ -125,7 +125,15 @@ def test_a_slot_is_used_again_only_when_its_last_job_is_forgotten(monkeypatch):
     """Else the next job's words on the board are wiped out, and nobody knows that it runs."""
     process_state, reports = ProcessState(4), []
     in_flight = InFlight(2)
-    own = pool.Pool(Options(database="default", concurrency=2), in_flight, process_state, None, reports.append)
+    own = pool.Pool(
+        Options(database="default", concurrency=2),
+        in_flight,
+        process_state,
+        None,
+        reports.append,
+        Notes(),
+        lambda: None,
+    )
     claimed = Claimed(
         1,
         1,

@@ -8,13 +8,14 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 
+from django_pgqueue.endings import Ending
 from django_pgqueue.worker.completion import unwritten as module
 from django_pgqueue.worker.completion.completer import Completer
-from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.supervision.heartbeat import ChildProcess
-from django_pgqueue.worker.supervision.settlement import settle
+from django_pgqueue.worker.supervision.settlement import WITHOUT_SIGNALS, settle
 from tests import helpers
 
 REFUSALS = ("P0001", "54000", "42501", "XX000", "42P01", "0A000", "55000")
@@ -42,6 +43,7 @@ def states(engine, claimed):
     return [helpers.state_of(engine, one.job_id) for one in claimed]
 
 
+@pytest.mark.promise("bad-row-completions")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
 def test_completer_trigger_refuses_one_others_succeed(engine, completer, sqlstate):
     helpers.make_jobs(engine, 201)
@@ -57,6 +59,7 @@ def test_completer_trigger_refuses_one_others_succeed(engine, completer, sqlstat
     assert "could not be stored" in error and "not this one" in error
 
 
+@pytest.mark.promise("bad-row-completions")
 @pytest.mark.parametrize("ending", [one for one in Ending if one is not Ending.WRITTEN])
 def test_completer_every_form_refused_others_are_written(engine, completer, ending):
     helpers.make_jobs(engine, 3)
@@ -75,7 +78,7 @@ def test_completer_unwritable_end_is_written_when_it_can_be(engine, completer, m
     helpers.make_job(engine)
     claimed = helpers.claim_one(engine)
     changes = []
-    completer.unwritten.on_change = lambda ids: changes.append(list(ids))
+    completer = Completer(completer.link, on_unwritten=lambda ids: changes.append(list(ids)))
     with helpers.users_trigger(engine, "true"):
         completer.hand_over(report(claimed))
         write_all(completer)
@@ -159,6 +162,7 @@ def latin(engine, django_db_blocker):
     engine.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.mark.promise("defect-latin1-database")
 def test_completer_latin1_database_keeps_the_attempts(latin):
     link = Link(latin, "completer")
     completer = Completer(link)
@@ -178,6 +182,7 @@ def test_completer_latin1_database_keeps_the_attempts(latin):
         link.close()
 
 
+@pytest.mark.promise("defect-array-nulls-off")
 def test_connect_array_nulls_off_is_overruled(engine, completer):
     helpers.make_jobs(engine, 2)
     claimed = helpers.claim_all(engine)
@@ -208,7 +213,7 @@ def test_settle_unwritten_end_counts_the_attempt(engine, refused):
     link = Link("default", "supervisor")
     try:
         with helpers.users_trigger(engine, f"{refused} AND NEW.id = {ended.job_id}"):
-            assert settle(link, process, by_default=True).is_whole
+            assert settle(link, process, WITHOUT_SIGNALS, by_default=True)
         rows = [helpers.job_row(engine, one.job_id) for one in (ended, other)]
         state = "running" if refused else "ready"
         assert [(row["state"], row["attempt"]) for row in rows] == [(state, 1), ("ready", 0)]

@@ -8,7 +8,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
-from django_pgqueue import db, health
+from django_pgqueue import health
+from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.management import queue_commands
 from django_pgqueue.management.standard_streams import open_missing_streams
 from django_pgqueue.worker.foreground_run import run_one
@@ -88,7 +89,7 @@ class Command(BaseCommand):
             sys.exit(1)
 
     def _prune(self, alias: str, *, dry_run: bool) -> None:
-        connection = db.connect(alias, "prune")
+        connection = connect(alias, "prune")
         try:
             if dry_run:
                 for (task_name, state), count in Pruner().count(connection).items():

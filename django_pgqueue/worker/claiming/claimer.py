@@ -10,8 +10,10 @@ from typing import Final
 
 import psycopg
 
-from django_pgqueue import db, lifecycle
+from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.slots.inflight import InFlight
@@ -26,13 +28,13 @@ EXECUTION_KEY: Final = "pgqueue_execution_pkey"
 class Claimer:
     """The claims of one worker process."""
 
-    def __init__(self, in_flight: InFlight, lanes: Lanes) -> None:
+    def __init__(self, in_flight: InFlight, lanes: Lanes, worker_id: int) -> None:
         self.in_flight = in_flight
         self.lanes = lanes
-        self.worker_id = 0
+        self.worker_id = worker_id
         self._refusals = Refusals("the claim of job")
 
-    def claim(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
+    def claim(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         """Claim up to `room` jobs of these lanes, and move the lanes' cursors."""
         guaranteed = min(room, self.in_flight.free_slots)
         """A claim returns this many jobs if so many are due. Beyond the free slots it may return only some of them."""
@@ -45,13 +47,13 @@ class Claimer:
                 raise
             logger.warning(
                 "a claim failed because of the data of a row (%s): claiming jobs one by one",
-                db.message_without_detail(error),
+                message_without_detail(error),
             )
             claimed = self._claim_one_by_one(connection, cursors, room)
             self.lanes.move_cursors(claimed)
         return claimed
 
-    def _claim_rows(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], limit: int) -> list[Claimed]:
+    def _claim_rows(self, connection: EngineConnection, cursors: dict[Lane, Cursor], limit: int) -> list[Claimed]:
         return lifecycle.claim(
             connection,
             cursors,
@@ -63,9 +65,7 @@ class Claimer:
             paused_tasks=self.lanes.paused_tasks,
         )
 
-    def _claim_one_by_one(
-        self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int
-    ) -> list[Claimed]:
+    def _claim_one_by_one(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         """Claim single jobs up to the first one whose row makes the claim fail. Set that job aside with the reason."""
         claimed: list[Claimed] = []
         for _ in range(room):
@@ -86,7 +86,7 @@ class Claimer:
                 break
         return claimed
 
-    def _set_aside(self, connection: db.EngineConnection, job_id: int, error: Exception) -> None:
+    def _set_aside(self, connection: EngineConnection, job_id: int, error: Exception) -> None:
         """End a job as dead. If the database refuses that too, skip the job for a while."""
         try:
             lifecycle.set_aside(
@@ -94,14 +94,14 @@ class Claimer:
                 job_id,
                 worker_id=self.worker_id,
                 exception_class=f"{type(error).__module__}.{type(error).__qualname__}",
-                error=f"the job's row cannot be claimed: {db.message_without_detail(error)}"[:2000],
+                error=f"the job's row cannot be claimed: {message_without_detail(error)}"[:2000],
             )
         except lifecycle.FAILURES as refusal:
             if not lifecycle.may_divide(connection, refusal):
                 raise
             self._refusals.note(job_id, error)
         else:
-            logger.error("job %s cannot be claimed and is now dead: %s", job_id, db.message_without_detail(error))
+            logger.error("job %s cannot be claimed and is now dead: %s", job_id, message_without_detail(error))
 
 
 def _is_sequence_behind(error: Exception) -> bool:

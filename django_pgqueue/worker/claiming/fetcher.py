@@ -19,15 +19,17 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import psycopg
 
-from django_pgqueue import db
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.notifications import CANCEL_ASKED, LOOK_AGAIN
 from django_pgqueue.lifecycle import AHEAD_BYTES, Claimed, Cursor, Lane
+from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.completer import Completer
-from django_pgqueue.worker.completion.release import give_back
+from django_pgqueue.worker.completion.release import release_executions
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.service import Service
@@ -37,10 +39,9 @@ from django_pgqueue.worker.slots.pool import Pool
 from .claim_counter import ClaimCounter
 from .claimed_ids import ClaimedIds
 from .claimer import Claimer
-from .lanes import Lanes
 from .next_scan import NextScan
-from .notification_waker import NotificationWaker
 from .pacing import Pacing
+from .poll_requests import PollRequests
 from .start_rate import StartRate
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -55,28 +56,59 @@ LOCKED_SECONDS: Final = 1.0
 """The longest sleep while due jobs cannot be claimed because other transactions have locked their rows."""
 
 
-class Fetcher(Service):
-    """Keep the slots and the prefetched jobs filled."""
+class Leases(Protocol):
+    """The leases of this process."""
 
-    def __init__(self, link: Link, in_flight: InFlight, pool: Pool, completer: Completer, lanes: Lanes) -> None:
+    def leases_hold(self) -> bool:
+        """Return whether they are valid for long enough to claim more."""
+
+
+class Receivers(Protocol):
+    """The queue of events for the application's signal receivers."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether quick receivers need time to catch up."""
+
+
+class Fetcher(Service):
+    """Keep the slots and the prefetched jobs filled.
+
+    `on_cancel_requested` is called after a notification that the cancellation of a running job was requested.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        in_flight: InFlight,
+        pool: Pool,
+        completer: Completer,
+        claimer: Claimer,
+        *,
+        polls: PollRequests,
+        claims: ClaimCounter,
+        leases: Leases,
+        receivers: Receivers,
+        reactions: Reactions,
+        on_cancel_requested: Callable[[], None],
+    ) -> None:
         super().__init__("fetcher")
         self.link = link
         self.in_flight = in_flight
         self.pool = pool
         self.completer = completer
-        self.lanes = lanes
-        self.waker = NotificationWaker()
-        self.claimer = Claimer(in_flight, lanes)
+        self.claimer = claimer
+        self.lanes = lanes = claimer.lanes
+        self.polls = polls
+        self.claims = claims
+        self.leases = leases
+        self.receivers = receivers
+        self.reactions = reactions
+        self._on_cancel_requested = on_cancel_requested
         self.polling_seconds = get_settings().POLL_INTERVAL_WITHOUT_LISTEN
         """The longest sleep of an idle worker. It is raised while notifications arrive."""
-        self.vain_looks = 0
+        self.empty_scans = 0
         """How many claims from the start have found nothing since one last found something."""
-        self.may_claim: Callable[[], bool] = lambda: True
-        """Whether the leases are valid for long enough."""
-        self.events_wait: Callable[[], bool] = lambda: False
-        """Whether quick signal receivers need time to catch up."""
-        self.on_cancel_asked: Callable[[], None] = lambda: None
-        """Called after a notification that the cancellation of a running job was requested."""
         self._rate = StartRate(in_flight)
         self._restart_requested = False
         self._scanned_from_start = False
@@ -87,7 +119,6 @@ class Fetcher(Service):
         self._full_scan_pacing = Pacing()
         self._job_bytes = 1.0
         """Estimated size of one job's arguments. It rises at once with a claim of large ones, and falls slowly."""
-        self.claims = ClaimCounter()
         self._claimed_ids = ClaimedIds(in_flight, completer)
 
     def may_sleep(self, seconds: float) -> None:
@@ -96,24 +127,20 @@ class Fetcher(Service):
 
     def wake(self) -> None:
         """End the current sleep. Harmless at any time, from any thread."""
-        self.waker.wake()
+        self.polls.wake()
 
-    def look_soon(self) -> None:
-        """Poll at once, and more often for a while. Safe from any thread."""
-        self._idle_steps = 0
-        self._announced = True
-        self.wake()
-
-    def look_afresh(self) -> None:
+    def restart_scans(self) -> None:
         """Forget lanes and cursors, and restart the count of claims that find nothing. Safe from any thread."""
-        self.vain_looks = 0
+        self.empty_scans = 0
         self._restart_requested = True
         self.wake()
 
     def tick(self) -> float:
         """Release jobs that have waited too long for a slot, then claim as many as there is room for."""
+        if self.polls.take_urgent():
+            self._idle_steps, self._announced = 0, True
         if self._restart_requested:
-            self._restart_requested, self.vain_looks, self._follow_up.moment = False, 0, None
+            self._restart_requested, self.empty_scans, self._follow_up.moment = False, 0, None
             self.lanes.forget()
         self._release_waiting(time.monotonic() - WAIT_LIMIT_SECONDS)
         room = self._room()
@@ -134,27 +161,28 @@ class Fetcher(Service):
 
     def at_end(self) -> None:
         """Release the prefetched jobs that no slot has started."""
-        self.waker.close()
+        self.polls.waker.close()
         try:
             self._release_waiting(float("inf"))
         except (psycopg.Error, OSError):
             logger.warning("prefetched jobs could not be released: the supervisor will release them")
 
     def _sleep(self, timeout_seconds: float) -> None:
-        if self.waker.wait_for_notification(timeout_seconds):
+        waker = self.polls.waker
+        if waker.wait_for_notification(timeout_seconds):
             self._idle_steps = 0
             self._announced = True
             self._follow_up.moment = time.monotonic()
-            payloads, self.waker.payloads = self.waker.payloads, set()
-            if db.LOOK_AGAIN in payloads:
+            payloads, waker.payloads = waker.payloads, set()
+            if LOOK_AGAIN in payloads:
                 self.lanes.look_again()
-            if db.CANCEL_ASKED in payloads:
-                self.on_cancel_asked()
+            if CANCEL_ASKED in payloads:
+                self._on_cancel_requested()
 
     # ---------------------------------------------------------------- how many jobs to claim
 
     def _room(self) -> int:
-        if not self.may_claim() or self.completer.is_behind or self.events_wait():
+        if not self.leases.leases_hold() or self.completer.is_behind or self.receivers.is_behind:
             return 0
         prefetched = min(int(self._rate.per_second() * PREFETCH_SECONDS), int(AHEAD_BYTES / self._job_bytes))
         waiting = len(self.in_flight.waiting)
@@ -164,15 +192,15 @@ class Fetcher(Service):
 
     def _seconds_until_room(self) -> float:
         """Return how long to sleep until there may be room: short while jobs wait for slots or in the completer."""
-        if self.in_flight.waiting or self.completer.is_full or self.events_wait():
+        if self.in_flight.waiting or self.completer.is_full or self.receivers.is_behind:
             return 0.004
-        return 1.0 if self.may_claim() and not self.completer.is_behind else 0.1
+        return 1.0 if self.leases.leases_hold() and not self.completer.is_behind else 0.1
 
     def _release_waiting(self, claimed_before: float) -> None:
         jobs = self.in_flight.take_waiting(claimed_before)
         if jobs:
             with self.link.use() as connection:
-                give_back(connection, jobs, self.completer.events)
+                release_executions(connection, jobs, self.reactions)
 
     # ---------------------------------------------------------------- where to claim
 
@@ -189,7 +217,7 @@ class Fetcher(Service):
         with self.link.use() as connection:
             claimed = self._counted_claim(connection, recent_lanes, 1)
         if claimed:
-            self.vain_looks = 0
+            self.empty_scans = 0
         health_memory.answered("claim")
         return bool(claimed)
 
@@ -202,7 +230,7 @@ class Fetcher(Service):
             if room > 0:
                 claimed = [*claimed, *self._claim_from(room, from_start=True)]
                 from_start = True
-        self.vain_looks = 0 if claimed else self.vain_looks + from_start
+        self.empty_scans = 0 if claimed else self.empty_scans + from_start
         self._scanned_from_start = from_start
         return claimed
 
@@ -221,13 +249,11 @@ class Fetcher(Service):
             self._full_scan_at = time.monotonic() + self._full_scan_pacing.after(time.monotonic() - began)
         return claimed
 
-    def _counted_claim(self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
+    def _counted_claim(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         with self.claims.claim_under_way():
             return self._claim_and_submit(connection, cursors, room)
 
-    def _claim_and_submit(
-        self, connection: db.EngineConnection, cursors: dict[Lane, Cursor], room: int
-    ) -> list[Claimed]:
+    def _claim_and_submit(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         claimed = self.claimer.claim(connection, cursors, room)
         if claimed:
             size = sum(len(job.arguments) for job in claimed) / len(claimed) + 1
@@ -236,7 +262,7 @@ class Fetcher(Service):
             accepted = [job for job in claimed if job not in id_conflicts] if id_conflicts else claimed
             self.in_flight.add(accepted)
             self.pool.submit(accepted)
-            give_back(connection, id_conflicts, self.completer.events)  # to be claimed again, under other ids
+            release_executions(connection, id_conflicts, self.reactions)  # to be claimed again, under other ids
         return claimed
 
     # ---------------------------------------------------------------- when to poll

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django_pgqueue import lifecycle, registry
-from django_pgqueue.db import EngineConnection
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import EPOCH, Claimed, Cursor, Lane
 
 from .pacing import Pacing

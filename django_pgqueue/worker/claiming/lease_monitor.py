@@ -25,9 +25,9 @@ from typing import Final
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 from django_pgqueue.lifecycle import ExecutionKey, Held
+from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.completer import Completer
-from django_pgqueue.worker.completion.events import IN_THIS_THREAD, Events
-from django_pgqueue.worker.completion.release import give_back
+from django_pgqueue.worker.completion.release import release_executions
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.service import Service
@@ -57,15 +57,15 @@ class LeaseMonitor(Service):
         process_state: ProcessState,
         worker_id: int,
         claims: ClaimCounter,
-        events: Events = IN_THIS_THREAD,
+        reactions: Reactions,
     ) -> None:
         super().__init__("heartbeat")
-        self.events = events
+        self.reactions = reactions
         self.link = link
         self.in_flight = in_flight
         self.completer = completer
         self.pool = pool
-        self.hears = False
+        self._listens = False
         """Whether notifications arrive, including those of cancellation requests."""
         self.process_state = process_state
         self.worker_id = worker_id
@@ -75,7 +75,12 @@ class LeaseMonitor(Service):
         self._compare_at = 0.0
         self._must_poll = False
 
-    def look_for_requests(self) -> None:
+    def set_listens(self, *, listens: bool) -> None:
+        """Set whether notifications arrive. Safe from any thread."""
+        self._listens = listens
+        self.wake()  # otherwise it would finish a sleep that assumes notifications
+
+    def poll_requests_soon(self) -> None:
         """Poll for cancellation requests. Safe from any thread."""
         self._must_poll = True
         self.wake()
@@ -92,10 +97,10 @@ class LeaseMonitor(Service):
                 self._compare()
             self._compare_at = now + get_settings().heartbeat_seconds
             self._must_poll = self._must_poll or bool(len(self.in_flight))  # a notification may have been lost
-        if (self._must_poll or not self.hears) and len(self.in_flight):
+        if (self._must_poll or not self._listens) and len(self.in_flight):
             self._poll_requests()
         left_seconds = self._compare_at - time.monotonic()
-        return left_seconds if self.hears and not self._must_poll else min(left_seconds, POLL_SECONDS)
+        return left_seconds if self._listens and not self._must_poll else min(left_seconds, POLL_SECONDS)
 
     def _compare(self) -> None:
         asked_at, claims_ended = time.monotonic(), self.claims.ended
@@ -131,7 +136,9 @@ class LeaseMonitor(Service):
             requested = {execution_id for _, execution_id in requests}
             popped = [self.in_flight.waiting.pop(execution_id, None) for execution_id in requested]
             # The release ends these jobs as cancelled.
-            give_back(connection, [waiting.claimed for waiting in popped if waiting is not None], self.events)
+            release_executions(
+                connection, [waiting.claimed for waiting in popped if waiting is not None], self.reactions
+            )
         notified = self.pool.ask_to_cancel(requested)
         return bool(requested - notified - self.completer.ids())
 
@@ -154,7 +161,7 @@ class LeaseMonitor(Service):
             ids = [execution.execution_id for execution in stray]
             logger.warning("executions %s are open but not in flight in this process: released", ids)
             with self.link.use() as connection:
-                give_back(connection, stray, self.events)
+                release_executions(connection, stray, self.reactions)
 
 
 class LeaseGuard(Service):

@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from django_pgqueue import db
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db.engine_connection import EngineConnection, connect
+from django_pgqueue.db.notifications import CHANNEL
 from django_pgqueue.waiting import listener
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.service import Service
@@ -36,9 +37,8 @@ class Listener(Service):
         super().__init__("listener")
         self.link = link
         self.waker = waker
-        self.waker.on_lost = self.wake
         self.on_change = on_change
-        """Called with `hears=`: whether notifications arrive."""
+        """Called with `listens=`: whether notifications arrive."""
         self._lent_connected_at = -1.0
         self._failed_since: float | None = None
 
@@ -58,14 +58,14 @@ class Listener(Service):
         self.waker.take_back()
         self.link.close()
 
-    def _listen(self, connection: db.EngineConnection) -> float:
-        connection.execute(f"LISTEN {db.CHANNEL}")
+    def _listen(self, connection: EngineConnection) -> float:
+        connection.execute(f"LISTEN {CHANNEL}")
         connection.execute(f"LISTEN {listener.AWAITED}")
         if self._passes_self_test(connection):
             self._lent_connected_at = self.link.connected_at
             self._failed_since = None
-            self.on_change(hears=True)
-            self.waker.listen(connection)
+            self.on_change(listens=True)
+            self.waker.listen(connection, self.wake)
             return 0.0
         if self._failed_since is None:
             self._failed_since = time.monotonic()
@@ -77,14 +77,14 @@ class Listener(Service):
         self.link.close()
         return SELF_TEST_AGAIN_SECONDS
 
-    def _passes_self_test(self, connection: db.EngineConnection) -> bool:
+    def _passes_self_test(self, connection: EngineConnection) -> bool:
         """Return whether a notification from another connection arrives.
 
         A notification sent on this connection would arrive even through a pooler, together with the answer.
         """
         payload = f"self-test {os.getpid()} {time.monotonic()}"
-        with db.connect(self.link.alias, "listener") as other:
-            other.execute("SELECT pg_notify(%s, %s)", (db.CHANNEL, payload))
+        with connect(self.link.alias, "listener") as other:
+            other.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
         deadline = time.monotonic() + SELF_TEST_SECONDS
         while (left_seconds := deadline - time.monotonic()) > 0:
             if any(notice.payload == payload for notice in connection.notifies(timeout=left_seconds, stop_after=1)):
@@ -92,5 +92,5 @@ class Listener(Service):
         return False
 
     def _pause_after(self, error: BaseException) -> float:
-        self.on_change(hears=False)
+        self.on_change(listens=False)
         return super()._pause_after(error)

@@ -17,7 +17,8 @@ from typing import Final
 
 import psycopg
 
-from django_pgqueue import db
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.notifications import WORDS
 from django_pgqueue.waiting import listener
 from django_pgqueue.waker import Waker
 
@@ -27,27 +28,31 @@ AWAITED: Final = listener.AWAITED.encode()
 class NotificationWaker(Waker):
     """A `Waker` to which a connection that listens can be lent."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_awaited: Callable[[str], None] = lambda payload: None) -> None:
+        """Create the waker.
+
+        `on_awaited` is called with the payload of each notification that an application waits for jobs. Such a
+        notification does not end the sleep.
+        """
         super().__init__()
-        self.on_lost: Callable[[], None] = lambda: None
-        """Called when the borrowed connection has failed. `error` holds the reason."""
-        self.on_awaited: Callable[[str], None] = lambda payload: None
-        """Called with the payload of each notification that an application waits for jobs. Such a notification does
-        not end the sleep."""
+        self._on_awaited = on_awaited
+        self._on_lost: Callable[[], None] = lambda: None
         self.error: psycopg.Error | None = None
         self.payloads: set[str] = set()
         """Payloads of the other notifications, until the waiting thread takes them."""
         self._is_new_connection = False
-        self._connection: db.EngineConnection | None = None
+        self._connection: EngineConnection | None = None
         self._connection_lock = threading.Lock()
 
-    def listen(self, connection: db.EngineConnection) -> None:
+    def listen(self, connection: EngineConnection, on_lost: Callable[[], None]) -> None:
         """Wait for notifications on this connection too. Do not use it elsewhere until it is lost or taken back.
+
+        `on_lost` is called when the connection has failed. `error` holds the reason then.
 
         This counts as a notification of every kind, because notifications that were sent before reached no one here.
         """
         with self._connection_lock:
-            self._connection, self.error = connection, None
+            self._connection, self.error, self._on_lost = connection, None, on_lost
         self._is_new_connection = True
         self.wake()
 
@@ -75,7 +80,7 @@ class NotificationWaker(Waker):
         is_woken = self.fileno() in ready
         is_new_connection, self._is_new_connection = self._is_new_connection, False
         if is_new_connection:
-            self.payloads |= db.WORDS
+            self.payloads |= WORDS
         notified = self._read_notifications() if ready - {self.fileno()} else False
         return bool(notified or is_new_connection) if is_woken or is_new_connection else notified
 
@@ -90,12 +95,12 @@ class NotificationWaker(Waker):
                     payload = notification.extra.decode("ascii", "replace")
                     if notification.relname == AWAITED:
                         notified = notified or None
-                        self.on_awaited(payload)
+                        self._on_awaited(payload)
                     else:
                         notified = True
                         self.payloads.add(payload)
             except psycopg.Error as error:
                 self._connection, self.error, notified = None, error, bool(notified)
         if self.error is not None:
-            self.on_lost()
+            self._on_lost()
         return notified

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from django_pgqueue.db import EngineConnection
-from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.reactions import Reactions
+from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.service import Service
 
-from .events import IN_THIS_THREAD, Events
+from .events import FOREGROUND
 from .progress_writer import Notes
 from .unwritten import UnwrittenReports
-from .waiters import Waiters
 
 BATCH: Final = 1000
 BUFFER_LIMIT: Final = 5000
@@ -39,24 +39,34 @@ BEHIND_SECONDS: Final = 1.0
 WRITE_INTERVAL_SECONDS: Final = 0.005
 """Minimum time between the starts of two writes, unless a full batch is queued."""
 LOCKED_PAUSE_SECONDS: Final = 0.05
-DUE_AGAIN: Final = frozenset({Ending.FAILED, Ending.CRASHED, Ending.RELEASED, Ending.UNKNOWN, Ending.SNOOZED})
 
 
 class Completer(Service):
     """Accept reports from any thread and write them in its own thread."""
 
-    def __init__(self, link: Link, events: Events = IN_THIS_THREAD) -> None:
+    def __init__(
+        self,
+        link: Link,
+        reactions: Reactions = FOREGROUND,
+        *,
+        on_unwritten: Callable[[Iterable[int]], None] = lambda execution_ids: None,
+        on_recovery: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create the service.
+
+        Args:
+            link: The connection of this service.
+            reactions: What follows from the transitions.
+            on_unwritten: Called with the executions whose reports the database refuses, when these change.
+            on_recovery: Called when writes succeed again. The fetcher claimed nothing during the outage.
+        """
         super().__init__("completer")
         self.link = link
-        self.events = events
+        self._on_recovery = on_recovery
         self.pending: deque[Report] = deque()
         self.notes = Notes(self.wake)
         """Progress of running jobs. It is written here because it must be written before the completion."""
-        self.waiters = Waiters()
-        """The jobs that applications wait for."""
-        self.on_ready: Callable[[], None] = lambda: None
-        """Called when written jobs will become due again, because the fetcher may sleep for longer than their delay."""
-        self.unwritten = UnwrittenReports(events, self._answered)
+        self.unwritten = UnwrittenReports(reactions, self._answered, on_unwritten)
         """Reports that the database refuses in every form. They are retried with a growing backoff."""
         self.finished = 0
         """Reports written since the process began."""
@@ -125,13 +135,11 @@ class Completer(Service):
         reports = self._writing
         with self.link.use() as connection:
             ready, locked = self._write_progress_first(connection, reports) if self.notes else (reports, [])
-            locked += self.unwritten.write(connection, ready, self.waiters)
+            locked += self.unwritten.write(connection, ready)
         self._writing = []
         self._answered()
         self.finished += len(reports) - len(locked)
         self.pending.extend(locked)
-        if any(report.ending in DUE_AGAIN for report in reports):
-            self.on_ready()
         if not is_whole:
             self._stopping.wait(began + WRITE_INTERVAL_SECONDS - time.monotonic())
         return LOCKED_PAUSE_SECONDS if locked and len(locked) == len(self.pending) else 0.0
@@ -139,7 +147,7 @@ class Completer(Service):
     def _answered(self) -> None:
         if self._failing_since is not None:
             self._failing_since = None
-            self.on_ready()  # the fetcher claimed nothing during the outage
+            self._on_recovery()
         self._answered_at = time.monotonic()
         self.progressed()
         health_memory.answered("completion")

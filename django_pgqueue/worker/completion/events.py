@@ -1,8 +1,8 @@
 """Publish what happened to a job: write its log line, and deliver its signal to the application's receivers.
 
-Every part of the engine that has committed a transition calls `Events.publish()`; no other code sends these signals.
-The function that delivers them is injected. A worker process passes them to its `CallbackRunner`, because a receiver is
-the application's code and must not run in a thread that the engine needs. In the foreground (`pgqueue run`,
+`Events` is the observer of a worker's transitions (see `reactions`); `Attempt` also publishes the start of a job here.
+The function that delivers signals is injected. A worker process passes them to its `CallbackRunner`, because a receiver
+is the application's code and must not run in a thread that the engine needs. In the foreground (`pgqueue run`,
 `IMMEDIATE`, `run_jobs`) the receivers run in the caller's thread.
 """
 
@@ -15,7 +15,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from django_pgqueue import log
+from django_pgqueue import log, registry, signals
+from django_pgqueue.endings import Ending
+from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions, arguments_of, signals_of
 from django_pgqueue.signals import TaskSignal
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.report import STOPS
@@ -38,12 +40,24 @@ class Events:
     def __init__(self, deliver: Deliver | None = None) -> None:
         self._deliver = deliver or call_receivers
 
+    def wants_successes(self) -> bool:
+        """Return whether successes are logged or `job_succeeded` has receivers."""
+        return log.is_enabled_for(signals.job_succeeded) or bool(signals.job_succeeded.receivers)
+
+    def observe(self, transition: JobTransition, database: str) -> None:
+        """Publish one transition."""
+        if transition.ending is Ending.CRASHED:
+            _log_crash(transition)
+        for signal in signals_of(transition):
+            if self.are_heard(signal, transition.task_name):
+                self.publish(signal, transition.task_name, arguments_of(transition, signal, database))
+
     def are_heard(self, signal: TaskSignal, task_name: str | None) -> bool:
         """Return whether publishing would have any effect. If not, the caller need not build the arguments."""
         return log.is_enabled_for(signal) or signal.has_listeners(task_name)
 
     def publish(self, signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
-        """Publish one transition. `about` holds the arguments of its signal. Costs only a check without receivers."""
+        """Publish one event. `about` holds the arguments of its signal. Costs only a check without receivers."""
         try:
             log.write(signal, task_name, about)
         except CONTAINED as error:
@@ -55,8 +69,22 @@ class Events:
             self._deliver(signal, task_name, about)
 
 
-def arguments_of(claimed: Claimed, database: str) -> dict[str, Any]:
-    """Return the arguments that all signals of an attempt share."""
+def _log_crash(transition: JobTransition) -> None:
+    """Log the new state of a job whose process or worker was lost, and how that was detected."""
+    attempt, queue_name = transition.details["attempt"], transition.details["queue_name"]
+    logger.warning(
+        "job %s (%s), attempt %d: %s; now %s",
+        transition.job_id,
+        registry.in_words(transition.task_name),
+        attempt,
+        transition.error,
+        transition.result.state,
+        extra={"job_id": transition.job_id, "task": transition.task_name, "queue": queue_name, "attempt": attempt},
+    )
+
+
+def start_of(claimed: Claimed, database: str) -> dict[str, Any]:
+    """Return the arguments of `job_started`."""
     return {
         "job_id": claimed.job_id,
         "database": database,
@@ -90,7 +118,7 @@ def log_failure(receiver: Any, error: BaseException) -> None:
     error_text.log_exception(f"the receiver {name} raised", error)
 
 
-IN_THIS_THREAD: Final = Events()
-"""Deliver in the thread that publishes."""
 IN_JOB_THREAD: Final = Events(partial(call_receivers, passed=STOPS))
 """Deliver in the job's thread. An exception that the worker raises in the job ends the receiver and the attempt."""
+FOREGROUND: Final = Reactions([Events()], AnyWaiters())
+"""The reactions of a process that runs jobs in the caller's thread."""

@@ -38,8 +38,8 @@ TURN_SECONDS: Final = 0.002
 
 def end_running_jobs(
     in_flight: InFlight, pool: Pool, completer: Completer, *, hurried: bool, lease_left_seconds: float
-) -> int:
-    """Wait until all completions are written, and interrupt the jobs that still run. Return how many were interrupted.
+) -> None:
+    """Wait until all completions are written, and interrupt the jobs that still run.
 
     This takes at most 8 s, and no longer than the leases last.
     """
@@ -54,7 +54,6 @@ def end_running_jobs(
         _interrupt(in_flight, pool, min(deadline, time.monotonic() + clean_up_seconds))
     pool.stop()
     _empty(completer, deadline)
-    return len(running)
 
 
 def _interrupt(in_flight: InFlight, pool: Pool, deadline: float) -> None:

@@ -13,13 +13,13 @@ from contextlib import suppress
 import psycopg
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import message_without_detail, wake_workers
+from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.slots.inflight import InFlight
 
-from .events import Events
 from .progress_writer import Notes
-from .release import give_back
+from .release import release_executions
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -27,32 +27,26 @@ logger = logging.getLogger("django_pgqueue.worker")
 class LastWrites:
     """The last writes of one worker process, on a connection of their own."""
 
-    def __init__(self, link: Link, in_flight: InFlight, notes: Notes, events: Events, worker_id: int) -> None:
+    def __init__(self, link: Link, in_flight: InFlight, notes: Notes, reactions: Reactions, worker_id: int) -> None:
         self.link = link
         self.in_flight = in_flight
         self.notes = notes
-        self.events = events
+        self.reactions = reactions
         self.worker_id = worker_id
 
     def release_waiting(self) -> None:
         """Release the prefetched jobs."""
         self._release(self.in_flight.take_waiting())
 
-    def release_running(self, interrupted: int) -> None:
+    def release_running(self) -> None:
         """Release the jobs that still run, so that other workers can claim them at once, and wake those workers.
 
-        Prefetched jobs are released too, because the answer to a claim may have arrived late. `interrupted` is the
-        number of jobs that were interrupted before; if it is not 0, the other workers are woken for them.
+        Prefetched jobs are released too, because the answer to a claim may have arrived late.
         """
         running = [entry.claimed for entry in list(self.in_flight.running.values())]
         if running:
             self._write_progress()
-        left = [*running, *self.in_flight.take_waiting()]
-        if left:
-            self._release(left)
-        elif interrupted:
-            with suppress(psycopg.Error, OSError), self.link.use() as connection:
-                wake_workers(connection)
+        self._release([*running, *self.in_flight.take_waiting()])
 
     def unregister(self) -> None:
         """Record that this worker has stopped."""
@@ -68,9 +62,11 @@ class LastWrites:
             self.notes.write(connection)
 
     def _release(self, jobs: Sequence[lifecycle.Claimed]) -> None:
+        if not jobs:
+            return
         try:
             with self.link.use() as connection:
-                give_back(connection, jobs, self.events)
+                release_executions(connection, jobs, self.reactions)
         except (psycopg.Error, OSError) as error:
             logger.warning(
                 "%d jobs could not be released (%s); the supervisor will release them",

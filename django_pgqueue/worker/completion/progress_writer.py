@@ -17,8 +17,10 @@ import psycopg
 from django.db import DatabaseError
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import TRANSIENT, Connection, EngineConnection, is_lost, message_without_detail
-from django_pgqueue.lifecycle import ExecutionKey, Noted, TransitionResult
+from django_pgqueue.db.engine_connection import EngineConnection, is_lost
+from django_pgqueue.db.errors import TRANSIENT, message_without_detail
+from django_pgqueue.db.statements import Connection
+from django_pgqueue.lifecycle import ExecutionKey, Noted, TransitionStatus
 from django_pgqueue.worker.runtime.outages import outage_log
 
 if TYPE_CHECKING:
@@ -116,7 +118,8 @@ class Notes:
             logger.warning(
                 "the progress of %d jobs cannot be written: %s", len(refused), message_without_detail(refused[0].error)
             )
-        locked = {key for key in taken if results.get(key.execution_id) is TransitionResult.LOCKED}
+        locked_ids = {key for key, result in results.items() if result.status is TransitionStatus.LOCKED}
+        locked = {key for key in taken if key.execution_id in locked_ids}
         self._put_back({key: taken[key] for key in locked})
         return locked
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import EngineConnection, message_without_detail
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.endings import Ending
+from django_pgqueue.reactions import Reactions
 from django_pgqueue.retry import DEFAULT_BACKOFF
 from django_pgqueue.worker.execution.error_text import MAX_ERROR_CHARACTERS, class_path, storable
-from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.execution.report import Report
 
-from .events import Events
-from .waiters import Waiters
 from .writer import Finished, finish
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -91,12 +92,17 @@ class Waiting:
 class UnwrittenReports:
     """The refused reports of one completer."""
 
-    def __init__(self, events: Events, on_answer: Callable[[], None] = lambda: None) -> None:
-        self.events = events
-        self.on_answer = on_answer
-        """Called after each group of statements, so that a long round does not look like a stuck completer."""
-        self.on_change: Callable[[Iterable[int]], None] = lambda execution_ids: None
-        """Called with the executions whose reports are kept here, when these change."""
+    def __init__(
+        self, reactions: Reactions, on_answer: Callable[[], None], on_change: Callable[[Iterable[int]], None]
+    ) -> None:
+        """Keep no report yet.
+
+        `on_answer` is called after each group of statements, so that a long round does not look like a stuck completer.
+        `on_change` is called with the executions whose reports are kept here, when these change.
+        """
+        self.reactions = reactions
+        self._on_answer = on_answer
+        self._on_change = on_change
         self._waiting: dict[int, Waiting] = {}
         self._logged_at = float("-inf")
 
@@ -120,23 +126,23 @@ class UnwrittenReports:
             entry.due_at = float("inf")
         return [entry.report for entry in due]
 
-    def write(self, connection: EngineConnection, reports: Sequence[Report], waiters: Waiters) -> list[Report]:
+    def write(self, connection: EngineConnection, reports: Sequence[Report]) -> list[Report]:
         """Write reports, refused ones in other forms. Return those whose rows are locked.
 
         An error that concerns all rows is raised. Nothing is lost then; call this again with the same reports.
         """
-        done = self._finish(connection, reports, waiters)
+        done = self._finish(connection, reports)
         locked, refused = done.locked, done.refused
         for form in FORMS if refused else ():
-            more_locked, refused = self._in_form(form, connection, refused, waiters)
+            more_locked, refused = self._in_form(form, connection, refused)
             locked += more_locked
         if refused or self._waiting:
             self._keep(reports, refused)
         return locked
 
-    def _finish(self, connection: EngineConnection, reports: Sequence[Report], waiters: Waiters) -> Finished:
-        done = finish(connection, reports, waiters, self.events)
-        self.on_answer()
+    def _finish(self, connection: EngineConnection, reports: Sequence[Report]) -> Finished:
+        done = finish(connection, reports, self.reactions)
+        self._on_answer()
         return done
 
     def _keep(self, reports: Sequence[Report], refused: Sequence[Refused]) -> None:
@@ -153,15 +159,15 @@ class UnwrittenReports:
         if refused:
             self._log(refused)
         if set(self._waiting) != before:
-            self.on_change(list(self._waiting))
+            self._on_change(list(self._waiting))
 
     def _in_form(
-        self, form: Form, connection: EngineConnection, refused: Sequence[Refused], waiters: Waiters
+        self, form: Form, connection: EngineConnection, refused: Sequence[Refused]
     ) -> tuple[list[Report], list[Refused]]:
         """Write refused reports in one form. Return the reports whose rows are locked, and those still refused."""
         originals = {entry.row.claimed.execution_id: entry for entry in refused}
         changed = {key: form(entry.row, entry.error) for key, entry in originals.items()}
-        done = self._finish(connection, [report for report in changed.values() if report is not None], waiters)
+        done = self._finish(connection, [report for report in changed.values() if report is not None])
         locked = [originals[report.claimed.execution_id].row for report in done.locked]
         errors = {entry.row.claimed.execution_id: entry.error for entry in done.refused}
         still = [

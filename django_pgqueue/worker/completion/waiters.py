@@ -19,14 +19,11 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from django_pgqueue.db import EngineConnection
-from django_pgqueue.lifecycle import TransitionResult
-from django_pgqueue.states import State
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.waiting import listener
 
 if TYPE_CHECKING:
-    from django_pgqueue.db import Connection
-    from django_pgqueue.lifecycle import Moved
+    from django_pgqueue.db.statements import Connection
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -43,8 +40,9 @@ class Waiters:
         self._heard_at: OrderedDict[int, float] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._heard_at)
+    def exist(self) -> bool:
+        """Return whether any application waits. Safe from any thread."""
+        return bool(self._heard_at)
 
     def hear(self, payload: str) -> None:
         """Remember the job ids that a notification announces."""
@@ -77,11 +75,3 @@ class Waiters:
             if len(self._heard_at) <= LIMIT and now - oldest_at <= FORGET_SECONDS:
                 return
             self._heard_at.popitem(last=False)
-
-
-def may_be_over(moved: Moved) -> bool:
-    """Return whether a transition may have ended its job.
-
-    A false positive is harmless, because a notified waiter reads the job's row.
-    """
-    return moved.fate is not TransitionResult.LOCKED and moved.state is not State.READY

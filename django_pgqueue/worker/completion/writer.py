@@ -1,4 +1,4 @@
-"""Write reports to the database, and publish the transitions.
+"""Write reports to the database, and react to the transitions.
 
 Each kind of ending has its own transition; all reports of one kind are written in one statement. The completer calls
 this, and the foreground run and the testing kit in their own thread.
@@ -11,21 +11,20 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from django_pgqueue import lifecycle, log, signals
-from django_pgqueue.db import Connection
-from django_pgqueue.lifecycle import Moved, TransitionResult
-from django_pgqueue.states import Outcome, State
-from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue import lifecycle
+from django_pgqueue.db.statements import Connection
+from django_pgqueue.endings import ENDINGS, Ending
+from django_pgqueue.lifecycle import SUCCEEDED, TransitionResult, TransitionStatus
+from django_pgqueue.reactions import JobTransition, Reactions
+from django_pgqueue.worker.execution.report import Report
 
-from .events import IN_THIS_THREAD, Events, arguments_of
-from .waiters import Waiters, may_be_over
+from .events import FOREGROUND
 
 logger = logging.getLogger("django_pgqueue.worker")
 
 WARN_AGAIN_SECONDS: Final = 60.0
-SUCCEEDED: Final = Moved(TransitionResult.DONE, State.SUCCEEDED)
 
 
 class Finished(NamedTuple):
@@ -35,15 +34,8 @@ class Finished(NamedTuple):
     refused: list[lifecycle.Refused[Report]]
 
 
-def finish(
-    connection: Connection,
-    reports: Sequence[Report],
-    waiters: Waiters | None = None,
-    events: Events = IN_THIS_THREAD,
-) -> Finished:
-    """Write these reports and publish their events. Return those that were not written.
-
-    With `waiters`, applications that wait for these jobs are notified; the connection must commit each statement then.
+def finish(connection: Connection, reports: Sequence[Report], reactions: Reactions = FOREGROUND) -> Finished:
+    """Write these reports and react to their transitions. Return those that were not written.
 
     An error that concerns all rows is raised. Some of the reports may be written then; writing them again is harmless.
     """
@@ -51,45 +43,63 @@ def finish(
     for report in reports:
         by_ending[report.ending].append(report)
     locked, refused = [], []
-    successes_are_heard = log.is_enabled_for(signals.job_succeeded) or bool(signals.job_succeeded.receivers)
+    skipped = None if reactions.concern_successes() else SUCCEEDED
     for ending, group in by_ending.items():
         parts = lifecycle.divided(connection, group, partial(WRITERS[ending], connection))
-        moves = parts.answers
+        results = parts.answers
         refused += parts.refused
-        written = [report for report in group if report.claimed.execution_id in moves] if parts.refused else group
-        if waiters:
-            over = [report.claimed for report in written if may_be_over(moves[report.claimed.execution_id])]
-            waiters.notify(connection, [claimed.job_id for claimed in over])
+        written = [report for report in group if report.claimed.execution_id in results] if parts.refused else group
+        transitions = []
         for report in written:
-            moved = moves[report.claimed.execution_id]
-            if moved is not SUCCEEDED or successes_are_heard:  # otherwise there is nothing to publish
-                if moved.fate is TransitionResult.LOCKED:
-                    locked.append(report)
-                else:
-                    publish(report, moved, connection.alias, events)
+            result = results[report.claimed.execution_id]
+            if result is skipped:
+                continue
+            if result.status is TransitionStatus.LOCKED:
+                locked.append(report)
+            else:
+                _log(report, result)
+                transitions.append(_transition_of(report, result))
+        if transitions:
+            reactions.after(connection, transitions)
     return Finished(locked, refused)
 
 
-def publish(report: Report, moved: Moved, database: str, events: Events) -> None:
-    """Publish the transition of a written report, or log that the report does not count."""
-    if moved.fate is TransitionResult.LOST and report.may_be_committed:
+def _transition_of(report: Report, result: TransitionResult) -> JobTransition:
+    claimed = report.claimed
+    return JobTransition(
+        claimed.job_id,
+        claimed.task_name,
+        result,
+        report.ending,
+        report.error,
+        report.exception,
+        report.delay_seconds,
+        is_due=not report.delay_seconds,
+        details={
+            "execution_id": claimed.execution_id,
+            "queue_name": claimed.queue_name,
+            "attempt": claimed.attempt,
+            "duration_seconds": report.duration_seconds,
+        },
+    )
+
+
+def _log(report: Report, result: TransitionResult) -> None:
+    """Log that a report does not count, or that its job cannot run here."""
+    if result.status is TransitionStatus.LOST and report.may_be_committed:
         logger.warning(
             "job %s: the reply to its COMMIT was lost; the execution is already closed in the database",
             report.claimed.job_id,
         )
-    elif moved.fate is TransitionResult.LOST:
+    elif result.status is TransitionStatus.LOST:
         logger.warning(
             "execution %s of job %s was closed by another process; its result (%s) does not count",
             report.claimed.execution_id,
             report.claimed.job_id,
             report.ending.value,
         )
-    elif moved.fate is TransitionResult.DONE:
-        if report.ending is Ending.UNKNOWN:
-            _warn_unknown(report)
-        elif report.ending is Ending.CRASHED:
-            _warn_crashed(report, moved)
-        _publish_event(report, moved.state, database, events)
+    elif result.status is TransitionStatus.DONE and report.ending is Ending.UNKNOWN:
+        _warn_unknown(report)
 
 
 _warned_at: dict[str, float] = {}
@@ -107,74 +117,35 @@ def _warn_unknown(report: Report) -> None:
         )
 
 
-def _warn_crashed(report: Report, moved: Moved) -> None:
-    claimed = report.claimed
-    logger.warning(
-        "job %s (%s), attempt %d: %s; now %s",
-        claimed.job_id,
-        claimed.task_name,
-        claimed.attempt,
-        report.error,
-        moved.state,
-    )
-
-
-def _publish_event(report: Report, state: State | None, database: str, events: Events) -> None:
-    signal, extra = _signal_for(report, state)
-    claimed = report.claimed
-    if signal is None or not events.are_heard(signal, claimed.task_name):
-        return
-    extra |= {"duration_seconds": report.duration_seconds}
-    events.publish(signal, claimed.task_name, arguments_of(claimed, database) | extra)
-
-
-def _signal_for(report: Report, state: State | None) -> tuple[Any, dict[str, Any]]:
-    if state is State.SUCCEEDED:
-        return signals.job_succeeded, {}
-    if state is State.DEAD:
-        return signals.job_dead, {"exception": report.exception, "error": report.error}
-    if state is State.CANCELLED:
-        return signals.job_cancelled, {"error": report.error}
-    if report.ending in (Ending.FAILED, Ending.CRASHED):
-        retry = {"exception": report.exception, "error": report.error, "retry_seconds": report.delay_seconds}
-        return signals.job_failed, retry
-    return None, {}
-
-
 # ------------------------------------------------------------------------------- one writer per ending
 
-Writer = Callable[[Connection, Sequence[Report]], dict[int, Moved]]
+Writer = Callable[[Connection, Sequence[Report]], dict[int, TransitionResult]]
 
 
 def _ages(report: Report, now: float) -> tuple[float, float]:
     return now - report.started_at, now - report.finished_at
 
 
-def _as_moved(results: dict[int, TransitionResult], done: Moved) -> dict[int, Moved]:
-    result_done = done.fate
-    return {key: done if result is result_done else Moved(result) for key, result in results.items()}
-
-
-def _write_succeeded(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
+def _write_succeeded(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     now = time.monotonic()
     rows = [lifecycle.Succeeded(r.claimed.key, r.result, *_ages(r, now)) for r in reports]
-    return _as_moved(lifecycle.succeed(connection, rows), SUCCEEDED)
+    return lifecycle.succeed(connection, rows)
 
 
-def _write_discarded(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
-    return _as_moved(lifecycle.succeed_and_discard(connection, [r.claimed.key for r in reports]), SUCCEEDED)
+def _write_discarded(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
+    return lifecycle.succeed_and_discard(connection, [r.claimed.key for r in reports])
 
 
-def _already_written(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
+def _already_written(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     return dict.fromkeys([report.claimed.execution_id for report in reports], SUCCEEDED)
 
 
-def _write_failed(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
+def _write_failed(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     now = time.monotonic()
     rows = [
         lifecycle.Failed(
             r.claimed.key,
-            Outcome.CRASHED if r.ending is Ending.CRASHED else Outcome.FAILED,
+            ENDINGS[r.ending].outcome,
             r.delay_seconds,
             *_ages(r, now),
             r.exception_class,
@@ -190,22 +161,22 @@ def _released_rows(reports: Sequence[Report]) -> list[lifecycle.Released]:
     return [lifecycle.Released(r.claimed.key, r.delay_seconds, r.error) for r in reports]
 
 
-def _write_released(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
+def _write_released(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     return lifecycle.release(connection, _released_rows(reports))
 
 
-def _write_unknown(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
+def _write_unknown(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     return lifecycle.release(connection, _released_rows(reports), unknown=True)
 
 
-def _write_snoozed(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
+def _write_snoozed(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     return lifecycle.snooze(connection, _released_rows(reports))
 
 
-def _write_cancelled(connection: Connection, reports: Sequence[Report]) -> dict[int, Moved]:
+def _write_cancelled(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     now = time.monotonic()
     rows = [lifecycle.Cancelled(r.claimed.key, *_ages(r, now), r.error) for r in reports]
-    return _as_moved(lifecycle.end_cancelled(connection, rows), Moved(TransitionResult.DONE, State.CANCELLED))
+    return lifecycle.end_cancelled(connection, rows)
 
 
 WRITERS: Final[dict[Ending, Writer]] = {

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import transaction
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db import read_committed
+from django_pgqueue.db.transactions import read_committed
+from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked, LeaseLost
-from django_pgqueue.lifecycle import TransitionResult
+from django_pgqueue.lifecycle import TransitionStatus
 
-from .report import Ending, Report
+from .report import Report
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -74,24 +75,24 @@ def finish(connection: Any, report: Report, progress: Progress | None) -> None:
     """
     claimed = report.claimed
     deadline = time.monotonic() + LOCK_SECONDS
-    while (result := _finish(connection, report, progress)) is TransitionResult.LOCKED:
+    while (status := _finish(connection, report, progress)) is TransitionStatus.LOCKED:
         if time.monotonic() > deadline:
             raise JobLocked(f"job {claimed.job_id} stayed locked by another session, so its completion was not written")
         time.sleep(0.005)
-    if result is not TransitionResult.DONE:
+    if status is not TransitionStatus.DONE:
         raise LeaseLost(
             f"execution {claimed.execution_id} was closed by another worker; its transaction is rolled back"
         )
 
 
-def _finish(connection: Any, report: Report, progress: Progress | None) -> TransitionResult:
+def _finish(connection: Any, report: Report, progress: Progress | None) -> TransitionStatus:
     key, execution_id = report.claimed.key, report.claimed.execution_id
     if progress is not None:
-        result = lifecycle.note_progress(connection, [lifecycle.Noted(key, progress, 0.0)])[execution_id]
-        if result is not TransitionResult.DONE:
-            return result
+        noted = lifecycle.note_progress(connection, [lifecycle.Noted(key, progress, 0.0)])[execution_id]
+        if noted.status is not TransitionStatus.DONE:
+            return noted.status
     if report.ending is Ending.DISCARDED:
-        return lifecycle.succeed_and_discard(connection, [key])[execution_id]
+        return lifecycle.succeed_and_discard(connection, [key])[execution_id].status
     now = time.monotonic()
     row = lifecycle.Succeeded(key, report.result, now - report.started_at, now - report.finished_at)
-    return lifecycle.succeed(connection, [row])[execution_id]
+    return lifecycle.succeed(connection, [row])[execution_id].status

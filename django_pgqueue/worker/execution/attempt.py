@@ -17,6 +17,7 @@ from django.db import connections
 
 from django_pgqueue import middleware, registry, signals
 from django_pgqueue.context import TaskContext, running_job
+from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import (
     Cancel,
     Dead,
@@ -28,12 +29,12 @@ from django_pgqueue.exceptions import (
     TaskTimeout,
 )
 from django_pgqueue.serialization import decode_arguments, decode_headers
-from django_pgqueue.worker.completion.events import IN_JOB_THREAD, arguments_of
+from django_pgqueue.worker.completion.events import IN_JOB_THREAD, start_of
 from django_pgqueue.worker.runtime.process_info import forks
 
 from . import atomic, error_text, retry_policy, return_value
 from .error_text import is_a
-from .report import EXPIRED, STOPS, Ending, Report, last_resort
+from .report import EXPIRED, STOPS, Report, last_resort
 from .timeouts import CANCELLED, timeout_of
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class Attempt:
 
     def _publish_started(self) -> None:
         if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
-            about = arguments_of(self.claimed, self.alias)
+            about = start_of(self.claimed, self.alias)
             IN_JOB_THREAD.publish(signals.job_started, self.claimed.task_name, about)
 
     def _call(self) -> Any:

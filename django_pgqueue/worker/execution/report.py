@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
 from django_pgqueue.retry import DEFAULT_BACKOFF
 
@@ -22,20 +22,6 @@ STOPS: Final = (LeaseLost, TaskTimeout, TaskCancelled)
 """Exceptions that the worker may raise in a job's thread at any moment."""
 RESULT_UNKNOWN: Final = "the attempt failed, but its exception could not be inspected: that raised another exception"
 EXPIRED: Final = "the job did not start before it expired (expires)"
-
-
-class Ending(Enum):
-    """The transition that an attempt's result requires. The values appear in logs and in stored errors."""
-
-    SUCCEEDED = "succeeded"
-    DISCARDED = "succeeded; its row is removed (retention=0)"
-    WRITTEN = "succeeded in the task's own transaction"
-    FAILED = "failed"
-    CRASHED = "crashed its process"
-    RELEASED = "released"
-    UNKNOWN = "released: this worker does not know the task, or its arguments do not fit"
-    SNOOZED = "snoozed"
-    CANCELLED = "cancelled"
 
 
 @dataclass(slots=True)

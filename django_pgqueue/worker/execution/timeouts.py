@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
+from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import TaskTimeout
 
 from . import error_text, retry_policy
-from .report import Ending, Report
+from .report import Report
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from django_pgqueue import registry
+from django_pgqueue.endings import Ending
 from django_pgqueue.worker.execution import retry_policy
-from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.execution.timeouts import CANCELLED, given_up
 from django_pgqueue.worker.runtime.process_info import how_it_died
 

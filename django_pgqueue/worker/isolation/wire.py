@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from django_pgqueue import registry
+from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Claimed
-from django_pgqueue.worker.execution.report import Ending, Report
+from django_pgqueue.worker.execution.report import Report
 
 LENGTH: Final = struct.Struct("=I")
 

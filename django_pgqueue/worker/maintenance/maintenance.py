@@ -17,13 +17,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from django_pgqueue import lifecycle, signals
+from django_pgqueue import lifecycle
 from django_pgqueue.conf import DAY_SECONDS, get_settings
-from django_pgqueue.db import wake_workers
-from django_pgqueue.lifecycle import Held
-from django_pgqueue.worker.completion.crash_events import publish_crash
-from django_pgqueue.worker.completion.events import IN_THIS_THREAD, Events
-from django_pgqueue.worker.completion.waiters import Waiters, may_be_over
+from django_pgqueue.endings import Ending
+from django_pgqueue.lifecycle import Held, TransitionResult, TransitionStatus
+from django_pgqueue.reactions import JobTransition, Reactions, ended
+from django_pgqueue.states import State
+from django_pgqueue.worker.completion.events import FOREGROUND
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.report import EXPIRED
 from django_pgqueue.worker.runtime.connection import Link
@@ -42,6 +42,7 @@ more, and a process finishes 25,000."""
 RECORD_SECONDS: Final = 7 * DAY_SECONDS
 """How long the records of stopped workers and ended pauses are kept."""
 ABANDONED: Final = "the job was running without an open execution: its execution row was removed"
+CANCELLED: Final = TransitionResult(TransitionStatus.DONE, State.CANCELLED)
 RESCUED: Final = "the worker was lost: its lease ran out"
 
 
@@ -59,13 +60,11 @@ class Duty:
 class Maintenance(Service):
     """Run each duty when it is due."""
 
-    def __init__(self, link: Link, worker_id: int = 0, events: Events = IN_THIS_THREAD) -> None:
+    def __init__(self, link: Link, worker_id: int = 0, reactions: Reactions = FOREGROUND) -> None:
         super().__init__("maintenance")
         self.link = link
-        self.events = events
+        self.reactions = reactions
         self.worker_id = worker_id
-        self.waiters = Waiters()
-        """The jobs for which applications wait."""
         self.pruner = Pruner(self.progressed)
         self.unrescued = Refusals("the rescue of execution")
         self.unexpired = Refusals("the expiry of job")
@@ -119,11 +118,11 @@ class Maintenance(Service):
                 on_refused=lambda held, error: self.unrescued.note(held.execution_id, error),
             )
             health_memory.answered("rescue")
-            if rescued:
-                wake_workers(connection)
-                self.waiters.notify(connection, [held.job_id for held, moved in rescued if may_be_over(moved)])
-        for held, moved in rescued:
-            publish_crash(held, moved, self.link.alias, error=RESCUED, rescued=True, events=self.events)
+            crashes = [
+                ended(held, result, Ending.CRASHED, is_due=True, error=RESCUED, is_rescued=True)
+                for held, result in rescued
+            ]
+            self.reactions.after(connection, crashes)
         return False
 
     def _delay_after_crash(self, held: Held) -> float | None:
@@ -157,11 +156,9 @@ class Maintenance(Service):
                 skipped_ids=self.unexpired.skipped_ids(),
                 on_refused=self.unexpired.note,
             )
-            if expired:
-                self.waiters.notify(connection, [job_id for job_id, _ in expired])
-        for job_id, task_name in expired:
-            event = {"job_id": job_id, "database": self.link.alias, "error": EXPIRED}
-            self.events.publish(signals.job_cancelled, task_name, event)
+            self.reactions.after(
+                connection, [JobTransition(job_id, name, CANCELLED, error=EXPIRED) for job_id, name in expired]
+            )
         return len(expired) == lifecycle.PRUNE_LIMIT
 
     def _requeue(self) -> bool:
@@ -174,11 +171,10 @@ class Maintenance(Service):
                 after_id=self._requeue_after_id,
                 error=ABANDONED,
             )
-            if page.requeued:
-                wake_workers(connection)
-                self.waiters.notify(connection, [held.job_id for held, moved in page.requeued if may_be_over(moved)])
-        for held, moved in page.requeued:
-            publish_crash(held, moved, self.link.alias, error=ABANDONED, rescued=False, events=self.events)
+            crashes = [
+                ended(held, result, Ending.CRASHED, is_due=True, error=ABANDONED) for held, result in page.requeued
+            ]
+            self.reactions.after(connection, crashes)
         self._requeue_after_id = page.last_id or 0
         return page.last_id is not None
 

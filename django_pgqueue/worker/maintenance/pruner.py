@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import Connection
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import EPOCH
 from django_pgqueue.states import FINISHED, State
 from django_pgqueue.worker.runtime.refusals import Refusals

@@ -29,7 +29,10 @@ from psycopg import errors
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import DAY_SECONDS
-from django_pgqueue.db import Connection, EngineConnection, is_lost, is_of_rows, message_without_detail, wake_workers
+from django_pgqueue.db.engine_connection import EngineConnection, is_lost
+from django_pgqueue.db.errors import is_of_rows, message_without_detail
+from django_pgqueue.db.notifications import wake_workers
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import VOUCHED_SECONDS, Definition, JobOptions, Scheduled
 from django_pgqueue.schedules import declarations, expressions, job_options
 from django_pgqueue.worker.execution import error_text

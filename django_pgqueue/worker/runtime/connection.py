@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import psycopg
 
-from django_pgqueue import db
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db.engine_connection import EngineConnection, connect, is_lost
 
 from . import django_connections
 from .outages import outage_log
@@ -28,10 +28,10 @@ class Link:
         """No statement takes seconds on a healthy server. Others must time out before the leases expire."""
         self.connected_at = 0.0
         """When the current connection was opened, by the monotonic clock; 0 if none was ever opened."""
-        self._connection: db.EngineConnection | None = None
+        self._connection: EngineConnection | None = None
 
     @contextmanager
-    def use(self) -> Iterator[db.EngineConnection]:
+    def use(self) -> Iterator[EngineConnection]:
         """Yield a live connection. A database error inside the block closes it, even if the connection is not lost.
 
         A new connection has the role's current settings and privileges, and no prepared statements that refer to
@@ -41,13 +41,13 @@ class Link:
             psycopg.OperationalError: if no connection can be opened.
         """
         connection = self._connection
-        if connection is None or db.is_lost(connection):
-            connection = self._connection = db.connect(self.alias, self.role, self.statement_timeout_seconds)
+        if connection is None or is_lost(connection):
+            connection = self._connection = connect(self.alias, self.role, self.statement_timeout_seconds)
             self.connected_at = time.monotonic()
         try:
             yield connection
         except (psycopg.Error, OSError):
-            if db.is_lost(connection):
+            if is_lost(connection):
                 django_connections.distrust_all()  # the connections of the jobs are probably lost too
             self.close()
             raise
@@ -72,5 +72,5 @@ class Link:
         _inherited.append(inherited)
 
 
-_inherited: list[db.EngineConnection | None] = []
+_inherited: list[EngineConnection | None] = []
 """References that prevent garbage collection, because it would close the connection and end the parent's session."""

@@ -6,7 +6,7 @@ The slots call `before_job()` and `after_job()` around each job, and run it in a
   which the project's `connection_created` receivers set up. Closing every connection would cost 2.4 ms per job.
 - Context variables, such as the active time zone and language, need no cleanup, because of that copy.
 
-`slots.leaks` detects what a job changes for the whole process. `tests/benchmarks/hygiene.py` measures the costs.
+`slots.leaks` detects what a job changes for the whole process. `tests/tools/benchmarks/hygiene.py` measures the costs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import add_options
-from django_pgqueue.server import refuse_an_old_primary
+from django_pgqueue.db.engine_connection import add_options
+from django_pgqueue.db.server import refuse_an_old_primary
 from django_pgqueue.waker import is_readable
 
 LEADING_COMMENTS: Final = r"(?:[\s(]|--[^\n]*\n|/\*.*?\*/)*"

@@ -14,7 +14,7 @@ from typing import Final
 
 import psycopg
 
-from django_pgqueue.db import message_without_detail
+from django_pgqueue.db.errors import message_without_detail
 
 from .health_memory import HealthMemory, health_memory
 

@@ -10,7 +10,7 @@ import logging
 import time
 from typing import Final, NamedTuple
 
-from django_pgqueue.db import message_without_detail
+from django_pgqueue.db.errors import message_without_detail
 
 logger = logging.getLogger("django_pgqueue.worker")
 

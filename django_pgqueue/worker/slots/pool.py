@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
-from django_pgqueue.worker.completion.progress_writer import Notes
-from django_pgqueue.worker.execution.report import Ending, Report, last_resort
+from django_pgqueue.endings import Ending
+from django_pgqueue.worker.execution.report import Report, last_resort
 from django_pgqueue.worker.isolation.ending_processes import EndingProcesses
 from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
 from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE
@@ -33,6 +33,7 @@ from .thread_slot import ThreadSlot
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.task import Task
+    from django_pgqueue.worker.completion.progress_writer import NoteSink
     from django_pgqueue.worker.isolation.fork_server import ForkServer
     from django_pgqueue.worker.options import Options
     from django_pgqueue.worker.runtime.shared_memory import ProcessState
@@ -53,7 +54,10 @@ class Pool:
         process_state: ProcessState,
         fork_server: ForkServer,
         hand_over: Callable[[Report], None],
+        notes: NoteSink,
+        on_free_slot: Callable[[], None],
     ) -> None:
+        """Create the slots. `on_free_slot` is called when a slot has become free and no prefetched job waits for it."""
         self.options = options
         self.in_flight = in_flight
         self.process_state = process_state
@@ -61,10 +65,8 @@ class Pool:
         self.alias = options.database
         self.concurrency = options.concurrency
         self.hand_over = hand_over
-        self.on_hunger: Callable[[], None] = lambda: None
-        """Called when a slot has become free and no prefetched job waits for it."""
-        self.notes = Notes()
-        """Receives the progress of jobs. A worker process replaces it by the completer's."""
+        self.notes = notes
+        self._on_free_slot = on_free_slot
         self.jobs: SimpleQueue[int | None] = SimpleQueue()
         self.deadlines = Deadlines(self.time_out, self.cancel, self.give_up)
         self.ending_processes = EndingProcesses()
@@ -117,7 +119,7 @@ class Pool:
         self.process_state.ended(slot)
         self.loop.room_made()
         if not self.in_flight.waiting:
-            self.on_hunger()
+            self._on_free_slot()
 
     def stop(self) -> None:
         """Let each slot end after its current job. Prefetched jobs stay in `in_flight`; the caller releases them."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import EngineConnection
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory

@@ -14,7 +14,7 @@ import django_pgqueue
 from django_pgqueue import lifecycle
 
 if TYPE_CHECKING:
-    from django_pgqueue.db import EngineConnection
+    from django_pgqueue.db.engine_connection import EngineConnection
     from django_pgqueue.worker.options import Options
 
 

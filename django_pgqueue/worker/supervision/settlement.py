@@ -14,20 +14,22 @@ import logging
 import mmap
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import psycopg
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db import wake_workers
-from django_pgqueue.lifecycle import Failed, Held, Released, TransitionResult
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.endings import Ending
+from django_pgqueue.lifecycle import Failed, Held, Released, TransitionResult, TransitionStatus
+from django_pgqueue.reactions import AnyWaiters, Reactions, ended
 from django_pgqueue.states import Outcome
-from django_pgqueue.worker.completion.crash_events import log_crash, publish_crash
-from django_pgqueue.worker.completion.release import publish_cancelled
+from django_pgqueue.worker.completion.events import Events, call_receivers
+from django_pgqueue.worker.completion.release import transitions_of
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.runtime.background_log import background_log
 from django_pgqueue.worker.runtime.connection import Link
@@ -57,6 +59,8 @@ NO_CONNECTION: Final = 4
 NAME: Final = b"pgqueue-requeue"
 Callback = Callable[[], None]
 refusals: Final = Refusals("the completion of execution")
+WITHOUT_SIGNALS: Final = Reactions([Events(lambda *signal: None)], AnyWaiters())
+"""The supervisor's own reactions: it logs, notifies and wakes, but calls no signal receivers."""
 
 
 @dataclass
@@ -148,7 +152,7 @@ class Settlement:
     def _settle_here(self, process: ChildProcess) -> bool:
         """Settle a worker process without application code; return False if that needs a settlement process."""
         if process in self._without_application:
-            if settle(self.link, process, by_default=True).is_whole:
+            if settle(self.link, process, WITHOUT_SIGNALS, by_default=True):
                 self.ended.remove(process)
             return True
         if process.worker_id:
@@ -168,16 +172,17 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
         background_log.start()
         link = Link(alias, "settlement")
         callbacks: list[Callback] = []
+        reactions = Reactions(
+            [Events(lambda *signal: callbacks.append(partial(call_receivers, *signal)))], AnyWaiters()
+        )
         no_connection = False
         for number, process in enumerate(processes):
             try:
-                settled = settle(link, process, by_default=False)
+                written[number] = settle(link, process, reactions, by_default=False)
             except (psycopg.Error, OSError) as error:
                 outage_log.report("settlement", error)
                 no_connection = not link.connected_at
                 break
-            callbacks += settled.callbacks
-            written[number] = settled.is_whole
         for callback in callbacks:
             _call(callback)
         link.close()
@@ -194,54 +199,52 @@ def _call(callback: Callback) -> None:
         logger.exception("a signal receiver failed")
 
 
-class Settled(NamedTuple):
-    """The result of one settlement."""
+def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_default: bool) -> bool:
+    """Close all executions that a worker process left open. `by_default` calls no backoff of the application.
 
-    is_whole: bool
-    """Whether no row was locked by another session. Locked rows need another settlement."""
-    callbacks: list[Callback]
-    """Functions to call afterwards, which may run application code."""
-
-
-def settle(link: Link, process: ChildProcess, *, by_default: bool) -> Settled:
-    """Close all executions that a worker process left open. `by_default` calls no application code.
-
-    An execution that the database refuses to close stays open, and is rescued after its lease has expired.
+    Return False if another session had locked some rows, which need another settlement. An execution that the database
+    refuses to close stays open, and is rescued after its lease has expired.
     """
     charged_ids = _executions_to_charge(process)
     error = OVERDUE if process.overdue else DIED
     with link.use() as connection:
         left_open = lifecycle.open_executions(connection, process.worker_id)
-        crashed = {held.execution_id: held for held in left_open if held.execution_id in charged_ids and held.task_name}
-        ended = process.state.unwritten() - set(crashed)
-        counted = [held for held in left_open if held.execution_id in ended and held.task_name]
-        others = {
-            held.execution_id: held for held in left_open if held.execution_id not in crashed and held not in counted
-        }
-        releases = [Released(held.key) for held in others.values()]
-        failures = [_crash(held, error, by_default=by_default) for held in crashed.values()]
-        failures += [_unwritten(held) for held in counted]
-        released, unreleased = lifecycle.divided(connection, releases, partial(lifecycle.release, connection))
-        charged, uncharged = lifecycle.divided(connection, failures, partial(lifecycle.fail, connection))
-        refused = [(failed.row.key, failed.error) for failed in unreleased]
-        refused += [(failed.row.key, failed.error) for failed in uncharged]
-        for key, refusal in refused:
-            refusals.note(key.execution_id, refusal)
-        if left_open:
-            wake_workers(connection)
+        crashed = [held for held in left_open if held.execution_id in charged_ids and held.task_name]
+        ended_ids = process.state.unwritten() - {held.execution_id for held in crashed}
+        unwritten = [held for held in left_open if held.execution_id in ended_ids and held.task_name]
+        charged = {*crashed, *unwritten}
+        others = [held for held in left_open if held not in charged]
+        failures = [_crash(held, error, by_default=by_default) for held in crashed]
+        failures += [_unwritten(held) for held in unwritten]
+        delays = {failed.key.execution_id: failed.delay_seconds for failed in failures}
+        released = _divided(connection, [Released(held.key) for held in others], lifecycle.release)
+        failed = _divided(connection, failures, lifecycle.fail)
+        transitions = transitions_of(others, released)
+        for ending, reason, executions in ((Ending.CRASHED, error, crashed), (Ending.FAILED, UNWRITTEN, unwritten)):
+            transitions += [
+                ended(held, failed[held.execution_id], ending, is_due=not delays[held.execution_id], error=reason)
+                for held in executions
+                if held.execution_id in failed
+            ]
         lifecycle.unregister_worker(connection, process.worker_id)
-    callbacks: list[Callback] = [
-        partial(publish_cancelled, others[execution_id], result, link.alias)
-        for execution_id, result in released.items()
-    ]
-    for execution_id, result in charged.items():
-        if execution_id not in crashed:
-            continue
-        if by_default:
-            log_crash(crashed[execution_id], result, error)
-        callbacks.append(partial(publish_crash, crashed[execution_id], result, link.alias, error=error, rescued=False))
-    is_whole = not any(result.fate is TransitionResult.LOCKED for result in (*released.values(), *charged.values()))
-    return Settled(is_whole, callbacks)
+        reactions.after(connection, transitions)
+    results = (*released.values(), *failed.values())
+    return not any(result.status is TransitionStatus.LOCKED for result in results)
+
+
+Write = TypeVar("Write", Released, Failed)
+
+
+def _divided(
+    connection: EngineConnection,
+    rows: Sequence[Write],
+    transition: Callable[[EngineConnection, Sequence[Write]], dict[int, TransitionResult]],
+) -> dict[int, TransitionResult]:
+    """Run a transition on these rows, and log those that the database refuses."""
+    results, refused = lifecycle.divided(connection, rows, partial(transition, connection))
+    for row, refusal in refused:
+        refusals.note(row.key.execution_id, refusal)
+    return results
 
 
 def _executions_to_charge(process: ChildProcess) -> set[int]:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from django_pgqueue import server
+from django_pgqueue.db import server
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.outages import in_a_line
 

@@ -1,0 +1,97 @@
+"""Model fields for JSON and for instants that can be read whatever a row contains, and one for names in migrations.
+
+PostgreSQL accepts values that Python or psycopg cannot represent. The fields for JSON and for instants protect the rule
+that one such value must not make a whole list of rows unreadable.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import models
+from django.db.models import Q
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+FIRST_INSTANT: Final = datetime(1, 1, 3, tzinfo=UTC)
+LAST_INSTANT: Final = datetime(9999, 12, 29, tzinfo=UTC)
+"""Limits of the instants that any driver can read in any time zone. They exclude infinity, which PostgreSQL 15 and 16
+cannot subtract."""
+
+
+def are_instants(*names: str) -> Q:
+    """Return the condition that each of these columns is NULL or an instant that can be read and subtracted."""
+    condition = Q()
+    for name in names:
+        condition &= Q((f"{name}__gte", FIRST_INSTANT), (f"{name}__lt", LAST_INSTANT))
+    return condition
+
+
+class NameField(models.CharField):  # type: ignore[type-arg]  # mypy 2.4 crashes if they are given
+    """A name in an index, as migrations create it: with the collation "C" on PostgreSQL, without it elsewhere.
+
+    The models have a plain `CharField` with `db_collation="C"`. Such a column sorts by bytes. An upgrade of glibc or
+    ICU can change how other collations sort, and searches in an index that was built before then miss rows. A database
+    of another kind, which `migrate` may run on too, has no such collation.
+    """
+
+    def deconstruct(self) -> Any:
+        """Return a plain `CharField`, so that `makemigrations` compares it with the model's field."""
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.CharField", args, kwargs
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        """Return the type and, on PostgreSQL, the collation of the column."""
+        parameters = super().db_parameters(connection)
+        return parameters if connection.vendor == "postgresql" else {**parameters, "collation": None}
+
+
+class PlainJSONField(models.JSONField):
+    """JSON stored exactly as it was written, in a column of type `json`.
+
+    `jsonb` would change floats and the order of keys, and its operators are not needed because no query filters on
+    these columns. Compared with `jsonb`, claiming and completing ran at 0.96 of the speed with arguments of 60 bytes,
+    1.08 with 1 kB, and 1.33 with 10 kB.
+    """
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        """Return `json`, the PostgreSQL type that keeps the text unchanged."""
+        return "json"
+
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        """Select the column as text, so that a value that cannot be decoded does not fail the whole query."""
+        return f"{sql}::text", params
+
+    def from_db_value(self, value: str | None, expression: Any, connection: BaseDatabaseWrapper) -> Any:
+        """Return the decoded value, or its text if Python cannot decode it (too deep, too many digits)."""
+        if value is None:
+            return None
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+
+
+if TYPE_CHECKING:
+    InstantField = models.DateTimeField  # keeps the types of Django's field, which a subclass would lose
+else:
+
+    class InstantField(models.DateTimeField):
+        """A timestamp that can always be read: infinity, or a year that Python lacks, reads as the nearest limit.
+
+        psycopg raises for such a value, so a single row would make the admin's whole list unreadable.
+        """
+
+        def deconstruct(self) -> Any:
+            """Return a plain `DateTimeField` for migrations, because only reading differs."""
+            name, _, args, kwargs = super().deconstruct()
+            return name, "django.db.models.DateTimeField", args, kwargs
+
+        def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+            """Select the column, or the nearest instant that can be shown in any time zone."""
+            first, last = "'0001-01-03 00:00:00+00'", "'9999-12-29 00:00:00+00'"
+            sql = f"CASE WHEN {sql} < {first} THEN {first} WHEN {sql} > {last} THEN {last} ELSE {sql} END"
+            return sql, (*params, *params, *params)

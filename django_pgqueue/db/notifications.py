@@ -1,0 +1,80 @@
+"""Notify workers by NOTIFY: of new jobs, of a pause that began or ended, of a requested cancellation.
+
+Applications notify after their commit, and the worker on its engine connections. A lost notification delays a job by a
+poll interval at most, so a failure here never reaches the caller.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+from django.db import transaction
+
+from django_pgqueue.conf import get_settings
+
+from .engine_connection import EngineConnection
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from .statements import Connection
+
+logger = logging.getLogger("django_pgqueue.db")
+
+CHANNEL: Final = "pgqueue"
+LOOK_AGAIN: Final = "look"
+"""Payload of a notification: a pause began or ended. An empty payload announces new jobs."""
+CANCEL_ASKED: Final = "cancel"
+"""Payload of a notification: the cancellation of a running job was requested."""
+WORDS: Final = frozenset({LOOK_AGAIN, CANCEL_ASKED})
+WAKE_INTERVAL_SECONDS: Final = 0.005
+"""Minimum time between two notifications of a process about new jobs. A skipped one needs no replacement: a woken
+worker polls again after 5, 20, 80 and 320 ms or slightly later, and the jobs in question are committed before that."""
+
+_last_wake_at: dict[str, float] = {}
+
+
+def wake_workers_after_commit(connection: BaseDatabaseWrapper, payload: str = "", *, channel: str = CHANNEL) -> None:
+    """Notify idle workers after the transaction on `connection` commits: of new jobs, or of the event in `payload`.
+
+    NOTIFY is a statement of its own after the commit. Inside the transaction it holds a lock on the whole database
+    until the commit is on disk, and 8 clients fell from 21,484 inserts a second to 7,255. A lost notification delays a
+    job by a poll interval at most, and a failure never reaches the caller. A notification about new jobs is skipped if
+    another was sent just before. One with a payload never is; without autocommit it is part of the transaction.
+    """
+    if not get_settings().NOTIFY:
+        return
+    if connection.in_atomic_block:
+        transaction.on_commit(lambda: _wake_workers(connection, payload, channel), using=connection.alias, robust=True)
+    elif connection.get_autocommit():
+        _wake_workers(connection, payload, channel)
+    elif payload:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_notify(%s, %s)", (channel, payload))
+
+
+def _wake_workers(connection: BaseDatabaseWrapper, payload: str, channel: str) -> None:
+    now, raw = time.monotonic(), connection.connection
+    if not payload and now - _last_wake_at.get(connection.alias, 0.0) < WAKE_INTERVAL_SECONDS:
+        return
+    if channel == CHANNEL:  # idle workers listen to no other channel, so only these notifications wake them
+        _last_wake_at[connection.alias] = now
+    if raw is None or raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        return
+    try:
+        raw.execute("SELECT pg_notify(%s, %s)", (channel, payload))  # by psycopg: Django does not log it as a query
+    except psycopg.Error:
+        logger.debug("notification to workers could not be sent", exc_info=True)
+
+
+def wake_workers(connection: Connection) -> None:
+    """Notify idle workers that jobs are ready, on an engine connection. On a Django connection this does nothing."""
+    if not isinstance(connection, EngineConnection) or not get_settings().NOTIFY:
+        return
+    try:
+        connection.execute(f"NOTIFY {CHANNEL}")
+    except psycopg.Error:
+        logger.debug("notification to workers could not be sent", exc_info=True)

@@ -1,0 +1,48 @@
+"""Inspect and open transactions on Django connections.
+
+Enqueueing, waiting and atomic tasks use it, because their behaviour depends on the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from django.db import connections, transaction
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+def open_transaction_elsewhere(alias: str) -> str | None:
+    """Return an alias with an open transaction in this thread if `alias` itself has none; otherwise None."""
+    if connections[alias].in_atomic_block:
+        return None
+    return next((c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block), None)
+
+
+def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether a write on this Django connection takes effect only when the caller commits."""
+    return connection.in_atomic_block or not connection.get_autocommit()
+
+
+def sees_new_commits(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the transaction open on a Django connection sees what others commit while it is open."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        return str(cursor.fetchone()[0]) in ("read committed", "read uncommitted")
+
+
+@contextmanager
+def read_committed(connection: BaseDatabaseWrapper) -> Iterator[bool]:
+    """Open a transaction at READ COMMITTED, whatever the database's default is; yield whether it is the outermost one.
+
+    At REPEATABLE READ, completing an atomic task would fail whenever a heartbeat has updated its execution.
+    """
+    outermost = not connection.in_atomic_block
+    with transaction.atomic(using=connection.alias):
+        if outermost:  # inside another transaction, as in a test, the level can no longer be changed
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        yield outermost

@@ -1,0 +1,59 @@
+"""How an attempt can end, and what follows from each ending: one enum and one table.
+
+`Attempt` and the isolated process report an `Ending`, the completer chooses the transition by it, and `reactions` the
+signal. `tests/test_states.py` compares the table with the transitions in `states`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+from . import signals
+from .signals import TaskSignal
+from .states import Outcome, State
+
+
+class Ending(Enum):
+    """How an attempt ended. The values appear in logs and in stored errors."""
+
+    SUCCEEDED = "succeeded"
+    DISCARDED = "succeeded; its row is removed (retention=0)"
+    WRITTEN = "succeeded in the task's own transaction"
+    FAILED = "failed"
+    CRASHED = "crashed its process"
+    RELEASED = "released"
+    UNKNOWN = "released: this worker does not know the task, or its arguments do not fit"
+    SNOOZED = "snoozed"
+    CANCELLED = "cancelled"
+
+
+class Consequences(NamedTuple):
+    """The consequences of an ending.
+
+    `outcome` is stored in the execution. `signals` maps each state that the job can have afterwards to the signal that
+    reports it, or to None.
+    """
+
+    outcome: Outcome
+    signals: Mapping[State, TaskSignal | None]
+
+
+_Signals = dict[State, TaskSignal | None]
+_SUCCESS: Final[_Signals] = {State.SUCCEEDED: signals.job_succeeded}
+_CANCELLED: Final[_Signals] = {State.CANCELLED: signals.job_cancelled}
+_FAILURE: Final[_Signals] = {State.READY: signals.job_failed, State.DEAD: signals.job_dead, **_CANCELLED}
+_RELEASE: Final[_Signals] = {State.READY: None, **_CANCELLED}
+
+ENDINGS: Final[dict[Ending, Consequences]] = {
+    Ending.SUCCEEDED: Consequences(Outcome.SUCCEEDED, _SUCCESS),
+    Ending.DISCARDED: Consequences(Outcome.SUCCEEDED, _SUCCESS),
+    Ending.WRITTEN: Consequences(Outcome.SUCCEEDED, _SUCCESS),
+    Ending.FAILED: Consequences(Outcome.FAILED, _FAILURE),
+    Ending.CRASHED: Consequences(Outcome.CRASHED, _FAILURE),
+    Ending.RELEASED: Consequences(Outcome.RELEASED, _RELEASE),
+    Ending.UNKNOWN: Consequences(Outcome.RELEASED, _RELEASE),
+    Ending.SNOOZED: Consequences(Outcome.SNOOZED, _RELEASE),
+    Ending.CANCELLED: Consequences(Outcome.CANCELLED, _CANCELLED),
+}

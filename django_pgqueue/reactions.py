@@ -1,0 +1,247 @@
+"""React to transitions of jobs: notify those who wait for a job, wake workers, and inform observers.
+
+The code that has run a transition of `lifecycle` passes its results to `Reactions.after()`: the worker process, the
+supervisor, the operator's methods and the admin. `enqueue()` calls `after_enqueue()`. No other code notifies, wakes, or
+sends the signals of a finished attempt. Each kind of process has its own `Reactions`, because an application waits for
+its commit, and a worker must not run signal receivers in a thread of the engine. To observe all transitions (metrics,
+tracing), write an `Observer`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import psycopg
+
+from . import signals
+from .db.engine_connection import EngineConnection
+from .db.notifications import CANCEL_ASKED, wake_workers, wake_workers_after_commit
+from .db.statements import Connection
+from .endings import ENDINGS, Ending
+from .lifecycle import TransitionResult, TransitionStatus
+from .states import FINISHED, State
+from .waiting import listener
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from .signals import TaskSignal
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+
+class JobTransition(NamedTuple):
+    """A transition and its result for one job. `ending` is None if the transition did not end an attempt."""
+
+    job_id: int
+    task_name: str | None
+    result: TransitionResult
+    ending: Ending | None = None
+    error: str = ""
+    exception: BaseException | None = None
+    retry_seconds: float | None = None
+    is_due: bool = False
+    """Whether the job is due at once if it is ready now."""
+    is_rescued: bool = False
+    details: Mapping[str, Any] = {}
+    """Further arguments of the signals: `execution_id`, `queue_name`, `attempt`, `duration_seconds`."""
+
+
+class ExecutionInfo(Protocol):
+    """A claimed job, or an open execution as the database reports it."""
+
+    @property
+    def execution_id(self) -> int: ...
+    @property
+    def job_id(self) -> int: ...
+    @property
+    def task_name(self) -> str | None: ...
+    @property
+    def queue_name(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+
+
+def ended(
+    execution: ExecutionInfo, result: TransitionResult, ending: Ending, *, is_due: bool, error: str = "", **more: Any
+) -> JobTransition:
+    """Return the transition that ended an execution. `more` are further fields of `JobTransition`."""
+    details = {
+        "execution_id": execution.execution_id,
+        "queue_name": execution.queue_name,
+        "attempt": execution.attempt,
+    }
+    return JobTransition(
+        execution.job_id, execution.task_name, result, ending, error, is_due=is_due, details=details, **more
+    )
+
+
+class Observer(Protocol):
+    """Receives every transition that was made."""
+
+    def wants_successes(self) -> bool:
+        """Return whether to pass successes too. Without an observer that wants them, a success costs nothing here."""
+
+    def observe(self, transition: JobTransition, database: str) -> None:
+        """Take note of a transition. `database` is the alias of the job's database. Raise nothing and do not block."""
+
+
+class Waiters(Protocol):
+    """The applications that wait for jobs."""
+
+    def exist(self) -> bool:
+        """Return whether any application waits, as far as this process knows."""
+
+    def notify(self, connection: Any, job_ids: Sequence[int]) -> None:
+        """Notify those that wait for one of these jobs. An id too many is harmless. Raise nothing."""
+
+
+class Reactions:
+    """The reactions of one process to its transitions.
+
+    Args:
+        observers: Receive each transition, in this order.
+        waiters: The applications that wait for jobs.
+        wake: Notifies idle workers that jobs are due.
+        on_ready: Called if a job became ready, due now or later. The fetcher of this process may sleep too long.
+    """
+
+    def __init__(
+        self,
+        observers: Sequence[Observer],
+        waiters: Waiters,
+        wake: Callable[[Any], None] = wake_workers,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.observers = observers
+        self._waiters = waiters
+        self._wake = wake
+        self._on_ready = on_ready
+
+    def concern_successes(self) -> bool:
+        """Return whether anything would happen after a success. If not, successes need not be passed to `after()`."""
+        return self._waiters.exist() or any(observer.wants_successes() for observer in self.observers)
+
+    def after(self, connection: Connection, transitions: Sequence[JobTransition]) -> None:
+        """React to transitions that were made on `connection`, with an engine connection after their commit."""
+        over = [transition.job_id for transition in transitions if may_be_over(transition.result)]
+        if over and self._waiters.exist():
+            self._waiters.notify(connection, over)
+        ready = [transition for transition in transitions if transition.result.state is State.READY]
+        if any(transition.is_due for transition in ready):
+            self._wake(connection)
+        if ready:
+            self._on_ready()
+        for transition in transitions:
+            if transition.result.status is TransitionStatus.DONE:
+                for observer in self.observers:
+                    observer.observe(transition, connection.alias)
+
+
+def may_be_over(result: TransitionResult) -> bool:
+    """Return whether a transition may have ended its job.
+
+    A false positive is harmless, because a notified waiter reads the job's row.
+    """
+    return result.state in FINISHED or result.status in (TransitionStatus.ALREADY_DONE, TransitionStatus.LOST)
+
+
+# ---------------------------------------------------------------------------- signals
+
+ARGUMENTS: Final[dict[TaskSignal, tuple[str, ...]]] = {
+    signals.job_succeeded: (),
+    signals.job_cancelled: ("error",),
+    signals.job_failed: ("exception", "error", "retry_seconds"),
+    signals.job_dead: ("exception", "error"),
+    signals.job_rescued: (),
+}
+"""The fields of a transition that are arguments of a signal."""
+
+
+def signals_of(transition: JobTransition) -> Iterator[TaskSignal]:
+    """Yield the signals that report a transition, in the order in which they are sent."""
+    if transition.is_rescued:
+        yield signals.job_rescued
+    state = transition.result.state
+    if transition.ending is not None:
+        signal = ENDINGS[transition.ending].signals.get(state) if state is not None else None
+        if signal is not None:
+            yield signal
+    elif state is State.CANCELLED:  # by an operator, or because it expired
+        yield signals.job_cancelled
+
+
+def arguments_of(transition: JobTransition, signal: TaskSignal, database: str) -> dict[str, Any]:
+    """Return the arguments of a signal."""
+    arguments = {"job_id": transition.job_id, "database": database, **transition.details}
+    return arguments | {name: getattr(transition, name) for name in ARGUMENTS[signal]}
+
+
+class SendSignals:
+    """The observer of an application's process: it sends each signal at once, inside the caller's transaction."""
+
+    def wants_successes(self) -> bool:
+        """Return True if `job_succeeded` has receivers."""
+        return bool(signals.job_succeeded.receivers)
+
+    def observe(self, transition: JobTransition, database: str) -> None:
+        """Send the signals of a transition. Django logs the exceptions of receivers."""
+        for signal in signals_of(transition):
+            if signal.has_listeners(transition.task_name):
+                signal.send_robust(sender=transition.task_name, **arguments_of(transition, signal, database))
+
+
+# ---------------------------------------------------------------------------- in processes that are not workers
+
+
+class AnyWaiters:
+    """All applications that may wait, for a process to which they do not announce their waits."""
+
+    def exist(self) -> bool:
+        """Return True, because this process cannot know."""
+        return True
+
+    def notify(self, connection: Any, job_ids: Sequence[int]) -> None:
+        """Send the ids on an engine connection. On a Django connection do nothing."""
+        if not isinstance(connection, EngineConnection):
+            return
+        try:
+            listener.notify(connection, listener.OVER, job_ids)
+        except (psycopg.Error, OSError):
+            logger.debug("could not notify the applications that wait for finished jobs", exc_info=True)
+
+
+class AnyWaitersAfterCommit(AnyWaiters):
+    """The same for an application's own process, when the transaction on its Django connection has committed."""
+
+    def notify(self, connection: Any, job_ids: Sequence[int]) -> None:
+        """Send the ids after the commit."""
+        for payload in listener.payloads(job_ids):
+            wake_workers_after_commit(connection, payload, channel=listener.OVER)
+
+
+_APPLICATION: Final = Reactions([SendSignals()], AnyWaitersAfterCommit(), wake=wake_workers_after_commit)
+
+
+def after_operator(
+    connection: BaseDatabaseWrapper, changed: Mapping[int, State], task_names: Mapping[int, str], *, makes_due: bool
+) -> None:
+    """React to an operator's transition, in the caller's transaction: workers are notified after the commit."""
+    if State.RUNNING in changed.values():
+        wake_workers_after_commit(connection, CANCEL_ASKED)
+    transitions = [
+        JobTransition(job_id, task_names[job_id], TransitionResult(TransitionStatus.DONE, state), is_due=makes_due)
+        for job_id, state in changed.items()
+    ]
+    _APPLICATION.after(connection, transitions)
+
+
+def after_enqueue(connection: BaseDatabaseWrapper, task_name: str, queue_name: str, job_ids: Iterable[int]) -> None:
+    """Wake the workers after the commit, and send `job_enqueued` for each job now, inside the caller's transaction."""
+    wake_workers_after_commit(connection)
+    if signals.job_enqueued.receivers:
+        arguments = {"database": connection.alias, "queue_name": queue_name}
+        for job_id in job_ids:
+            signals.job_enqueued.send_robust(sender=task_name, job_id=job_id, **arguments)

@@ -1,0 +1,113 @@
+"""Build the services of one worker process and connect them. Called by `process_main`.
+
+    fetcher → in flight → slots → completer          and beside them: heartbeat, maintenance, listener
+
+Each object gets what it needs through its constructor, so this page shows the whole wiring.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from django_pgqueue.conf import get_settings
+from django_pgqueue.reactions import Reactions
+
+from .claiming.allowance import Allowance
+from .claiming.claim_counter import ClaimCounter
+from .claiming.claimer import Claimer
+from .claiming.fetcher import Fetcher
+from .claiming.lanes import Lanes
+from .claiming.lease_monitor import LeaseGuard, LeaseMonitor
+from .claiming.listener import Listener
+from .claiming.notification_waker import NotificationWaker
+from .claiming.poll_requests import PollRequests
+from .claiming.shared_scans import SharedScans
+from .completion.callbacks import CallbackRunner
+from .completion.completer import Completer
+from .completion.events import Events
+from .completion.last_writes import LastWrites
+from .completion.waiters import Waiters
+from .isolation.fork_server import ForkServer
+from .maintenance.maintenance import Maintenance
+from .maintenance.schedule_service import Schedules
+from .options import Options
+from .runtime.connection import Link
+from .runtime.service import Service
+from .runtime.shared_memory import ProcessState
+from .slots.inflight import InFlight
+from .slots.leaks import LeakDetector
+from .slots.pool import Pool
+from .supervision.liveness import Liveness
+
+
+class Services:
+    """The services of one worker process."""
+
+    def __init__(
+        self,
+        options: Options,
+        process_state: ProcessState,
+        worker_id: int,
+        allowance: Allowance,
+        shared_scans: SharedScans,
+    ) -> None:
+        link = partial(Link, options.database)
+        waiters, claims = Waiters(), ClaimCounter()
+        polls = PollRequests(NotificationWaker(waiters.hear))
+        self.process_state = process_state
+        self.in_flight = in_flight = InFlight(options.concurrency, allowance.places)
+        self.callbacks = CallbackRunner()
+        reactions = Reactions([Events(self.callbacks.submit)], waiters, on_ready=polls.poll_soon)
+        self.completer = completer = Completer(
+            link("completer"), reactions, on_unwritten=process_state.set_unwritten, on_recovery=polls.poll_soon
+        )
+        self.last_writes = LastWrites(link("child"), in_flight, completer.notes, reactions, worker_id)
+        fork_server = ForkServer(options.database, process_state)
+        self.pool = pool = Pool(
+            options, in_flight, process_state, fork_server, completer.hand_over, completer.notes, polls.wake
+        )
+        self.leak_detector = LeakDetector(in_flight, pool.loop.loop)
+        guard = LeaseGuard(process_state, in_flight, pool.interrupt)
+        self.lease_monitor = LeaseMonitor(
+            link("heartbeat"), in_flight, completer, pool, process_state, worker_id, claims, reactions
+        )
+        # The processes of one supervisor scan for each other. One that runs until the queues are empty scans itself.
+        lanes = Lanes(
+            options.queue_names, shared_scans if shared_scans.places > 1 and not options.until_empty else None
+        )
+        self.fetcher = Fetcher(
+            link("fetcher"),
+            in_flight,
+            pool,
+            completer,
+            Claimer(in_flight, lanes, worker_id),
+            polls=polls,
+            claims=claims,
+            leases=guard,
+            receivers=self.callbacks,
+            reactions=reactions,
+            on_cancel_requested=self.lease_monitor.poll_requests_soon,
+        )
+        maintenance = Maintenance(link("maintenance"), worker_id, reactions)
+        self.in_order: list[Service] = [completer, self.fetcher, self.lease_monitor, guard, maintenance, pool.deadlines]
+        """The services in the order in which they start and stop."""
+        self.in_order += self._optional(options, polls.waker)
+        self.liveness = Liveness(self.in_order, completer, self.callbacks, pool, process_state)
+
+    def _optional(self, options: Options, waker: NotificationWaker) -> list[Service]:
+        """Return the services that the options or the settings can switch off."""
+        settings = get_settings()
+        services: list[Service] = []
+        if not options.until_empty:
+            services.append(Schedules(Link(options.database, "schedules"), self.callbacks))
+        if options.listen and settings.NOTIFY:
+            link = Link(settings.LISTEN_DATABASE or options.database, "listener")
+            services.append(Listener(link, waker, self.set_listens))
+        return services
+
+    def set_listens(self, *, listens: bool) -> None:
+        """Set the polling intervals: long while notifications arrive (`listens`), short otherwise."""
+        settings = get_settings()
+        self.fetcher.may_sleep(settings.POLL_INTERVAL if listens else settings.POLL_INTERVAL_WITHOUT_LISTEN)
+        # Notifications reach the lease monitor through the fetcher, so a fetcher that stops passes none on.
+        self.lease_monitor.set_listens(listens=listens and not self.fetcher.stopping)

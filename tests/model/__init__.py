@@ -1,1 +1,0 @@
-"""The protocol of claims, fences and finishes as a small explicit-state model: `python -m tests.model` explores it."""

@@ -1,0 +1,390 @@
+"""The examples of the documents run: those of the app `shop`, and the others on each page one after another."""
+
+import ast
+import importlib
+import io
+import itertools
+import re
+import sys
+import unittest
+import urllib.error
+import urllib.request
+from datetime import timedelta
+from typing import Any
+
+import django
+import pytest
+from asgiref.sync import async_to_sync
+from django.apps import apps
+from django.conf import settings
+from django.core import mail
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import connection
+from django.test import RequestFactory, override_settings
+from django.utils import timezone
+
+from django_pgqueue import conf, registry
+from django_pgqueue.models import Job
+from django_pgqueue.states import State
+from django_pgqueue.testing import run_jobs
+from tests.documents import PAGES, TUTORIAL, blocks, file_of, loose_blocks
+
+ORDER = """
+from django.db import models
+class Order(models.Model):
+    email = models.EmailField()
+"""
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch, db):
+    """The app of the examples, from the documents' own text, installed in this project; its tables go with the test."""
+    package = tmp_path / "shop"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    texts = {"shop/models.py": ORDER}
+    for block in itertools.chain.from_iterable(blocks(page) for page in PAGES if page != TUTORIAL):
+        if name := file_of(block):
+            texts[name] = texts.get(name, "") + block
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    # As any project on Django 6.1 has it; earlier ones go by EMAIL_BACKEND, which the test runner has replaced too.
+    mailers = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}
+    with override_settings(
+        INSTALLED_APPS=[*settings.INSTALLED_APPS, "shop"], DEFAULT_FROM_EMAIL="shop@example.com", MAILERS=mailers
+    ):
+        with connection.schema_editor() as editor:
+            for model in apps.get_app_config("shop").get_models():
+                editor.create_model(model)
+        yield importlib.import_module("shop")
+    apps.all_models.pop("shop", None)
+    apps.clear_cache()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
+        del sys.modules[name]
+
+
+def run_page(page: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Run the blocks of a page that belong to no file, one after another; return the names that they have then."""
+    for block in loose_blocks(page):
+        exec(compile(block, page, "exec"), names)  # noqa: S102 -- our own text
+    return names
+
+
+@pytest.fixture
+def names(shop) -> dict[str, Any]:
+    """What the blocks of a page can use: the tasks of the examples, and an order."""
+    tasks = importlib.import_module("shop.tasks")
+    return dict(vars(tasks), order=tasks.Order.objects.create(email="ada@example.com"))
+
+
+def test_the_examples_are_where_a_worker_finds_them(shop):
+    """Nothing here imported `shop.tasks`: the app did, as in any project, when the apps were made ready."""
+    assert registry.get("shop.tasks.send_receipt") is not None
+    assert registry.get("shop.tasks.send_bill") is registry.get("shop.tasks.send_invoice")
+
+
+def test_the_readme_s_own_test_passes(shop):
+    suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module("shop.tests"))
+    result = suite.run(unittest.TestResult())
+    assert result.testsRun == 1
+    assert result.errors == result.failures == []
+
+
+def test_the_tests_of_the_page_on_testing_pass(shop):
+    suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module("shop.receipt_tests"))
+    result = suite.run(unittest.TestResult())
+    assert result.testsRun == 3
+    assert result.errors == result.failures == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/coming_from/")])
+def test_the_task_after_a_move_runs(shop, page):
+    """Now and in three days, by the page's own code."""
+    [block] = re.findall(r"^<!-- ours -->\n```python\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {"__name__": "shop.tasks"}
+    exec(compile(block, page, "exec"), names)  # noqa: S102 -- our own text
+    names["place_order"]("ada@example.com")
+    assert run_jobs(raising=True) == 1
+    assert run_jobs(until=timedelta(days=4), raising=True) == 1
+    assert len(mail.outbox) == 2
+
+
+def test_the_readme_s_order_is_not_there_without_its_job(shop):
+    orders, models = importlib.import_module("shop.orders"), importlib.import_module("shop.models")
+    with override_settings(PGQUEUE={"MAX_ARGUMENTS_BYTES": 1}), pytest.raises(ValueError, match="MAX_ARGUMENTS_BYTES"):
+        orders.place_order("ada@example.com")
+    assert not models.Order.objects.exists()
+    orders.place_order("ada@example.com")
+    assert (models.Order.objects.count(), Job.objects.count()) == (1, 1)
+
+
+IN_TRANSACTION = [
+    "docs/guides/arguments.md",
+    "docs/guides/async.md",
+    "docs/guides/enqueue.md",
+    "docs/guides/multi_tenancy.md",
+    "docs/guides/schedules.md",
+    "docs/guides/several_databases.md",
+    "docs/guides/tasks.md",
+    "docs/guides/timeouts_and_cancelling.md",
+    "docs/guides/unique_jobs.md",
+    "docs/production/monitoring.md",
+    "docs/production/pausing_queues.md",
+    "docs/production/troubleshooting.md",
+    "docs/production/upgrading.md",
+    "docs/recipes/external_api.md",
+    "docs/recipes/fan_out.md",
+    "docs/recipes/long_job.md",
+    "docs/recipes/nightly_report.md",
+    "docs/recipes/steps.md",
+    "docs/start/choose_api.md",
+]
+"""Pages whose loose blocks run in a transaction, one after another. Their jobs run afterwards."""
+ELSEWHERE = {
+    "README.md": "its settings are in the tests' own",
+    "docs/guides/django_tasks.md": "tests/backend",
+    "docs/guides/middleware.md": "a test of its own below",
+    "docs/guides/progress.md": "a test of its own below",
+    "docs/guides/results.md": "a test of its own below",
+    "docs/guides/retries.md": "a test of its own below",
+    "docs/guides/testing.md": "tests/kit",
+    "docs/index.md": "a part of the README's",
+    "docs/internals/how_to_add_a_fault.md": "a part of a scenario",
+    "docs/production/connections.md": "addresses of servers",
+    "docs/production/opentelemetry.md": "needs a package",
+    "docs/production/sentry.md": "needs a package",
+    "docs/production/worker.md": "logging settings",
+    "docs/reference/settings.md": "a test of its own below",
+    "docs/start/install.md": "its settings are in the tests' own",
+    "docs/start/tutorial.md": "tests/process/test_tutorial.py",
+}
+"""Pages whose loose blocks are not run here, with the reason or the place where they are."""
+
+
+def test_loose_blocks_of_every_page_run_somewhere():
+    with_blocks = {page for page in PAGES if loose_blocks(page) and not page.startswith("docs/coming_from/")}
+    assert with_blocks <= {*IN_TRANSACTION, *ELSEWHERE}
+    assert {*IN_TRANSACTION, *ELSEWHERE} <= with_blocks
+
+
+@pytest.mark.parametrize("page", IN_TRANSACTION)
+def test_examples_of_page_run_and_so_do_their_jobs(names, page, monkeypatch):
+    monkeypatch.setattr(urllib.request, "urlopen", lambda request, timeout: io.BytesIO())
+    run_page(page, names)
+    Job.objects.filter(state="cancelled", task_name="shop.tasks.publish").retry()
+    run_jobs()
+    left = Job.objects.exclude(state__in=["succeeded", "cancelled"]).values_list("task_name", "state", "run_after")
+    assert all(state == "ready" and run_after > timezone.now() for _, state, run_after in left), list(left)
+
+
+def test_examples_on_coroutines_run(names):
+    run_page("docs/guides/async.md", names)
+    assert async_to_sync(names["start"])()
+    assert async_to_sync(names["view"])("grace@example.com")
+    run_jobs(raising=True)
+    assert Job.objects.get(task_name="shop.tasks.count_slowly").result == 2
+
+    async def enqueue() -> None:
+        names["count_slowly"].enqueue()
+
+    with pytest.raises(SynchronousOnlyOperation):
+        async_to_sync(enqueue)()
+
+
+def test_examples_on_arguments_are_stored_as_they_say(names):
+    run_page("docs/guides/arguments.md", names)
+    run_jobs(raising=True)
+    assert Job.objects.get().result == ["mail: ada@example.com", "text: ada@example.com"]
+
+
+def test_examples_on_tasks_end_as_they_say(shop):
+    tasks = importlib.import_module("shop.tasks")
+    for call in (tasks.announce, tasks.touch, tasks.send_invoice):
+        call.enqueue(1)
+    tasks.export.enqueue()
+    assert run_jobs(raising=True) == 4
+    assert set(Job.objects.filter(task_name="shop.tasks.export").values_list("state", flat=True)) == {"succeeded"}
+    assert not Job.objects.filter(task_name="shop.tasks.touch").exists()
+
+
+def test_examples_on_tenants_run_for_their_tenant(names):
+    with override_settings(PGQUEUE={"MIDDLEWARE": ["shop.tenants.TenantMiddleware"]}):
+        run_page("docs/guides/multi_tenancy.md", names)
+        names["bill_tenant"].enqueue()
+        run_jobs(raising=True)
+    results = Job.objects.order_by("pk").values_list("queue_name", "result")
+    assert list(results) == [("default", "billed acme"), ("tenant.acme", "billed acme"), ("default", "billed public")]
+
+
+def test_schema_middleware_sets_the_search_path_of_its_job(shop):
+    tasks, tenants = importlib.import_module("shop.tasks"), importlib.import_module("shop.tenants")
+
+    def search_path():
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW search_path")
+            return cursor.fetchone()[0]
+
+    tasks.bill_tenant.func.__code__ = search_path.__code__
+    tasks.bill_tenant.func.__globals__["connection"] = connection
+    before = search_path()
+    with override_settings(PGQUEUE={"MIDDLEWARE": ["shop.tenants.SchemaMiddleware"]}):
+        tasks.bill_tenant.using(headers={"tenant": 'a"b'}).enqueue()
+        run_jobs(raising=True)
+    assert Job.objects.get().result == '"a""b", public'
+    assert search_path() == before
+    assert tenants.current.get() == "public"
+
+
+def test_router_of_the_example_sends_jobs_to_their_database(shop):
+    router = importlib.import_module("shop.routers").QueueRouter()
+    order = importlib.import_module("shop.models").Order
+    assert router.db_for_write(Job) == router.db_for_read(Job) == "queue"
+    assert router.db_for_write(order) is None
+    assert router.allow_migrate("queue", "pgqueue")
+    assert not router.allow_migrate("default", "pgqueue")
+    assert router.allow_migrate("default", "shop") is None
+
+
+def test_examples_on_monitoring_measure_jobs(shop):
+    tasks, monitoring = importlib.import_module("shop.tasks"), importlib.import_module("shop.monitoring")
+    tasks.count_orders.enqueue()
+    tasks.count_orders.using(run_after=60, queue_name="later").enqueue()
+    tasks.deliver.using(queue_name="dead").enqueue(tasks.Order.objects.create().pk)
+    run_jobs("dead")
+    assert set(monitoring.oldest_due()) == {"default"}
+    assert monitoring.dead_since(60) == {"shop.tasks.deliver": 1}
+    lines = monitoring.metrics(RequestFactory().get("/")).content.decode().splitlines()
+    assert lines[0].startswith('pgqueue_oldest_due_seconds{queue="default"} ')
+    assert 'pgqueue_dead_last_hour{task="shop.tasks.deliver"} 1' in lines
+    assert lines[-1] == f"pgqueue_live_workers {monitoring.live_workers()}"
+
+
+def test_recipe_fan_out_reports_once_after_the_last_item(names):
+    for name in ("grace", "mary"):
+        names["Order"].objects.create(email=f"{name}@example.com")
+    run_page("docs/recipes/fan_out.md", names)
+    run_jobs(raising=True)
+    assert Job.objects.filter(task_name="shop.tasks.send_newsletter", state="succeeded").count() == 3
+    assert Job.objects.get(task_name="shop.tasks.report_newsletter").state == "succeeded"
+
+
+def test_recipe_steps_runs_each_step(names):
+    run_page("docs/recipes/steps.md", names)
+    run_jobs(raising=True)
+    assert [name.rpartition(".")[2] for name in Job.objects.order_by("pk").values_list("task_name", flat=True)] == [
+        "reserve_stock",
+        "print_label",
+        "send_label",
+    ]
+    names["Order"].objects.update(email="")
+    waiting = names["collect_document"].enqueue(names["order"].pk)
+    run_jobs(until=3700)
+    waiting.refresh_from_db()
+    assert waiting.state == "cancelled"
+    assert set(waiting.executions.values_list("outcome", flat=True)) == {"snoozed", "cancelled"}
+
+
+@pytest.mark.parametrize(("code", "state"), [(400, "dead"), (429, "ready"), (503, "ready")])
+def test_recipe_external_api_answers_errors_as_it_says(names, monkeypatch, code, state):
+    def refuse(request, timeout):
+        assert request.headers["Idempotency-key"].startswith("job-")
+        raise urllib.error.HTTPError(request.full_url, code, "refused", {"Retry-After": "7"}, None)
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    job = names["charge_order"].enqueue(names["order"].pk)
+    run_jobs()
+    job.refresh_from_db()
+    assert job.state == state
+    if code == 429:
+        assert 5 < (job.run_after - timezone.now()).total_seconds() <= 7
+
+
+def test_recipe_long_job_continues_where_it_stopped(names):
+    for name in ("Grace", "Mary"):
+        names["Order"].objects.create(email=f"{name}@example.com")
+    run_page("docs/recipes/long_job.md", names)
+    run_jobs(raising=True)
+    job = Job.objects.get()
+    assert (job.result, job.progress.done) == (3, 3)
+    assert set(names["Order"].objects.values_list("email", flat=True)) == {
+        f"{name}@example.com" for name in ("ada", "grace", "mary")
+    }
+
+
+@pytest.mark.parametrize(("email", "state"), [(None, State.CANCELLED), ("", State.DEAD)])
+def test_the_example_of_directives_ends_as_it_says(shop, email, state):
+    tasks = importlib.import_module("shop.tasks")
+    order_id = 0 if email is None else tasks.Order.objects.create(email=email).pk
+    job = tasks.deliver.enqueue(order_id)
+    run_jobs()
+    job.refresh_from_db()
+    assert job.state == state
+
+
+def test_the_examples_of_the_page_on_retries_find_what_died_and_bring_it_back(shop, capsys):
+    tasks, receivers = importlib.import_module("shop.tasks"), importlib.import_module("shop.receivers")
+    bring_back, count = loose_blocks("docs/guides/retries.md")
+
+    def fail(order_id):
+        raise ConnectionError
+
+    tasks.charge.func.__code__ = fail.__code__  # the page's is empty, and a task is frozen
+    tasks.charge.using(max_attempts=1).enqueue(1)
+    with override_settings(ADMINS=["ada@example.com"] if django.VERSION >= (6, 0) else [("Ada", "ada@example.com")]):
+        run_jobs()
+    assert receivers.mail_dead_job
+    assert [message.subject for message in mail.outbox][-1].endswith("shop.tasks.charge is dead")
+    exec(count, {})  # noqa: S102 -- our own text
+    assert capsys.readouterr().out == "shop.tasks.charge builtins.ConnectionError 1\n"
+    exec(bring_back, {})  # noqa: S102 -- our own text
+    assert Job.objects.get(task_name="shop.tasks.charge").state == State.READY
+
+
+def test_examples_on_progress_show_it(names, capsys):
+    names["Order"].objects.create(email="grace@example.com")
+    with override_settings(PGQUEUE={"IMMEDIATE": True}):
+        run_page("docs/guides/progress.md", names)
+        assert capsys.readouterr().out.startswith("2.0 2.0 grace@example.com 20")
+        assert names["number_orders"].enqueue().progress.done == 2
+
+
+def test_examples_on_results_read_and_wait(names, capsys):
+    with override_settings(PGQUEUE={"IMMEDIATE": True}):
+        run_page("docs/guides/results.md", names)
+        assert names["report"]() == 1
+    assert capsys.readouterr().out.splitlines() == ["1", "succeeded 1 1", "1 succeeded  "]
+
+
+def test_the_examples_of_the_page_on_middleware_carry_a_tenant_and_a_trace(shop):
+    tasks, middleware = importlib.import_module("shop.tasks"), importlib.import_module("shop.middleware")
+    call, *_ = loose_blocks("docs/guides/middleware.md")
+    names = dict(vars(tasks))
+    with override_settings(PGQUEUE={"MIDDLEWARE": ["shop.middleware.Tenancy", "shop.middleware.Tracing"]}):
+        exec(compile(call, "docs/guides/middleware.md", "exec"), names)  # noqa: S102 -- our own text
+        token = middleware.tenant.set("grace")
+        spans = middleware.traceparent.set("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+        second = tasks.whose.enqueue()
+        middleware.traceparent.reset(spans)
+        middleware.tenant.reset(token)
+        assert second.headers["traceparent"] == "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        assert len(names["job"].headers["traceparent"]) == 55
+        run_jobs(raising=True)
+    assert list(Job.objects.order_by("pk").values_list("result", flat=True)) == ["acme", "grace"]
+    child = middleware.child_of(second.headers["traceparent"])
+    assert child.startswith("00-0af7651916cd43dd8448eb211c80319c-")
+    assert child != second.headers["traceparent"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_python_block_is_python(page):
+    for block in blocks(page):
+        ast.parse(block)
+
+
+def test_the_example_of_settings_is_without_a_fault():
+    [block] = blocks("docs/reference/settings.md")
+    names: dict[str, object] = {}
+    exec(compile(block, "docs/reference/settings.md", "exec"), names)  # noqa: S102 -- our own text
+    assert conf.problems(names["PGQUEUE"]) == []

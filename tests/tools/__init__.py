@@ -1,0 +1,1 @@
+"""Programs for contributors, each with its own tests beside it: faults, mutation, model, peers, benchmarks."""

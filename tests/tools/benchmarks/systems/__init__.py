@@ -1,0 +1,39 @@
+"""All systems, by name: ours, the yardsticks, the peers."""
+
+from tests.tools.benchmarks.systems import (
+    bare,
+    celery,
+    create,
+    dj_queue,
+    django_ox,
+    django_tasks_db,
+    graphile_worker,
+    limit,
+    naive,
+    notifying,
+    ours,
+    pgqueuer,
+    procrastinate,
+)
+from tests.tools.benchmarks.systems.system import System
+
+SYSTEMS: dict[str, System] = {
+    system.name: system
+    for system in (
+        ours.SYSTEM,
+        limit.SYSTEM,
+        create.SYSTEM,
+        bare.SYSTEM,
+        naive.FOR_UPDATE,
+        naive.SKIP_LOCKED,
+        notifying.WITHIN,
+        notifying.NEVER,
+        pgqueuer.SYSTEM,
+        procrastinate.SYSTEM,
+        django_tasks_db.SYSTEM,
+        django_ox.SYSTEM,
+        dj_queue.SYSTEM,
+        graphile_worker.SYSTEM,
+        celery.SYSTEM,
+    )
+}

@@ -1,0 +1,85 @@
+"""That the benchmark tells what it should, on made-up figures; that it measures is seen by running it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.tools.benchmarks import cli, recorded, tables
+from tests.tools.benchmarks.files import record
+from tests.tools.benchmarks.place import Bench
+from tests.tools.benchmarks.runner import Round
+from tests.tools.benchmarks.scenarios import SCENARIOS
+from tests.tools.benchmarks.server import Server
+from tests.tools.benchmarks.systems import SYSTEMS
+
+
+def rounds(scenario, **rates):
+    return [
+        Round(scenario, system, number, {"jobs_per_second": float(rate)})
+        for system, values in rates.items()
+        for number, rate in enumerate(values, 1)
+    ]
+
+
+def test_a_table_has_medians_the_spread_and_how_we_compare():
+    text = tables.table(SCENARIOS["1"], rounds("1", us=[300, 100, 200], pgqueuer=[100, 90, 110]), {"pgqueuer": "1.6.0"})
+    assert "| us |  | 200 (100–300) |  |" in text
+    assert "| pgqueuer | 1.6.0 | 100 (90–110) | 2.00 × |" in text
+
+
+def test_less_is_better_where_time_is_measured():
+    latencies = [Round("4", "us", 1, {"p50_ms": 1.0}), Round("4", "celery", 1, {"p50_ms": 2.0})]
+    assert "0.50 of it" in tables.table(SCENARIOS["4"], latencies, {})
+
+
+def test_what_could_not_be_measured_is_told():
+    assert "celery could not be measured: no Redis" in tables.table(
+        SCENARIOS["1"], [Round("1", "celery", 1, {}, "no Redis")], {}
+    )
+
+
+def test_a_number_names_all_variants_of_its_scenario():
+    assert [scenario.name for scenario in cli.parsed(["1", "4a"]).scenarios] == ["1", "1a", "4a"]
+
+
+@pytest.mark.parametrize("wrong", [["77"], ["--only", "us,kafka"]])
+def test_what_there_is_not_is_refused_before_anything_is_installed(wrong, capsys):
+    with pytest.raises(SystemExit):
+        cli.parsed(wrong)
+    assert "no such" in capsys.readouterr().err
+
+
+def test_a_drop_of_more_than_15_percent_of_the_limit_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorded, "FILE", tmp_path / "recorded.json")
+    recorded.record("here", {"1": 0.8, "1a": 0.8})
+    found = recorded.shares([*rounds("1", us=[66], limit=[100]), *rounds("1a", us=[90])])
+    assert found == {"1": 0.66, "1a": 0.9}
+    assert [text[:10] for text in recorded.drops(found)] == ["scenario 1"]
+    assert recorded.drops({"1": 0.69, "1a": 0.8}) == []
+
+
+def test_there_are_figures_to_compare_with():
+    assert json.loads(recorded.FILE.read_text())["shares"].keys() == set(recorded.SCENARIOS)
+
+
+def test_a_job_that_did_not_run_or_ran_twice_fails_the_round(tmp_path, monkeypatch):
+    record.make(tmp_path, 3)
+    monkeypatch.setattr(record, "HERE", tmp_path)
+    monkeypatch.setattr(record, "_runs", record._Mapped(record.RUNS))
+    bench = Bench(tmp_path, tmp_path, {}, None, Server({}))
+    for number in (0, 2, 2):
+        record.ran(number)
+    with pytest.raises(RuntimeError, match="1 of 3 jobs did not run"):
+        bench.check_each_ran_once(range(3))
+    record.ran(1)
+    with pytest.raises(RuntimeError, match="1 of 3 jobs ran more than once"):
+        bench.check_each_ran_once(range(3))
+    bench.check_each_ran_once(range(2))
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+def test_what_is_measured_is_pinned(system):
+    assert [package for package in system.packages if "==" not in package] == []
+    assert [package for package in system.npm if package.count("@") == 0] == []

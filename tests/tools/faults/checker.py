@@ -1,0 +1,66 @@
+"""What must hold of any run, whatever fault was in it: a pure function over its history.
+
+Each invariant has a number, the same as in docs/internals/reliability.md, and is checked by one function. A violation
+names the invariant, the job, and what was seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from tests.tools.faults import invariants_asked as asked
+from tests.tools.faults import invariants_rows as rows
+from tests.tools.faults import invariants_seen as seen
+from tests.tools.faults.history import History
+from tests.tools.faults.lives import Life, Rules, Violation, lives_of
+
+Check = Callable[[History, dict[int, Life], Rules], Iterator[Violation]]
+CHECKS: Final[tuple[Check, ...]] = (
+    rows.one_open_execution,
+    rows.only_known_edges,
+    rows.an_outcome_is_final,
+    rows.counters,
+    rows.nothing_early,
+    rows.removed_in_time,
+    rows.nothing_stuck,
+    seen.acknowledgements,
+    seen.claims,
+    seen.enqueues,
+    seen.exits,
+    seen.effects,
+    seen.bodies,
+    seen.no_spinning,
+    asked.one_for_each_key,
+    asked.one_for_each_period,
+    asked.each_tick_once,
+    asked.nothing_paused,
+    asked.nothing_cancelled,
+    asked.nothing_expired,
+)
+
+
+def check(history: History, rules: Rules = Rules()) -> list[Violation]:  # noqa: B008 -- immutable
+    """Return every violation in a history; none is what a run has to show."""
+    lives = lives_of(history)
+    return [violation for one in CHECKS for violation in one(history, lives, rules)]
+
+
+def summary(history: History) -> dict[str, Any]:
+    """Figures of a run, for people."""
+    ends = Counter(
+        event.new["outcome"]
+        for event in history.events
+        if event.place == "execution" and event.new and event.new["outcome"]
+    )
+    return {
+        "jobs": len({event.job for event in history.events}),
+        "executions": dict(ends),
+        "overlaps": len(seen.overlaps(history)),
+        "ticks": len(history.ticks),
+        "pauses": sum(pause.paused for pause in history.pauses),
+        "expired": sum(asked.is_expiry(event) for event in history.events if event.place == "job"),
+        "duplicates": sum(record["answer"] == "duplicate" for record in history.said("enqueue-returned")),
+        "states": dict(Counter(row["state"] for row in history.jobs.values())),
+    }

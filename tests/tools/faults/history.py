@@ -1,0 +1,152 @@
+"""A run's history as the checker reads it: the database's events, and what the processes wrote themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import psycopg
+
+from tests.tools.faults import journal
+
+Record = dict[str, Any]
+"""One line of a process's journal."""
+
+
+class Event(NamedTuple):
+    """One change of a row. `old` and `new` are what `schema` kept of it; instants in them are seconds of the epoch."""
+
+    id: int
+    at: float
+    xid: str
+    place: str
+    op: str
+    job: int
+    execution: int | None
+    tag: str | None
+    old: dict[str, Any] | None
+    new: dict[str, Any] | None
+
+
+class Tick(NamedTuple):
+    """A schedule's tick was noted as dealt with; `tick_at` in seconds of the epoch."""
+
+    xid: str
+    schedule: int
+    tick_at: float
+    job: int | None
+
+
+class Hold(NamedTuple):
+    """A key of a task was taken for a job, until an instant."""
+
+    at: float
+    xid: str
+    task: str
+    key: str
+    job: int
+    until: float
+
+
+class Pause(NamedTuple):
+    """A queue or a task was paused, until an instant if one was given, or resumed."""
+
+    at: float
+    kind: str
+    name: str
+    paused: bool
+    until: float | None
+
+
+class Effect(NamedTuple):
+    """A row that a task wrote, `kind` "plain" in a transaction of its own, "atomic" in the job's."""
+
+    job: int
+    execution: int
+    kind: str
+
+
+class Complaint(NamedTuple):
+    """A service of a worker met an error, and goes on after a pause."""
+
+    source: str
+    at: float
+
+
+@dataclass
+class History:
+    """Everything that is known of one run."""
+
+    events: list[Event] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    jobs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """What the table says at the end, by job: state, attempt, crashes, …"""
+    orders: set[str] = field(default_factory=set)
+    """Tags of the rows that producers wrote in the transactions of their enqueues."""
+    open: dict[int, int] = field(default_factory=dict)
+    """Open executions at the end, and their jobs."""
+    complaints: list[Complaint] = field(default_factory=list)
+    ticks: list[Tick] = field(default_factory=list)
+    schedules: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """At the end: expression, rule for missed ticks, next tick."""
+    holds: list[Hold] = field(default_factory=list)
+    pauses: list[Pause] = field(default_factory=list)
+
+    def said(self, *events: str) -> list[Record]:
+        """The journals' lines of these kinds, in order of time."""
+        return [record for record in self.records if record["event"] in events]
+
+
+EVENTS: Final = """
+SELECT id, extract(epoch FROM at)::float8, xid::text, place, op, job_id, execution_id, tag, old, new
+FROM fault_event ORDER BY id
+"""
+TICKS: Final = """
+SELECT xid::text, schedule_id, extract(epoch FROM tick_at)::float8, job_id FROM fault_tick ORDER BY id
+"""
+SCHEDULES: Final = """
+SELECT id, jsonb_build_object(
+    'expression', expression, 'missed', missed, 'next_run_at', extract(epoch FROM next_run_at)::float8
+) FROM pgqueue_schedule
+"""
+HOLDS: Final = """
+SELECT extract(epoch FROM at)::float8, xid::text, task, key, job_id, extract(epoch FROM held_until)::float8
+FROM fault_hold ORDER BY id
+"""
+PAUSES: Final = """
+SELECT extract(epoch FROM at)::float8, kind, name, paused, extract(epoch FROM paused_until)::float8
+FROM fault_pause ORDER BY id
+"""
+
+
+def collect(connection: psycopg.Connection[Any], where: Path) -> History:
+    """Read it all: from the run's database, from its journals, and from its workers' logs."""
+    jobs = connection.execute("SELECT id, fault_job(job) FROM pgqueue_job AS job").fetchall()
+    opened = connection.execute("SELECT id, job_id FROM pgqueue_execution WHERE outcome IS NULL").fetchall()
+    effects = connection.execute("SELECT job_id, execution_id, kind FROM fault_effect ORDER BY id").fetchall()
+    records = journal.read(where)
+    return History(
+        events=[Event(*row) for row in connection.execute(EVENTS).fetchall()],
+        records=records,
+        effects=[Effect(*row) for row in effects],
+        jobs=dict(jobs),
+        orders={tag for (tag,) in connection.execute("SELECT tag FROM fault_order").fetchall()},
+        open=dict(opened),
+        ticks=[Tick(*row) for row in connection.execute(TICKS).fetchall()],
+        schedules=dict(connection.execute(SCHEDULES).fetchall()),
+        holds=[Hold(*row) for row in connection.execute(HOLDS).fetchall()],
+        pauses=[Pause(*row) for row in connection.execute(PAUSES).fetchall()],
+        complaints=complaints(records),
+    )
+
+
+def complaints(records: Sequence[Record]) -> list[Complaint]:
+    """Return the errors that the services of workers met."""
+    return [
+        Complaint(f"{record['pid']} {record['thread']}", record["at"])
+        for record in records
+        if record["event"] == "error"
+    ]

@@ -1,0 +1,336 @@
+"""Whether the fault suite would notice: `python -m tests.tools.faults.mutation [name …]` breaks the product on purpose.
+
+Each mutant is put into a copy of the checkout, one at a time, and the faults that ought to notice it are run there.
+Prints a line for each, and ends with status 1 if one survived. Not part of CI.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.tools.mutation.mutants import Mutant
+from tests.tools.mutation.runner import FENCE, UNFENCED, copied_to, mutated
+
+WORKER: Final = "django_pgqueue/worker/"
+
+
+class Broken(NamedTuple):
+    """A mutant, and the faults that have to fail with it."""
+
+    mutant: Mutant
+    faults: str
+
+
+MUTANTS: Final = (
+    Broken(Mutant("a finish without its fence", FENCE, UNFENCED, "SUCCEED"), "F09"),
+    Broken(
+        Mutant(
+            "an atomic finish that is lost commits all the same",
+            "    if status is not TransitionStatus.DONE:\n        raise LeaseLost",
+            "    if False:\n        raise LeaseLost",
+            path=WORKER + "execution/atomic.py",
+        ),
+        "F09",
+    ),
+    Broken(
+        Mutant(
+            "nothing is rescued",
+            "            rescued = lifecycle.rescue(\n",
+            "            rescued = []\n            _ = (lambda *args, **options: [])(\n",
+            path=WORKER + "maintenance/maintenance.py",
+        ),
+        "F03",
+    ),
+    Broken(
+        Mutant(
+            "a crash is charged to all that a process held",
+            " if held.execution_id in charged_ids and",
+            " if",
+            path=WORKER + "supervision/settlement.py",
+        ),
+        "F02",
+    ),
+    Broken(
+        Mutant(
+            "a crash is charged to nobody",
+            "set() if process.expected_to_end else set(process.state.suspects())",
+            "set()",
+            path=WORKER + "supervision/settlement.py",
+        ),
+        "F62",
+    ),
+    Broken(
+        Mutant(
+            "a stopping process gives nothing back",
+            "        running = [entry.claimed for entry in list(self.in_flight.running.values())]\n",
+            "        running: list = []\n",
+            path=WORKER + "completion/last_writes.py",
+        ),
+        "F02b",
+    ),
+    Broken(
+        Mutant(
+            "what a dead process held is not settled",
+            "        to_fork = [process for process in list(self.ended) if not self._settle_here(process)]\n",
+            "        to_fork: list = []\n",
+            path=WORKER + "supervision/settlement.py",
+        ),
+        "F02",
+    ),
+    Broken(
+        Mutant(
+            "a process goes on when its supervisor is gone",
+            "            if order is not None:\n",
+            '            if order is not None and order != b"":\n',
+            path=WORKER + "worker_process.py",
+        ),
+        "F02b",
+    ),
+    Broken(
+        Mutant(
+            "a lost claim is not given back",
+            "        if stray:\n",
+            "        if False:\n",
+            path=WORKER + "claiming/lease_monitor.py",
+        ),
+        "F01b",
+    ),
+    Broken(
+        Mutant(
+            "what a claim may still bring is released",
+            "        claims_begun = self.claims.begun  #",
+            "        claims_begun = 0  #",
+            path=WORKER + "claiming/lease_monitor.py",
+        ),
+        "F108",
+    ),
+    Broken(
+        Mutant(
+            "what runs is released before the completer is empty",
+            "        self.in_flight.close()\n",
+            "        self.in_flight.close()\n        self.last_writes.release_running(0)\n",
+            path=WORKER + "worker_process.py",
+        ),
+        "F109",
+    ),
+    Broken(
+        Mutant(
+            "programs of isolated jobs outlive their worker",
+            "        _kill_group(pid)\n    os._exit(0)\n",
+            "        os.kill(pid, signal.SIGKILL)\n    os._exit(0)\n",
+            path=WORKER + "isolation/fork_server.py",
+        ),
+        "F110",
+    ),
+    Broken(
+        Mutant(
+            "an isolated process trusts its connections for ever",
+            "        django_connections.close_ended()\n",
+            "",
+            path=WORKER + "isolation/isolated_process.py",
+        ),
+        "F112",
+    ),
+    Broken(
+        Mutant(
+            "rescue does not wait for two beats",
+            "            if time.monotonic() - self.link.connected_at < 2 * get_settings().heartbeat_seconds:\n",
+            "            if False:\n",
+            path=WORKER + "maintenance/maintenance.py",
+        ),
+        "F20b",
+    ),
+    Broken(
+        Mutant(
+            "no pause after an error",
+            "        self._stopping.wait(pause_seconds * random.uniform(1, 1.3))",
+            "        self._stopping.wait(0.05)",
+            path=WORKER + "runtime/service.py",
+        ),
+        "F27,F38",
+    ),
+    Broken(
+        Mutant(
+            "a row that cannot be claimed is not set aside",
+            "                self._set_aside(connection, job_id, error)\n",
+            "                pass\n",
+            path=WORKER + "claiming/claimer.py",
+        ),
+        "F82",
+    ),
+    Broken(
+        Mutant(
+            "connections are not cleaned after a job",
+            "                django_connections.after_job()\n        except",
+            "                pass\n        except",
+            path=WORKER + "slots/thread_slot.py",
+        ),
+        "F72,F74",
+    ),
+    Broken(
+        Mutant(
+            "errors are stored as they are",
+            'text.replace("\\x00", "\\N{REPLACEMENT CHARACTER}")',
+            "text",
+            path=WORKER + "execution/error_text.py",
+        ),
+        "F67",
+    ),
+    Broken(
+        Mutant(
+            "a finish waits for locked rows",
+            "        FOR NO KEY UPDATE OF execution, job SKIP LOCKED\n",
+            "        FOR NO KEY UPDATE OF execution, job\n",
+            "SUCCEED",
+        ),
+        "F42",
+    ),
+    Broken(
+        Mutant(
+            "the supervisor does not beat",
+            "        self._survive(lambda: self.leases.beat(self.children.values()))\n",
+            "",
+            path=WORKER + "supervision/supervisor.py",
+        ),
+        "F09b",
+    ),
+    Broken(
+        Mutant(
+            "a tick is fired and not noted",
+            "    WHERE what IN ('fired', 'skipped')\n",
+            "    WHERE what IN ('skipped')\n",
+            "FIRE",
+        ),
+        "F59",
+    ),
+    Broken(
+        Mutant(
+            "what came while nobody looked is left out",
+            "    ticks = [schedule.next_run_at, *later_ticks][-MISSED_LIMIT:]\n",
+            "    ticks = [schedule.next_run_at]\n",
+            path=WORKER + "maintenance/scheduler.py",
+        ),
+        "F59b",
+    ),
+    Broken(
+        Mutant(
+            "of what was missed the latest is fired, whatever was asked",
+            '    if schedule.next_run_at >= on_time or schedule.missed == "all":\n',
+            "    if schedule.next_run_at >= on_time:\n",
+            path=WORKER + "maintenance/scheduler.py",
+        ),
+        "F61",
+    ),
+    Broken(
+        Mutant(
+            "ticks go by UTC in every zone",
+            "_cron(expression, instant.astimezone(_zone(time_zone)))",
+            "_cron(expression, instant)",
+            path="django_pgqueue/schedules/expressions.py",
+        ),
+        "F60",
+    ),
+    Broken(
+        Mutant(
+            "a rescued job gives up its key",
+            "        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,\n",
+            "        unique_key = NULL,\n",
+            "RESCUE",
+        ),
+        "F83",
+    ),
+    Broken(
+        Mutant(
+            "a rescued job takes back a key that another has",
+            "        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,\n",
+            "",
+            "RESCUE",
+        ),
+        "F83",
+    ),
+    Broken(
+        Mutant(
+            "nobody looks what is to be cancelled",
+            "            requests = lifecycle.cancel_requests(connection, [self.worker_id], first_id=first_id)\n",
+            "            requests = []\n",
+            path=WORKER + "claiming/lease_monitor.py",
+        ),
+        "F84",
+    ),
+    Broken(
+        Mutant(
+            "a pause of a queue holds nothing back",
+            "Lane(name, priority): max(due, resumes or due) for",
+            "Lane(name, priority): due for",
+            path="django_pgqueue/lifecycle/claims.py",
+        ),
+        "F85",
+    ),
+    Broken(
+        Mutant(
+            "the time that a claim's answer takes is time to start in",
+            "start_by=sent_at + job.start_by",
+            "start_by=time.monotonic() + job.start_by",
+            path="django_pgqueue/lifecycle/claims.py",
+        ),
+        "F86",
+    ),
+)
+FAILED: Final = re.compile(r"^FAILED  (\S+)", re.M)
+
+
+def main(names: Sequence[str]) -> int:
+    """Try the mutants whose names contain one of `names`, or all; return how many survived."""
+    for broken in MUTANTS:  # refuse before the long run
+        mutated(Path(broken.mutant.file).read_text(), broken.mutant)
+    survivors = 0
+    with tempfile.TemporaryDirectory(prefix="pgqm", dir="/tmp") as top:
+        Path(top).chmod(0o755)
+        place = copied_to(Path(top, "copy"))
+        for broken in MUTANTS:
+            if not names or any(name in broken.mutant.name for name in names):
+                survivors += not is_noticed(place, broken)
+    return survivors
+
+
+def is_noticed(place: Path, broken: Broken) -> bool:
+    """Try one mutant in the copy, and undo it; say whether a fault failed."""
+    path = place / broken.mutant.file
+    original = path.read_text()
+    began = time.monotonic()
+    try:
+        path.write_text(mutated(original, broken.mutant))
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.tools.faults", "--only", broken.faults, "--jobs", "3"],
+            cwd=place,
+            env={**os.environ, "PYTHONPATH": str(place)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=900,
+        )
+    finally:
+        path.write_text(original)
+    failed = FAILED.findall(done.stdout)
+    why = next(
+        (line for line in done.stdout.splitlines() if re.match(r"(FAILED: \S+: )?I\d+:|AssertionError", line)), ""
+    )
+    verdict = "noticed" if failed else "SURVIVED"
+    took = time.monotonic() - began
+    print(f"{verdict:9} {broken.mutant.name} ({took:.0f} s): {', '.join(failed)} {why[:150]}", flush=True)  # noqa: T201
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of the names of mutants; all without")
+    sys.exit(1 if main(parser.parse_args().names) else 0)

@@ -1,0 +1,113 @@
+"""PgBouncer before a scenario's server, in transaction mode."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from example_project.embedded.server import service_account
+from tests.tools.faults.ports import free_port
+from tests.tools.faults.run import Run
+
+
+class Pooler:
+    """A PgBouncer, to be paused and restarted at will."""
+
+    def __init__(self, home: Path, run: Run, settings: dict[str, str]) -> None:
+        self.home = home
+        self.port = free_port()
+        where = run.server.cluster.connection_settings
+        given = {
+            "listen_addr": "127.0.0.1",
+            "listen_port": str(self.port),
+            "unix_socket_dir": "",
+            "auth_type": "any",
+            "admin_users": "postgres",
+            "pool_mode": "transaction",
+            "max_client_conn": "500",
+            "logfile": str(home / "log"),
+            **settings,
+        }
+        lines = ["[databases]", f"* = host={where['HOST']} port={where['PORT']} user={where['USER']}", "[pgbouncer]"]
+        (home / "ini").write_text("\n".join([*lines, *(f"{key} = {value}" for key, value in given.items()), ""]))
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        account = service_account()  # it refuses root, as the server does
+        process = subprocess.Popen(
+            [shutil.which("pgbouncer") or "pgbouncer", "-q", str(self.home / "ini")],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            user=account.pw_uid if account else None,
+            group=account.pw_gid if account else None,
+            extra_groups=[] if account else None,
+        )
+        deadline = time.monotonic() + 20
+        while not self._answers():
+            assert process.poll() is None and time.monotonic() < deadline, (self.home / "log").read_text()
+            time.sleep(0.02)
+        return process
+
+    def _answers(self) -> bool:
+        try:
+            self.tell("SHOW VERSION")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def tell(self, command: str) -> None:
+        """Give a command at its console."""
+        with psycopg.connect(
+            host="127.0.0.1",
+            port=self.port,
+            user="postgres",
+            dbname="pgbouncer",
+            autocommit=True,
+            connect_timeout=5,
+            cursor_factory=psycopg.ClientCursor,
+        ) as console:
+            console.execute(command)
+
+    def settings(self, database: dict[str, Any]) -> dict[str, Any]:
+        """The settings of a database that is reached through it."""
+        return database | {"HOST": "127.0.0.1", "PORT": str(self.port)}
+
+    def stop(self) -> None:
+        """End it at once, with all sessions through it."""
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(20)
+
+    def restart(self) -> None:
+        """End it at once, and start it again."""
+        self.stop()
+        self.process = self._start()
+
+
+@contextmanager
+def _pooler(run: Run, settings: dict[str, str]) -> Iterator[Pooler]:
+    with tempfile.TemporaryDirectory(prefix="pgqp", dir="/tmp") as home:
+        account = service_account()
+        if account:
+            shutil.chown(home, account.pw_uid, account.pw_gid)
+        pooler = Pooler(Path(home), run, settings)
+        try:
+            yield pooler
+        finally:
+            pooler.stop()
+
+
+def through_pooler(run: Run, **settings: str) -> Pooler:
+    """Put PgBouncer before the scenario's server: `run.settings` lead through it. `settings` are PgBouncer's."""
+    pooler = run.enter(_pooler(run, settings))
+    run.settings = pooler.settings(run.settings)
+    return pooler

@@ -1,0 +1,212 @@
+"""A long run under load with one random fault after another, and the checker at its end: `--soak MINUTES`."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+
+from django_pgqueue import lifecycle
+from django_pgqueue.states import Pausable
+from tests.process.harness import Worker
+from tests.tools.faults import checker, soak_applications, ticks
+from tests.tools.faults.app.receivers import VARIABLE as RECEIVERS
+from tests.tools.faults.run import Run
+from tests.tools.faults.soak_faults import FAULTS, PAUSED_QUEUE
+from tests.tools.faults.suite import Suite
+
+WORKERS: Final = 3
+PRODUCERS: Final = 2
+JOBS_PER_SECOND: Final = 15.0
+"""Of each producer: so that an hour's history fits into memory, and two cores are not the bottleneck."""
+RETENTION_SECONDS: Final = 60.0
+PAUSES_SECONDS: Final = (1.0, 10.0)
+SLOPE_AFTER_SECONDS: Final = 60.0
+"""A process that lived for less says nothing about growth."""
+DRAIN_SECONDS: Final = 120.0
+PAUSED_BESIDES: Final = 0.3
+"""How often a queue is paused or resumed just before another fault: a pause is one only with something in it."""
+OBEY_SECONDS: Final = 12.0
+"""Of a pause: a claim may be frozen, or wait for a locked table, for a while after the look that it goes by."""
+
+
+class Crew:
+    """Workers and producers that are there again whenever one has gone."""
+
+    def __init__(self, run: Run, chance: random.Random) -> None:
+        self.run = run
+        self.chance = chance
+        self.workers: list[Worker] = []
+        self.producers: list[subprocess.Popen[str]] = []
+        self.sizes: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        """Of each process: when it was looked at, and its resident MiB."""
+        self.unrunnable: list[int] = []
+        """Jobs inserted by hand that no worker can run; they are cancelled at the end."""
+
+    def fill(self) -> None:
+        """Start what is missing, note who has ended, and measure who lives."""
+        for worker in [one for one in self.workers if one.process.poll() is not None]:
+            self.workers.remove(worker)
+        while len(self.workers) < WORKERS:
+            self.workers.append(
+                self.run.worker(
+                    *("--processes", str(self.chance.choice([1, 2]))),
+                    *self.chance.choice([(), ("--max-jobs", "100")]),
+                    variables={RECEIVERS: "1"},
+                    ready=False,
+                    RETENTION={"succeeded": RETENTION_SECONDS, "cancelled": RETENTION_SECONDS},
+                )
+            )
+        self.producers = [one for one in self.producers if one.poll() is None]
+        while len(self.producers) < PRODUCERS:
+            seed = str(self.chance.randrange(10**6))
+            self.producers.append(self.run.producer("--per-second", str(JOBS_PER_SECOND), "--seed", seed))
+        self.measure()
+
+    def measure(self) -> None:
+        """Note how large each process of the workers is."""
+        for worker in self.workers:
+            for pid in (worker.process.pid, *worker.children):
+                try:
+                    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+                except (OSError, IndexError):
+                    continue
+                if pages:  # none: it has ended
+                    self.sizes[pid].append((time.monotonic(), pages * 4096 / 2**20))
+
+    def one(self) -> Worker:
+        """A worker that lives."""
+        return self.chance.choice([worker for worker in self.workers if worker.process.poll() is None])
+
+
+def soak(shared: Suite, minutes: float, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run for so long; return the figures, `violations` among them (an empty list is what it has to be)."""
+    run = Run(shared, "soak")
+    try:
+        return _soaked(run, minutes, say)
+    except BaseException:
+        run.end_all()  # else they outlive this process, and their server
+        raise
+
+
+def _soaked(run: Run, minutes: float, say: Callable[[str], None]) -> dict[str, Any]:
+    run.rules = run.rules._replace(retention_seconds=RETENTION_SECONDS, obey_seconds=OBEY_SECONDS)
+    schedules = [
+        ticks.add(run, "each second", "every 1 second", missed="all"),
+        ticks.add(run, "one at a time", "every 2 seconds", missed="all", if_running="skip"),
+    ]
+    crew = Crew(run, random.Random(run.suite.seed))
+    injected: Counter[str] = Counter()
+    crew.fill()
+    end = time.monotonic() + minutes * 60
+    while time.monotonic() < end:
+        _wait(crew, crew.chance.uniform(*PAUSES_SECONDS))
+        name = crew.chance.choice(list(FAULTS))
+        say(f"soak: {max(0.0, end - time.monotonic()):5.0f} s left: {name}")
+        run.note("fault", name=name)
+        try:
+            if crew.chance.random() < PAUSED_BESIDES:
+                FAULTS["queue paused"](crew)
+            FAULTS[name](crew)
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            run.note("fault-error", name=name, error=str(error))  # its own session went with the server
+        injected[name] += 1
+        crew.fill()
+    return _figures(crew, injected, minutes, schedules)
+
+
+def _wait(crew: Crew, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(min(1.0, max(0.0, end - time.monotonic())))
+        crew.measure()
+
+
+def _figures(crew: Crew, injected: Counter[str], minutes: float, schedules: list[int]) -> dict[str, Any]:
+    run = crew.run
+    for producer in crew.producers:
+        producer.kill()
+    run.wait_until(lambda: _is_quiet(run, schedules), what="schedules and pauses to end")
+    soak_applications.end_unrunnable(crew)
+    drained = run.wait_until_done(DRAIN_SECONDS)
+    dead = run.sql("SELECT relname, n_dead_tup FROM pg_stat_user_tables WHERE relname LIKE 'pgqueue%' ORDER BY 1")
+    history, violations = run.close()
+    told = checker.summary(history)
+    return {
+        "minutes": minutes,
+        "jobs": told["jobs"],
+        "executions": told["executions"],
+        "overlaps": told["overlaps"],
+        "ticks": told["ticks"],
+        "pauses": told["pauses"],
+        "expired": told["expired"],
+        "duplicates": told["duplicates"],
+        "faults": dict(sorted(injected.items())),
+        "violations": [str(violation) for violation in violations],
+        "stuck": run_stuck(history.jobs),
+        "drained_seconds": round(drained, 1),
+        "dead_rows": dict(dead),
+        "growth": growth(crew.sizes),
+    }
+
+
+def _is_quiet(run: Run, schedules: list[int]) -> bool:
+    """Fire nothing more, and hold nothing back; said in a session that a fault may have ended."""
+    for schedule_id in schedules:
+        lifecycle.pause_schedule(run.connection, schedule_id)
+    lifecycle.resume(run.connection, Pausable.QUEUE, PAUSED_QUEUE)
+    return True
+
+
+def run_stuck(jobs: dict[int, dict[str, Any]]) -> int:
+    """How many jobs have not ended."""
+    return sum(row["state"] in ("ready", "running") for row in jobs.values())
+
+
+def growth(sizes: dict[int, list[tuple[float, float]]]) -> list[dict[str, float]]:
+    """Return how the processes grew that lived for a minute or more: MiB at first and at last, and MiB an hour."""
+    told = []
+    for samples in sizes.values():
+        (began, first), (ended, last) = samples[0], samples[-1]
+        if ended - began < SLOPE_AFTER_SECONDS:
+            continue
+        later = [one for one in samples if one[0] > began + (ended - began) / 4]  # past its start
+        told.append(
+            {
+                "seconds": round(ended - began),
+                "first_mib": round(first, 1),
+                "last_mib": round(last, 1),
+                "mib_per_hour": round(slope(later) * 3600, 1),
+            }
+        )
+    return sorted(told, key=lambda one: -one["seconds"])[:6]
+
+
+def slope(samples: list[tuple[float, float]]) -> float:
+    """The least-squares slope of (x, y)."""
+    count = len(samples)
+    mean_x, mean_y = sum(x for x, _ in samples) / count, sum(y for _, y in samples) / count
+    spread = sum((x - mean_x) ** 2 for x, _ in samples)
+    return sum((x - mean_x) * (y - mean_y) for x, y in samples) / spread if spread else 0.0
+
+
+def lines(figures: dict[str, Any]) -> list[str]:
+    """The figures as text."""
+    faults = ", ".join(f"{number} {name}" for name, number in figures["faults"].items())
+    left = f"{figures['stuck']} stuck, {figures['overlaps']} overlaps after a rescue, dead rows {figures['dead_rows']}"
+    asked = f"{figures['ticks']} ticks, {figures['pauses']} pauses, {figures['expired']} jobs expired"
+    return [
+        f"soak: {figures['minutes']:g} min, {figures['jobs']} jobs, executions {figures['executions']}",
+        f"soak: {sum(figures['faults'].values())} faults: {faults}",
+        f"soak: {left}, drained in {figures['drained_seconds']} s",
+        f"soak: {asked}, {figures['duplicates']} calls had a job already",
+        f"soak: growth of the longest-lived: {figures['growth']}",
+        f"soak: {len(figures['violations'])} violations",
+        *figures["violations"][:50],
+    ]

@@ -1,0 +1,96 @@
+"""Hand-made histories, for the tests of the checker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.tools.faults import checker
+from tests.tools.faults.history import Effect, Event, History
+from tests.tools.faults.lives import Rules
+
+PLAIN = "tests.tools.faults.app.tasks.plain"
+
+
+class Story:
+    """Writes a history as the triggers and the journals would."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.now = 1000.0
+        self.xid = 0
+        self.rows: dict[int, dict[str, Any]] = {}
+        self.executions: dict[int, dict[str, Any]] = {}
+
+    def transaction(self) -> None:
+        self.xid += 1
+        self.now += 0.1
+
+    def event(self, place: str, op: str, job: int, execution: int | None, old: Any, new: Any, tag: Any = None) -> None:
+        number = len(self.history.events) + 1
+        copies = [dict(row) if row else None for row in (old, new)]
+        self.history.events.append(Event(number, self.now, str(self.xid), place, op, job, execution, tag, *copies))
+
+    def say(self, event: str, **fields: Any) -> None:
+        self.now += 0.1
+        self.history.records.append({"event": event, "at": self.now, "wall": self.now, "pid": 1, **fields})
+
+    def job(self, job: int, **changes: Any) -> None:
+        old = self.rows.get(job)
+        blank = {"state": "ready", "attempt": 0, "crashes": 0, "max_attempts": 10, "task": PLAIN, "run_after": 0.0}
+        blank |= {"finished_at": None, "cancel": False, "queue": "default", "expires_at": None}
+        new = {**(old or {**blank, "key": None, "ready_only": False}), **changes}
+        self.rows[job] = new
+        self.event("job", "UPDATE" if old else "INSERT", job, None, old, new, None if old else f"tag{job}")
+        self.history.jobs[job] = new
+
+    def execution(self, job: int, execution: int, **changes: Any) -> None:
+        old = self.executions.get(execution)
+        blank = {"outcome": None, "worker": 7, "attempt": 1, "started": True, "lease": 0.0}
+        new = {**(old or blank), **changes}
+        self.executions[execution] = new
+        self.event("execution", "UPDATE" if old else "INSERT", job, execution, old, new)
+        if new["outcome"] is None:
+            self.history.open[execution] = job
+        else:
+            self.history.open.pop(execution, None)
+
+    def enqueue(self, job: int, answer: str = "committed", **changes: Any) -> None:
+        self.say("enqueue-sent", tag=f"tag{job}")
+        self.transaction()
+        self.job(job, **changes)
+        self.say("enqueue-returned", tag=f"tag{job}", answer=answer)
+
+    def claim(self, job: int, execution: int) -> None:
+        self.transaction()
+        self.job(job, state="running", attempt=self.rows[job]["attempt"] + 1)
+        self.execution(job, execution)
+        self.say("claim", worker=7, parent=5, limit=4, executions=[execution])
+
+    def run(self, job: int, execution: int, kind: str = "plain", **end: Any) -> None:
+        self.begin(job, execution, kind)
+        self.end(job, execution, kind, **end)
+
+    def begin(self, job: int, execution: int, kind: str = "plain") -> None:
+        self.say("start", job=job, execution=execution, kind=kind)
+
+    def end(self, job: int, execution: int, kind: str = "plain", ok: bool = True) -> None:
+        self.history.effects.append(Effect(job, execution, kind))
+        self.say("end", job=job, execution=execution, kind=kind, ok=ok)
+
+    def close(self, job: int, execution: int, outcome: str, state: str, act: str = "", **changes: Any) -> None:
+        self.transaction()
+        self.execution(job, execution, outcome=outcome)
+        over = {"finished_at": self.now} if state in ("succeeded", "dead", "cancelled") else {}
+        self.job(job, state=state, **over, **changes)
+        if act:
+            self.say("ack", act=act, own=False, fates={str(execution): "done"})
+
+    def whole(self, job: int = 1, execution: int = 1) -> None:
+        self.enqueue(job)
+        self.claim(job, execution)
+        self.run(job, execution)
+        self.close(job, execution, "succeeded", "succeeded", "succeed")
+
+
+def broken(story: Story, **rules: Any) -> set[str]:
+    return {violation.invariant for violation in checker.check(story.history, Rules(**rules))}

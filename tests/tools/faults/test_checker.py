@@ -1,0 +1,228 @@
+"""The checker itself: a clean history passes, and for each invariant a history that breaks it is reported."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from django_pgqueue.worker.runtime import service as service_module
+from django_pgqueue.worker.runtime.service import Service
+from tests.tools.faults import checker, invariants_seen, journal
+from tests.tools.faults.failpoints import with_errors_noted
+from tests.tools.faults.history import Complaint, History, complaints
+from tests.tools.faults.lives import Rules
+from tests.tools.faults.story import Story, broken
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def test_a_clean_history_passes(story):
+    story.whole(1, 1)
+    story.enqueue(2)
+    story.claim(2, 2)
+    story.begin(2, 2)
+    story.close(2, 2, "crashed", "ready", "rescue", crashes=1)
+    story.claim(2, 3)
+    story.run(2, 3)
+    story.close(2, 3, "succeeded", "succeeded", "succeed")
+    story.enqueue(3, "unknown")
+    story.claim(3, 4)
+    story.close(3, 4, "released", "ready", "release", attempt=0)
+    story.say("exit", worker=5, code=0, last=len(story.history.events))
+    assert checker.check(story.history) == []
+    assert checker.summary(story.history)["executions"] == {"succeeded": 2, "crashed": 1, "released": 1}
+
+
+def test_two_open_executions(story):
+    story.enqueue(1)
+    story.claim(1, 1)
+    story.transaction()
+    story.execution(1, 2)
+    assert "I1" in broken(story)
+
+
+def test_a_state_that_its_executions_belie(story):
+    story.enqueue(1)
+    story.transaction()
+    story.job(1, state="running", attempt=1)
+    assert "I2" in broken(story)
+
+
+def test_an_end_that_is_written_twice(story):
+    story.whole()
+    story.transaction()
+    story.execution(1, 1, outcome="failed")
+    assert "I3" in broken(story)
+
+
+@pytest.mark.parametrize("fate", ["done", "done before"])
+def test_a_late_end_that_was_told_it_counts(story, fate):
+    story.enqueue(1)
+    story.claim(1, 1)
+    story.close(1, 1, "crashed", "ready", "rescue", crashes=1)
+    story.say("ack", act="succeed", own=False, fates={"1": fate})
+    assert "I3" in broken(story)
+
+
+def test_an_end_that_is_accepted_twice(story):
+    story.whole()
+    story.say("ack", act="succeed", own=False, fates={"1": "done"})
+    assert "I3" in broken(story)
+
+
+def test_a_finished_job_that_moves(story):
+    story.whole()
+    story.transaction()
+    story.job(1, state="ready", finished_at=None)
+    assert "I4" in broken(story)
+    story.say("operator", act="retry", jobs=[1])
+    assert "I4" not in broken(story)
+
+
+def test_an_effect_of_a_transaction_that_did_not_count(story):
+    story.enqueue(1)
+    story.claim(1, 1)
+    story.run(1, 1, "atomic")
+    story.close(1, 1, "crashed", "ready", "rescue", crashes=1)
+    assert "I5" in broken(story)
+
+
+def test_a_success_without_its_effect(story):
+    story.whole()
+    story.history.effects.clear()
+    assert "I5" in broken(story)
+
+
+def test_counters_that_lie(story):
+    story.whole()
+    story.history.jobs[1]["attempt"] = 2
+    assert "I6" in broken(story)
+    story.history.jobs[1] |= {"attempt": 1, "crashes": 1}
+    assert "I6" in broken(story)
+
+
+def test_more_crashes_than_the_budget(story):
+    story.enqueue(1)
+    for number in range(1, 5):
+        story.claim(1, number)
+        story.close(1, number, "crashed", "ready", crashes=number)
+    assert broken(story) == {"I7"}
+
+
+def test_more_attempts_than_allowed(story):
+    story.enqueue(1, max_attempts=1)
+    story.claim(1, 1)
+    story.close(1, 1, "failed", "ready", "fail")
+    story.claim(1, 2)
+    assert broken(story) == {"I7"}
+
+
+@pytest.mark.parametrize(("answer", "count"), [("committed", 0), ("rolled back", 1), ("unknown", 2)])
+def test_an_enqueue_that_is_not_what_its_caller_was_told(story, answer, count):
+    story.say("enqueue-sent", tag="tag1")
+    story.say("enqueue-returned", tag="tag1", answer=answer)
+    for number in range(count):
+        story.transaction()
+        story.event("job", "INSERT", number + 1, None, None, {"state": "ready"}, "tag1")
+    assert "I8" in broken(story)
+
+
+def test_an_order_without_its_job(story):
+    story.whole()
+    story.history.orders.add("another")
+    assert broken(story) == {"I8"}
+
+
+def test_a_claim_before_its_time(story):
+    story.enqueue(1, run_after=2000.0)
+    story.claim(1, 1)
+    assert "I9" in broken(story)
+
+
+def test_a_claim_that_takes_too_much_or_twice(story):
+    story.whole()
+    story.say("claim", worker=7, parent=5, limit=1, executions=[8, 9])
+    assert "I12" in broken(story)
+    story.history.records.pop()
+    story.say("claim", worker=7, parent=5, limit=4, executions=[1])
+    assert "I12" in broken(story)
+
+
+def test_an_exit_that_leaves_something_open(story):
+    story.enqueue(1)
+    story.claim(1, 1)
+    story.say("exit", worker=5, code=0, last=len(story.history.events))
+    assert broken(story) == {"I14"}
+    story.history.records[-1]["code"] = 1
+    assert broken(story) == set()
+
+
+def test_a_job_that_is_removed_too_early(story):
+    story.whole()
+    row = story.history.jobs.pop(1)
+    story.transaction()
+    story.event("job", "DELETE", 1, None, row, None)
+    assert "I17" in broken(story)
+    assert "I17" in broken(story, retention_seconds=60.0)
+    assert "I17" not in broken(story, retention_seconds=0.01)
+
+
+def test_a_job_that_is_left_over(story):
+    story.enqueue(1)
+    assert broken(story) == set()
+    assert broken(story, finished=True) == {"I19"}
+
+
+def test_a_loop_that_spins(story):
+    story.history.complaints = [Complaint("1 pgqueue-fetcher", at) for at in (1.0, 1.2, 1.4)]
+    assert broken(story) == {"I20"}
+    story.history.complaints = [Complaint("1 pgqueue-fetcher", at) for at in (1.0, 2.2, 4.4)]
+    assert broken(story) == set()
+
+
+def test_a_body_that_nobody_claimed_or_that_ran_twice(story):
+    story.whole()
+    story.begin(1, 9)
+    assert broken(story) == {"I3"}
+    story.history.records.pop()
+    story.begin(1, 1)
+    assert broken(story) == {"I3"}
+
+
+def test_bodies_that_overlap(story):
+    """Legal if the earlier had been closed before the later was claimed: a zombie's. Else not."""
+    story.enqueue(1)
+    story.claim(1, 1)
+    story.begin(1, 1)
+    story.close(1, 1, "crashed", "ready", crashes=1)
+    story.claim(1, 2)
+    story.begin(1, 2)
+    story.end(1, 1)
+    story.end(1, 2)
+    story.close(1, 2, "succeeded", "succeeded", "succeed")
+    assert broken(story) == set()
+    assert checker.summary(story.history)["overlaps"] == 1
+    opened = next(event for event in story.history.events if event.execution == 2)
+    story.history.events.remove(opened)
+    story.history.events.insert(0, opened._replace(id=0))
+    assert "I1" in broken(story)
+
+
+def test_complaints_service_meets_error_is_in_the_history(monkeypatch, tmp_path):
+    class Failing(Service):
+        def tick(self):
+            raise OSError("away")
+
+    monkeypatch.setenv(journal.DIRECTORY, str(tmp_path))
+    monkeypatch.setattr(service_module, "ERROR_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(Service, "_pause_after", with_errors_noted(Service._pause_after))
+    failing = Failing("failing")
+    for _ in range(3):
+        failing._survive()
+    found = complaints(journal.read(tmp_path))
+    assert [one.source for one in found] == [f"{os.getpid()} pgqueue-failing"] * 3
+    assert list(invariants_seen.no_spinning(History(complaints=found), {}, Rules()))

@@ -1,0 +1,23 @@
+"""The quick part of the fault suite, as CI runs it: about a minute on two cores."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.process
+@pytest.mark.timeout(400)
+def test_the_quick_faults(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.tools.faults", "--quick", "--jobs", "4", "--keep", tmp_path / "histories"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert ", 0 FAILED" in done.stdout
+    assert "0 skipped" in done.stdout, done.stdout

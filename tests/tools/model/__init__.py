@@ -1,0 +1,1 @@
+"""The protocol of claims, fences and finishes as a small explicit-state model: `python -m tests.tools.model`."""

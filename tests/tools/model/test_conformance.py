@@ -1,0 +1,233 @@
+"""The model does what the statements do: its acts, one by one, on PostgreSQL, and after each the tables are compared.
+
+Every kind of step that the model knows is taken at least once, by a shortest way, and random walks take them in other
+orders. The weaker fences are put into the real statements too: what the model says of them is what they do.
+"""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from django.test import override_settings
+
+from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import ExecutionKey, Failed, Released, TransitionStatus
+from django_pgqueue.states import Outcome, State
+from django_pgqueue.worker.execution import retry_policy
+from tests import helpers
+from tests.statements import STATEMENTS, replace_statement
+from tests.tools.model import protocol
+from tests.tools.model.__main__ import under
+from tests.tools.model.protocol import Act, Rules, World
+
+WORKER_IDS = {"A": 1, "B": 2}
+FENCE = "execution.outcome IS NULL"
+OTHER_FENCES = {
+    "none": "true",
+    "state": "job.state = 'running'",
+    "attempt": "job.state = 'running' AND job.attempt = execution.attempt",
+    "worker": "job.state = 'running' AND EXISTS (SELECT FROM pgqueue_execution AS other "
+    "WHERE other.job_id = job.id AND other.outcome IS NULL AND other.worker_id = execution.worker_id)",
+}
+STATES = [State.READY, State.RUNNING, State.SUCCEEDED, State.DEAD, State.CANCELLED]
+
+
+def slot_number(act: Act) -> int:
+    assert isinstance(act.place, int)
+    return act.place
+
+
+class Replay:
+    """One job in the database, driven by the model's acts."""
+
+    def __init__(self, engine, rules: Rules) -> None:
+        helpers.clear_tables(engine)
+        engine.execute("CREATE TEMPORARY TABLE IF NOT EXISTS effect (job_id bigint)")
+        engine.execute("DELETE FROM effect")
+        self.engine = engine
+        self.rules = rules
+        self.job_id = helpers.make_job(engine, max_attempts=rules.max_attempts)
+        self.world = World()
+        self.ids: list[int] = []
+        """The ids of the executions, by their number in the model."""
+
+    def follow(self, act: Act, after: World) -> None:
+        """Do the act, and compare what it told and what it left."""
+        before, self.world = self.world, after
+        told = getattr(self, act.name.replace(" ", "_"), lambda before, act: None)(before, act)
+        assert told == act.fate, act
+        if act.name == "retry":
+            self.engine.execute("DELETE FROM effect")
+        assert self.tables() == self.model(), act
+
+    def model(self):
+        world = self.world
+        job = None if world.state == protocol.GONE else (world.state, world.attempt, world.crashes, world.asked)
+        rows = [
+            (WORKER_IDS[one.worker], one.attempt, one.outcome, one.started if one.outcome is None else None)
+            for one in world.executions
+        ]
+        return job, rows
+
+    def tables(self):
+        job = helpers.job_row(self.engine, self.job_id)
+        rows = helpers.rows_of(self.engine, "pgqueue_execution").values()
+        effects = helpers.scalar(self.engine, "SELECT count(*) FROM effect")
+        assert effects == self.world.effects
+        return (
+            job and (job["state"], job["attempt"], job["crashes"], job["cancel_requested_at"] is not None),
+            [
+                (one["worker_id"], one["attempt"], one["outcome"], one["started_at"] is not None)
+                if one["outcome"] is None
+                else (one["worker_id"], one["attempt"], one["outcome"], None)
+                for one in rows
+            ],
+        )
+
+    # -------------------------------------------------------------- the acts
+
+    def claim(self, before: World, act: Act) -> None:
+        ahead = act.way == "ahead"
+        worker_id = WORKER_IDS[protocol.WORKERS[slot_number(act)]]
+        [claimed] = helpers.claim_all(self.engine, limit=1, free_slots=0 if ahead else 1, worker_id=worker_id)
+        self.ids.append(claimed.execution_id)
+
+    def beat(self, before: World, act: Act) -> None:
+        slot = before.slots[slot_number(act)]
+        worker_id = WORKER_IDS[protocol.WORKERS[slot_number(act)]]
+        lifecycle.extend(self.engine, [worker_id], lease_seconds=60.0, started_ids=[self.ids[slot.execution - 1]])
+
+    def end(self, before: World, act: Act) -> None:
+        if act.way == Outcome.SUCCEEDED and not self.rules.atomic and self.world.effects > before.effects:
+            self.engine.execute("INSERT INTO effect VALUES (%s)", [self.job_id])
+
+    def send(self, before: World, act: Act) -> TransitionStatus:
+        slot = before.slots[slot_number(act)]
+        return self.write(self.ids[slot.execution - 1], Outcome(slot.doing), before)
+
+    def write(self, execution_id: int, ending: Outcome, before: World) -> TransitionStatus:
+        if ending is Outcome.SUCCEEDED:
+            return lifecycle.succeed(self.engine, helpers.succeeded(self.key(execution_id)))[execution_id].status
+        if ending is Outcome.RELEASED:
+            return lifecycle.release(self.engine, [Released(self.key(execution_id))])[execution_id].status
+        return lifecycle.fail(self.engine, [self.failure(execution_id, ending)])[execution_id].status
+
+    def key(self, execution_id: int) -> ExecutionKey:
+        return helpers.key_of(self.engine, execution_id)
+
+    def failure(self, execution_id: int, ending: Outcome) -> Failed:
+        row = helpers.execution_row(self.engine, execution_id)
+        job = helpers.job_row(self.engine, self.job_id)
+        if row is None or job is None:
+            return Failed(self.key(execution_id), ending, 0.0, None, 0.0)
+        most = self.rules.max_attempts
+        if ending is Outcome.CRASHED:
+            held = lifecycle.Held(execution_id, 0, helpers.NOOP, "", job["attempt"], most, job["crashes"], True, 0.0)
+            delay = retry_policy.delay_after_crash(held)
+        else:
+            delay = None if row["attempt"] >= most else 0.0
+        return Failed(self.key(execution_id), ending, delay and 0.0, None, 0.0)
+
+    def commit(self, before: World, act: Act) -> TransitionStatus | None:
+        if act.way == "failed":
+            return None
+        with helpers.transaction(self.engine):
+            self.engine.execute("INSERT INTO effect VALUES (%s)", [self.job_id])
+            fate = self.write(self.ids[before.slots[slot_number(act)].execution - 1], Outcome.SUCCEEDED, before)
+            if fate is TransitionStatus.DONE:
+                self.engine.execute("COMMIT")
+        return fate
+
+    def rescue(self, before: World, act: Act) -> None:
+        helpers.end_lease(self.engine)
+        done = lifecycle.rescue(self.engine, lambda held: retry_policy.delay_after_crash(held) and 0.0, error="lost")
+        assert [moved.status for _, moved in done] == [TransitionStatus.DONE]
+
+    def cancel(self, before: World, act: Act) -> None:
+        assert lifecycle.cancel(self.engine, [self.job_id]) == {self.job_id: State(self.world.state)}
+
+    def retry(self, before: World, act: Act) -> None:
+        assert lifecycle.retry(self.engine, [self.job_id]) == {self.job_id: State.READY}
+
+    def prune(self, before: World, act: Act) -> None:
+        assert lifecycle.prune(self.engine, State(before.state), 0.0).removed == 1
+
+
+def walk(engine, rules: Rules, acts: list[Act]) -> None:
+    replay = Replay(engine, rules)
+    for act in acts:
+        after = next(world for other, world in protocol.steps(replay.world, rules) if other == act)
+        replay.follow(act, after)
+
+
+def kind(before: World, act: Act, after: World) -> tuple[object, ...]:
+    """What makes a step another one for the database."""
+    return act.name, act.way, act.fate, before.state, after.state, after.crashes - before.crashes
+
+
+def ways() -> Iterator[tuple[Rules, list[Act]]]:
+    """Yield a shortest way to each kind of step, and through it."""
+    seen = set()
+    for found in under("execution"):
+        rules = found.rules
+        for world, edges in found.edges.items():
+            for act, after in edges:
+                if (key := (rules.atomic, *kind(world, act, after))) not in seen:
+                    seen.add(key)
+                    yield rules, [*found.trace(world), act]
+
+
+@pytest.fixture(autouse=True)
+def crash_budget():
+    """The model's."""
+    with override_settings(PGQUEUE={"CRASH_BUDGET": 2}):
+        yield
+
+
+def test_every_kind_of_step_does_what_the_model_says(engine):
+    count = 0
+    for rules, acts in ways():
+        with override_settings(PGQUEUE={"CRASH_BUDGET": rules.crash_budget}):
+            walk(engine, rules, acts)
+        count += 1
+    assert count > 150
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_random_walks_do_what_the_model_says(engine, atomic):
+    rules = Rules(atomic=atomic, max_attempts=4, give_backs=2, retries=1)
+    for seed in range(30):
+        choose = random.Random(seed)
+        replay = Replay(engine, rules)
+        for _ in range(30):
+            steps = list(protocol.steps(replay.world, rules))
+            if not steps:
+                break
+            act, after = choose.choice(steps)
+            if act.name != "prune" or choose.random() < 0.1:
+                replay.follow(act, after)
+
+
+@pytest.mark.parametrize("fence", OTHER_FENCES)
+def test_what_the_model_says_of_a_weaker_fence_the_statements_do(engine, monkeypatch, fence):
+    for name in ("SUCCEED", "FAIL", "RELEASE"):
+        text = STATEMENTS[name]
+        assert text.count(FENCE) == 1
+        replace_statement(monkeypatch, name, text.replace(FENCE, OTHER_FENCES[fence]))
+    followed = 0
+    for found in under(fence, most=500):
+        followed += len(found.violations)
+        with override_settings(PGQUEUE={"CRASH_BUDGET": found.rules.crash_budget}):
+            for acts in found.violations.values():
+                walk(engine, found.rules, acts)
+    assert followed >= 5
+
+
+def test_a_replay_would_notice(engine, monkeypatch):
+    counted = STATEMENTS["RELEASE"].replace("greatest(job.attempt - 1, 0)", "job.attempt")
+    replace_statement(monkeypatch, "RELEASE", counted)
+    replay = Replay(engine, Rules(give_backs=1))
+    with pytest.raises(AssertionError):
+        for name in ("claim", "give back", "send"):
+            steps = protocol.steps(replay.world, replay.rules)
+            replay.follow(*next((act, after) for act, after in steps if act.name == name))

@@ -1,0 +1,556 @@
+"""Mutants of schedules, unique jobs, pauses, cancelling, expiry, progress, waiting, middleware and the waker.
+
+What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+SQL = Path(__file__).resolve().parents[3] / "django_pgqueue" / "sql"
+
+
+class Mutant(NamedTuple):
+    """`old` becomes `new`: in the file at `path`, or in one statement, if that is named."""
+
+    name: str
+    old: str
+    new: str
+    statement: str = ""
+    path: str = ""
+    times: int = 1
+    tests: tuple[str, ...] = ()
+    """Files that are to kill it; the quick choice if none is named."""
+
+    @property
+    def file(self) -> str:
+        """The path of the file that it changes."""
+        return self.path or f"django_pgqueue/sql/{modules_of_statements()[self.statement]}.py"
+
+
+@cache
+def modules_of_statements() -> dict[str, str]:
+    """Return the module of each statement."""
+    return {
+        name: path.stem
+        for path in SQL.glob("*.py")
+        for name in re.findall(r"^([A-Z_]+): Final", path.read_text(), re.M)
+    }
+
+
+def of_tests(tests: tuple[str, ...], *mutants: Mutant) -> list[Mutant]:
+    return [mutant._replace(tests=tests) for mutant in mutants]
+
+
+SCHEDULER = "django_pgqueue/worker/maintenance/scheduler.py"
+SERVICE = "django_pgqueue/worker/maintenance/schedule_service.py"
+EXPRESSIONS = "django_pgqueue/schedules/expressions.py"
+FIRING = "django_pgqueue/schedules/job_options.py"
+UNIQUENESS = "django_pgqueue/enqueue/unique.py"
+CONTROL = "django_pgqueue/control.py"
+LANES = "django_pgqueue/worker/claiming/lanes.py"
+FETCHER = "django_pgqueue/worker/claiming/fetcher.py"
+HEARTBEAT = "django_pgqueue/worker/claiming/lease_monitor.py"
+DEADLINES = "django_pgqueue/worker/slots/deadlines.py"
+EXECUTOR = "django_pgqueue/worker/execution/attempt.py"
+CLAIMS = "django_pgqueue/lifecycle/claims.py"
+NOTES = "django_pgqueue/worker/completion/progress_writer.py"
+WAITING = "django_pgqueue/waiting/results.py"
+MIDDLEWARE = "django_pgqueue/middleware.py"
+BELL = "django_pgqueue/worker/claiming/notification_waker.py"
+WAKER = "django_pgqueue/waker.py"
+NOT_SKIPPED = ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
+KEY_GIVEN_UP = "        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,\n"
+HELD = "WHERE pgqueue_hold.held_until\n        <= statement_timestamp()"
+PAUSED_NAMES = " task_name <> ALL (%(paused_task_names)s::varchar[])\n"
+
+SCHEDULES = of_tests(
+    ("tests/concurrency/test_schedules.py", "tests/worker/test_scheduler.py", "tests/test_stateful_schedules.py"),
+    Mutant("a tick of a changed definition is fired", "      AND revision = %(revision)s\n", "", "FIRE"),
+    Mutant("a tick is fired whatever the next one is", "AND next_run_at = %(expected_at)s::timestamptz", "", "FIRE"),
+    Mutant("a paused schedule fires", "      AND enabled\n", "", "FIRE"),
+    Mutant("what no code has fires", "          origin = 'admin'\n", "          true\n", "FIRE"),
+    Mutant(
+        "a tick is fired before its time",
+        "AND %(tick_at)s::timestamptz\n            <= ",
+        "AND %(tick_at)s::timestamptz - interval '1 day'\n            <= ",
+        "FIRE",
+    ),
+    Mutant("FIRE waits for a locked row", *NOT_SKIPPED, "FIRE"),
+    Mutant("a tick on record is fired again", "THEN 'again'", "THEN 'fired'", "FIRE"),
+    Mutant("the first ticks are looked at instead of the last", "ORDER BY tick_at DESC", "ORDER BY tick_at", "FIRE"),
+    Mutant("a finished job keeps the next tick away", "finished_at IS NULL OFFSET", "true OFFSET", "FIRE"),
+    Mutant("a tick that waits is passed by", " AND judged.what <> 'waits'", "", "FIRE"),
+    Mutant("a skipped tick is not on record", "WHERE what IN ('fired', 'skipped')", "WHERE what = 'fired'", "FIRE"),
+    Mutant("jitter is ignored", "::float8 + %(delay_seconds)s::float8)", "::float8)", "FIRE"),
+    Mutant(
+        "a skipped tick forgets the last job",
+        "coalesce((SELECT id FROM made), schedule.last_job_id)",
+        "(SELECT id FROM made)",
+        "FIRE",
+    ),
+    Mutant(
+        "a run by hand is not on record",
+        "make_interval(secs => %(time_shift_seconds)s::float8), made.id\n    FROM asked",
+        "make_interval(secs => %(time_shift_seconds)s::float8), NULL\n    FROM asked",
+        "RUN_SCHEDULE",
+    ),
+    Mutant(
+        "a late plan is written",
+        "      AND least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s::timestamptz\n",
+        "",
+        "PLAN_SCHEDULE",
+    ),
+    Mutant("a plan of a changed definition is written", " AND revision = %(revision)s", "", "PLAN_SCHEDULE"),
+    Mutant("a change loses the tick that is due", "CASE WHEN mine.is_due", "CASE WHEN false", "CHANGE_SCHEDULE"),
+    Mutant("a change counts for none", "schedule.revision + 1", "schedule.revision", "CHANGE_SCHEDULE"),
+    Mutant("a change waits for a locked row", *NOT_SKIPPED, "CHANGE_SCHEDULE"),
+    Mutant(
+        "the ticks of a pause are owed",
+        "coalesce(%(next_run_at)s::timestamptz, schedule.next_run_at)",
+        "schedule.next_run_at",
+        "SWITCH_SCHEDULE",
+    ),
+    Mutant("what the code has is removed", "OR vouched_at < ", "OR vouched_at > ", "REMOVE_SCHEDULES"),
+    Mutant(
+        "a removed schedule's ticks stay",
+        "pgqueue_schedulerun WHERE schedule_id = ANY (ARRAY (SELECT id FROM old))",
+        "pgqueue_schedulerun WHERE false",
+        "REMOVE_SCHEDULES",
+    ),
+    Mutant("the last ticks are forgotten too", "OFFSET %(kept)s", "OFFSET 0 * %(kept)s", "PRUNE_SCHEDULE_RUNS"),
+    Mutant(
+        "young ticks are forgotten",
+        " - %(retention_seconds)s::float8",
+        " + 0 * %(retention_seconds)s::float8",
+        "PRUNE_SCHEDULE_RUNS",
+    ),
+    Mutant(
+        "a new definition is nobody's",
+        "THEN statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8) END\n)",
+        "THEN NULL::timestamptz END\n)",
+        "ADD_SCHEDULE",
+    ),
+    Mutant("nobody's word is asked", "or schedule.unvouched_seconds < VOUCHED_SECONDS", "or True", path=SCHEDULER),
+    Mutant("the first missed tick runs for all", "return ticks[-1:] if", "return ticks[:1] if", path=SCHEDULER),
+    Mutant("the first missed ticks are made up for", "[-MISSED_LIMIT:]", "[:MISSED_LIMIT]", path=SCHEDULER),
+    Mutant("what is only late is missed", "schedule.next_run_at >= on_time or ", "", path=SCHEDULER),
+    Mutant(
+        "old code never takes over again",
+        "is_older and self._silent_seconds(row) <= VOUCHED_SECONDS",
+        "is_older",
+        path=SCHEDULER,
+    ),
+    Mutant(
+        "old code takes over at once",
+        "is_older and self._silent_seconds(row) <= VOUCHED_SECONDS",
+        "False",
+        path=SCHEDULER,
+    ),
+    Mutant(
+        "a word that was given is not seen",
+        "since if vouched_at == schedule.vouched_at else now",
+        "since",
+        path=SCHEDULER,
+    ),
+    Mutant("an error is no reason to forget", "            self.scheduler.forget()\n", "", path=SERVICE),
+    Mutant("a clock that went back keeps the word", "not 0 <= row.unvouched", "not row.unvouched", path=SCHEDULER),
+    Mutant("a fired job wakes nobody", "    wake_workers(connection)\n", "", path=SCHEDULER),
+    Mutant("one of the code follows its task", "_stored(schedule) if schedule.is_of_code else ", "", path=FIRING),
+    Mutant(
+        "an error of one schedule ends the turn",
+        "except (ValueError, ArithmeticError) as error:",
+        "except KeyError as error:",
+        path=SCHEDULER,
+    ),
+)
+TICKS = of_tests(
+    ("tests/test_expressions.py", "tests/worker/test_scheduler.py"),
+    Mutant("a tick that is just due is left for later", "tick <= until", "tick < until", path=EXPRESSIONS),
+    Mutant("the repeated hour is gone through twice", "if tick > last:", "if tick != last:", path=EXPRESSIONS),
+    Mutant("an interval's tick comes again", "// step + 1) * step", "// step) * step", path=EXPRESSIONS),
+    Mutant("the first ticks between two instants", "return ticks[-most:]", "return ticks[:most]", path=EXPRESSIONS),
+    Mutant(
+        "intervals begin with the worker",
+        "((instant - EPOCH) // step + 1) * step",
+        "(instant - EPOCH) + step",
+        path=EXPRESSIONS,
+    ),
+)
+UNIQUE = of_tests(
+    ("tests/concurrency/test_unique.py", "tests/test_unique.py", "tests/test_stateful.py"),
+    Mutant("a running job is replaced", "WHERE pgqueue_job.state = 'ready'\n", "", "ENQUEUE_OR_REPLACE"),
+    Mutant("a replacement keeps the attempts", "attempt = 0, crashes = 0, ", "", "ENQUEUE_OR_REPLACE"),
+    Mutant("a replacement keeps its time", "run_after = excluded.run_after, ", "", "ENQUEUE_OR_REPLACE"),
+    Mutant("of many, a running job is replaced", "WHERE pgqueue_job.state = 'ready'\n", "", "ENQUEUE_MANY_OR_REPLACE"),
+    Mutant("of many with one key the first counts", "ORDER BY place DESC", "ORDER BY place", "ENQUEUE_MANY_OR_REPLACE"),
+    Mutant("of many without a key one is added", " OR given.call ->> 'key' IS NULL", "", "ENQUEUE_MANY_OR_REPLACE"),
+    Mutant("a failed job keeps its key", KEY_GIVEN_UP, "", "FAIL"),
+    Mutant("a released job keeps its key", KEY_GIVEN_UP, "", "RELEASE"),
+    Mutant("a rescued job keeps its key", KEY_GIVEN_UP, "", "RESCUE"),
+    Mutant("every failed job gives up its key", "WHEN job.unique_ready_only IS NULL THEN", "WHEN false THEN", "FAIL"),
+    Mutant("all of several with one key are retried", "OR rank = 1 AND NOT EXISTS", "OR NOT EXISTS", "RETRY"),
+    Mutant(
+        "of several with one key the first is retried", "ORDER BY id DESC) AS rank", "ORDER BY id) AS rank", "RETRY"
+    ),
+    Mutant(
+        "a retry does not see who runs",
+        "(held.state = 'ready' OR (held.state = 'running' AND held.unique_ready_only IS NULL))",
+        "held.state = 'ready'",
+        "RETRY",
+    ),
+    Mutant("another task's job has the key", "    WHERE task_name = %(task_name)s\n      AND", "    WHERE", "HOLDERS"),
+    Mutant("no second try to have a key", "for _ in range(TRIES):", "for _ in range(1):", path=UNIQUENESS),
+    Mutant("of many none is refused", 'if task.on_conflict == "raise" and len', "if False and len", path=UNIQUENESS),
+    Mutant("who has the key is not told apart", "job.is_duplicate = True", "pass", path=UNIQUENESS),
+    Mutant("one that was added late wakes nobody", "[] if job.is_duplicate else [job.pk]", "[]", path=UNIQUENESS),
+)
+PERIODS = of_tests(
+    ("tests/concurrency/test_periods.py", "tests/test_unique.py", "tests/worker/test_prune.py", "tests/test_plans.py"),
+    Mutant(
+        "a held key is taken",
+        HELD,
+        "WHERE true OR pgqueue_hold.held_until <= statement_timestamp()",
+        "ENQUEUE_FOR_PERIOD",
+    ),
+    Mutant(
+        "a key is held for ever",
+        HELD,
+        "WHERE false AND statement_timestamp() <= statement_timestamp()",
+        "ENQUEUE_FOR_PERIOD",
+    ),
+    Mutant(
+        "a key that is taken anew stays the former job's",
+        "SET job_id = excluded.job_id, ",
+        "SET ",
+        "ENQUEUE_FOR_PERIOD",
+    ),
+    Mutant("a key that is taken anew is not held", ", held_until = excluded.held_until\n", "\n", "ENQUEUE_FOR_PERIOD"),
+    Mutant("whoever asks has a job", " OR id IN (SELECT job_id FROM held)", " OR true", "ENQUEUE_FOR_PERIOD"),
+    Mutant("a call without a key has no job", "WHERE key IS NULL OR id", "WHERE id", "ENQUEUE_FOR_PERIOD"),
+    Mutant("a running job takes a later call", " AND job.state = 'ready'\n", "\n", "REPLACE_FOR_PERIOD"),
+    Mutant(
+        "what is over is held",
+        "          held_until > statement_timestamp()",
+        "          statement_timestamp() <= statement_timestamp()",
+        "HOLDS",
+    ),
+    Mutant(
+        "what is held is forgotten",
+        "    WHERE held_until <= statement_timestamp()",
+        "    WHERE statement_timestamp() <= statement_timestamp()",
+        "PRUNE_HOLDS",
+    ),
+    Mutant("to forget waits for who takes it anew", *NOT_SKIPPED, "PRUNE_HOLDS"),
+    Mutant("of a period the last call counts", "keyed if replaces else reversed(keyed)", "keyed", path=UNIQUENESS),
+    Mutant("one that is gone is none", "if existing_job is None and is_for_period:", "if False:", path=UNIQUENESS),
+    Mutant(
+        "a throttled call changes nothing",
+        'if not added and task.on_conflict == "replace":',
+        "if False:",
+        path=UNIQUENESS,
+    ),
+)
+PAUSES = of_tests(
+    (
+        "tests/concurrency/test_pauses.py",
+        "tests/test_control.py",
+        "tests/worker/test_fetcher.py",
+        "tests/process/test_pauses.py",
+    ),
+    Mutant("a claim ignores paused names", f"          AND{PAUSED_NAMES}", "", "CLAIM"),
+    Mutant("the next in line may be paused", f"      AND{PAUSED_NAMES}", "", "NEXT_IN_LINE"),
+    Mutant(
+        "a pause does not end by itself",
+        "paused_until > statement_timestamp() + make_interval(secs => %(time_shift_seconds)s::float8)\n)",
+        "paused_until IS NOT NULL\n)",
+        "LANES",
+    ),
+    Mutant("a task's name pauses a queue", "WHERE kind = 'queue' AND name", "WHERE name", "LANES"),
+    Mutant(
+        "each telling begins a pause anew",
+        "WHEN pgqueue_pause.paused_until <= excluded.paused_at",
+        "WHEN true",
+        "PAUSE",
+    ),
+    Mutant("one without an end was none", "SELECT paused_until IS NULL\n    OR ", "SELECT ", "RESUME"),
+    Mutant("pauses that last are forgotten", "::float8 - %(older_than", "::float8 + %(older_than", "PRUNE_PAUSES"),
+    Mutant("a paused queue is due", "max(due, resumes or due)", "due", path=CLAIMS),
+    Mutant(
+        "a task is paused under one name",
+        "for name in registry.names_of(task_name)]",
+        "for name in [task_name]]",
+        path=LANES,
+    ),
+    Mutant("a drain trusts its first look", ") or time.monotonic() < obeyed_at:", "):", path=CONTROL),
+    Mutant("a resumed worker is not told", "LOOK_AGAIN)\n    return any", "'')\n    return any", path=CONTROL),
+    Mutant("a clear stops what runs", ".cancel(running=False)", ".cancel(running=True)", path=CONTROL),
+    Mutant("a former name's pause stays", "_names(kind, name)[1:]", "()", path=CONTROL),
+    Mutant("no word makes a worker look", "if LOOK_AGAIN in payloads:", "if not payloads:", path=FETCHER),
+    Mutant("an announced job is taken past a pause", "        self._lately.clear()\n", "", path=LANES),
+)
+CANCELLING = of_tests(
+    (
+        "tests/worker/test_heartbeat.py",
+        "tests/worker/test_executor.py",
+        "tests/worker/test_fetcher.py",
+        "tests/worker/test_slots.py",
+        "tests/process/test_cancelling.py",
+    ),
+    Mutant("all that runs is to be cancelled", " AND cancel_requested_at IS NOT NULL OFFSET 0", "", "CANCEL_REQUESTS"),
+    Mutant(
+        "the word of a cancellation is not passed on",
+        "if CANCEL_ASKED in payloads:",
+        "if not payloads:",
+        path=FETCHER,
+    ),
+    Mutant("no running job is told", "self.pool.ask_to_cancel(requested)", "set()", path=HEARTBEAT),
+    Mutant(
+        "what waits here is not given back", "self.in_flight.waiting.pop(execution_id, None)", "None", path=HEARTBEAT
+    ),
+    Mutant("a word during a look is lost", "            if poll_again:\n", "            if False:\n", path=HEARTBEAT),
+    Mutant("nobody looks without a word", "(self._must_poll or not self._listens)", "self._must_poll", path=HEARTBEAT),
+    Mutant("who cleans up is stopped again", "if execution_id in self._late:", "if False:", path=DEADLINES),
+    Mutant(
+        "who stays is never given up",
+        "            self._late.setdefault(execution_id, now + STAY_SECONDS)",
+        "            pass",
+        path=DEADLINES,
+    ),
+    Mutant("a lost lease is told as a cancellation", " and not self.interrupted:\n", ":\n", path=EXECUTOR),
+    Mutant(
+        "a context does not tell", "asked_to_cancel=self._was_asked", "asked_to_cancel=lambda: False", path=EXECUTOR
+    ),
+)
+EXPIRY = of_tests(
+    ("tests/test_expiry.py", "tests/concurrency/test_expiry.py", "tests/test_states.py", "tests/test_stateful.py"),
+    Mutant("what runs expires", "    WHERE state = 'ready'\n      AND expires_at", "    WHERE expires_at", "EXPIRE"),
+    Mutant("what has time expires", "AND expires_at <= ", "AND expires_at > ", "EXPIRE"),
+    Mutant("EXPIRE waits for locked rows", *NOT_SKIPPED, "EXPIRE"),
+    Mutant("a late start is none", "self.started_at > self.claimed.start_by", "False", path=EXECUTOR),
+    Mutant("a start in time is late", "self.started_at > self.claimed.start_by", "True", path=EXECUTOR),
+    Mutant("a retried job expires", ", expires_at = NULL", "", "RETRY"),
+    Mutant("an age is no age", "+ %(expires_seconds)s", "+ 0 * %(expires_seconds)s", "ENQUEUE"),
+    Mutant("of many, an age is no age", "+ %(expires_seconds)s", "+ 0 * %(expires_seconds)s", "ENQUEUE_MANY"),
+    Mutant("a time to start by is of another clock", "sent_at + job.start_by", "job.start_by", path=CLAIMS),
+)
+PROGRESS = of_tests(
+    (
+        *("tests/worker/test_notes.py", "tests/test_progress.py", "tests/test_states.py"),
+        *("tests/concurrency/test_races.py", "tests/process/test_progress.py"),
+    ),
+    Mutant("a closed attempt's word counts", " AND execution.outcome IS NULL\n", "\n", "NOTE_PROGRESS"),
+    Mutant("progress waits for a locked row", "job SKIP LOCKED", "job", "NOTE_PROGRESS"),
+    Mutant(
+        "an older word takes a later one's place",
+        "self._unwritten.setdefault(key, note)",
+        "self._unwritten[key] = note",
+        path=NOTES,
+    ),
+    Mutant("what was locked is lost", "self._put_back({key: taken[key] for key in locked})", "pass", path=NOTES),
+    Mutant(
+        "a lost connection loses the word",
+        "                self._put_back(taken)\n                raise",
+        "                raise",
+        path=NOTES,
+    ),
+    Mutant(
+        "no second look before sleep",
+        "            if not self._unwritten:\n                return",
+        "            if True:\n                return",
+        path=NOTES,
+    ),
+    Mutant("each step is a message", "if now - self._sent_at >= SEND_INTERVAL_SECONDS:", "if True:", path=NOTES),
+    Mutant(
+        "each word is a statement",
+        "            self._written_at = time.monotonic()\n",
+        "            pass\n",
+        path=NOTES,
+    ),
+    Mutant("each word wakes", "        if not self._is_announced:", "        if True:", path=NOTES),
+    Mutant(
+        "a success is gone on from",
+        "progress_done = CASE WHEN fit.state <> 'succeeded'",
+        "progress_done = CASE WHEN true",
+        "RETRY",
+    ),
+    Mutant("an error in the log is enough to lose all", "if isinstance(error, TRANSIENT):", "if False:", path=NOTES),
+)
+WAITS = of_tests(
+    ("tests/test_waiting.py",),
+    Mutant("an operator's retry is the end", "return job.state in FINISHED", "return True", path=WAITING),
+    Mutant("a wait in vain is allowed", "        if is_first:\n", "        if False:\n", path=WAITING),
+    Mutant("the first attempt's error is told", 'order_by("-id")', 'order_by("id")', path=WAITING),
+    Mutant("no look at the end of the time", "    yield 0.0\n", "", path=WAITING),
+    Mutant(
+        "what nobody sees is waited for",
+        "return bool(lifecycle.existing(connection, [job.pk]))",
+        "return True",
+        path=WAITING,
+    ),
+    Mutant(
+        "it looks as often as at first",
+        "min(pause_seconds * GROWTH, LONGEST_PAUSE_SECONDS)",
+        "pause_seconds",
+        path=WAITING,
+    ),
+    Mutant(
+        "a job may wait for another",
+        "(own_job_id := running_job.get()) is not None",
+        "(own_job_id := None)",
+        path=WAITING,
+    ),
+    Mutant(
+        "a cancelled job has failed",
+        "kind = JobCancelled if cancelled else JobFailed",
+        "kind = JobFailed",
+        path=WAITING,
+    ),
+)
+AROUND = of_tests(
+    ("tests/test_middleware.py", "tests/process/test_middleware.py"),
+    Mutant("an error may take a final word's place", "(raised is None or is_final)", "raised is None", path=MIDDLEWARE),
+    Mutant("a lost lease may be replaced", "isinstance(ended_by, LeaseLost) or not", "not", path=MIDDLEWARE),
+    Mutant("what is swallowed is gone", "(raised is None or is_final)", "is_final", path=MIDDLEWARE),
+    Mutant(
+        "the last is outermost",
+        "for path in get_settings().MIDDLEWARE]",
+        "for path in get_settings().MIDDLEWARE[::-1]]",
+        path=MIDDLEWARE,
+    ),
+    Mutant("a task's own headers are changed", "dict(task.headers or {})", "(task.headers or {})", path=MIDDLEWARE),
+    Mutant("made anew for each job", "@cache\ndef chain", "def chain", path=MIDDLEWARE),
+    Mutant(
+        "coroutines have the way of functions",
+        'getattr(instance, "arun", None) or instance.run',
+        "instance.run",
+        path=MIDDLEWARE,
+    ),
+)
+RINGS = of_tests(
+    ("tests/worker/test_bell.py",),
+    Mutant(
+        "to listen wakes nobody",
+        "        self._is_new_connection = True\n        self.wake()",
+        "        self._is_new_connection = True",
+        path=BELL,
+    ),
+    Mutant("to listen is no news", "        self._is_new_connection = True\n", "", path=BELL),
+    Mutant(
+        "it is news again and again",
+        "is_new_connection, self._is_new_connection = self._is_new_connection, False",
+        "is_new_connection = self._is_new_connection",
+        path=BELL,
+    ),
+    Mutant(
+        "what was told before is not assumed",
+        "            self.payloads |= WORDS\n",
+        "            pass\n",
+        path=BELL,
+    ),
+    Mutant("words are not heard", "self.payloads.add(payload)", "pass", path=BELL),
+    Mutant("a loss is not told", "            self._on_lost()\n", "            pass\n", path=BELL),
+    Mutant(
+        "what was taken back is used",
+        "            self._connection = None\n\n    def wait",
+        "            pass\n\n    def wait",
+        path=BELL,
+    ),
+    Mutant("a second wake-up is lost", "        self._is_woken = False  # after", "        pass  # after", path=WAKER),
+)
+WORKER = "django_pgqueue/worker/"
+BLOCKING = of_tests(
+    (
+        *("tests/worker/test_background_log.py", "tests/worker/test_supervision.py"),
+        *("tests/process/test_application_code.py", "tests/process/test_output.py"),
+    ),
+    Mutant(
+        "engine threads call log handlers",
+        "        self._records.put(record)\n        return False",
+        "        return True",
+        path=WORKER + "runtime/background_log.py",
+    ),
+    Mutant(
+        "a log handler ends the log's thread",
+        "suppress(BaseException):\n        logging",
+        "suppress():\n        logging",
+        path=WORKER + "runtime/background_log.py",
+    ),
+    Mutant(
+        "the supervisor calls log handlers", "        self.install()\n", "", path=WORKER + "supervision/log_process.py"
+    ),
+    Mutant(
+        "a settlement that hangs is waited for",
+        "        return time.monotonic() - self.began_at > (write",
+        "        return time.monotonic() - self.began_at > 1e9 + (write",
+        path=WORKER + "supervision/settlement.py",
+    ),
+    Mutant(
+        "a broken backoff is asked again",
+        "            self._without_application += left\n",
+        "",
+        path=WORKER + "supervision/settlement.py",
+    ),
+    Mutant(
+        "nobody watches the end of the leases",
+        "        if is_due(process_state):",
+        "        if False:",
+        path=WORKER + "isolation/fork_server.py",
+    ),
+    Mutant(
+        "a process killed at the end of its leases is charged",
+        "            process_state.exit_reason = ExitReason.LEASE_LOST\n",
+        "",
+        path=WORKER + "isolation/fork_server.py",
+    ),
+    Mutant(
+        "exit functions do not run",
+        "        atexit._run_exitfuncs()",
+        "        pass",
+        path=WORKER + "runtime/exit_functions.py",
+    ),
+    Mutant(
+        "exit functions have no deadline",
+        "runner.join(seconds)",
+        "runner.join()",
+        path=WORKER + "runtime/exit_functions.py",
+    ),
+    Mutant(
+        "nobody waits for isolated processes",
+        "        self.ending_processes.wait()\n",
+        "        pass\n",
+        path=WORKER + "slots/pool.py",
+    ),
+    Mutant(
+        "jobs' signals end the process",
+        "signal.signal(number, _survive)",
+        "pass",
+        path=WORKER + "runtime/process_signals.py",
+    ),
+)
+INTERRUPTING = of_tests(
+    ("tests/worker/test_interruption.py",),
+    Mutant(
+        "a with statement may be interrupted",
+        "    return not _enters_with(frame)",
+        "    return True",
+        path=WORKER + "slots/interruption.py",
+    ),
+    Mutant(
+        "an acquiring function may be interrupted",
+        "if function in TAKES_OR_RELEASES:",
+        "if False:",
+        path=WORKER + "slots/interruption.py",
+    ),
+    Mutant(
+        "a waiting thread may not be interrupted",
+        "        return function in WAITS",
+        "        return False",
+        path=WORKER + "slots/interruption.py",
+    ),
+)
+FEATURES = [
+    *SCHEDULES, *TICKS, *UNIQUE, *PERIODS, *PAUSES, *CANCELLING, *EXPIRY, *PROGRESS, *WAITS, *AROUND, *RINGS,
+    *BLOCKING, *INTERRUPTING,
+]  # fmt: skip

@@ -1,0 +1,150 @@
+"""Mutants of bounds and fairness: recycling, cursors, turns, locked rows, shared looks.
+
+What a mutant is, and how they are tried: see `mutation`.
+"""
+
+from tests.tools.mutation.mutants import LANES, Mutant, of_tests
+
+ALLOWANCE = "django_pgqueue/worker/claiming/allowance.py"
+HAND = "django_pgqueue/worker/slots/inflight.py"
+SHARED_LOOKS = "django_pgqueue/worker/claiming/shared_scans.py"
+FOLLOW_UP = "django_pgqueue/worker/claiming/next_scan.py"
+MAINTENANCE = "django_pgqueue/worker/maintenance/maintenance.py"
+CHILD = "django_pgqueue/worker/worker_process.py"
+SUPERVISOR = "django_pgqueue/worker/supervision/supervisor.py"
+
+BOUNDS = of_tests(
+    ("tests/worker/test_allowance.py", "tests/worker/test_lanes.py", "tests/worker/test_shared_looks.py"),
+    Mutant(
+        "a replacement runs as many as it would alone",
+        "max(0, self.concurrency - len(self._predecessor.running()))",
+        "self.concurrency",
+        path=ALLOWANCE,
+    ),
+    Mutant(
+        "a dead predecessor counts for ever",
+        "if self.may_retire or self._predecessor",
+        "if self._predecessor",
+        path=ALLOWANCE,
+    ),
+    Mutant(
+        "more places are opened than there are",
+        "min(allowed, self.capacity) - self.opened",
+        "allowed - self.opened",
+        path=HAND,
+    ),
+    Mutant(
+        "opened places wake nobody",
+        "[None] * more)\n        self._notify_waiting_threads()",
+        "[None] * more)",
+        path=HAND,
+    ),
+    Mutant(
+        "an exhausted lane keeps its cursor",
+        "        for lane in exhausted:\n",
+        "        for lane in ():\n",
+        path=LANES,
+    ),
+    Mutant("a full claim exhausts all lanes", "        if not all_exhausted:\n", "        if False:\n", path=LANES),
+    Mutant("a cursor goes back to the last look", "max(self._cursors.get(lane, passed), passed)", "passed", path=LANES),
+    Mutant(
+        "a claim cut by its size has exhausted its lanes",
+        "guaranteed = min(room, self.in_flight.free_slots)",
+        "guaranteed = room",
+        path="django_pgqueue/worker/claiming/claimer.py",
+    ),
+    Mutant(
+        "the end of a pause keeps the cursors",
+        "seen_at < self._seen_at or not paused_before <= set(self.paused_tasks)",
+        "seen_at < self._seen_at",
+        path=LANES,
+    ),
+    Mutant(
+        "a clock set back keeps the cursors",
+        "seen_at < self._seen_at or not paused_before",
+        "not paused_before",
+        path=LANES,
+    ),
+    Mutant("cursors of empty lanes are dropped", "[:-CURSORS]", "", path=LANES),
+    Mutant("cursors of empty lanes are kept for ever", "[:-CURSORS]", "[:0]", path=LANES),
+    Mutant("the lane that was served last is served again", "self._served.get(lane, 0)))", "0))", path=LANES),
+    Mutant("priority is forgotten for the turn", "(-lane.priority, self._served", "(0, self._served", path=LANES),
+    Mutant("a look answers for what came after it", "began_at >= moment and", "began_at > 0 and", path=SHARED_LOOKS),
+    Mutant("a look answers for its own process", "place != self.place and", "", path=SHARED_LOOKS),
+    Mutant(
+        "a look that found a job answers", "NEVER if next_due_at is None else began_at", "began_at", path=SHARED_LOOKS
+    ),
+    Mutant("a look under way answers for ever", "now + UNDER_WAY_SECONDS", "float('inf')", path=SHARED_LOOKS),
+    Mutant(
+        "what a sibling saw scheduled is slept over",
+        "return min(own, self._sibling_due_at)",
+        "return own",
+        path=LANES,
+    ),
+    Mutant("siblings answer for ever", " > SHARED_SECONDS:", " > 1e9:", path=LANES),
+    Mutant(
+        "a storm of notifications keeps it from looking",
+        "self.lanes.shared.place == 0 or self._was_held_back()",
+        "self.lanes.shared.place == 0",
+        path=FOLLOW_UP,
+    ),
+    Mutant(
+        "any ring ends an idle pause",
+        'time.monotonic() >= min(moment, self.lanes.next_due_at(float("inf")))',
+        "True",
+        path=FOLLOW_UP,
+    ),
+)
+LOCKED = of_tests(
+    ("tests/concurrency/test_locked_batches.py",),
+    Mutant(
+        "locked executions count in the limit",
+        "    WHERE id = stale.id AND finished_at IS NULL\n    FOR NO KEY UPDATE SKIP LOCKED\n",
+        "    WHERE id = stale.id AND finished_at IS NULL\n",
+        "RESCUABLE",
+    ),
+    Mutant(
+        "locked jobs count in the limit",
+        "    WHERE id = execution.job_id\n    FOR NO KEY UPDATE SKIP LOCKED\n",
+        "    WHERE id = execution.job_id\n",
+        "RESCUABLE",
+    ),
+    Mutant(
+        "a locked job is taken for a deleted one",
+        "WHERE job.id IS NOT NULL OR NOT EXISTS",
+        "WHERE true OR EXISTS",
+        "RESCUABLE",
+    ),
+    Mutant(
+        "orphans are passed by",
+        "WHERE job.id IS NOT NULL OR NOT EXISTS (SELECT 1 FROM pgqueue_job WHERE id = execution.job_id)",
+        "WHERE job.id IS NOT NULL",
+        "RESCUABLE",
+    ),
+    Mutant("no fifth is taken", "greatest(100, (SELECT count(*) / 5 FROM open))", "100", "RESCUABLE"),
+    Mutant("a rescue has no limit", "LIMIT greatest(100, (SELECT count(*) / 5 FROM open))", "", "RESCUABLE"),
+    Mutant(
+        "a prune ends at a batch that is locked",
+        "(pruned.removed > 0 or moved_on)",
+        "pruned.removed > 0",
+        path="django_pgqueue/worker/maintenance/pruner.py",
+    ),
+)
+RECYCLING = of_tests(
+    ("tests/process/test_recycling.py",),
+    Mutant(
+        "a process retires beside its predecessor",
+        "        return self.allowance.may_retire\n",
+        "        return True\n",
+        path=CHILD,
+    ),
+    Mutant("it opens its places never", "            self._open_places()\n", "", path=CHILD),
+    Mutant(
+        "a replacement begins with all places",
+        "InFlight(options.concurrency, allowance.places)",
+        "InFlight(options.concurrency)",
+        path="django_pgqueue/worker/services.py",
+    ),
+    Mutant("the supervisor knows no predecessor", "self._retiring_at(place))\n", "None)\n", path=SUPERVISOR),
+    Mutant("an end is not marked", "        process.state.is_gone = True\n", "", path=SUPERVISOR),
+)

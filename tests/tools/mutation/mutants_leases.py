@@ -1,0 +1,154 @@
+"""Mutants of the fence by claim time, of worker ids, of what a process gives back, and of how it stops.
+
+What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+"""
+
+from tests.tools.mutation.mutants import EXECUTOR, FETCHER, HEARTBEAT, Mutant
+
+SUPERVISION = "tests/worker/test_supervision.py"
+LEASES_MODULE = "django_pgqueue/worker/supervision/heartbeat.py"
+CHILD = "django_pgqueue/worker/worker_process.py"
+NURSERY = "django_pgqueue/worker/isolation/fork_server.py"
+RESTARTED_IDS = "tests/concurrency/test_restarted_ids.py"
+CLAIM_TIME = "          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms\n"
+FENCED = ("SUCCEED", "SUCCEED_AND_DISCARD", "FAIL", "RELEASE", "END_CANCELLED", "NOTE_PROGRESS", "RESCUE")
+
+LEASES = [
+    *(
+        Mutant(f"fence without the claim time in {statement}", CLAIM_TIME, "", statement, tests=(RESTARTED_IDS,))
+        for statement in FENCED
+    ),
+    Mutant(
+        "settled without the claim time",
+        "      AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms\n",
+        "",
+        "SETTLE",
+        tests=(RESTARTED_IDS,),
+    ),
+    Mutant(
+        "orphans without the claim time",
+        "          AND floor(1000 * date_part('epoch', claimed_at)) = given.claimed_ms\n",
+        "",
+        "REMOVE_ORPHANS",
+        tests=(RESTARTED_IDS,),
+    ),
+    Mutant(
+        "worker ids come from the sequence",
+        "            %(worker_id)s::bigint,\n",
+        "            %(worker_id)s::bigint, nextval('pgqueue_worker_id_seq'),\n",
+        "REGISTER_WORKER",
+        tests=(SUPERVISION,),
+    ),
+    Mutant(
+        "a removed record of a worker stays away",
+        "            if worker_id not in registered:\n",
+        "            if False:\n",
+        path=LEASES_MODULE,
+        tests=(SUPERVISION,),
+    ),
+    Mutant(
+        "the mark outlives the ids",
+        "            self._oldest_open.extend([0] * MARK_HEARTBEATS)\n        return",
+        "            pass\n        return",
+        path=LEASES_MODULE,
+        tests=(SUPERVISION,),
+    ),
+    Mutant(
+        "a mark that finds nothing stays",
+        "for execution in open_executions), default=0)",
+        "for execution in open_executions), default=self._oldest_open[-1])",
+        path=LEASES_MODULE,
+        tests=(SUPERVISION,),
+    ),
+    Mutant(
+        "an id in use here is held twice",
+        "if job.execution_id in ids_in_use]",
+        "if False and ids_in_use]",
+        path="django_pgqueue/worker/claiming/claimed_ids.py",
+        tests=("tests/worker/test_fetcher.py",),
+    ),
+    Mutant(
+        "ids whose ends are being written are not in use",
+        " | self.completer.ids()",
+        "",
+        path="django_pgqueue/worker/claiming/claimed_ids.py",
+        tests=("tests/worker/test_fetcher.py",),
+    ),
+    Mutant(
+        "what a claim may still bring is released",
+        "        claims_begun = self.claims.begun  #",
+        "        claims_begun = 0  #",
+        path=HEARTBEAT,
+        tests=("tests/worker/test_heartbeat.py",),
+    ),
+    Mutant(
+        "claims that ended meanwhile count",
+        'self._unknown.get(key, float("inf")) <= claims_ended]',
+        'self._unknown.get(key, float("inf")) <= self.claims.ended]',
+        path=HEARTBEAT,
+        tests=("tests/worker/test_heartbeat.py",),
+    ),
+    Mutant(
+        "a claim under way is not counted",
+        "        with self.claims.claim_under_way():\n            return self._claim_and_submit",
+        "        if True:\n            return self._claim_and_submit",
+        path=FETCHER,
+        tests=("tests/worker/test_fetcher.py",),
+    ),
+    Mutant(
+        "what runs is released before the completer is empty",
+        "        self.in_flight.close()\n",
+        "        self.in_flight.close()\n        self.last_writes.release_running(0)\n",
+        path=CHILD,
+        tests=("tests/process/test_stopping.py",),
+    ),
+    Mutant(
+        "what runs at a stop is not interrupted",
+        "            pool.interrupt([execution_id])\n",
+        "            pass\n",
+        path="django_pgqueue/worker/completion/last_jobs.py",
+        tests=("tests/process/test_stopping.py",),
+    ),
+    Mutant(
+        "a job that fails when interrupted is charged",
+        "        elif self.interrupted and not self.timed_out and not is_a(exception, Dead):\n",
+        "        elif self.interrupted and is_a(exception, LeaseLost, asyncio.CancelledError):\n",
+        path=EXECUTOR,
+        tests=("tests/process/test_stopping.py",),
+    ),
+    Mutant(
+        "programs of isolated jobs outlive their worker",
+        "        _kill_group(pid)\n    os._exit(0)\n",
+        "        os.kill(pid, signal.SIGKILL)\n    os._exit(0)\n",
+        path=NURSERY,
+        tests=("tests/process/test_isolation.py",),
+    ),
+    Mutant(
+        "programs of a dead isolated process go on",
+        "    if ended.si_status != 0:\n",
+        "    if False:\n",
+        path=NURSERY,
+        tests=("tests/process/test_isolation.py",),
+    ),
+    Mutant(
+        "an isolated process trusts its connections for ever",
+        "        django_connections.close_ended()\n",
+        "",
+        path="django_pgqueue/worker/isolation/isolated_process.py",
+        tests=("tests/process/test_isolation.py",),
+    ),
+    Mutant(
+        "a rescue of a job that ran leaves its task unknown",
+        "        unknown_since = CASE WHEN NOT mine.started THEN job.unknown_since END,\n",
+        "",
+        "RESCUE",
+        tests=("tests/test_states.py",),
+    ),
+    Mutant(
+        "a release of a job that ran leaves its task unknown",
+        "= 'released' AND NOT mine.started THEN",
+        "= 'released' THEN",
+        "RELEASE",
+        tests=("tests/test_states.py",),
+    ),
+]

@@ -1,0 +1,134 @@
+"""Mutants of callbacks, liveness, and the limits of what the application's code can do to the engine.
+
+What a mutant is, and how they are tried: see `mutation`.
+"""
+
+from tests.tools.mutation.mutants import Mutant
+
+CALLBACKS = "django_pgqueue/worker/completion/callbacks.py"
+EVENTS = "django_pgqueue/worker/completion/events.py"
+SERVICE = "django_pgqueue/worker/runtime/service.py"
+LIVE = "django_pgqueue/worker/supervision/liveness.py"
+COMPLETER = "django_pgqueue/worker/completion/completer.py"
+FETCHER = "django_pgqueue/worker/claiming/fetcher.py"
+CHILD = "django_pgqueue/worker/worker_process.py"
+POLICY = "django_pgqueue/worker/execution/retry_policy.py"
+BOUNDED = "django_pgqueue/worker/runtime/time_limit.py"
+EXECUTOR = "django_pgqueue/worker/execution/attempt.py"
+DESCRIBE = "django_pgqueue/worker/execution/error_text.py"
+HEALTH = "django_pgqueue/worker/supervision/health_file.py"
+
+IN_PARTS = ("tests/worker/test_callbacks.py", "tests/worker/test_liveness.py")
+IN_WORKERS = ("tests/process/test_hostile_code.py",)
+STARVED = ("tests/process/test_starved_completer.py",)
+
+LIVENESS = [
+    *(
+        mutant._replace(tests=IN_PARTS)
+        for mutant in (
+            Mutant(
+                "a receiver's SystemExit ends the callbacks",
+                "except BaseException as error:  # noqa: BLE001 -- whatever a receiver raises",
+                "except Exception as error:  # noqa: BLE001 -- whatever a receiver raises",
+                path=CALLBACKS,
+            ),
+            Mutant("the queue of events has no end", "if len(self._events) >= limit:", "if False:", path=CALLBACKS),
+            Mutant(
+                "a receiver that hangs is waited for",
+                "thread.busy_seconds <= CALLBACK_SECONDS",
+                "True",
+                path=CALLBACKS,
+            ),
+            Mutant(
+                "threads that hang are not bounded",
+                "if len(self._abandoned) >= ABANDONED_LIMIT:",
+                "if False:",
+                path=CALLBACKS,
+            ),
+            Mutant("a receiver's connection is kept", "            self._leave_clean()\n", "", path=CALLBACKS),
+            Mutant(
+                "a foreground receiver's SystemExit is the caller's",
+                "(Exception, SystemExit, GeneratorExit, asyncio.CancelledError)",
+                "(Exception,)",
+                path=EVENTS,
+            ),
+            Mutant(
+                "a service dies of SystemExit",
+                "        except BaseException as error:  # noqa: BLE001 -- code of the application may",
+                "        except Exception as error:  # noqa: BLE001 -- code of the application may",
+                path=SERVICE,
+            ),
+            Mutant(
+                "a service dies in its sleep",
+                "            except BaseException as error:  # noqa: BLE001 -- as in `_survive`",
+                "            except Exception as error:  # noqa: BLE001 -- as in `_survive`",
+                path=SERVICE,
+            ),
+            Mutant("a round may last for ever", "service.busy_seconds > limit_seconds", "False", path=LIVE),
+            Mutant(
+                "an outage counts as stuck",
+                "not is_stuck or self.process_state.lease_left_seconds < lease_seconds / 2",
+                "not is_stuck",
+                path=LIVE,
+            ),
+            Mutant(
+                "a flood is behind", "max(oldest.finished_at, self._answered_at)", "oldest.finished_at", path=COMPLETER
+            ),
+            Mutant(
+                "it is not behind before it has connected",
+                "self._failing_since: float | None = time.monotonic()",
+                "self._failing_since: float | None = None",
+                path=COMPLETER,
+            ),
+            Mutant(
+                "an exception's report may fail",
+                "        except BaseException:  # noqa: BLE001 -- the exception's own code may raise anything\n",
+                "        except ZeroDivisionError:\n",
+                path=EXECUTOR,
+            ),
+            Mutant("a hostile text is used", "str.__str__(str(exception))", "str(exception)", path=DESCRIBE),
+            Mutant(
+                "a backoff may exit",
+                "    except BaseException as error:  # noqa: BLE001 -- the backoff is",
+                "    except Exception as error:  # noqa: BLE001 -- the backoff is",
+                path=POLICY,
+            ),
+            Mutant("a backoff may hang", "if in_time and callable(task.backoff):", "if False:", path=POLICY),
+            Mutant("calls that hang are not bounded", "if len(_hanging) >= HANGING_LIMIT:", "if False:", path=BOUNDED),
+            Mutant(
+                "stuck completions are no news",
+                "        if any(_completions_are_stuck(process) for process in processes):\n",
+                "        if False:\n",
+                path=HEALTH,
+            ),
+        )
+    ),
+    Mutant(
+        "receivers run in the completer's thread",
+        "Reactions([Events(self.callbacks.submit)]",
+        "Reactions([Events()]",
+        path="django_pgqueue/worker/services.py",
+        tests=IN_WORKERS,
+    ),
+    Mutant(
+        "a dead service is not noticed",
+        "            if not service.is_alive():",
+        "            if False:",
+        path=LIVE,
+        tests=IN_WORKERS,
+    ),
+    Mutant(
+        "who cannot complete claims on",
+        "if not self.leases.leases_hold() or self.completer.is_behind or",
+        "if not self.leases.leases_hold() or",
+        path=FETCHER,
+        tests=STARVED,
+    ),
+    Mutant(
+        "stuck completions wait for ever",
+        "        return self._completions_problem()\n",
+        "        return None\n",
+        path=LIVE,
+        tests=("tests/worker/test_liveness.py",),
+    ),
+]

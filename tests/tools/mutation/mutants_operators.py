@@ -1,0 +1,108 @@
+"""Mutants of what operators and applications do at the same moment: exact acts, routers, keys in order, lists.
+
+What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+"""
+
+from tests.tools.mutation.mutants import Mutant, of_tests
+
+ACTS = "django_pgqueue/admin/job_actions.py"
+AS_SEEN = "job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz"
+
+EXACT = of_tests(
+    ("tests/concurrency/test_seen.py",),
+    Mutant("a retry does not compare finished_at", AS_SEEN, "job.state <> seen.state", "RETRY"),
+    Mutant("a cancel does not compare the state", "job.state <> seen.state OR ", "", "CANCEL"),
+    Mutant("run now does not compare run_after", " AND job.run_after = seen.instant::timestamptz", "", "RUN_NOW"),
+    Mutant(
+        "a queryset retries what died since",
+        "if began is None and finished_before:",
+        "if False:",
+        path="django_pgqueue/models/job_methods.py",
+    ),
+    Mutant(
+        "a schedule runs again whenever it ran last",
+        "AND (%(seen_last_run)s = 'any' OR last_run_at",
+        "AND (true OR last_run_at",
+        "RUN_SCHEDULE",
+    ),
+)
+CLICKS = of_tests(
+    ("tests/admin/test_exact_acts.py",),
+    Mutant(
+        "the page's row does not count", "found[row.pk] = on_page[row.pk]", "found[row.pk] = Seen(*row[1:4])", path=ACTS
+    ),
+    Mutant("all matching takes what died since", "row.finished_at <= at)", "True)", path=ACTS),
+    Mutant(
+        "succeeded jobs run without a question",
+        "or not counts[State.SUCCEEDED] or",
+        "or True or",
+        path="django_pgqueue/admin/confirmation.py",
+    ),
+    Mutant("dead letters retry anything", "each.state == State.DEAD", "True", path=ACTS),
+)
+MEETING = of_tests(
+    ("tests/concurrency/test_many_unique.py",),
+    Mutant(
+        "keys are taken in the order of calls",
+        "ORDER BY given.call ->> 'key' COLLATE \"C\", given.place",
+        "ORDER BY given.place",
+        "ENQUEUE_MANY_UNIQUE",
+    ),
+    Mutant(
+        "keys are replaced in the order of calls",
+        "ORDER BY given.call ->> 'key' COLLATE \"C\", given.place",
+        "ORDER BY given.place",
+        "ENQUEUE_MANY_OR_REPLACE",
+    ),
+    Mutant(
+        "batches are in the order of calls",
+        "or len(calls) <= BATCH",
+        "or True",
+        path="django_pgqueue/enqueue/unique.py",
+    ),
+)
+ELSEWHERE = [
+    *of_tests(
+        ("tests/test_routers.py",),
+        Mutant(
+            "acts write where a job was read",
+            "self.enqueued_on or router.db_for_write(type(self), instance=self)",
+            "str(self._state.db)",
+            path="django_pgqueue/models/jobs.py",
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_hostile.py",),
+        Mutant(
+            "the list of pauses checks names",
+            "control.waiting_behind(*_target_of(pause), _alias()).order_by()",
+            "control.waiting(pause.name, database=_alias()).order_by()",
+            path="django_pgqueue/admin/pauses.py",
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_lists.py",),
+        Mutant(
+            "any condition may stand in the URL",
+            "return lookup in LOOKUPS or",
+            "return True or",
+            path="django_pgqueue/admin/readonly.py",
+        ),
+        Mutant(
+            "older jobs are not looked at",
+            "if size == WINDOWS[-1] or",
+            "if True or",
+            path="django_pgqueue/admin/filters.py",
+        ),
+    ),
+    *of_tests(
+        ("tests/process/test_scopes.py", "tests/worker/test_django_connections.py"),
+        Mutant(
+            "jobs share what their thread's context holds",
+            "    context = Context()\n    context.run(_make_caches)",
+            "    import contextvars\n\n    context = contextvars.copy_context()\n    context.run(_make_caches)",
+            path="django_pgqueue/worker/runtime/django_connections.py",
+        ),
+    ),
+]
+OPERATORS = [*EXACT, *CLICKS, *MEETING, *ELSEWHERE]

@@ -1,0 +1,112 @@
+"""Mutants of rows that the database refuses, of results, and of what comes after a commit.
+
+What a mutant is, and how they are tried: see `mutation`.
+"""
+
+from tests.tools.mutation.mutants import EXECUTOR, SCHEDULER, Mutant, of_tests
+
+PERSISTENCE = "django_pgqueue/lifecycle/execute.py"
+MAINTENANCE = "django_pgqueue/lifecycle/rescues.py"
+ARRAYS = "django_pgqueue/db/arrays.py"
+ERRORS = "django_pgqueue/db/errors.py"
+UNWRITTEN = "django_pgqueue/worker/completion/unwritten.py"
+COMPLETER = "django_pgqueue/worker/completion/completer.py"
+PRUNER = "django_pgqueue/worker/maintenance/pruner.py"
+ATOMIC = "django_pgqueue/worker/execution/atomic.py"
+
+BAD_ROWS = of_tests(
+    (
+        *("tests/concurrency/test_bad_rows.py", "tests/worker/test_unwritten.py"),
+        *("tests/worker/test_returned.py"),
+    ),
+    Mutant(
+        "errors of rows are those of all",
+        "        if not may_divide(connection, error):",
+        "        if True:",
+        path=PERSISTENCE,
+        times=2,
+    ),
+    Mutant("no error is of a row but of its data", "not in STATES_OF_THE_SERVER", 'in ("22", "23")', path=ERRORS),
+    Mutant("each error is of a row", "cause.sqlstate[:2] not in STATES_OF_THE_SERVER", "True", path=ERRORS),
+    Mutant(
+        "a stale prepared statement is a row's fault",
+        "connection.unprepared() if isinstance(connection, EngineConnection) else nullcontext()",
+        "nullcontext()",
+        path=PERSISTENCE,
+    ),
+    Mutant("no end is tried in ASCII", "(in_ascii, as_kept,", "(as_kept,", path=UNWRITTEN),
+    Mutant("no end is tried as a retry", "as_kept, as_retry, _as_dead", "as_kept, _as_dead", path=UNWRITTEN),
+    Mutant(
+        "a refused end is forgotten", "            self._keep(reports, refused)\n", "            pass\n", path=UNWRITTEN
+    ),
+    Mutant("refused ends are tried at full speed", "2.0 ** (tries[execution_id] - 1)", "0.0", path=UNWRITTEN),
+    Mutant("refused ends are nobody's", "return waiting | self.unwritten.ids()", "return waiting", path=COMPLETER),
+    Mutant(
+        "crashes overflow after a failure",
+        "least(job.crashes + (mine.outcome = 'crashed')::int, 32767)",
+        "job.crashes + (mine.outcome = 'crashed')::int",
+        "FAIL",
+    ),
+    Mutant(
+        "crashes overflow after a rescue",
+        "least(job.crashes + mine.started::int, 32767)",
+        "job.crashes + mine.started::int",
+        "RESCUE",
+    ),
+    Mutant(
+        "rescue picks the refused again",
+        "\n      AND id <> ALL (%(skipped_ids)s::bigint[])\n),\nstale",
+        "\n),\nstale",
+        "RESCUABLE",
+    ),
+    Mutant(
+        "expiry picks the refused again",
+        "      AND id <> ALL (%(skipped_ids)s::bigint[])\n    ORDER BY",
+        "    ORDER BY",
+        "EXPIRE",
+    ),
+    Mutant("no end is final where a retry is refused", "row._replace(delay_seconds=None)", "row", path=MAINTENANCE),
+    Mutant(
+        "prune repeats a batch that is refused",
+        "pruned.removed > 0 or moved_on",
+        "dealt_with > 0 or moved_on",
+        path=PRUNER,
+    ),
+    Mutant("prune stops where all are refused", "pruned.removed > 0 or moved_on", "pruned.removed > 0", path=PRUNER),
+    Mutant(
+        "prune stays at the refused", "if dealt_with < pruned.found", "if pruned.removed < pruned.found", path=PRUNER
+    ),
+    Mutant("an unreadable tick is owed", " or schedule.next_run_at < FIRST_TICK", "", path=SCHEDULER),
+    Mutant(
+        "an unreadable tick stays",
+        "least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s",
+        "next_run_at = %(expected_at)s",
+        "PLAN_SCHEDULE",
+    ),
+    Mutant("a job that was claimed since is requeued", " AND job.attempt = given.attempt", "", "REQUEUE"),
+    Mutant(
+        "a result that cannot be kept is a failure",
+        "is_a(exception, Dead) or is_a(exception, ResultNotStored)",
+        "is_a(exception, Dead)",
+        path=EXECUTOR,
+    ),
+    Mutant(
+        "what has not run is a success",
+        "            if not self.task.is_async and type",
+        "            if False and type",
+        path=EXECUTOR,
+    ),
+    Mutant("what comes after the commit is a failure", "if not committed or", "if True or", path=ATOMIC),
+    Mutant(
+        "an error of the commit is a success",
+        "if not committed or isinstance(error, KeyboardInterrupt)",
+        "if isinstance(error, KeyboardInterrupt)",
+        path=ATOMIC,
+    ),
+    Mutant(
+        "the finish has NULL in an array",
+        "return [] if all(value is None for value in values) else list(values)",
+        "return list(values)",
+        path=ARRAYS,
+    ),
+)

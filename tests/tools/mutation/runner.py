@@ -1,0 +1,432 @@
+"""Whether the tests would notice: `python -m tests.tools.mutation [name ...]` breaks the package, one place at a time.
+
+Copies the checkout to a temporary directory, applies one textual mutant to the copy, runs a quick choice of tests there
+and says which test killed it. A mutant whose `old` text is not found exactly as often as stated is refused: the code
+has moved on, and the mutant must follow. Not part of CI; a green suite without killed mutants proves little.
+
+Prints one line a mutant, then how many there were of each kind. Ends with status 1 if one survived or was not run.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from queue import SimpleQueue
+
+from tests.tools.mutation.mutants import FEATURES, Mutant
+from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
+from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
+from tests.tools.mutation.mutants_liveness import LIVENESS
+from tests.tools.mutation.mutants_operators import OPERATORS
+from tests.tools.mutation.mutants_rows import BAD_ROWS
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+COPIED = ("django_pgqueue", "example_project", "tests", "pyproject.toml")
+QUICK = (
+    *("tests/concurrency/test_races.py", "tests/concurrency/test_claims.py", "tests/test_states.py"),
+    *("tests/test_sql.py", "tests/concurrency/test_cursor.py", "tests/concurrency/test_crowd.py"),
+    *("tests/test_stateful.py", "tests/test_properties.py", "tests/test_arguments.py", "tests/tools/model"),
+)
+LIMIT_SECONDS = 600.0
+DIRTY = "dirty"
+"""The file beside a copy whose test database is to be made anew."""
+KILLED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - |$)", re.M)
+NAMED = f"        WHERE execution.id = given.id\n{CLAIM_TIME}"
+FENCE = f"{NAMED}          AND execution.outcome IS NULL\n"
+UNFENCED = NAMED
+BY_STATE = f"{NAMED} AND job.state = 'running'\n"
+BY_ATTEMPT = f"{NAMED} AND job.state = 'running' AND job.attempt = execution.attempt\n"
+BY_WORKER = (
+    f"{NAMED} AND job.state = 'running' AND execution.worker_id = (SELECT other.worker_id "
+    "FROM pgqueue_execution AS other WHERE other.job_id = job.id AND other.outcome IS NULL)\n"
+)
+POLICY = "django_pgqueue/worker/execution/retry_policy.py"
+DESCRIBE = "django_pgqueue/worker/execution/error_text.py"
+RETRY = "django_pgqueue/retry.py"
+ARGUMENTS = "django_pgqueue/serialization.py"
+LATERAL_LOCK = "        FOR NO KEY UPDATE OF execution, job SKIP LOCKED\n"
+
+
+MUTANTS = [
+    Mutant("fence removed in SUCCEED", FENCE, UNFENCED, "SUCCEED"),
+    Mutant("fence removed in SUCCEED_AND_DISCARD", FENCE, UNFENCED, "SUCCEED_AND_DISCARD"),
+    Mutant("fence removed in FAIL", FENCE, UNFENCED, "FAIL"),
+    Mutant("fence removed in RELEASE", FENCE, UNFENCED, "RELEASE"),
+    Mutant("fence removed in END_CANCELLED", FENCE, UNFENCED, "END_CANCELLED"),
+    Mutant("fence by state only in SUCCEED", FENCE, BY_STATE, "SUCCEED"),
+    Mutant("fence by state only in FAIL", FENCE, BY_STATE, "FAIL"),
+    Mutant("SKIP LOCKED removed in CLAIM", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE", "CLAIM"),
+    Mutant("no lock in CLAIM", "        FOR NO KEY UPDATE SKIP LOCKED\n", "", "CLAIM"),
+    Mutant("MATERIALIZED removed in CLAIM", "AS MATERIALIZED (", "AS NOT MATERIALIZED (", "CLAIM", times=3),
+    Mutant("only the inner LIMIT in CLAIM", "    ) AS job\n    LIMIT %(limit)s\n", "    ) AS job\n", "CLAIM"),
+    Mutant("only the outer LIMIT in CLAIM", "        LIMIT %(limit)s\n        FOR NO", "        FOR NO", "CLAIM"),
+    Mutant(
+        "columns from a second look at the table in CLAIM",
+        "SELECT picked.*, row_number() OVER in_line AS place, sum(octet_length(arguments::text)) OVER in_line AS size\n"
+        "    FROM picked\n",
+        "SELECT again.id, again.task_name, again.queue_name, again.priority, again.run_after, again.arguments, "
+        "again.attempt, again.max_attempts, again.crashes, again.isolated, again.unknown_since, "
+        "row_number() OVER in_line AS place, sum(octet_length(again.arguments::text)) OVER in_line AS size "
+        "FROM picked JOIN pgqueue_job AS again ON again.id = picked.id\n",
+        "CLAIM",
+    ),
+    Mutant("order inside a lane dropped", "        ORDER BY run_after, id\n", "", "CLAIM"),
+    Mutant(
+        "due time dropped in CLAIM",
+        "          AND run_after <= statement_timestamp()",
+        "          AND true OR false AND run_after <= statement_timestamp()",
+        "CLAIM",
+    ),
+    Mutant(
+        "cursor comparison dropped in CLAIM",
+        "          AND (run_after, id) > (lane.after_at, lane.after_id)\n",
+        "",
+        "CLAIM",
+    ),
+    Mutant(
+        "cut before a last attempt dropped", "place > %(free_slots)s AND attempt + 1 >= max_attempts", "false", "CLAIM"
+    ),
+    Mutant("large arguments claimed ahead without a bound", "size <= %(ahead_bytes)s AND ", "", "CLAIM"),
+    Mutant("limited jobs seen by plain claims", "          AND limit_key IS NULL\n", "", "CLAIM"),
+    Mutant(
+        "unstarted executions marked as started", "CASE WHEN place <= %(free_slots)s\n", "CASE WHEN true\n", "CLAIM"
+    ),
+    Mutant(
+        "lease condition removed in RESCUE",
+        "          AND execution.lease_expires_at < statement_timestamp()"
+        " + make_interval(secs => %(time_shift_seconds)s::float8)\n",
+        "",
+        "RESCUE",
+    ),
+    Mutant("fence removed in RESCUE", "          AND execution.outcome IS NULL\n", "", "RESCUE"),
+    Mutant("rescue charges the unstarted", "mine.started::int", "1", "RESCUE"),
+    Mutant("rescue charges nobody", "mine.started::int", "0", "RESCUE"),
+    Mutant(
+        "rescue ignores a request to cancel",
+        "job.cancel_requested_at IS NOT NULL AS cancelled",
+        "false AS cancelled",
+        "RESCUE",
+    ),
+    Mutant(
+        "rescue does not close the execution",
+        "    WHERE execution.id = mine.id\n",
+        "    WHERE execution.id = -mine.id\n",
+        "RESCUE",
+    ),
+    Mutant(
+        "rescue waits for locked rows",
+        "FOR NO KEY UPDATE OF execution, job SKIP LOCKED",
+        "FOR NO KEY UPDATE OF execution, job",
+        "RESCUE",
+    ),
+    Mutant(
+        "attempt not given back in RELEASE",
+        "attempt = greatest(job.attempt - 1, 0)",
+        "attempt = job.attempt",
+        "RELEASE",
+    ),
+    Mutant(
+        "request to cancel ignored in RELEASE",
+        "job.cancel_requested_at IS NOT NULL AS cancelled",
+        "false AS cancelled",
+        "RELEASE",
+    ),
+    Mutant(
+        "request to cancel ignored in FAIL",
+        "job.cancel_requested_at IS NOT NULL AS cancelled",
+        "false AS cancelled",
+        "FAIL",
+    ),
+    Mutant("crash not charged in FAIL", "(mine.outcome = 'crashed')::int", "0", "FAIL"),
+    Mutant("SUCCEED waits for locked rows", LATERAL_LOCK, LATERAL_LOCK.replace(" SKIP LOCKED", ""), "SUCCEED"),
+    Mutant(
+        "SUCCEED locks the execution only", LATERAL_LOCK, LATERAL_LOCK.replace("execution, job", "execution"), "SUCCEED"
+    ),
+    Mutant("FAIL locks the execution only", LATERAL_LOCK, LATERAL_LOCK.replace("execution, job", "execution"), "FAIL"),
+    Mutant("SUCCEED does not lock", LATERAL_LOCK, "", "SUCCEED"),
+    Mutant("EXTEND waits for locked rows", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE", "EXTEND"),
+    Mutant(
+        "EXTEND says everything was extended", "(SELECT id FROM beat)", "(SELECT id FROM pgqueue_execution)", "EXTEND"
+    ),
+    Mutant(
+        "EXTEND beats for others", "    WHERE execution.id = mine.id\n", "    WHERE execution.id >= mine.id\n", "EXTEND"
+    ),
+    Mutant(
+        "cancel judged by state in the predicate",
+        "WHERE id = seen.id\n",
+        "WHERE id = seen.id AND state = 'ready'\n",
+        "CANCEL",
+    ),
+    Mutant("cancel waits for locked rows", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE", "CANCEL"),
+    Mutant(
+        "cancel of a running job ends it",
+        "asked.state IN ('ready', 'waiting') THEN 'cancelled'",
+        "true THEN 'cancelled'",
+        "CANCEL",
+    ),
+    Mutant("retry keeps the attempts", "attempt = 0, crashes = 0,", "crashes = 0,", "RETRY"),
+    Mutant("retry keeps a request to cancel", "cancel_requested_at = NULL, ", "", "RETRY"),
+    Mutant(
+        "prune ignores the state",
+        "    WHERE state = %(state)s\n      AND finished_at",
+        "    WHERE %(state)s <> '' AND finished_at",
+        "PRUNE",
+    ),
+    Mutant(
+        "prune ignores the retention",
+        " - %(retention_seconds)s::float8",
+        " + 0 * %(retention_seconds)s::float8",
+        "PRUNE",
+    ),
+    Mutant("prune leaves the executions", "WHERE job_id = ANY (ARRAY (SELECT id FROM free))", "WHERE false", "PRUNE"),
+    Mutant(
+        "prune waits for locked executions", "ORDER BY id FOR UPDATE SKIP LOCKED", "ORDER BY id FOR UPDATE", "PRUNE"
+    ),
+    Mutant("prune takes jobs with locked executions", "AND id NOT IN (SELECT id FROM held)", "AND false", "PRUNE"),
+    Mutant("time of the transaction in SUCCEED", "statement_timestamp()", "now()", "SUCCEED", times=3),
+    Mutant("time of the transaction in ENQUEUE_MANY", "statement_timestamp()", "now()", "ENQUEUE_MANY", times=3),
+    Mutant(
+        "orphans of living jobs removed",
+        "AND NOT EXISTS (SELECT 1 FROM pgqueue_job AS job WHERE job.id = execution.job_id)",
+        "",
+        "REMOVE_ORPHANS",
+    ),
+    Mutant(
+        "a lost reply is told as a loss",
+        "statuses[execution_id] = TransitionStatus.ALREADY_DONE",
+        "statuses[execution_id] = TransitionStatus.LOST",
+        path="django_pgqueue/lifecycle/completions.py",
+    ),
+    Mutant(
+        "a locked execution is told as lost",
+        "statuses[execution_id] = TransitionStatus.LOCKED",
+        "statuses[execution_id] = TransitionStatus.LOST",
+        path="django_pgqueue/lifecycle/completions.py",
+    ),
+    Mutant(
+        "finishes are not sorted",
+        "rows = sorted(finished)",
+        "rows = list(finished)",
+        path="django_pgqueue/lifecycle/completions.py",
+    ),
+    Mutant(
+        "no second try after a deadlock",
+        "for _ in range(TRIES - 1):",
+        "for _ in range(0):",
+        path="django_pgqueue/lifecycle/execute.py",
+    ),
+    Mutant(
+        "one job's act does not insist",
+        "if waiting and time.monotonic() > deadline:",
+        "if waiting:",
+        path="django_pgqueue/lifecycle/operator.py",
+    ),
+    Mutant(
+        "isolation left to the database",
+        'cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")',
+        "pass",
+        path="django_pgqueue/db/transactions.py",
+    ),
+    Mutant("fence by attempt only in RELEASE", FENCE, BY_ATTEMPT, "RELEASE"),
+    Mutant("fence by attempt only in SUCCEED", FENCE, BY_ATTEMPT, "SUCCEED"),
+    Mutant("fence by worker only in SUCCEED", FENCE, BY_WORKER, "SUCCEED"),
+    Mutant("fence by worker only in FAIL", FENCE, BY_WORKER, "FAIL"),
+    Mutant("set_aside takes what runs", " AND state = 'ready' FOR", " FOR", "SET_ASIDE"),
+    Mutant("retry takes what is not finished", "WHERE state IN ('succeeded', 'dead', 'cancelled')\n", "\n", "RETRY"),
+    Mutant("retry does not lock", "    FOR NO KEY UPDATE SKIP LOCKED\n", "", "RETRY"),
+    Mutant("retry keeps the result", "result = NULL,", "result = result,", "RETRY"),
+    Mutant("run_now takes what is not ready", "state = 'ready'\n            AND ", "", "RUN_NOW"),
+    Mutant("an unknown task is known again by a release", "= 'released' AND NOT", "= '' AND NOT", "RELEASE"),
+    Mutant("a failure leaves the task unknown", "        unknown_since = NULL,\n", "", "FAIL"),
+    Mutant(
+        "a discarded job's executions stay",
+        "ANY (ARRAY (SELECT job_id FROM mine))\n)\nSELECT",
+        "0\n)\nSELECT",
+        "SUCCEED_AND_DISCARD",
+    ),
+    Mutant("prune of one task takes all", "task_name = %(task_name)s\n", "%(task_name)s <> ''\n", "PRUNE_TASK"),
+    Mutant(
+        "prune takes tasks that have their own",
+        "task_name <> ALL (%(other_task_names)s::varchar[])",
+        "%(other_task_names)s::varchar[] IS NOT NULL",
+        "PRUNE",
+    ),
+    Mutant("prune begins with the newest", "ORDER BY finished_at\n", "ORDER BY finished_at DESC\n", "PRUNE"),
+    Mutant("prune knows no limit", "LIMIT %(limit)s\n", "LIMIT 1000 + %(limit)s\n", "PRUNE"),
+    Mutant("one crash more than the budget", "held.crashes + 1 >=", "held.crashes >=", path=POLICY),
+    Mutant("the unstarted have a crash budget", "if held.started and", "if", path=POLICY),
+    Mutant("one attempt more than the maximum", "if attempt >= max_attempts", "if attempt > max_attempts", path=POLICY),
+    Mutant("a backoff may overflow", "except OverflowError:", "except KeyError:", path=RETRY),
+    Mutant("a factor may be anything", 'not 1 <= factor < float("inf")', "factor < 1", path=RETRY),
+    Mutant("a backoff has no cap", "min(cap_seconds, base_seconds", "min(1e300, base_seconds", path=RETRY),
+    Mutant("a delay of centuries is not cut", "min(seconds(delay), MAX_DELAY_SECONDS)", "seconds(delay)", path=RETRY),
+    Mutant("errors keep NUL", 'text.replace("\\x00", "\\N{REPLACEMENT CHARACTER}")', "text", path=DESCRIBE),
+    Mutant("errors are cut too late", "(limit - MIN_CUT_BYTES) // 2", "limit // 2", path=DESCRIBE),
+    Mutant("errors are not cut at small limits", "data = data[:limit]", "data = data", path=DESCRIBE),
+    Mutant("arguments keep NUL", 'if "\\x00" in text:', "if False:", path=ARGUMENTS),
+    Mutant("arguments keep NaN", "if not math.isfinite(number):", "if False:", path=ARGUMENTS),
+    Mutant("arguments keep huge integers", "if number.bit_length() > MAX_INTEGER_BITS:", "if False:", path=ARGUMENTS),
+    Mutant("keys that meet are one", "if name in normalised:", "if False:", path=ARGUMENTS),
+    Mutant("any depth", "if depth > MAX_DEPTH:", "if False:", path=ARGUMENTS),
+    *FEATURES,
+    *LEASES,
+    *LIVENESS,
+    *BAD_ROWS,
+    *BOUNDS,
+    *LOCKED,
+    *RECYCLING,
+    *OPERATORS,
+]
+EQUIVALENT = {
+    "finishes are not sorted": "where every lock skips, no order of locking can deadlock",
+    "only the outer LIMIT in CLAIM": "rows are locked one by one, so the outer LIMIT stops the lateral queries",
+    "programs of a dead isolated process go on": "the worker process kills them too; the fork server is only sooner",
+    "rows are not repaired": "the repair under the lock does all of it; the one before only makes that one short",
+    "MATERIALIZED removed in CLAIM": "PostgreSQL inlines no CTE that locks rows or draws from a sequence",
+}
+
+
+def mutated(text: str, mutant: Mutant) -> str:
+    """Return `text` with the mutant in it; raises `LookupError` if its place is not there as stated."""
+    start, end = 0, len(text)
+    if mutant.statement:
+        start = text.index(f"\n{mutant.statement}: Final = ")
+        end = text.index('\n"""\n', start)
+    part = text[start:end]
+    if (found := part.count(mutant.old)) != mutant.times:
+        raise LookupError(f"{mutant.name}: found {found} times instead of {mutant.times}: {mutant.old!r}")
+    return text[:start] + part.replace(mutant.old, mutant.new) + text[end:]
+
+
+def run_tests(place: Path, tests: Sequence[str]) -> tuple[str, str]:
+    """Run tests in the copy up to the first that fails; return what became of the mutant, and which test failed."""
+    try:
+        code, output = pytest(place, "-x", *tests)
+    except subprocess.TimeoutExpired:
+        return "killed", f"the tests have not ended after {LIMIT_SECONDS} s"
+    found = KILLED.search(output)
+    if not found and "Timeout" in output:  # pytest-timeout ends the whole run, and leaves what the test has made
+        (place.parent / DIRTY).touch()
+        return "killed", "a test hung"
+    return ("SURVIVED" if code == 0 else "killed" if found else "NOT RUN"), found[1] if found else output[-300:]
+
+
+def failing_anyway(place: Path, tests: Sequence[str], jobs: int) -> list[str]:
+    """Return the tests that fail without any mutant: they would seem to kill every one."""
+    code, output = pytest(place, "-n", str(jobs), "--dist", "loadfile", *tests, limit_seconds=6 * LIMIT_SECONDS)
+    failing = KILLED.findall(output)
+    if code and not failing:
+        raise RuntimeError(output[-2000:])
+    return failing
+
+
+def pytest(place: Path, *arguments: str, limit_seconds: float = LIMIT_SECONDS) -> tuple[int, str]:
+    """Run pytest in the copy; return its exit code and what it printed."""
+    dirty = place.parent / DIRTY
+    database = "--create-db" if dirty.exists() else "--reuse-db"
+    dirty.unlink(missing_ok=True)
+    options = ("-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", database, "--hypothesis-profile=mutation")
+    # A file, because a pipe would be waited for until the last of its processes ends.
+    with (place.parent / "output").open("w+") as output:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *arguments],
+            cwd=place,
+            env={**os.environ, "PYTHONPATH": str(place), "TMPDIR": str(place.parent)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+            timeout=limit_seconds,
+        )
+        output.seek(0)
+        return done.returncode, output.read()
+
+
+def main(names: Sequence[str], tests: Sequence[str], jobs: int) -> int:
+    """Try the mutants named, or all, with these tests or else each with its own; return how many were not killed."""
+    for mutant in MUTANTS:  # refuse before the long run
+        mutated((CHECKOUT / mutant.file).read_text(), mutant)
+    mutants = chosen(names)
+    own = [tests or mutant.tests or QUICK for mutant in mutants]
+    places: SimpleQueue[Path] = SimpleQueue()
+    with ExitStack() as stack:
+        for _ in range(jobs):
+            places.put(copied_to(new_place(stack)))
+        failing = failing_anyway(first := places.get(), list(dict.fromkeys(chain.from_iterable(own))), jobs)
+        places.put(first)
+        print(f"left out, for they fail without a mutant: {failing}", flush=True)  # noqa: T201
+        left_out = [f"--deselect={test}" for test in failing]
+
+        def verdict(mutant: Mutant, choice: Sequence[str]) -> str:
+            place = places.get()
+            try:
+                return tried(place, mutant, [*choice, *left_out])
+            finally:
+                places.put(place)
+
+        with ThreadPoolExecutor(jobs) as pool:
+            verdicts = Counter(pool.map(verdict, mutants, own))
+    print(", ".join(f"{count} {word}" for word, count in sorted(verdicts.items())))  # noqa: T201
+    return sum(verdicts[word] for word in ("SURVIVED", "NOT RUN"))
+
+
+def new_place(stack: ExitStack) -> Path:
+    """Return the path of a copy to be, in a temporary directory of its own."""
+    top = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgq-", dir="/tmp")))
+    top.chmod(0o711)
+    return top / "copy"
+
+
+def copied_to(place: Path) -> Path:
+    """Copy what a run needs of the checkout to a new directory; return that."""
+    place.mkdir()
+    for name in COPIED:
+        source = CHECKOUT / name
+        if source.is_dir():
+            shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, place / name)
+    return place
+
+
+def chosen(names: Sequence[str]) -> list[Mutant]:
+    """Return the mutants whose name contains one of `names`, or whose number is in its range `from:to`."""
+    found = [mutant for mutant in MUTANTS if not names or any(name in mutant.name for name in names)]
+    for first, last in (name.split(":") for name in names if re.fullmatch(r"\d*:\d*", name)):
+        found += MUTANTS[int(first or 0) : int(last or len(MUTANTS))]
+    return found
+
+
+def tried(place: Path, mutant: Mutant, tests: Sequence[str]) -> str:
+    """Try one mutant in the copy, and undo it; return the verdict."""
+    path = place / mutant.file
+    original = path.read_text()
+    began = time.monotonic()
+    try:
+        path.write_text(mutated(original, mutant))
+        verdict, word = run_tests(place, tests)
+    finally:
+        path.write_text(original)
+    if verdict == "SURVIVED" and mutant.name in EQUIVALENT:
+        verdict, word = "equivalent", EQUIVALENT[mutant.name]
+    print(f"{verdict:10} {mutant.name} ({time.monotonic() - began:.0f} s): {word}", flush=True)  # noqa: T201
+    return verdict
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Read the arguments of the command line, and try what they name; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.mutation", description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of the names of mutants, or from:to by number; all without")
+    parser.add_argument("--tests", nargs="+", default=(), help="instead of each mutant's own choice")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time, each in a copy of its own")
+    options = parser.parse_args(arguments)
+    return 1 if main(options.names, options.tests, options.jobs) else 0

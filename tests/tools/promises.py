@@ -1,0 +1,104 @@
+"""Names the tests that hold each promise of the documentation: `python -m tests.tools.promises [--write]`.
+
+A row of a page has an id in a comment. A test that holds it names the id: `@pytest.mark.promise("tables-match-model")`.
+The last cell of the row lists these tests, so a renamed test needs only `--write`. A fault, the model or the checker
+stands in the same cell, written by hand.
+
+Without `--write`, the program prints what is wrong and changes nothing. It ends with status 1 if it finds anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+TOP: Final = Path(__file__).resolve().parents[2]
+PAGES: Final = ("docs/concepts/guarantees.md", "docs/internals/reliability.md")
+HEADS: Final = ("held by", "covered by")
+"""How the last column of such a table is headed."""
+ROW: Final = re.compile(r"(?P<start>\|.*<!-- (?P<id>[a-z0-9-]+) -->.*\|) (?P<held>[^|]*) \|")
+OTHERS: Final = re.compile(r"\bF\d+|\bmodel\b|\bchecker\b")
+
+Marked = Mapping[str, Sequence[str]]
+
+
+def marked(top: Path = TOP) -> Marked:
+    """Return the tests that name each id, in the order of their files and lines."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((top / "tests").rglob("test_*.py")):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                for promise in promises_of(function):
+                    found[promise].append(f"`{path.relative_to(top)}::{function.name}`")
+    return found
+
+
+def promises_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    """The ids that the markers of a test name."""
+    for decorator in function.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.promise":
+            yield from (ast.literal_eval(argument) for argument in decorator.args)
+
+
+def rows(text: str) -> Iterator[str]:
+    """The rows of the tables on a page that say what holds something."""
+    inside = False
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            inside = False
+        elif line.endswith(tuple(f"| {head} |" for head in HEADS)):
+            inside = True
+        elif inside and not set(line) <= set("|-"):
+            yield line
+
+
+def written(text: str, tests: Marked) -> str:
+    """Return the text of a page with the tests of today in its rows."""
+    for row in rows(text):
+        if found := ROW.fullmatch(row):
+            others = [part for part in found["held"].split(", ") if part and not part.startswith("`tests/")]
+            text = text.replace(row, f"{found['start']} {', '.join([*tests.get(found['id'], ()), *others])} |")
+    return text
+
+
+def problems(pages: Mapping[str, str], tests: Marked) -> list[str]:
+    """Return what is wrong with these pages, by their names and texts, a line for each fault."""
+    found = []
+    ids: Counter[str] = Counter()
+    for page, text in pages.items():
+        if text != (right := written(text, tests)):
+            found.append(f"{page} is out of date: run python -m tests.tools.promises --write")
+        for row in rows(right):
+            if not (parts := ROW.fullmatch(row)):
+                found.append(f"{page}: a row without an id: {row}")
+                continue
+            ids[parts["id"]] += 1
+            if parts["id"] not in tests and not OTHERS.search(parts["held"]):
+                found.append(f"{page}: no test has @pytest.mark.promise({parts['id']!r})")
+    found += [f"{promise!r} is the id of {count} rows" for promise, count in ids.items() if count > 1]
+    for promise in sorted(tests.keys() - ids):
+        found.append(f"{', '.join(tests[promise])}: no page has a row with the id {promise!r}")
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the pages if asked to, print what is wrong with them, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.promises", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the names of the tests into the pages")
+    tests = marked()
+    if parser.parse_args(arguments).write:
+        for page in PAGES:
+            (TOP / page).write_text(written((TOP / page).read_text(), tests))
+    found = problems({page: (TOP / page).read_text() for page in PAGES}, tests)
+    print("\n".join(found), end="\n" if found else "")  # noqa: T201
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,77 @@
+"""The pages name the tests that hold each promise, and a promise without one is found."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.tools import promises
+from tests.tools.faults.catalogue import load
+
+PAGE = "| what | held by |\n|---|---|\n| it works <!-- works --> | {held} |\n"
+TESTS = {"works": ["`tests/test_a.py::test_one`", "`tests/test_b.py::test_two`"]}
+
+
+def test_pages_name_the_tests_of_today():
+    pages = {page: (promises.TOP / page).read_text() for page in promises.PAGES}
+    assert promises.problems(pages, promises.marked()) == []
+
+
+def test_pages_name_known_faults():
+    known = {fault.id for fault in load()}
+    for page in promises.PAGES:
+        for row in promises.rows((promises.TOP / page).read_text()):
+            assert set(re.findall(r"\bF\d+[a-z]?\b", row)) <= known, row
+
+
+def test_pages_have_their_tables():
+    counts = [len(list(promises.rows((promises.TOP / page).read_text()))) for page in promises.PAGES]
+    assert counts[0] > 130
+    assert counts[1] > 40
+
+
+def test_written_keeps_faults_and_replaces_tests():
+    text = promises.written(PAGE.format(held="`tests/test_old.py::test_gone`, F19 to F21, and the checker"), TESTS)
+    held = "`tests/test_a.py::test_one`, `tests/test_b.py::test_two`, F19 to F21, and the checker"
+    assert text == PAGE.format(held=held)
+    assert promises.problems({"page": text}, TESTS) == []
+
+
+def test_written_row_without_other_holders_lists_only_tests():
+    text = promises.written(PAGE.format(held=""), TESTS)
+    assert text == PAGE.format(held="`tests/test_a.py::test_one`, `tests/test_b.py::test_two`")
+
+
+@pytest.mark.parametrize("held", ["", "F90", "`tests/test_a.py::test_one`"])
+def test_problems_renamed_test_page_is_out_of_date(held):
+    [problem] = promises.problems({"page": PAGE.format(held=held)}, TESTS)
+    assert "out of date" in problem
+
+
+def test_problems_promise_without_holder_is_found():
+    [problem] = promises.problems({"page": PAGE.format(held="")}, {})
+    assert "no test has @pytest.mark.promise('works')" in problem
+
+
+@pytest.mark.parametrize("held", ["F90", "the model", "the checker over every history"])
+def test_problems_promise_held_by_a_program_passes(held):
+    assert promises.problems({"page": PAGE.format(held=held)}, {}) == []
+
+
+def test_problems_unknown_id_of_a_test_is_found():
+    page = promises.written(PAGE.format(held=""), TESTS)
+    [problem] = promises.problems({"page": page}, {**TESTS, "wroks": ["`tests/test_a.py::test_three`"]})
+    assert "test_three" in problem
+    assert "'wroks'" in problem
+
+
+def test_problems_row_without_an_id_is_found():
+    [problem] = promises.problems({"page": PAGE.format(held="F90").replace(" <!-- works -->", "")}, {})
+    assert "a row without an id" in problem
+
+
+def test_problems_two_rows_with_one_id_are_found():
+    page = PAGE.format(held="F90")
+    [problem] = promises.problems({"page": page + page.splitlines()[-1] + "\n"}, {})
+    assert "2 rows" in problem
