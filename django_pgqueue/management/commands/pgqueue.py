@@ -6,7 +6,6 @@ import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connections
 
 from django_pgqueue import health
 from django_pgqueue.db.engine_connection import connect
@@ -50,8 +49,7 @@ class Command(BaseCommand):
         if options["subcommand"] == "health":
             self._report_health(options)
             return
-        alias = options["database"] or runworker.default_alias()
-        _check_alias(alias)
+        alias = runworker.database_alias(options)
         if options["subcommand"] == "run":
             self._run(alias, options["job_id"], retry=options["retry"])
         elif options["subcommand"] == "prune":
@@ -99,8 +97,3 @@ class Command(BaseCommand):
                 self.stdout.write(f"Deleted {deleted:,} finished jobs.")
         finally:
             connection.close()
-
-
-def _check_alias(alias: str) -> None:
-    if alias not in connections:
-        raise CommandError(f"DATABASES has no alias {alias!r}: pass --database with one of {', '.join(connections)}.")

@@ -55,9 +55,7 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
     """Run a worker and return its exit code. Raise `CommandError` for invalid arguments."""
     if arguments["reload"] and not autoreload.is_watched():
         return autoreload.run(stdout)
-    alias = arguments["database"] or default_alias()
-    if alias not in connections:
-        raise CommandError(f"DATABASES has no alias {alias!r}: pass --database with one of {', '.join(connections)}.")
+    alias = database_alias(arguments)
     if connections[alias].vendor != "postgresql":
         raise CommandError(f"The database {alias!r} is not PostgreSQL: pass the alias of one that is with --database.")
     options = as_options(alias, arguments)
@@ -129,11 +127,14 @@ def queue_names(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def default_alias() -> str:
-    """Return the alias of the database that jobs are written to."""
+def database_alias(arguments: dict[str, Any]) -> str:
+    """Return `--database`, or the alias that jobs are written to. Raise `CommandError` for an unknown one."""
     from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
 
-    return router.db_for_write(Job) or DEFAULT_DB_ALIAS
+    alias = arguments["database"] or router.db_for_write(Job) or DEFAULT_DB_ALIAS
+    if alias not in connections:
+        raise CommandError(f"DATABASES has no alias {alias!r}: pass --database with one of {', '.join(connections)}.")
+    return str(alias)
 
 
 def positive(text: str) -> int:
