@@ -6,7 +6,6 @@ attempt ends with a report. It writes to the database only to complete an atomic
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -20,22 +19,15 @@ from django_pgqueue.context import TaskContext, running_job
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import (
     Cancel,
-    Dead,
     LeaseLost,
-    ResultNotStored,
-    Retry,
-    Snooze,
-    TaskCancelled,
-    TaskTimeout,
 )
 from django_pgqueue.serialization import decode_arguments, decode_headers
 from django_pgqueue.worker.runtime.process_info import forks
 
-from . import atomic, error_text, retry_policy, return_value
-from .error_text import is_a
+from . import atomic, return_value
 from .events import IN_JOB_THREAD, start_of
-from .report import EXPIRED, STOPS, Report, last_resort
-from .timeouts import CANCELLED, timeout_of
+from .failure import DoesNotFit, report_of
+from .report import EXPIRED, Report
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
@@ -43,13 +35,6 @@ if TYPE_CHECKING:
     from django_pgqueue.task import Task
 
     from .progress_sink import ProgressSink
-
-
-class DoesNotFit(BaseException):
-    """The job cannot run here: its task is unknown, or its arguments cannot be passed to it.
-
-    This is not an `Exception`. Otherwise a middleware could mistake it for an error of the task.
-    """
 
 
 class Attempt:
@@ -97,11 +82,15 @@ class Attempt:
         self.started_at = time.monotonic()
 
     def run(self) -> Report:
-        """Run the task in this thread. Raise nothing except what another thread raises in this one."""
+        """Run the task in this thread. Raise nothing except what another thread raises in this one.
+
+        The slot has cleaned the thread's database connections before, and does so again afterwards.
+        """
         try:
-            self._prepare()
+            self._find_task()
+            self._decode_call()
             self._adapt_context()
-            self._publish_started()
+            self._publish_start()
             if self.task.atomic:
                 return self._run_atomic()
             call = async_to_sync(self._acall) if self.task.is_async else self._call
@@ -112,44 +101,20 @@ class Attempt:
     async def run_async(self) -> Report:
         """Run a coroutine task on the running event loop. A cancellation by `interrupt()` is reported as released."""
         try:
-            self._prepare()
+            self._find_task()
+            self._decode_call()
             if self.task.adapter is not None and self.task.takes_context:
                 await sync_to_async(self._adapt_context)()
             if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
-                await sync_to_async(self._publish_started)()  # in a thread, because receivers may query the database
+                await sync_to_async(self._publish_start)()  # in a thread, because receivers may query the database
             return self._succeeded(await self._acall())
         except BaseException as exception:  # noqa: BLE001 -- as in run()
             return self.ended_by(exception)
 
-    def interrupt(self) -> None:
-        """Record that the lease is lost. The caller stops the function."""
-        self.interrupted = True
-        if self.context is not None:
-            self.context.lost.set()
-
-    def time_out(self) -> None:
-        """Record that the timeout has passed. The caller stops the function."""
-        self.timed_out = True
-
-    def ask_to_cancel(self) -> None:
-        """Record that the job should be cancelled. `context.cancel_requested()` returns True from now on."""
-        self.asked = True
-
-    def cancel(self) -> None:
-        """Record that the time to stop after a cancellation has passed. The caller stops the function."""
-        self.asked = self.cancelled = True
-
-    def _was_asked(self) -> bool:
-        return self.asked or (self.asked_elsewhere is not None and self.asked_elsewhere())
-
-    def note(self, execution_id: int, progress: Progress) -> None:
-        """Record the progress that the task reports to its context."""
-        self.progress = progress
-        self.notes.note(self.claimed.key, progress)
-
     # ---------------------------------------------------------------- steps
 
-    def _prepare(self) -> None:
+    def _find_task(self) -> None:
+        """Find the task. Raise `Cancel` if the job has expired, `DoesNotFit` if it cannot run here."""
         running_job.set(self.claimed.job_id)
         if self.claimed.start_by is not None and self.started_at > self.claimed.start_by:
             raise Cancel(EXPIRED)
@@ -159,6 +124,10 @@ class Attempt:
         self.task = task
         if task.atomic and task.database not in (None, self.alias):
             raise DoesNotFit(f"{task.name} is atomic on database {task.database!r}, but its job is on {self.alias!r}")
+
+    def _decode_call(self) -> None:
+        """Decode the arguments and the headers, and build the context if the task or a middleware uses it."""
+        task = self.task
         try:
             self.args, self.kwargs = decode_arguments(self.claimed.arguments)
             headers = decode_headers(self.claimed.headers)
@@ -184,17 +153,19 @@ class Attempt:
         if self.task.adapter is not None and self.task.takes_context and self.context is not None:
             self.args[0] = self.task.adapter.context(self.context)
 
-    def _publish_started(self) -> None:
+    def _publish_start(self) -> None:
         if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
             about = start_of(self.claimed, self.alias)
             IN_JOB_THREAD.publish(signals.job_started, self.claimed.task_name, about)
 
     def _call(self) -> Any:
+        """Call the function inside the middleware."""
         if self.context is not None and middleware.chain().run:
             return middleware.run_inside(self.context, self._enter)
         return self._enter()
 
     async def _acall(self) -> Any:
+        """Call the coroutine function inside the middleware."""
         try:
             if self.context is not None and middleware.chain().arun:
                 return await middleware.arun_inside(self.context, self._enter)
@@ -223,6 +194,7 @@ class Attempt:
             os._exit(1)
 
     def _run_atomic(self) -> Report:
+        """Call the function and complete the job in one transaction."""
         connection = connections[self.alias]
         with atomic.transaction_of(connection, self.claimed) as commits:
             report = self._succeeded(self._call())
@@ -237,62 +209,47 @@ class Attempt:
         report.ending = Ending.WRITTEN
         return report
 
-    # ---------------------------------------------------------------- ends
-
     def _succeeded(self, value: Any) -> Report:
+        """Encode the result and return the report of a success."""
         finished_at = time.monotonic()
         result = return_value.encoded(self.task, value)
         keeps_nothing = self.task.retention_for("succeeded") == (True, 0.0)
         ending = Ending.DISCARDED if keeps_nothing else Ending.SUCCEEDED
         return Report(self.claimed, ending, self.started_at, finished_at, self.task, result)
 
+    @property
+    def known_task(self) -> Task[Any, Any] | None:
+        """The task, or None if it is not found yet."""
+        return getattr(self, "task", None)
+
     def ended_by(self, exception: BaseException) -> Report:
         """Return the report of an attempt that ended with an exception. Raise only what another thread raises."""
-        try:
-            return self._ended_by(exception)
-        except STOPS:
-            raise
-        except BaseException:  # noqa: BLE001 -- the exception's own code may raise anything
-            return last_resort(self.claimed, self.started_at, may_be_committed=self.committing)
+        return report_of(self, exception)
 
-    def _ended_by(self, exception: BaseException) -> Report:
-        if self.timed_out and is_a(exception, TaskTimeout, asyncio.CancelledError):
-            exception = timeout_of(self.claimed).with_traceback(exception.__traceback__)
-        elif self.cancelled and is_a(exception, asyncio.CancelledError) and not self.interrupted:
-            exception = TaskCancelled()
-        report = Report(
-            self.claimed,
-            Ending.FAILED,
-            self.started_at,
-            time.monotonic(),
-            exception=exception,
-            exception_class=return_value.recorded_class(getattr(self, "task", None), exception),
-            error=error_text.message(exception),
-            may_be_committed=self.committing,
-        )
-        if is_a(exception, Snooze):
-            report.ending, report.delay_seconds = Ending.SNOOZED, exception.after_seconds
-        elif is_a(exception, Cancel, TaskCancelled):
-            report.ending = Ending.CANCELLED
-            report.error = report.error or CANCELLED
-        elif self.interrupted and not self.timed_out and not is_a(exception, Dead):
-            report.ending = Ending.RELEASED  # its exception may be a consequence of the interruption
-        elif is_a(exception, DoesNotFit):
-            self._does_not_fit(report)
-        else:
-            self._failed(report, exception)
-        return report
+    # ---------------------------------------------------------------- from other threads, and from the context
 
-    def _does_not_fit(self, report: Report) -> None:
-        report.delay_seconds = retry_policy.delay_while_unknown(self.claimed.unknown_seconds)
-        report.ending = Ending.FAILED if report.delay_seconds is None else Ending.UNKNOWN
+    def interrupt(self) -> None:
+        """Record that the lease is lost. The caller stops the function."""
+        self.interrupted = True
+        if self.context is not None:
+            self.context.lost.set()
 
-    def _failed(self, report: Report, exception: BaseException) -> None:
-        report.traceback = error_text.traceback_text(exception)
-        if is_a(exception, Dead) or is_a(exception, ResultNotStored):
-            return
-        if is_a(exception, Retry) and exception.after_seconds is not None:
-            last = self.claimed.attempt >= self.claimed.max_attempts
-            report.delay_seconds = None if last else exception.after_seconds
-        else:
-            report.delay_seconds = retry_policy.delay_after_failure(self.claimed, exception)
+    def time_out(self) -> None:
+        """Record that the timeout has passed. The caller stops the function."""
+        self.timed_out = True
+
+    def ask_to_cancel(self) -> None:
+        """Record that the job should be cancelled. `context.cancel_requested()` returns True from now on."""
+        self.asked = True
+
+    def cancel(self) -> None:
+        """Record that the time to stop after a cancellation has passed. The caller stops the function."""
+        self.asked = self.cancelled = True
+
+    def _was_asked(self) -> bool:
+        return self.asked or (self.asked_elsewhere is not None and self.asked_elsewhere())
+
+    def note(self, execution_id: int, progress: Progress) -> None:
+        """Record the progress that the task reports to its context."""
+        self.progress = progress
+        self.notes.note(self.claimed.key, progress)

@@ -54,6 +54,7 @@ FETCHER = "django_pgqueue/worker/claiming/fetcher.py"
 HEARTBEAT = "django_pgqueue/worker/claiming/lease_monitor.py"
 DEADLINES = "django_pgqueue/worker/slots/deadlines.py"
 EXECUTOR = "django_pgqueue/worker/execution/attempt.py"
+FAILURE = "django_pgqueue/worker/execution/failure.py"
 CLAIMS = "django_pgqueue/lifecycle/claims.py"
 NOTES = "django_pgqueue/worker/completion/progress_writer.py"
 WAITING = "django_pgqueue/waiting/results.py"
@@ -323,7 +324,7 @@ CANCELLING = of_tests(
         "            pass",
         path=DEADLINES,
     ),
-    Mutant("a lost lease is told as a cancellation", " and not self.interrupted:\n", ":\n", path=EXECUTOR),
+    Mutant("a lost lease is told as a cancellation", " and not attempt.interrupted:\n", ":\n", path=FAILURE),
     Mutant(
         "a context does not tell", "asked_to_cancel=self._was_asked", "asked_to_cancel=lambda: False", path=EXECUTOR
     ),

@@ -3,7 +3,7 @@
 What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
 """
 
-from tests.tools.mutation.mutants import EXECUTOR, FETCHER, HEARTBEAT, Mutant
+from tests.tools.mutation.mutants import FAILURE, FETCHER, HEARTBEAT, Mutant
 
 SUPERVISION = "tests/worker/test_supervision.py"
 LEASES_MODULE = "django_pgqueue/worker/supervision/heartbeat.py"
@@ -111,9 +111,9 @@ LEASES = [
     ),
     Mutant(
         "a job that fails when interrupted is charged",
-        "        elif self.interrupted and not self.timed_out and not is_a(exception, Dead):\n",
-        "        elif self.interrupted and is_a(exception, LeaseLost, asyncio.CancelledError):\n",
-        path=EXECUTOR,
+        "    elif attempt.interrupted and not attempt.timed_out and not is_a(exception, Dead):\n",
+        "    elif attempt.interrupted and is_a(exception, *STOPS, asyncio.CancelledError):\n",
+        path=FAILURE,
         tests=("tests/process/test_stopping.py",),
     ),
     Mutant(

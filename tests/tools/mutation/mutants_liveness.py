@@ -14,7 +14,6 @@ FETCHER = "django_pgqueue/worker/claiming/fetcher.py"
 CHILD = "django_pgqueue/worker/worker_process.py"
 POLICY = "django_pgqueue/worker/execution/retry_policy.py"
 BOUNDED = "django_pgqueue/worker/runtime/time_limit.py"
-EXECUTOR = "django_pgqueue/worker/execution/attempt.py"
 DESCRIBE = "django_pgqueue/worker/execution/error_text.py"
 HEALTH = "django_pgqueue/worker/supervision/health_file.py"
 
@@ -82,9 +81,9 @@ LIVENESS = [
             ),
             Mutant(
                 "an exception's report may fail",
-                "        except BaseException:  # noqa: BLE001 -- the exception's own code may raise anything\n",
-                "        except ZeroDivisionError:\n",
-                path=EXECUTOR,
+                "    except BaseException:  # noqa: BLE001 -- the exception's own code may raise anything\n",
+                "    except ZeroDivisionError:\n",
+                path="django_pgqueue/worker/execution/failure.py",
             ),
             Mutant("a hostile text is used", "str.__str__(str(exception))", "str(exception)", path=DESCRIBE),
             Mutant(

@@ -3,7 +3,7 @@
 What a mutant is, and how they are tried: see `mutation`.
 """
 
-from tests.tools.mutation.mutants import EXECUTOR, SCHEDULER, Mutant, of_tests
+from tests.tools.mutation.mutants import EXECUTOR, FAILURE, SCHEDULER, Mutant, of_tests
 
 PERSISTENCE = "django_pgqueue/lifecycle/execute.py"
 MAINTENANCE = "django_pgqueue/lifecycle/rescues.py"
@@ -88,7 +88,7 @@ BAD_ROWS = of_tests(
         "a result that cannot be kept is a failure",
         "is_a(exception, Dead) or is_a(exception, ResultNotStored)",
         "is_a(exception, Dead)",
-        path=EXECUTOR,
+        path=FAILURE,
     ),
     Mutant(
         "what has not run is a success",

@@ -1,0 +1,100 @@
+"""Turn the exception that ended an attempt into a report: failed, snoozed, cancelled, released or unknown.
+
+`Attempt` calls `report_of()` for everything that a task raises, and for what another thread raises in the job's thread.
+It protects one rule: each attempt gets a report, whatever the exception's own code does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from django_pgqueue.endings import Ending
+from django_pgqueue.exceptions import Cancel, Dead, ResultNotStored, Retry, Snooze, TaskCancelled, TaskTimeout
+
+from . import error_text, retry_policy, return_value
+from .error_text import is_a
+from .report import STOPS, Report, last_resort
+from .timeouts import CANCELLED, timeout_of
+
+if TYPE_CHECKING:
+    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.task import Task
+
+
+class DoesNotFit(BaseException):
+    """The job cannot run here: its task is unknown, or its arguments cannot be passed to it.
+
+    This is not an `Exception`. Otherwise a middleware could mistake it for an error of the task.
+    """
+
+
+class EndedAttempt(Protocol):
+    """An attempt that has ended with an exception."""
+
+    claimed: Claimed
+    started_at: float
+    interrupted: bool
+    timed_out: bool
+    cancelled: bool
+    committing: bool
+
+    @property
+    def known_task(self) -> Task[Any, Any] | None:
+        """The task, or None if the attempt has not found it."""
+
+
+def report_of(attempt: EndedAttempt, exception: BaseException) -> Report:
+    """Return the report of an attempt. Raise only what another thread raises in this one."""
+    try:
+        return _report_of(attempt, exception)
+    except STOPS:
+        raise
+    except BaseException:  # noqa: BLE001 -- the exception's own code may raise anything
+        return last_resort(attempt.claimed, attempt.started_at, may_be_committed=attempt.committing)
+
+
+def _report_of(attempt: EndedAttempt, exception: BaseException) -> Report:
+    if attempt.timed_out and is_a(exception, TaskTimeout, asyncio.CancelledError):
+        exception = timeout_of(attempt.claimed).with_traceback(exception.__traceback__)
+    elif attempt.cancelled and is_a(exception, asyncio.CancelledError) and not attempt.interrupted:
+        exception = TaskCancelled()
+    report = Report(
+        attempt.claimed,
+        Ending.FAILED,
+        attempt.started_at,
+        time.monotonic(),
+        exception=exception,
+        exception_class=return_value.recorded_class(attempt.known_task, exception),
+        error=error_text.message(exception),
+        may_be_committed=attempt.committing,
+    )
+    if is_a(exception, Snooze):
+        report.ending, report.delay_seconds = Ending.SNOOZED, exception.after_seconds
+    elif is_a(exception, Cancel, TaskCancelled):
+        report.ending = Ending.CANCELLED
+        report.error = report.error or CANCELLED
+    elif attempt.interrupted and not attempt.timed_out and not is_a(exception, Dead):
+        report.ending = Ending.RELEASED  # its exception may be a consequence of the interruption
+    elif is_a(exception, DoesNotFit):
+        _does_not_fit(report)
+    else:
+        _failed(report, exception)
+    return report
+
+
+def _does_not_fit(report: Report) -> None:
+    report.delay_seconds = retry_policy.delay_while_unknown(report.claimed.unknown_seconds)
+    report.ending = Ending.FAILED if report.delay_seconds is None else Ending.UNKNOWN
+
+
+def _failed(report: Report, exception: BaseException) -> None:
+    report.traceback = error_text.traceback_text(exception)
+    if is_a(exception, Dead) or is_a(exception, ResultNotStored):
+        return
+    if is_a(exception, Retry) and exception.after_seconds is not None:
+        last = report.claimed.attempt >= report.claimed.max_attempts
+        report.delay_seconds = None if last else exception.after_seconds
+    else:
+        report.delay_seconds = retry_policy.delay_after_failure(report.claimed, exception)
