@@ -14,6 +14,7 @@ from django.dispatch import Signal
 
 import django_pgqueue
 from django_pgqueue import conf, signals, states
+from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import GONE, TRANSITIONS, Act, State
 from django_pgqueue.task import Task
 from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
@@ -150,6 +151,14 @@ def test_every_option_of_a_task_is_there():
         "headers",
     }  # run_after and headers are using()'s alone
     assert told == set(Task.__dataclass_fields__) - made_elsewhere | {"schedule"}  # it is the decorator's alone
+
+
+@pytest.mark.parametrize("model", [Job, Execution])
+def test_every_column_is_there(model):
+    rows = table("docs/reference/models.md", f"column of `{model.__name__}`")
+    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    reserved = {"limit_key"}
+    assert sorted(listed) == sorted({field.name for field in model._meta.concrete_fields} - reserved)
 
 
 def test_every_signal_is_there():

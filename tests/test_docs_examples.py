@@ -133,6 +133,7 @@ IN_TRANSACTION = [
     "docs/recipes/nightly_report.md",
     "docs/recipes/steps.md",
     "docs/reference/api.md",
+    "docs/reference/models.md",
     "docs/start/choose_api.md",
 ]
 """Pages whose loose blocks run in a transaction, one after another. Their jobs run afterwards."""
