@@ -30,7 +30,12 @@ class PgQueueConfig(AppConfig):
             ImproperlyConfigured: `PGQUEUE["TASK_MODULES"]` names a module that does not exist.
             Exception: Any error that a tasks module raises during its import.
         """
-        from . import checks  # noqa: F401 -- the import registers the checks
+        from . import (
+            checks,  # noqa: F401 -- the import registers the checks
+            job_operations,  # here, because it imports models
+        )
+
+        self.job_operations = job_operations
 
         with suppress(ModuleNotFoundError):  # Django 5.2 has no django.tasks
             import django.tasks  # noqa: F401 -- the import registers Django's check, which checks our backend too

@@ -32,7 +32,7 @@ from .exceptions import LeaseLost
 
 if TYPE_CHECKING:
     from .context import TaskContext
-    from .task import Task
+    from .definition import TaskDefinition
 
 HOOKS: Final = ("enqueue", "run", "arun")
 
@@ -48,7 +48,7 @@ class Call:
                 call.headers["tenant"] = current_tenant()
     """
 
-    task: Task[Any, Any]
+    task: TaskDefinition
     """The task, with the options set by `using()`."""
     database: str
     """Alias of the database that the jobs are added to."""
@@ -131,7 +131,7 @@ WRONG_FUNCTION: Final = {
 }
 
 
-def headers_of(task: Task[Any, Any], database: str) -> dict[str, Any]:
+def headers_of(task: TaskDefinition, database: str) -> dict[str, Any]:
     """Return the headers of a call: those set by `using()`, as changed by the middleware.
 
     Raises:

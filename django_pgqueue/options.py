@@ -13,16 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict
+from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from . import validation
 from .conf import Retention, get_settings
 from .exceptions import Duration
 from .retry import Backoff, as_backoff
 from .validation import ON_CONFLICT, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due
-
-if TYPE_CHECKING:
-    from .task import Task
 
 Errors = tuple[type[BaseException], ...]
 Isolation = Literal["process"]
@@ -232,7 +229,7 @@ def normalise(task: SharedFields) -> None:
     object.__setattr__(task, "no_retry_for", as_errors(task.no_retry_for))
 
 
-def columns_of(task: Task[Any, Any]) -> dict[str, Any]:
+def columns_of(task: TaskFields) -> dict[str, Any]:
     """Return the parameters of the insert statements that carry a task's options."""
     columns = {name: getattr(task, name) for name in SAME_COLUMN}
     for name, values in COMPUTED:
@@ -240,7 +237,7 @@ def columns_of(task: Task[Any, Any]) -> dict[str, Any]:
     return columns
 
 
-def scheduled_options(task: Task[Any, Any]) -> JobOptions:
+def scheduled_options(task: TaskFields) -> JobOptions:
     """Return the options that a schedule of this task stores for its jobs."""
     columns = columns_of(task)
     return JobOptions(**{name: columns[name] for name in STORED})

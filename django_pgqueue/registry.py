@@ -22,14 +22,14 @@ from django.utils.module_loading import module_has_submodule
 from .exceptions import InvalidTask
 
 if TYPE_CHECKING:
-    from .task import Task
+    from .definition import TaskDefinition
 
-_tasks: dict[str, Task[Any, Any]] = {}
+_tasks: dict[str, TaskDefinition] = {}
 _set_up: set[str] = set()
 """Modules with tasks that were imported during `django.setup()`. Workers run the same setup and import them too."""
 
 
-def register(task: Task[Any, Any]) -> None:
+def register(task: TaskDefinition) -> None:
     """Register a task under its name and its aliases.
 
     A module that is loaded again replaces its own tasks.
@@ -50,7 +50,7 @@ def register(task: Task[Any, Any]) -> None:
         _set_up.add(task.func.__module__)
 
 
-def get(name: str) -> Task[Any, Any] | None:
+def get(name: str) -> TaskDefinition | None:
     """Return the task with this name or alias, or None if this process has no such task."""
     return _tasks.get(name)
 
@@ -72,7 +72,7 @@ def in_words(name: str | None) -> str:
     return name if name is not None and name.isprintable() else repr(name)
 
 
-def all_tasks() -> list[Task[Any, Any]]:
+def all_tasks() -> list[TaskDefinition]:
     """Return every registered task once, sorted by name."""
     return sorted({task.name: task for task in _tasks.values()}.values(), key=lambda task: task.name)
 
@@ -91,7 +91,7 @@ def is_found_by_workers(module: str) -> bool:
     return module in _set_up or any(module == root or module.startswith(f"{root}.") for root in task_modules())
 
 
-def not_found(task: Task[Any, Any]) -> str:
+def not_found(task: TaskDefinition) -> str:
     """Return the error message for a task that no worker would find."""
     return (
         f"no worker would find {task.name}: workers import <app>.tasks of each installed app and the modules below it. "

@@ -7,24 +7,21 @@ inside functions.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 
 from . import lifecycle
-from .conf import get_settings, retention_seconds
-from .context import Adapter, TaskContext
+from .conf import get_settings
+from .context import TaskContext
+from .definition import TaskDefinition
 from .enqueue import plain, unique
-from .exceptions import InvalidTask, Retry, seconds
-from .options import OPTIONS, TaskFields, UsingOptions, changed_options, normalise
-from .retry import as_backoff, delay_after
+from .options import UsingOptions, changed_options
 from .serialization import chunks, encode_arguments, normalise_call
-from .validation import ON_CONFLICT, UNIQUE_WHILE, RunAfter, as_call, check_call, due
+from .validation import RunAfter, as_call, check_call
 
 if TYPE_CHECKING:
     from .models import Job
@@ -36,34 +33,14 @@ Calls = Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
 """Calls for `enqueue_many()`: pairs (args, kwargs)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class Task(TaskFields, Generic[P, R]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task(TaskDefinition, Generic[P, R]):
     """A function whose calls can be enqueued as jobs. Created by `@task`, which describes the options.
 
     Calling a task calls its function directly. A task is immutable: `using()` returns a changed copy.
     """
 
     func: Callable[..., R]
-    adapter: Adapter | None = field(default=None, repr=False, compare=False)
-    """Set for tasks of another framework. Not an option of `@task`."""
-    timeout_seconds: float | None = field(init=False, repr=False, compare=False)
-    signature: inspect.Signature = field(init=False, repr=False, compare=False)
-    is_async: bool = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if not inspect.isfunction(self.func):
-            raise InvalidTask(f"@task needs a module-level function, got {self.func!r}")
-        object.__setattr__(self, "signature", inspect.signature(self.func))
-        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
-        object.__setattr__(self, "name", self.name or self.module_path)
-        normalise(self)
-        _validate(self)
-        object.__setattr__(self, "timeout_seconds", None if self.timeout is None else seconds(self.timeout))
-
-    @property
-    def module_path(self) -> str:
-        """Dotted path of the function."""
-        return f"{self.func.__module__}.{self.func.__qualname__}"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function directly, without a job. If it takes a context, it gets one without a job."""
@@ -221,59 +198,3 @@ class Task(TaskFields, Generic[P, R]):
             check_call(self.func, len(args) + self.takes_context, tuple(kwargs))
         except TypeError as error:
             raise TypeError(f"{self.name}() cannot be called with these arguments: {error}") from None
-
-    def delay_after(self, attempt: int, exception: BaseException | None) -> float | None:
-        """Return the seconds before the next attempt, or None if there is none. Raise any error of the backoff."""
-        if exception is not None and not self._is_retryable(exception):
-            return None
-        return delay_after(as_backoff(self.backoff), attempt, exception)
-
-    def _is_retryable(self, exception: BaseException) -> bool:
-        if isinstance(exception, Retry):
-            return True
-        return isinstance(exception, self.retry_for) and not isinstance(exception, self.no_retry_for)
-
-    def retention_for(self, state: str) -> tuple[bool, float | None]:
-        """Return whether this task has a retention of its own for `state`, and its seconds (None: forever)."""
-        if self.retention is None:
-            return (False, None)
-        retention = self.retention.get(state) if isinstance(self.retention, Mapping) else self.retention
-        return (False, None) if retention is None else (True, retention_seconds(retention))
-
-
-def _validate(task: Task[Any, Any]) -> None:
-    """Raise `InvalidTask` with the first problem of the function or the options."""
-    # Combinations are the last: their check needs options that are valid on their own.
-    for problem in chain(_function_problems(task), _option_problems(task), _combination_problems(task)):
-        raise InvalidTask(f"{task.name}: {problem}")
-
-
-def _function_problems(task: Task[Any, Any]) -> Iterator[str]:
-    func = task.func
-    if not inspect.isfunction(func) or func.__qualname__ != func.__name__ or func.__name__ == "<lambda>":
-        yield "a task must be a module-level function, so that workers can find it by its name"
-    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
-        yield "a generator function cannot be a task, because calling it does not run its body"
-    if task.atomic and task.is_async:
-        yield "an async task cannot be atomic: Django has no asynchronous transactions"
-    if task.takes_context and next(iter(task.signature.parameters), "") != "context":
-        yield "takes_context=True needs a first argument named context"
-
-
-def _option_problems(task: Task[Any, Any]) -> Iterator[str]:
-    for name, known in OPTIONS.items():
-        value = getattr(task, name)
-        if known.check is not None and value is not known.default:
-            yield from known.check(name, value)
-
-
-def _combination_problems(task: Task[Any, Any]) -> Iterator[str]:
-    if task.expires is not None:
-        (expires_at, expires_seconds), (run_at, delay_seconds) = due(task.expires), due(task.run_after)
-        if (expires_at is None) == (run_at is None):
-            is_after = expires_seconds > delay_seconds if expires_at is None or run_at is None else expires_at > run_at
-            if not is_after:
-                yield f"expires {task.expires} is not after run_after {task.run_after}: the job would never run"
-    defaults = (UNIQUE_WHILE[0], ON_CONFLICT[0])
-    if task.unique_key is None and (task.unique_while, task.on_conflict) != defaults:
-        yield "unique_while and on_conflict need a unique_key"

@@ -8,7 +8,7 @@ from django.db import IntegrityError, connection, transaction
 
 from django_pgqueue import JobLocked, lifecycle, models
 from django_pgqueue.lifecycle import operator
-from django_pgqueue.models import DeadJob, Execution, Job, Worker, job_methods
+from django_pgqueue.models import DeadJob, Execution, Job, Worker, operations
 from django_pgqueue.states import State
 from tests import helpers
 from tests.app import tasks
@@ -54,7 +54,7 @@ def test_one_locked_job_says_so(committing, second, monkeypatch):
 def test_a_queryset_leaves_locked_jobs_and_does_not_count_them(committing, second, monkeypatch, batch):
     """Also where a batch is a single job."""
     monkeypatch.setattr(operator, "LOCK_WAIT_SECONDS", 0.02)
-    monkeypatch.setattr(job_methods, "BATCH_SIZE", batch)
+    monkeypatch.setattr(operations, "BATCH_SIZE", batch)
     ids = tasks.noop.enqueue_many([((), {})] * 5)
     with helpers.transaction(second):
         second.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [ids[2]])
@@ -64,7 +64,7 @@ def test_a_queryset_leaves_locked_jobs_and_does_not_count_them(committing, secon
 
 @pytest.mark.parametrize("batch", [1, 3, 100])
 def test_a_queryset_changes_its_own_jobs_in_batches_and_counts_them(committing, monkeypatch, batch):
-    monkeypatch.setattr(job_methods, "BATCH_SIZE", batch)
+    monkeypatch.setattr(operations, "BATCH_SIZE", batch)
     mine = tasks.noop.using(queue_name="mail", run_after=3600).enqueue_many([((), {})] * 7)
     others = tasks.noop.enqueue_many([((), {})] * 3)
     mail = Job.objects.filter(queue_name="mail")
@@ -77,7 +77,7 @@ def test_a_queryset_changes_its_own_jobs_in_batches_and_counts_them(committing, 
 
 
 def test_a_filter_that_its_own_act_empties_is_still_worked_off(committing, monkeypatch):
-    monkeypatch.setattr(job_methods, "BATCH_SIZE", 2)
+    monkeypatch.setattr(operations, "BATCH_SIZE", 2)
     tasks.noop.enqueue_many([((), {})] * 5)
     assert Job.objects.filter(state="ready").cancel() == 5
     assert Job.objects.filter(state="cancelled").retry() == 5

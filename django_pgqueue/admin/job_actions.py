@@ -23,10 +23,10 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
-from django_pgqueue import lifecycle
+from django_pgqueue import job_operations
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import BATCH_SIZE, DeadJob, Job
-from django_pgqueue.models.job_methods import act_on
+from django_pgqueue.models.operations import JobChange
 from django_pgqueue.states import TRANSITIONS, Act, Seen, State
 
 from . import confirmation, shown
@@ -42,8 +42,7 @@ class JobOperation(Operation):
     """One transition of jobs. Its permission is always one on `Job`, even for dead letters."""
 
     act: Act
-    lifecycle_act: Any
-    makes_due: bool
+    change: JobChange
 
     view_permission = "pgqueue.view_job"
 
@@ -62,8 +61,7 @@ RETRY: Final = JobOperation(
     gettext_lazy("Retry"),
     ngettext_lazy("%(count)d job is ready again.", "%(count)d jobs are ready again.", "count"),
     Act.RETRY,
-    lifecycle.retry,
-    makes_due=True,
+    job_operations.retry,
 )
 CANCEL: Final = JobOperation(
     "cancel",
@@ -75,8 +73,7 @@ CANCEL: Final = JobOperation(
         "count",
     ),
     Act.CANCEL,
-    lifecycle.cancel,
-    makes_due=False,
+    job_operations.cancel,
 )
 RUN_NOW: Final = JobOperation(
     "run",
@@ -84,8 +81,7 @@ RUN_NOW: Final = JobOperation(
     gettext_lazy("Run now"),
     ngettext_lazy("%(count)d job is due now.", "%(count)d jobs are due now.", "count"),
     Act.RUN_NOW,
-    lifecycle.run_now,
-    makes_due=True,
+    job_operations.run_now,
 )
 OPERATIONS: Final = (RETRY, CANCEL, RUN_NOW)
 
@@ -203,14 +199,7 @@ def _act(
         batch = ids[start : start + BATCH_SIZE]
         jobs = Job.objects.using(connection.alias).filter(pk__in=batch)
         names = dict(jobs.values_list("pk", "task_name"))
-        done = act_on(
-            connection,
-            operation.lifecycle_act,
-            names,
-            {job_id: seen[job_id] for job_id in names},
-            alone=alone,
-            makes_due=operation.makes_due,
-        )
+        done = operation.change(connection, names, {job_id: seen[job_id] for job_id in names}, alone=alone)
         entries = [Job(pk=job_id, task_name=names[job_id]) for job_id in sorted(done)]
         if entries:
             user_id = cast(int, request.user.pk)  # not None: anonymous users have no permission to get here

@@ -157,7 +157,7 @@ def adopt(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
     """
     name = task.module_path
     known = registry.get(name)
-    if known is not None and known.func is task.func:
+    if isinstance(known, EngineTask) and known.func is task.func:
         return known
     try:
         engine_task = for_engine(task)

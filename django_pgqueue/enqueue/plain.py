@@ -24,15 +24,15 @@ from django_pgqueue.serialization import encode_headers
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.models import Job
-    from django_pgqueue.task import Task
 
 
 ONLY_PARAMETERS: Final = ("delay_seconds", "expires_seconds")
 """Values of `row_of()` that are not columns. The database computes `run_after` and `expires_at` from them."""
 
 
-def connection_for(task: Task[Any, Any], callers_level: int = 3) -> BaseDatabaseWrapper:
+def connection_for(task: TaskDefinition, callers_level: int = 3) -> BaseDatabaseWrapper:
     """Return the Django connection on which to insert a task's jobs.
 
     Raises `InvalidTask` if no worker would find the task, or if its database is not a PostgreSQL database in DATABASES.
@@ -61,7 +61,7 @@ def connection_for(task: Task[Any, Any], callers_level: int = 3) -> BaseDatabase
     return connections[alias]
 
 
-def row_of(task: Task[Any, Any], connection: BaseDatabaseWrapper) -> dict[str, Any]:
+def row_of(task: TaskDefinition, connection: BaseDatabaseWrapper) -> dict[str, Any]:
     """Return the values that all jobs of one `enqueue()` or `enqueue_many()` share.
 
     Calls the middleware for the headers; its errors pass through.
@@ -101,6 +101,6 @@ def as_it_is(job: Job) -> Job:
     return current
 
 
-def send_enqueued(task: Task[Any, Any], connection: BaseDatabaseWrapper, job_ids: Sequence[int]) -> None:
+def send_enqueued(task: TaskDefinition, connection: BaseDatabaseWrapper, job_ids: Sequence[int]) -> None:
     """Wake the workers after the commit, and send `job_enqueued` for each job now, inside the caller's transaction."""
     after_enqueue(connection, task.name, task.queue_name, job_ids)

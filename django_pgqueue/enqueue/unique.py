@@ -27,8 +27,8 @@ from . import plain
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.models import Job
-    from django_pgqueue.task import Task
 
 BATCH: Final = 1000
 TRIES: Final = 20
@@ -42,7 +42,7 @@ Keyed = tuple[str | None, dict[str, Any]]
 """Key of a call, and its arguments in the form that is stored as JSON."""
 
 
-def key_of(task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+def key_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """Return the unique key of a call, or None if the call is not unique.
 
     Raises `TypeError` or `ValueError` if the task's function returns an invalid key. Errors of that function pass
@@ -58,7 +58,7 @@ def key_of(task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any])
     return key
 
 
-def insert(task: Task[Any, Any], connection: BaseDatabaseWrapper, key: str, arguments: str, row: dict[str, Any]) -> Job:
+def insert(task: TaskDefinition, connection: BaseDatabaseWrapper, key: str, arguments: str, row: dict[str, Any]) -> Job:
     """Insert a job with a unique key, or return the existing job that has the key.
 
     With `on_conflict="raise"`, raises `DuplicateJob` if there is an existing job. Waits if another transaction has just
@@ -85,7 +85,7 @@ def insert(task: Task[Any, Any], connection: BaseDatabaseWrapper, key: str, argu
 
 
 def insert_many(
-    task: Task[Any, Any], connection: BaseDatabaseWrapper, calls: Iterable[Any], prepare: Prepare, row: dict[str, Any]
+    task: TaskDefinition, connection: BaseDatabaseWrapper, calls: Iterable[Any], prepare: Prepare, row: dict[str, Any]
 ) -> list[int]:
     """Insert a job for each call, all or none, and return the id of each call's job, new or existing.
 
@@ -115,7 +115,7 @@ def insert_many(
     return [job_id for _, job_id in sorted(zip(places, ids, strict=True))]
 
 
-def _in_key_order(task: Task[Any, Any], calls: Iterable[Any], prepare: Prepare) -> Iterator[Placed]:
+def _in_key_order(task: TaskDefinition, calls: Iterable[Any], prepare: Prepare) -> Iterator[Placed]:
     """Yield each call with its position and key, in order of the keys if `calls` is a sequence of several batches.
 
     Two transactions that take the same keys in different orders can deadlock. Each statement sorts the keys of its own
@@ -140,12 +140,12 @@ def _chunks(keyed: Sequence[Keyed]) -> list[str]:
     return list(chunks({"key": key, "call": call} for key, call in sorted(keyed, key=lambda call: call[0] or "")))
 
 
-def _period_seconds(task: Task[Any, Any]) -> float | None:
+def _period_seconds(task: TaskDefinition) -> float | None:
     """Return the uniqueness window in seconds, or None if the key lasts as long as its job waits or runs."""
     return None if isinstance(task.unique_while, str) else seconds(task.unique_while)
 
 
-def _holders(task: Task[Any, Any], connection: BaseDatabaseWrapper, keys: Collection[str]) -> dict[str, int]:
+def _holders(task: TaskDefinition, connection: BaseDatabaseWrapper, keys: Collection[str]) -> dict[str, int]:
     """Return, by key, the ids of the existing jobs that have these keys."""
     if not keys:
         return {}
@@ -154,7 +154,7 @@ def _holders(task: Task[Any, Any], connection: BaseDatabaseWrapper, keys: Collec
 
 
 def _add_one(
-    task: Task[Any, Any], connection: BaseDatabaseWrapper, key: str, arguments: str, row: dict[str, Any]
+    task: TaskDefinition, connection: BaseDatabaseWrapper, key: str, arguments: str, row: dict[str, Any]
 ) -> lifecycle.Enqueued | None:
     """Insert or replace a job whose key lasts as long as the job; return None if another job keeps the key."""
     add = lifecycle.replace if task.on_conflict == "replace" else lifecycle.enqueue_unique
@@ -162,7 +162,7 @@ def _add_one(
 
 
 def _add_one_for_period(
-    task: Task[Any, Any], connection: BaseDatabaseWrapper, key: str, arguments: str, row: dict[str, Any]
+    task: TaskDefinition, connection: BaseDatabaseWrapper, key: str, arguments: str, row: dict[str, Any]
 ) -> lifecycle.Enqueued | None:
     """Insert or replace a job whose key has a uniqueness window; return None if another job keeps the key."""
     calls = f'[{{"key":{json.dumps(key)},"call":{arguments}}}]'
@@ -173,7 +173,7 @@ def _add_one_for_period(
 
 
 def _add_many(
-    task: Task[Any, Any], connection: BaseDatabaseWrapper, keyed: Sequence[Keyed], row: dict[str, Any]
+    task: TaskDefinition, connection: BaseDatabaseWrapper, keyed: Sequence[Keyed], row: dict[str, Any]
 ) -> list[tuple[int, str | None]]:
     """Insert the jobs of a batch whose keys are free, or replace waiting ones; return ids and keys of these jobs."""
     added: list[tuple[int, str | None]] = []
@@ -189,7 +189,7 @@ def _add_many(
 
 
 def _add_many_for_period(
-    task: Task[Any, Any], connection: BaseDatabaseWrapper, keyed: Sequence[Keyed], row: dict[str, Any]
+    task: TaskDefinition, connection: BaseDatabaseWrapper, keyed: Sequence[Keyed], row: dict[str, Any]
 ) -> list[tuple[int, str | None]]:
     """Do the same as `_add_many()` for keys with a uniqueness window.
 
@@ -212,7 +212,7 @@ def _add_many_for_period(
     return added
 
 
-def _existing(task: Task[Any, Any], alias: str, job_id: int) -> Job | None:
+def _existing(task: TaskDefinition, alias: str, job_id: int) -> Job | None:
     """Return the existing job, or None if its row is gone; raise `DuplicateJob` with `on_conflict="raise"`."""
     from django_pgqueue.models import Job  # task modules are imported before models can be
 
@@ -225,7 +225,7 @@ def _existing(task: Task[Any, Any], alias: str, job_id: int) -> Job | None:
     return job
 
 
-def _removed(task: Task[Any, Any], alias: str, job_id: int, arguments: str) -> Job:
+def _removed(task: TaskDefinition, alias: str, job_id: int, arguments: str) -> Job:
     """Return a `Job` for a row that is gone while its uniqueness window lasts: its id and task, without a state."""
     from django_pgqueue.models import Job  # as above
 
@@ -235,6 +235,6 @@ def _removed(task: Task[Any, Any], alias: str, job_id: int, arguments: str) -> J
     return job
 
 
-def _duplicate(task: Task[Any, Any], job_id: int | None) -> DuplicateJob:
+def _duplicate(task: TaskDefinition, job_id: int | None) -> DuplicateJob:
     holder = "a job" if job_id is None else f"job {job_id}"
     return DuplicateJob(f"{holder} of {task.name} already has the unique key: nothing was enqueued", job_id)

@@ -1,6 +1,6 @@
 """Transitions that an operator or the application requests: cancel, retry, run now.
 
-`models.job_methods` calls them for `Job`, `JobQuerySet` and the admin, on the caller's connection and in the caller's
+`models.operations` calls them for `Job`, `JobQuerySet` and the admin, on the caller's connection and in the caller's
 transaction. They protect what the operator decided on: a job that has changed since it was read stays as it is. None
 of them waits for a row lock in the database. A locked row is tried again, for at most `LOCK_WAIT_SECONDS`.
 """

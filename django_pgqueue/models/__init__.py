@@ -4,8 +4,8 @@ The database has no foreign keys: one on executions cost 15 % of the throughput,
 """
 
 from .executions import Execution
-from .job_methods import BATCH_SIZE
 from .jobs import DeadJob, Job, JobQuerySet
+from .operations import BATCH_SIZE
 from .pauses import Pause
 from .schedules import Schedule, ScheduleRun
 from .uniqueness_windows import UniquenessWindow

@@ -1,8 +1,9 @@
 """The Django model of jobs, for reading.
 
 Only `lifecycle` writes the state of a job: `Job.retry()`, `Job.cancel()`, `Job.run_now()` and the same methods of
-querysets call it. Saving a `Job` instance bypasses the state machine. The database has no foreign keys (see `models`),
-so Django's own cascade removes the executions when you delete jobs with `Job.objects.delete()`.
+querysets call it through `job_operations`. Saving a `Job` instance bypasses the state machine. The database has no
+foreign keys (see `models`), so Django's own cascade removes the executions when you delete jobs with
+`Job.objects.delete()`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from django_pgqueue.db.fields import InstantField, PlainJSONField, are_instants
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Seen, State
 
-from . import job_methods
+from .operations import batches, operations
 
 if TYPE_CHECKING:
     from django_pgqueue.exceptions import Duration
 
-    from .job_methods import OperatorTransition
+    from .operations import JobChange
 
 RUN_AFTER_FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 RUN_AFTER_LAST = datetime(9000, 1, 1, tzinfo=UTC)
@@ -49,9 +50,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         Returns:
             The number of jobs that changed.
         """
-        from django_pgqueue.lifecycle import retry  # `lifecycle` is a layer above the models
-
-        return self._in_batches(retry, makes_due=True, finished_before=True)
+        return self._in_batches(operations().retry, finished_before=True)
 
     retry.alters_data = True  # type: ignore[attr-defined]  # Django: templates must not call it
     retry.queryset_only = True  # type: ignore[attr-defined]  # not available as Job.objects.retry()
@@ -66,33 +65,26 @@ class JobQuerySet(models.QuerySet["Job"]):
         Returns:
             The number of jobs that changed.
         """
-        from django_pgqueue.lifecycle import cancel  # as above
-
-        return self._in_batches(partial(cancel, running=running))
+        return self._in_batches(partial(operations().cancel, running=running))
 
     cancel.alters_data = True  # type: ignore[attr-defined]  # as above
     cancel.queryset_only = True  # type: ignore[attr-defined]  # as above
 
     def run_now(self) -> int:
         """Make the ready jobs of this queryset that are due later due at once; return how many changed."""
-        from django_pgqueue.lifecycle import run_now  # as above
-
-        return self._in_batches(run_now, makes_due=True)
+        return self._in_batches(operations().run_now)
 
     run_now.alters_data = True  # type: ignore[attr-defined]  # as above
     run_now.queryset_only = True  # type: ignore[attr-defined]  # as above
 
     _db: str | None
 
-    def _in_batches(
-        self, transition: OperatorTransition, *, makes_due: bool = False, finished_before: bool = False
-    ) -> int:
+    def _in_batches(self, change: JobChange, *, finished_before: bool = False) -> int:
         connection = connections[self._db or router.db_for_write(Job)]
         jobs = self.using(connection.alias)
         changed = 0
-        for task_names, seen in job_methods.batches(jobs, finished_before=finished_before):
-            compared = seen if finished_before else None
-            changed += len(job_methods.act_on(connection, transition, task_names, compared, makes_due=makes_due))
+        for task_names, seen in batches(jobs, finished_before=finished_before):
+            changed += len(change(connection, task_names, seen if finished_before else None))
         return changed
 
 
@@ -219,15 +211,11 @@ class Job(models.Model):
             TimeoutError: The job was not finished when `timeout` passed.
             CannotWait: The job cannot finish while this code waits, for example in the transaction that enqueued it.
         """
-        from django_pgqueue.waiting.results import wait  # it imports the models
-
-        return wait(self, timeout)
+        return operations().wait(self, timeout)
 
     async def await_result(self, timeout: Duration) -> Any:
         """Do as `wait()` from asynchronous code."""
-        from django_pgqueue.waiting.results import await_result  # as above
-
-        return await await_result(self, timeout)
+        return await operations().await_result(self, timeout)
 
     def retry(self, *, using: str | None = None) -> bool:
         """Make this finished job ready again, due now, with all its attempts.
@@ -245,9 +233,7 @@ class Job(models.Model):
         Raises:
             JobLocked: Another session kept the row locked for 5 s (`lifecycle.LOCK_WAIT_SECONDS`).
         """
-        from django_pgqueue.lifecycle import retry  # `lifecycle` is a layer above the models
-
-        return self._run(retry, Seen(self.state, self.finished_at), using, makes_due=True)
+        return self._run(operations().retry, Seen(self.state, self.finished_at), using)
 
     def cancel(self, *, using: str | None = None) -> bool:
         """Cancel this job, or ask it to stop if it is running; return whether it changed.
@@ -255,9 +241,9 @@ class Job(models.Model):
         A job that was read as ready is asked to stop if it is running by now. A job that was read as finished is left
         alone, even if it was retried since. For `using`, transactions and locked rows, see `retry()`.
         """
-        from django_pgqueue.lifecycle import cancel  # as above
-
-        return self._run(cancel, Seen(self.state, self.finished_at) if self.state in FINISHED else None, using)
+        return self._run(
+            operations().cancel, Seen(self.state, self.finished_at) if self.state in FINISHED else None, using
+        )
 
     def run_now(self, *, using: str | None = None) -> bool:
         """Make this ready job due at once; return whether it changed.
@@ -265,19 +251,14 @@ class Job(models.Model):
         Return False if the job's state or `run_after` differs from this instance: it has run or was changed since. For
         `using`, transactions and locked rows, see `retry()`.
         """
-        from django_pgqueue.lifecycle import run_now  # as above
+        return self._run(operations().run_now, Seen(self.state, run_after=self.run_after), using)
 
-        return self._run(run_now, Seen(self.state, run_after=self.run_after), using, makes_due=True)
-
-    def _run(
-        self, transition: OperatorTransition, seen: Seen | None, using: str | None, *, makes_due: bool = False
-    ) -> bool:
+    def _run(self, change: JobChange, seen: Seen | None, using: str | None) -> bool:
         if self.pk is None:
             raise ValueError("A job that was never enqueued cannot be changed: call enqueue() on its task.")
         connection = connections[using or self.write_alias]
         compared = None if seen is None or self._state.adding else {self.pk: seen}
-        names = {self.pk: self.task_name}
-        return bool(job_methods.act_on(connection, transition, names, compared, alone=True, makes_due=makes_due))
+        return bool(change(connection, {self.pk: self.task_name}, compared, alone=True))
 
     @property
     def write_alias(self) -> str:

@@ -19,12 +19,12 @@ from django.conf import settings as django_settings
 from django.db import router
 
 from django_pgqueue import registry
+from django_pgqueue.definition import TaskDefinition
 from django_pgqueue.exceptions import Duration, InvalidTask
 from django_pgqueue.exceptions import seconds as in_seconds
 from django_pgqueue.lifecycle import Definition
 from django_pgqueue.options import expiry, scheduled_options
 from django_pgqueue.serialization import encode_arguments, normalise_call
-from django_pgqueue.task import Task
 from django_pgqueue.validation import check_call
 
 from . import expressions
@@ -174,7 +174,7 @@ def every(
     )
 
 
-_declared: dict[str, tuple[Task[Any, Any], tuple[Times, ...]]] = {}
+_declared: dict[str, tuple[TaskDefinition, tuple[Times, ...]]] = {}
 
 
 def is_name(name: Any) -> bool:
@@ -182,7 +182,7 @@ def is_name(name: Any) -> bool:
     return isinstance(name, str) and name.isprintable() and 1 <= len(name.strip()) == len(name) <= MAX_NAME_LENGTH
 
 
-def check_schedule(task: Task[Any, Any], schedule: Any) -> tuple[Times, ...]:
+def check_schedule(task: TaskDefinition, schedule: Any) -> tuple[Times, ...]:
     """Return a task's schedules as a tuple. Raises `InvalidTask` if one is invalid, or cannot call the task."""
     several = (schedule,) if isinstance(schedule, Times) else schedule
     schedules = tuple(several) if isinstance(several, Iterable) else (several,)
@@ -200,12 +200,12 @@ def check_schedule(task: Task[Any, Any], schedule: Any) -> tuple[Times, ...]:
     return schedules
 
 
-def declare(task: Task[Any, Any], schedule: Times | Iterable[Times]) -> None:
+def declare(task: TaskDefinition, schedule: Times | Iterable[Times]) -> None:
     """Register a task's schedules in place of its earlier ones. Raises as `check_schedule()`."""
     _declared[task.name] = task, check_schedule(task, schedule)
 
 
-def check_arguments(task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def check_arguments(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise `TypeError` or `ValueError` if these arguments do not fit the task, or cannot be stored as JSON."""
     check_call(task.func, len(args) + task.takes_context, tuple(kwargs))
     normalise_call(args, kwargs)
@@ -225,7 +225,7 @@ def definitions(alias: str) -> dict[str, Definition]:
     return defined
 
 
-def define(name: str, task: Task[Any, Any], times: Times) -> Definition:
+def define(name: str, task: TaskDefinition, times: Times) -> Definition:
     """Return the definition of a task's schedule, with the current options of the task.
 
     Raises `TypeError` or `ValueError` if the arguments cannot be stored as JSON or are too large, or if the time zone
@@ -246,7 +246,7 @@ def define(name: str, task: Task[Any, Any], times: Times) -> Definition:
     )
 
 
-def check_jitter(task: Task[Any, Any], jitter_seconds: float) -> None:
+def check_jitter(task: TaskDefinition, jitter_seconds: float) -> None:
     """Raise `ValueError` if jitter could delay a job of the task until it has expired."""
     limit = expiry(task.expires)["expires_seconds"]
     if limit is not None and jitter_seconds >= limit:
@@ -268,7 +268,7 @@ def problems() -> Iterator[str]:
             yield f"schedule {name!r} of {task.name} cannot run: {error}"
 
 
-def _named() -> Iterator[tuple[str, Task[Any, Any], Times]]:
+def _named() -> Iterator[tuple[str, TaskDefinition, Times]]:
     """Yield (name, task, times) of each schedule whose task is still registered."""
     for task, schedule in _declared.values():
         if registry.get(task.name) is not task:
@@ -277,7 +277,7 @@ def _named() -> Iterator[tuple[str, Task[Any, Any], Times]]:
             yield times.name or (task.name if place == 1 else f"{task.name}:{place}"), task, times
 
 
-def _alias(task: Task[Any, Any]) -> str:
+def _alias(task: TaskDefinition) -> str:
     """Return the alias of the database that a task's jobs are stored in."""
     from django_pgqueue.models import Job  # task modules are imported before models can be
 

@@ -22,7 +22,7 @@ from django_pgqueue.serialization import decode_arguments, encode_headers
 from django_pgqueue.signals import TaskSignal
 
 if TYPE_CHECKING:
-    from django_pgqueue.task import Task
+    from django_pgqueue.definition import TaskDefinition
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ def options_of(connection: Connection, schedule: Scheduled, application: Applica
     return options._replace(unique_ready_only=task.unique_while == "ready" or None)
 
 
-def _key_of(connection: Connection, schedule: Scheduled, task: Task[Any, Any], application: Application) -> str | None:
+def _key_of(connection: Connection, schedule: Scheduled, task: TaskDefinition, application: Application) -> str | None:
     """Return the unique key of a schedule's next job, or None if the job is not unique."""
     if not callable(task.unique_key):
         return task.unique_key

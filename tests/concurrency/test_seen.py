@@ -85,7 +85,7 @@ def test_retry_in_a_foreign_session_still_compares(engine, setting):
 
 def test_queryset_retry_leaves_what_died_since_it_began(engine, monkeypatch):
     ids = dead_jobs(engine, 4)
-    monkeypatch.setattr("django_pgqueue.models.job_methods.BATCH_SIZE", 2)
+    monkeypatch.setattr("django_pgqueue.models.operations.BATCH_SIZE", 2)
     retried: list[list[int]] = []
     plain = lifecycle.retry
 

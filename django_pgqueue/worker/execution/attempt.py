@@ -30,9 +30,9 @@ from .failure import DoesNotFit, report_of
 from .report import EXPIRED, Report
 
 if TYPE_CHECKING:
+    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.progress import Progress
-    from django_pgqueue.task import Task
 
     from .progress_sink import ProgressSink
 
@@ -59,7 +59,7 @@ class Attempt:
         "timed_out",
     )
 
-    task: Task[Any, Any]
+    task: TaskDefinition
     args: list[Any]
     kwargs: dict[str, Any]
     context: TaskContext | None
@@ -218,7 +218,7 @@ class Attempt:
         return Report(self.claimed, ending, self.started_at, finished_at, self.task, result)
 
     @property
-    def known_task(self) -> Task[Any, Any] | None:
+    def known_task(self) -> TaskDefinition | None:
         """The task, or None if it is not found yet."""
         return getattr(self, "task", None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import Cancel, Dead, ResultNotStored, Retry, Snooze, TaskCancelled, TaskTimeout
@@ -19,8 +19,8 @@ from .report import STOPS, Report, last_resort
 from .timeouts import CANCELLED, timeout_of
 
 if TYPE_CHECKING:
+    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
-    from django_pgqueue.task import Task
 
 
 class DoesNotFit(BaseException):
@@ -41,7 +41,7 @@ class EndedAttempt(Protocol):
     committing: bool
 
     @property
-    def known_task(self) -> Task[Any, Any] | None:
+    def known_task(self) -> TaskDefinition | None:
         """The task, or None if the attempt has not found it."""
 
 

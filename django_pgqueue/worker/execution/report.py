@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
 from django_pgqueue.retry import DEFAULT_BACKOFF
 
 if TYPE_CHECKING:
+    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
-    from django_pgqueue.task import Task
 
 
 STOPS: Final = (LeaseLost, TaskTimeout, TaskCancelled)
@@ -32,7 +32,7 @@ class Report:
     ending: Ending
     started_at: float
     finished_at: float
-    task: Task[Any, Any] | None = None
+    task: TaskDefinition | None = None
     result: str | None = None
     """JSON text, or None if the result is not stored."""
     delay_seconds: float | None = None

@@ -15,13 +15,13 @@ from django_pgqueue.serialization import encode_result
 from . import error_text
 
 if TYPE_CHECKING:
-    from django_pgqueue.task import Task
+    from django_pgqueue.definition import TaskDefinition
 
 PLAIN: Final = frozenset({type(None), bool, int, float, str, list, dict})
 """Types of return values that cannot be an unstarted coroutine or generator."""
 
 
-def encoded(task: Task[Any, Any], value: Any) -> str | None:
+def encoded(task: TaskDefinition, value: Any) -> str | None:
     """Return a result as JSON text, or None if it is not stored. Raise `ResultNotStored` if it cannot be encoded."""
     try:
         if task.adapter is not None:
@@ -32,7 +32,7 @@ def encoded(task: Task[Any, Any], value: Any) -> str | None:
         raise ResultNotStored(f"the task succeeded, but its result cannot be stored: {reason}") from error
 
 
-def recorded_class(task: Task[Any, Any] | None, exception: BaseException) -> str:
+def recorded_class(task: TaskDefinition | None, exception: BaseException) -> str:
     """Return the path of the exception class that an execution records.
 
     If a task of Django's task framework returned a result that cannot be stored, this is the class of the cause,
@@ -53,7 +53,7 @@ def refuse_unrun_value(value: Any) -> None:
     raise Dead(f"the task returned a {type(value).__name__}, which is never run: {advice}")
 
 
-def binds(task: Task[Any, Any], args: list[Any], kwargs: dict[str, Any]) -> bool:
+def binds(task: TaskDefinition, args: list[Any], kwargs: dict[str, Any]) -> bool:
     """Return whether a task's function can be called with these arguments."""
     try:
         task.signature.bind(*args, **kwargs)

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
-    from django_pgqueue.task import Task
     from django_pgqueue.worker.execution.progress_sink import ProgressSink
     from django_pgqueue.worker.execution.report import Report
 
@@ -30,7 +30,7 @@ class SlotHost(Protocol):
     def jobs(self) -> SimpleQueue[int | None]:
         """The executions that wait for a thread. None ends a thread."""
 
-    def isolates(self, claimed: Claimed, task: Task[Any, Any] | None) -> bool:
+    def isolates(self, claimed: Claimed, task: TaskDefinition | None) -> bool:
         """Return whether a job must run in an isolated process."""
 
     def started(self, claimed: Claimed, slot: int, *, here: bool = True) -> None:

@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
@@ -31,8 +31,8 @@ from .inflight import InFlight
 from .thread_slot import ThreadSlot
 
 if TYPE_CHECKING:
+    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
-    from django_pgqueue.task import Task
     from django_pgqueue.worker.execution.progress_sink import ProgressSink
     from django_pgqueue.worker.isolation.fork_server import ForkServer
     from django_pgqueue.worker.options import Options
@@ -97,7 +97,7 @@ class Pool:
         if to_loop:
             self.loop.submit(to_loop)
 
-    def isolates(self, claimed: Claimed, task: Task[Any, Any] | None) -> bool:
+    def isolates(self, claimed: Claimed, task: TaskDefinition | None) -> bool:
         """Return whether a job must run in an isolated process: by option, by its task, or after a crash."""
         if claimed.isolated or self.options.isolation == "process":
             return True

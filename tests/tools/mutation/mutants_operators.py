@@ -17,7 +17,7 @@ EXACT = of_tests(
         "a queryset retries what died since",
         "if began is None and finished_before:",
         "if False:",
-        path="django_pgqueue/models/job_methods.py",
+        path="django_pgqueue/models/operations.py",
     ),
     Mutant(
         "a schedule runs again whenever it ran last",

@@ -1,7 +1,7 @@
-"""Run an operator's transition on jobs that were read before, and notify workers and signal receivers.
+"""What the methods of `Job` and `JobQuerySet` need of the layers above the models.
 
-`Job`, `JobQuerySet` and the admin call this module with a function of `lifecycle`. It protects one invariant: if the
-caller passes what it has seen of a job, the transition applies only if the job has not changed since.
+The models must not import those layers. `operations()` returns the module `job_operations`, which the app's
+configuration has imported when all apps were loaded.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from django.apps import apps
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, QuerySet, Value
 from django.db.models.functions import Now
 
@@ -19,11 +20,13 @@ from django_pgqueue.states import Seen, State
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+    from django_pgqueue.exceptions import Duration
+
 BATCH_SIZE: Final = 1000
 """Jobs in one statement of a queryset's `retry()`, `cancel()` or `run_now()`."""
 
 
-class OperatorTransition(Protocol):
+class Transition(Protocol):
     """A transition of `lifecycle` that an operator can request."""
 
     def __call__(
@@ -36,25 +39,44 @@ class OperatorTransition(Protocol):
     ) -> dict[int, State]: ...
 
 
-def act_on(
-    connection: BaseDatabaseWrapper,
-    transition: OperatorTransition,
-    task_names: Mapping[int, str],
-    seen: Mapping[int, Seen] | None,
-    *,
-    alone: bool = False,
-    makes_due: bool = False,
-) -> dict[int, State]:
-    """Run a transition on the jobs in `task_names` that still equal `seen`; return the state of each job that changed.
+class JobChange(Protocol):
+    """An operation on jobs: a transition, and the reactions to it."""
 
-    Workers are notified after the commit. Receivers of `job_cancelled` are called at once, inside the caller's
-    transaction if one is open.
-    """
-    from django_pgqueue.reactions import after_operator  # a layer above the models
+    def __call__(
+        self,
+        connection: BaseDatabaseWrapper,
+        task_names: Mapping[int, str],
+        seen: Mapping[int, Seen] | None = None,
+        *,
+        alone: bool = False,
+    ) -> dict[int, State]:
+        """Change the jobs in `task_names` that still equal `seen`; return the state of each job that changed."""
 
-    changed = transition(connection, list(task_names), alone=alone, seen=seen)
-    after_operator(connection, changed, task_names, makes_due=makes_due)
-    return changed
+
+class JobOperations(Protocol):
+    """The module `job_operations`."""
+
+    @property
+    def retry(self) -> JobChange: ...
+    @property
+    def run_now(self) -> JobChange: ...
+
+    def cancel(
+        self,
+        connection: BaseDatabaseWrapper,
+        task_names: Mapping[int, str],
+        seen: Mapping[int, Seen] | None = None,
+        *,
+        alone: bool = False,
+        running: bool = True,
+    ) -> dict[int, State]: ...
+    def wait(self, job: Any, timeout: Duration) -> Any: ...
+    async def await_result(self, job: Any, timeout: Duration) -> Any: ...
+
+
+def operations() -> JobOperations:
+    """Return the operations on jobs."""
+    return cast(JobOperations, apps.get_app_config("pgqueue").job_operations)  # type: ignore[attr-defined]  # ours
 
 
 def batches(jobs: QuerySet[Any], *, finished_before: bool = False) -> Iterator[tuple[dict[int, str], dict[int, Seen]]]:

@@ -1,0 +1,103 @@
+"""The definition of a task: its function, its options and its retry policy, without the methods that enqueue jobs.
+
+The registry, the middleware, `enqueue` and the worker use it; `task.Task` adds the methods that applications call. A
+definition is immutable, and its options are always valid.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from .conf import retention_seconds
+from .context import Adapter
+from .exceptions import InvalidTask, Retry, seconds
+from .options import OPTIONS, TaskFields, normalise
+from .retry import as_backoff, delay_after
+from .validation import ON_CONFLICT, UNIQUE_WHILE, due
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class TaskDefinition(TaskFields):
+    """A function with the options of its jobs."""
+
+    func: Callable[..., Any]
+    adapter: Adapter | None = field(default=None, repr=False, compare=False)
+    """Set for tasks of another framework. Not an option of `@task`."""
+    timeout_seconds: float | None = field(init=False, repr=False, compare=False)
+    signature: inspect.Signature = field(init=False, repr=False, compare=False)
+    is_async: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not inspect.isfunction(self.func):
+            raise InvalidTask(f"@task needs a module-level function, got {self.func!r}")
+        object.__setattr__(self, "signature", inspect.signature(self.func))
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
+        object.__setattr__(self, "name", self.name or self.module_path)
+        normalise(self)
+        _validate(self)
+        object.__setattr__(self, "timeout_seconds", None if self.timeout is None else seconds(self.timeout))
+
+    @property
+    def module_path(self) -> str:
+        """Dotted path of the function."""
+        return f"{self.func.__module__}.{self.func.__qualname__}"
+
+    def delay_after(self, attempt: int, exception: BaseException | None) -> float | None:
+        """Return the seconds before the next attempt, or None if there is none. Raise any error of the backoff."""
+        if exception is not None and not self._is_retryable(exception):
+            return None
+        return delay_after(as_backoff(self.backoff), attempt, exception)
+
+    def _is_retryable(self, exception: BaseException) -> bool:
+        if isinstance(exception, Retry):
+            return True
+        return isinstance(exception, self.retry_for) and not isinstance(exception, self.no_retry_for)
+
+    def retention_for(self, state: str) -> tuple[bool, float | None]:
+        """Return whether this task has a retention of its own for `state`, and its seconds (None: forever)."""
+        if self.retention is None:
+            return (False, None)
+        retention = self.retention.get(state) if isinstance(self.retention, Mapping) else self.retention
+        return (False, None) if retention is None else (True, retention_seconds(retention))
+
+
+def _validate(task: TaskDefinition) -> None:
+    """Raise `InvalidTask` with the first problem of the function or the options."""
+    # Combinations are the last: their check needs options that are valid on their own.
+    for problem in chain(_function_problems(task), _option_problems(task), _combination_problems(task)):
+        raise InvalidTask(f"{task.name}: {problem}")
+
+
+def _function_problems(task: TaskDefinition) -> Iterator[str]:
+    func = task.func
+    if not inspect.isfunction(func) or func.__qualname__ != func.__name__ or func.__name__ == "<lambda>":
+        yield "a task must be a module-level function, so that workers can find it by its name"
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        yield "a generator function cannot be a task, because calling it does not run its body"
+    if task.atomic and task.is_async:
+        yield "an async task cannot be atomic: Django has no asynchronous transactions"
+    if task.takes_context and next(iter(task.signature.parameters), "") != "context":
+        yield "takes_context=True needs a first argument named context"
+
+
+def _option_problems(task: TaskDefinition) -> Iterator[str]:
+    for name, known in OPTIONS.items():
+        value = getattr(task, name)
+        if known.check is not None and value is not known.default:
+            yield from known.check(name, value)
+
+
+def _combination_problems(task: TaskDefinition) -> Iterator[str]:
+    if task.expires is not None:
+        (expires_at, expires_seconds), (run_at, delay_seconds) = due(task.expires), due(task.run_after)
+        if (expires_at is None) == (run_at is None):
+            is_after = expires_seconds > delay_seconds if expires_at is None or run_at is None else expires_at > run_at
+            if not is_after:
+                yield f"expires {task.expires} is not after run_after {task.run_after}: the job would never run"
+    defaults = (UNIQUE_WHILE[0], ON_CONFLICT[0])
+    if task.unique_key is None and (task.unique_while, task.on_conflict) != defaults:
+        yield "unique_while and on_conflict need a unique_key"
