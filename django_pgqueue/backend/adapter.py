@@ -20,7 +20,7 @@ from . import results, signals
 from .compat import TaskContext, TaskResultDoesNotExist, TaskResultStatus, normalize_json
 
 if TYPE_CHECKING:
-    from .tasks import PgQueueTask
+    from .compat import BaseTaskBackend, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +43,14 @@ class JobContext(TaskContext):  # type: ignore[misc, type-arg]  # frozen at run 
 class Adapter:
     """Translates between the engine and one task of Django's framework."""
 
-    __slots__ = ("options", "task")
+    __slots__ = ("backend_class", "options", "task")
 
-    def __init__(self, task: PgQueueTask[Any, Any], options: Mapping[str, Any]) -> None:
+    def __init__(self, task: Task[Any, Any], backend: BaseTaskBackend) -> None:
         self.task = task
         """The task as it was decorated."""
-        self.options = options
+        self.options: Mapping[str, Any] = getattr(backend, "options", {})
         """The OPTIONS of its backend at that time."""
+        self.backend_class = type(backend)
 
     @property
     def database(self) -> str | None:
@@ -58,7 +59,7 @@ class Adapter:
 
     def enqueued(self, job_id: int, database: str, queue_name: str) -> None:
         """Send `task_enqueued` for a job that a schedule has enqueued."""
-        signals.enqueued(self.task, job_id, database, queue_name)
+        signals.enqueued(self, job_id, database, queue_name)
 
     def context(self, job: engine.TaskContext) -> JobContext:
         """Return the first argument of a task with `takes_context`.

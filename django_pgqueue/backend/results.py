@@ -23,12 +23,10 @@ from django_pgqueue.exceptions import seconds
 from django_pgqueue.options import SAME_COLUMN
 from django_pgqueue.states import Outcome, State
 
-from .compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_backends
+from .compat import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_backends
 
 if TYPE_CHECKING:
     from django_pgqueue.models import Job
-
-    from .tasks import PgQueueTask
 
 STATUS: Final[dict[str, TaskResultStatus]] = {
     State.READY: TaskResultStatus.READY,
@@ -122,7 +120,7 @@ def _of_call(job: Job, name: str, empty: list[Any] | dict[str, Any]) -> Any:
 
 
 def new_result(
-    task: PgQueueTask[Any, Any], job_id: int, database: str, status: TaskResultStatus, changes: Mapping[str, Any]
+    task: Task[Any, Any], job_id: int, database: str, status: TaskResultStatus, changes: Mapping[str, Any]
 ) -> JobResult:
     """Return a result with what is known without a query. Its other fields are loaded on first use."""
     result = object.__new__(JobResult)
@@ -149,7 +147,7 @@ def alias_for(preferred: str, database: str) -> str:
 # ------------------------------------------------------------------------------- the task
 
 
-def _task_of(job: Job, backend: str, history: list[dict[str, Any]]) -> PgQueueTask[Any, Any]:
+def _task_of(job: Job, backend: str, history: list[dict[str, Any]]) -> Task[Any, Any]:
     """Return the task of a row as it was enqueued. After a retry the original `run_after` is unknown, and None.
 
     Nothing is validated, because a removed task, or a queue that is no longer in QUEUES, must not hide a result.
@@ -188,11 +186,11 @@ def _is_expiry_of(job: Job, expires: Any) -> bool:
     return abs((job.expires_at - job.enqueued_at).total_seconds() - seconds(expires)) < 0.001
 
 
-def _copy_with(task: PgQueueTask[Any, Any], changes: Mapping[str, Any]) -> PgQueueTask[Any, Any]:
+def _copy_with(task: Task[Any, Any], changes: Mapping[str, Any]) -> Task[Any, Any]:
     return _new_task(type(task), {**{field.name: getattr(task, field.name) for field in fields(task)}, **changes})
 
 
-def _new_task(task_class: type[PgQueueTask[Any, Any]], values: Mapping[str, Any]) -> PgQueueTask[Any, Any]:
+def _new_task(task_class: type[Task[Any, Any]], values: Mapping[str, Any]) -> Task[Any, Any]:
     """Return a task with these fields, without the validation in `__post_init__()`."""
     task = object.__new__(task_class)
     for name, value in values.items():

@@ -14,7 +14,7 @@ A failed attempt that will be retried sends no `task_finished`, because the task
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, cast
 
 from django.core.exceptions import ImproperlyConfigured
 from django.dispatch import Signal
@@ -22,10 +22,17 @@ from django.dispatch import Signal
 from django_pgqueue import registry, signals
 
 from . import results
-from .compat import TaskResultStatus, task_backends, task_enqueued, task_finished, task_started
+from .compat import Task, TaskResultStatus, task_backends, task_enqueued, task_finished, task_started
 
-if TYPE_CHECKING:
-    from .tasks import PgQueueTask
+
+class AdaptedTask(Protocol):
+    """The `Adapter` of a task."""
+
+    @property
+    def task(self) -> Task[Any, Any]: ...
+    @property
+    def backend_class(self) -> type:
+        """The class of the task's backend when the task was registered."""
 
 
 def connect(task_name: str) -> None:
@@ -34,7 +41,7 @@ def connect(task_name: str) -> None:
         signal.connect(receiver, sender=task_name, dispatch_uid=f"django_pgqueue.backend {task_name}")
 
 
-def enqueued(task: PgQueueTask[Any, Any], job_id: int, database: str, queue_name: str) -> None:
+def enqueued(task: AdaptedTask, job_id: int, database: str, queue_name: str) -> None:
     """Send `task_enqueued` for a job that the scheduler has enqueued."""
     _send_for(task, task_enqueued, TaskResultStatus.READY, job_id, database, {"queue_name": queue_name})
 
@@ -73,25 +80,23 @@ def _send(signal: Signal, task_name: str, status: TaskResultStatus, about: dict[
     if task is None or task.adapter is None:
         return
     changes = {"queue_name": about["queue_name"]} if "queue_name" in about else {}
-    _send_for(task.adapter.task, signal, status, about["job_id"], about["database"], changes)
+    _send_for(cast(AdaptedTask, task.adapter), signal, status, about["job_id"], about["database"], changes)
 
 
 def _send_for(
-    task: PgQueueTask[Any, Any],
+    task: AdaptedTask,
     signal: Signal,
     status: TaskResultStatus,
     job_id: int,
     database: str,
     changes: dict[str, Any],
 ) -> None:
-    result = results.new_result(task, job_id, database, status, changes)
-    signal.send_robust(_sender(result.backend), task_result=result)
+    result = results.new_result(task.task, job_id, database, status, changes)
+    signal.send_robust(_sender(result.backend, task), task_result=result)
 
 
-def _sender(alias: str) -> type:
-    from .backend import PgQueueBackend  # `backend` imports this module, through `tasks`
-
+def _sender(alias: str, task: AdaptedTask) -> type:
     try:
         return type(task_backends[alias])
     except ImproperlyConfigured:  # TASKS no longer has the alias of the task's backend
-        return PgQueueBackend
+        return task.backend_class

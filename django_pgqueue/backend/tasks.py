@@ -174,7 +174,8 @@ def adopt(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
 
 def for_engine(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
     """Return the engine's task for this task, with the defaults of its backend. Raise the engine's `InvalidTask`."""
-    options = getattr(task.get_backend(), "options", {})
+    adapter = Adapter(task, task.get_backend())
+    options = adapter.options
     values = {name: getattr(task, name) for name in (*(each.name for each in fields(SharedFields)), *SHARED)}
     for name in BACKEND_DEFAULTS & set(options):
         if values[name.lower()] is None:
@@ -182,6 +183,4 @@ def for_engine(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
     if values["max_attempts"] is None:
         values["max_attempts"] = 1
     run_after = task.run_after if task.delay is None else task.delay
-    return EngineTask(
-        func=task.func, name=task.module_path, run_after=run_after, adapter=Adapter(task, options), **values
-    )
+    return EngineTask(func=task.func, name=task.module_path, run_after=run_after, adapter=adapter, **values)

@@ -1,4 +1,4 @@
-"""What the methods of `Job` and `JobQuerySet` need of the layers above the models.
+"""The link from the methods of `Job` and `JobQuerySet` to the layers above the models.
 
 The models must not import those layers. `operations()` returns the module `job_operations`, which the app's
 configuration has imported when all apps were loaded.

@@ -73,7 +73,7 @@ MUTANTS: Final = (
             "a stopping process gives nothing back",
             "        running = [entry.claimed for entry in list(self.in_flight.running.values())]\n",
             "        running: list = []\n",
-            path=WORKER + "completion/last_writes.py",
+            path=WORKER + "stopping/last_writes.py",
         ),
         "F02b",
     ),
@@ -117,7 +117,7 @@ MUTANTS: Final = (
         Mutant(
             "what runs is released before the completer is empty",
             "        self.in_flight.close()\n",
-            "        self.in_flight.close()\n        self.last_writes.release_running(0)\n",
+            "        self.in_flight.close()\n        self.services.last_writes.release_running()\n",
             path=WORKER + "worker_process.py",
         ),
         "F109",
