@@ -209,15 +209,18 @@ def old_jobs(engine, count):
 
 
 @pytest.mark.promise("bad-row-expiry")
-@pytest.mark.parametrize("sqlstate", [*REFUSALS, "23503"])
-def test_prune_trigger_refuses_some_others_are_removed(engine, sqlstate, monkeypatch):
+@pytest.mark.parametrize(("sqlstate", "count"), [("P0001", 2100), *((state, 70) for state in (*REFUSALS, "23503"))])
+def test_prune_trigger_refuses_some_others_are_removed(engine, sqlstate, count, monkeypatch):
     """Also where the refused jobs fill more than a batch: the pruner goes on behind them."""
-    old_jobs(engine, 2100)
-    with helpers.users_trigger(engine, "OLD.id BETWEEN 500 AND 1600 AND OLD.id % 100 <> 0", sqlstate, event="DELETE"):
+    first, last = count // 4, count * 3 // 4
+    refused = [job_id for job_id in range(first, last + 1) if job_id % 100]
+    old_jobs(engine, count)
+    trigger = f"OLD.id BETWEEN {first} AND {last} AND OLD.id % 100 <> 0"
+    with helpers.users_trigger(engine, trigger, sqlstate, event="DELETE"):
         pruner = Pruner()
         pruner.prune(engine)
         left = helpers.scalar(engine, "SELECT count(*) FROM pgqueue_job")
-        assert (left, pruner.removed) == (1089, 2100 - 1089)
+        assert (left, pruner.removed) == (len(refused), count - len(refused))
         refused_again: list[int] = []
         monkeypatch.setattr(pruner.refusals, "note", lambda job_id, error: refused_again.append(job_id))
         pruner.prune(engine)
@@ -225,7 +228,7 @@ def test_prune_trigger_refuses_some_others_are_removed(engine, sqlstate, monkeyp
         assert refused_again == [], "they are not tried again before the marks expire"
     again = Pruner()
     again.prune(engine)
-    assert again.removed == 1089
+    assert again.removed == len(refused)
 
 
 def test_requeue_job_claimed_after_its_snapshot_is_left_alone(engine, second, gates):

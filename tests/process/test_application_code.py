@@ -162,14 +162,14 @@ def test_exit_function_that_hangs_delays_stop_by_seconds(start_with):
 
 
 @pytest.mark.promise("defect-alarm-kills-process")
-@pytest.mark.parametrize("kind", ["alarm", "timers", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGHUP"])
-def test_signal_from_job_keeps_worker_process(start, kind):
+def test_signal_from_job_keeps_worker_process(start):
     worker = start("--concurrency", "2")
     child = worker.wait_until_ready()
-    jobs = [tasks.leave_alarm.enqueue(kind) for _ in range(2)]
-    worker.wait_until(lambda: succeeded(*jobs))
-    time.sleep(1.5 if kind == "alarm" else 0.1)
-    after = tasks.pid.enqueue()
-    worker.wait_until(lambda: succeeded(after))
-    after.refresh_from_db()
-    assert after.result == child, worker.said
+    for kind in ("alarm", "timers", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGHUP"):
+        jobs = [tasks.leave_alarm.enqueue(kind) for _ in range(2)]
+        worker.wait_until(lambda jobs=jobs: succeeded(*jobs))
+        time.sleep(1.5 if kind == "alarm" else 0.1)
+        after = tasks.pid.enqueue()
+        worker.wait_until(lambda after=after: succeeded(after))
+        after.refresh_from_db()
+        assert after.result == child, f"{kind}: {worker.said}"

@@ -38,31 +38,31 @@ def wait_for_end(worker, job):
 
 
 @pytest.mark.promise("cancel-notifies-job")
-@pytest.mark.parametrize("task", [tasks.look_around, tasks.look_around_apart, framework.look_around])
 @pytest.mark.parametrize("arguments", [(), ("--no-listen",)])
-def test_a_task_that_asks_hears_of_it_and_ends_with_its_own_reason(begin, task, arguments):
+def test_a_task_that_asks_hears_of_it_and_ends_with_its_own_reason(begin, arguments):
     """Long before the grace is over, and before the next beat, which is 150 s away: longer than any wait here."""
-    job, worker = begin(task, arguments=arguments, CANCEL_GRACE=600.0)
-    job = Job.objects.get(pk=getattr(job, "id", job))
-    assert job.cancel()
-    execution = wait_for_end(worker, job)
-    assert (job.state, execution.outcome, execution.error) == ("cancelled", "cancelled", "stopped half-way")
+    worker = None
+    for task in (tasks.look_around, tasks.look_around_apart, framework.look_around):
+        job, worker = begin(task, worker=worker, arguments=arguments, CANCEL_GRACE=600.0)
+        job = Job.objects.get(pk=getattr(job, "id", job))
+        assert job.cancel()
+        execution = wait_for_end(worker, job)
+        assert (job.state, execution.outcome, execution.error) == ("cancelled", "cancelled", "stopped half-way"), task
 
 
 @pytest.mark.promise("cancel-stops-after-grace")
-@pytest.mark.parametrize(
-    "task", [tasks.look_at_nothing, tasks.look_at_nothing_apart, tasks.query_for_long, tasks.await_long]
-)
-def test_one_that_does_not_ask_is_stopped(begin, task):
-    job, worker = begin(task)
-    assert job.cancel()
-    assert not job.cancel(), "asked twice"
-    execution = wait_for_end(worker, job)
-    assert (job.state, execution.outcome, execution.error) == ("cancelled", "cancelled", STOPPED)
-    assert job.attempt == 1
-    other = tasks.add.enqueue(1, 2)
-    wait_for_end(worker, other)
-    assert other.result == 3
+def test_one_that_does_not_ask_is_stopped(begin):
+    worker = None
+    for task in (tasks.look_at_nothing, tasks.look_at_nothing_apart, tasks.query_for_long, tasks.await_long):
+        job, worker = begin(task, worker=worker)
+        assert job.cancel()
+        assert not job.cancel(), "asked twice"
+        execution = wait_for_end(worker, job)
+        assert (job.state, execution.outcome, execution.error) == ("cancelled", "cancelled", STOPPED), task
+        assert job.attempt == 1
+        other = tasks.add.enqueue(1, 2)
+        wait_for_end(worker, other)
+        assert other.result == 3
 
 
 def test_a_coroutine_is_cancelled_without_a_grace(begin):

@@ -39,8 +39,8 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.promise("lost-isolated-process-jobs-return")
-@pytest.mark.parametrize("how", ["segfault", "exit 0", "exit 1", "abort", "kill", "close everything"])
-def test_a_crash_is_charged_to_that_job_alone(start, tmp_path, how):
+def test_a_crash_is_charged_to_that_job_alone(start, tmp_path):
+    """In one worker, one way to crash after the other."""
     may_end, started = tmp_path / "may end", tmp_path / "started"
     neighbours = [
         tasks.wait_for_file.enqueue(str(may_end), started=str(started)),
@@ -48,16 +48,17 @@ def test_a_crash_is_charged_to_that_job_alone(start, tmp_path, how):
     ]
     worker = start()
     worker.wait_until(started.exists)
-    guilty = tasks.die.enqueue(how)
-    worker.wait_until(lambda: Job.objects.filter(pk=guilty.pk, state="dead").exists())
-    guilty.refresh_from_db()
-    assert (guilty.attempt, guilty.crashes) == (3, 3)
-    executions = Execution.objects.filter(job=guilty)
-    assert set(executions.values_list("outcome", flat=True)) == {"crashed"}
-    if how == "segfault":
-        assert executions[0].error == "the job's isolated process died (signal SIGSEGV)"
-        for execution in executions:
-            assert (execution.finished_at - execution.started_at).total_seconds() < 1
+    for how in ("segfault", "exit 0", "exit 1", "abort", "kill", "close everything"):
+        guilty = tasks.die.enqueue(how)
+        worker.wait_until(lambda job=guilty: Job.objects.filter(pk=job.pk, state="dead").exists())
+        guilty.refresh_from_db()
+        assert (guilty.attempt, guilty.crashes) == (3, 3), how
+        executions = Execution.objects.filter(job=guilty)
+        assert set(executions.values_list("outcome", flat=True)) == {"crashed"}, how
+        if how == "segfault":
+            assert executions[0].error == "the job's isolated process died (signal SIGSEGV)"
+            for execution in executions:
+                assert (execution.finished_at - execution.started_at).total_seconds() < 1
     may_end.touch()
     worker.wait_until(lambda: succeeded(*neighbours))
     for job in neighbours:
@@ -147,13 +148,13 @@ def test_an_endless_loop_in_c_is_killed_at_its_timeout_with_its_stack(start):
         assert (execution.finished_at - execution.started_at).total_seconds() < 3
 
 
-@pytest.mark.parametrize("what", ["directory", "umask", "alarm", "handler"])
-def test_what_a_job_changes_in_its_process_reaches_no_other_job(start, what):
+def test_what_a_job_changes_in_its_process_reaches_no_other_job(start):
     worker = start("--concurrency", "1")
-    leaving = tasks.leave_behind.enqueue(what)
-    after = tasks.isolated_pid.enqueue()
-    worker.wait_until(lambda: succeeded(leaving, after))
-    assert result_of(leaving) != result_of(after)
+    for what in ("directory", "umask", "alarm", "handler"):
+        leaving = tasks.leave_behind.enqueue(what)
+        after = tasks.isolated_pid.enqueue()
+        worker.wait_until(lambda jobs=(leaving, after): succeeded(*jobs))
+        assert result_of(leaving) != result_of(after), what
 
 
 def test_a_process_that_ends_while_it_is_idle_is_no_jobs_fault(start):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -43,19 +44,20 @@ def lanes_with_due(due):
 
 
 @pytest.mark.promise("queues-take-turns", "defect-lanes-share-rotation")
-@given(st.integers(1, 6), st.sets(st.integers(-9, 0), max_size=9), st.integers(1, 3), st.data())
-def test_lanes_of_one_priority_lead_equally_often(group, lower, looks_a_claim, data):
+@given(st.integers(1, 6), st.sets(st.integers(-9, 0), max_size=9), st.integers(1, 3), st.integers(0))
+def test_lanes_of_one_priority_lead_equally_often(group, lower, looks_a_claim, seed):
     """Whatever is due below, however often lanes are ordered for one claim, and whatever else joins in between."""
     top = [Lane(f"q{number}", 1) for number in range(group)]
     lanes = lanes_with_due([*top, *(Lane("low", priority) for priority in lower)])
     led: Counter[Lane] = Counter()
+    chance = Random(seed)  # each choice drawn by Hypothesis would take ten times as long
     for _ in range(10 * group):
         for _ in range(looks_a_claim):
             [first, *_] = lanes.ordered(None, from_start=False)
         lanes.move_cursors([claimed_in(first)])
         led[first] += 1
-        if data.draw(st.booleans()):
-            lanes._due_at = dict(sorted(lanes._due_at.items(), key=lambda _: data.draw(st.integers(0, 99))))
+        if chance.random() < 0.5:
+            lanes._due_at = dict(chance.sample([*lanes._due_at.items()], len(lanes._due_at)))
     assert set(led) == set(top)
     assert max(led.values()) - min(led.values()) <= 1
 
