@@ -1,8 +1,8 @@
 """The context of a running attempt: `TaskContext`, the first argument of tasks with `takes_context=True`.
 
 The worker creates a `TaskContext` for each attempt if the task or a middleware needs one. The backend for Django's
-tasks framework replaces the argument through an `Adapter`. Only `last_progress()` runs a query. The other methods never
-wait, so coroutines can call them too.
+tasks framework replaces the argument through a `TaskAdapter`. Only `last_progress()` runs a query. The other methods
+never wait, so coroutines can call them too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ running_job: Final[ContextVar[int | None]] = ContextVar("pgqueue_running_job", d
 """Id of the job whose attempt runs in this thread or coroutine, or None."""
 
 
-class Notes(Protocol):
+class ProgressReporter(Protocol):
     """Receiver of an attempt's progress reports."""
 
     def note(self, execution_id: int, progress: Progress) -> None:
@@ -70,7 +70,7 @@ class TaskContext:
     """Name of the task."""
     headers: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Headers of the job, set by middleware or by `Task.using(headers=…)`."""
-    _notes: Notes | None = field(default=None, repr=False, compare=False)
+    _notes: ProgressReporter | None = field(default=None, repr=False, compare=False)
 
     asked_to_cancel: Callable[[], bool] = field(default=_never_requested, repr=False, compare=False)
     """Set by the worker. Call `cancel_requested()` instead."""
@@ -128,7 +128,7 @@ class TaskContext:
         return await sync_to_async(self.last_progress)()
 
 
-class Adapter(Protocol):
+class TaskAdapter(Protocol):
     """Hooks for tasks of another framework. `django_pgqueue.backend` implements them for Django's tasks framework."""
 
     task: Any

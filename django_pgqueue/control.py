@@ -15,7 +15,7 @@ from django.db import connections, router
 from django.utils import timezone
 
 from . import lifecycle, registry
-from .db.notifications import LOOK_AGAIN, wake_workers_after_commit
+from .db.notifications import PAUSES_CHANGED, wake_workers_after_commit
 from .db.transactions import is_in_transaction
 from .exceptions import Duration, seconds
 from .states import Pausable, State
@@ -68,7 +68,7 @@ def pause(
     for former_name in _names(kind, name)[1:]:  # a pause from before the task was renamed would outlast the new one
         lifecycle.resume(connection, kind, former_name)
     lifecycle.pause(connection, kind, name, **_until(until), paused_by=_text(by, 150), reason=_text(reason, 1000))
-    wake_workers_after_commit(connection, LOOK_AGAIN)
+    wake_workers_after_commit(connection, PAUSES_CHANGED)
 
 
 def resume(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> bool:
@@ -98,7 +98,7 @@ def resume_named(kind: Pausable, name: str, database: str) -> bool:
     The admin uses it, because a row written by hand may have a name that `pause()` would refuse.
     """
     resumed = [lifecycle.resume(connections[database], kind, any_name) for any_name in _names(kind, name)]
-    wake_workers_after_commit(connections[database], LOOK_AGAIN)
+    wake_workers_after_commit(connections[database], PAUSES_CHANGED)
     return any(resumed)
 
 

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from .conf import retention_seconds
-from .context import Adapter
+from .context import TaskAdapter
 from .exceptions import InvalidTask, Retry, seconds
 from .options import OPTIONS, TaskFields, normalise
 from .retry import as_backoff, delay_after
@@ -25,7 +25,7 @@ class TaskDefinition(TaskFields):
     """A function with the options of its jobs."""
 
     func: Callable[..., Any]
-    adapter: Adapter | None = field(default=None, repr=False, compare=False)
+    adapter: TaskAdapter | None = field(default=None, repr=False, compare=False)
     """Set for tasks of another framework. Not an option of `@task`."""
     timeout_seconds: float | None = field(init=False, repr=False, compare=False)
     signature: inspect.Signature = field(init=False, repr=False, compare=False)

@@ -17,7 +17,7 @@ import psycopg
 
 from . import signals
 from .db.engine_connection import EngineConnection
-from .db.notifications import CANCEL_ASKED, wake_workers, wake_workers_after_commit
+from .db.notifications import CANCEL_REQUESTED, wake_workers, wake_workers_after_commit
 from .db.statements import Connection
 from .endings import ENDINGS, Ending
 from .lifecycle import TransitionResult, TransitionStatus
@@ -88,7 +88,7 @@ class Observer(Protocol):
         """Take note of a transition. `database` is the alias of the job's database. Raise nothing and do not block."""
 
 
-class Waiters(Protocol):
+class WaiterNotifier(Protocol):
     """The applications that wait for jobs."""
 
     def exist(self) -> bool:
@@ -111,7 +111,7 @@ class Reactions:
     def __init__(
         self,
         observers: Sequence[Observer],
-        waiters: Waiters,
+        waiters: WaiterNotifier,
         wake: Callable[[Any], None] = wake_workers,
         on_ready: Callable[[], None] = lambda: None,
     ) -> None:
@@ -230,7 +230,7 @@ def after_operator(
 ) -> None:
     """React to an operator's transition, in the caller's transaction: workers are notified after the commit."""
     if State.RUNNING in changed.values():
-        wake_workers_after_commit(connection, CANCEL_ASKED)
+        wake_workers_after_commit(connection, CANCEL_REQUESTED)
     transitions = [
         JobTransition(job_id, task_names[job_id], TransitionResult(TransitionStatus.DONE, state), is_due=makes_due)
         for job_id, state in changed.items()

@@ -64,7 +64,7 @@ class Pausable(StrEnum):
     TASK = "task"
 
 
-class Act(StrEnum):
+class TransitionName(StrEnum):
     """Name of a transition. Each one belongs to one function of `lifecycle`."""
 
     ENQUEUE = "enqueue"
@@ -92,32 +92,32 @@ class Act(StrEnum):
 GONE: Final = None
 """The job has no row: it is not enqueued yet, or its row was deleted."""
 
-TRANSITIONS: Final[dict[State | None, dict[Act, frozenset[State | None]]]] = {
-    GONE: {Act.ENQUEUE: frozenset({State.READY}), Act.FIRE: frozenset({State.READY})},
+TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | None]]]] = {
+    GONE: {TransitionName.ENQUEUE: frozenset({State.READY}), TransitionName.FIRE: frozenset({State.READY})},
     State.READY: {
-        Act.REPLACE: frozenset({State.READY}),
-        Act.CLAIM: frozenset({State.RUNNING}),
-        Act.CLAIM_ONE: frozenset({State.RUNNING}),
-        Act.CANCEL: frozenset({State.CANCELLED}),
-        Act.RUN_NOW: frozenset({State.READY}),
-        Act.SET_ASIDE: frozenset({State.DEAD}),
-        Act.EXPIRE: frozenset({State.CANCELLED}),
+        TransitionName.REPLACE: frozenset({State.READY}),
+        TransitionName.CLAIM: frozenset({State.RUNNING}),
+        TransitionName.CLAIM_ONE: frozenset({State.RUNNING}),
+        TransitionName.CANCEL: frozenset({State.CANCELLED}),
+        TransitionName.RUN_NOW: frozenset({State.READY}),
+        TransitionName.SET_ASIDE: frozenset({State.DEAD}),
+        TransitionName.EXPIRE: frozenset({State.CANCELLED}),
     },
     State.RUNNING: {
-        Act.EXTEND: frozenset({State.RUNNING}),
-        Act.NOTE_PROGRESS: frozenset({State.RUNNING}),
-        Act.SUCCEED: frozenset({State.SUCCEEDED, GONE}),
-        Act.FAIL: frozenset({State.READY, State.DEAD, State.CANCELLED}),
-        Act.RELEASE: frozenset({State.READY, State.CANCELLED}),
-        Act.SNOOZE: frozenset({State.READY, State.CANCELLED}),
-        Act.END_CANCELLED: frozenset({State.CANCELLED}),
-        Act.RESCUE: frozenset({State.READY, State.DEAD, State.CANCELLED}),
-        Act.REQUEUE: frozenset({State.READY, State.DEAD, State.CANCELLED}),
-        Act.CANCEL: frozenset({State.RUNNING}),
+        TransitionName.EXTEND: frozenset({State.RUNNING}),
+        TransitionName.NOTE_PROGRESS: frozenset({State.RUNNING}),
+        TransitionName.SUCCEED: frozenset({State.SUCCEEDED, GONE}),
+        TransitionName.FAIL: frozenset({State.READY, State.DEAD, State.CANCELLED}),
+        TransitionName.RELEASE: frozenset({State.READY, State.CANCELLED}),
+        TransitionName.SNOOZE: frozenset({State.READY, State.CANCELLED}),
+        TransitionName.END_CANCELLED: frozenset({State.CANCELLED}),
+        TransitionName.RESCUE: frozenset({State.READY, State.DEAD, State.CANCELLED}),
+        TransitionName.REQUEUE: frozenset({State.READY, State.DEAD, State.CANCELLED}),
+        TransitionName.CANCEL: frozenset({State.RUNNING}),
     },
-    State.SUCCEEDED: {Act.RETRY: frozenset({State.READY}), Act.PRUNE: frozenset({GONE})},
-    State.DEAD: {Act.RETRY: frozenset({State.READY}), Act.PRUNE: frozenset({GONE})},
-    State.CANCELLED: {Act.RETRY: frozenset({State.READY}), Act.PRUNE: frozenset({GONE})},
+    State.SUCCEEDED: {TransitionName.RETRY: frozenset({State.READY}), TransitionName.PRUNE: frozenset({GONE})},
+    State.DEAD: {TransitionName.RETRY: frozenset({State.READY}), TransitionName.PRUNE: frozenset({GONE})},
+    State.CANCELLED: {TransitionName.RETRY: frozenset({State.READY}), TransitionName.PRUNE: frozenset({GONE})},
 }
 """Allowed transitions by current state, each with the states that it can lead to.
 

@@ -15,7 +15,7 @@ from django.dispatch import Signal
 import django_pgqueue
 from django_pgqueue import conf, signals, states
 from django_pgqueue.models import Execution, Job
-from django_pgqueue.states import GONE, TRANSITIONS, Act, State
+from django_pgqueue.states import GONE, TRANSITIONS, State, TransitionName
 from django_pgqueue.task import Task
 from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
 from tests.documents import CODE, LINK, PAGES, TOP, TUTORIAL, blocks, plain, prose, table
@@ -110,7 +110,9 @@ def test_the_drawing_has_exactly_the_edges_of_the_code():
     [drawing] = blocks("docs/concepts/life_cycle.md", "mermaid")
     edges = re.findall(r"^ +(\S+) --> (\S+) : (.+)$", drawing, re.MULTILINE)
     assert len(edges) == len(drawing.strip().splitlines()) - 1, "a line that is no edge"
-    drawn = {(end(before), Act(act), end(after)) for before, after, acts in edges for act in acts.split(", ")}
+    drawn = {
+        (end(before), TransitionName(act), end(after)) for before, after, acts in edges for act in acts.split(", ")
+    }
     coded = {(before, act, after) for before, acts in TRANSITIONS.items() for act in acts for after in acts[act]}
     assert drawn == coded
 
@@ -120,7 +122,7 @@ def end(word: str) -> State | None:
 
 
 def test_the_table_has_every_act_and_outcome():
-    assert [plain(row[0]) for row in table("docs/concepts/life_cycle.md", "act")] == list(Act)
+    assert [plain(row[0]) for row in table("docs/concepts/life_cycle.md", "act")] == list(TransitionName)
     assert {plain(row[0]) for row in table("docs/concepts/life_cycle.md", "outcome")} == set(states.Outcome)
 
 

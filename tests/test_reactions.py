@@ -9,7 +9,7 @@ from django_pgqueue import signals
 from django_pgqueue.endings import ENDINGS, Ending
 from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions, signals_of
-from django_pgqueue.states import FINISHED, TRANSITIONS, Act, Outcome, State
+from django_pgqueue.states import FINISHED, TRANSITIONS, Outcome, State, TransitionName
 from django_pgqueue.waiting import listener
 from django_pgqueue.worker.completion.release import release_executions
 from django_pgqueue.worker.runtime.connection import Link
@@ -20,12 +20,12 @@ from tests import helpers
 from tests.app import tasks
 
 ACTS = {
-    Outcome.SUCCEEDED: Act.SUCCEED,
-    Outcome.FAILED: Act.FAIL,
-    Outcome.CRASHED: Act.FAIL,
-    Outcome.RELEASED: Act.RELEASE,
-    Outcome.SNOOZED: Act.SNOOZE,
-    Outcome.CANCELLED: Act.END_CANCELLED,
+    Outcome.SUCCEEDED: TransitionName.SUCCEED,
+    Outcome.FAILED: TransitionName.FAIL,
+    Outcome.CRASHED: TransitionName.FAIL,
+    Outcome.RELEASED: TransitionName.RELEASE,
+    Outcome.SNOOZED: TransitionName.SNOOZE,
+    Outcome.CANCELLED: TransitionName.END_CANCELLED,
 }
 
 

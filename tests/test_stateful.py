@@ -377,7 +377,7 @@ class Queue(RuleBasedStateMachine):
     @rule(worker_id=WORKERS, lanes=st.permutations(LANES), count=st.integers(1, 3), limit=st.integers(1, 5),
           free=st.integers(0, 5), lease=st.integers(0, 2))  # fmt: skip
     def claim(self, worker_id: int, lanes: list[Lane], count: int, limit: int, free: int, lease: int) -> None:
-        look = lifecycle.look(self.engine)
+        look = lifecycle.scan_lanes(self.engine)
         lanes = [lane for lane in lanes[:count] if look.due_in.get(lane, 0.0) < TICK / 2]
         due = sorted(
             (
@@ -558,7 +558,7 @@ class Queue(RuleBasedStateMachine):
     def look(self, worker_id: int, lanes: list[Lane], count: int) -> None:
         """What a worker asks before it claims, and a supervisor of a process that died."""
         ready = [job for job in self.jobs.values() if job.state is State.READY]
-        waiting = lifecycle.look(self.engine).due_in
+        waiting = lifecycle.scan_lanes(self.engine).due_in
         assert {*waiting} == {job.lane for job in ready}
         for lane, seconds in waiting.items():
             first: float = min(job.due - self.now for job in ready if job.lane == lane)

@@ -13,25 +13,29 @@ import pytest
 from django_pgqueue import lifecycle, states
 from django_pgqueue.lifecycle import Cancelled, Released, TransitionResult, TransitionStatus
 from django_pgqueue.progress import Progress
-from django_pgqueue.states import FINISHED, GONE, TRANSITIONS, Act, State
+from django_pgqueue.states import FINISHED, GONE, TRANSITIONS, State, TransitionName
 from tests import helpers
 
 pytestmark = pytest.mark.slow
 
 SITUATIONS = ("new", "ready", "ready later", "running", "succeeded", "dead", "cancelled", "gone")
 STATE_OF = {"new": State.READY, "ready later": State.READY, "gone": GONE}
-NOTHING_TO_DO = {("ready later", Act.CLAIM), ("new", Act.RUN_NOW), ("ready", Act.RUN_NOW)}
+NOTHING_TO_DO = {
+    ("ready later", TransitionName.CLAIM),
+    ("new", TransitionName.RUN_NOW),
+    ("ready", TransitionName.RUN_NOW),
+}
 """A job due later is not claimed, and one that is due cannot be made due."""
 
 
-MAKING = {Act.ENQUEUE, Act.FIRE}
+MAKING = {TransitionName.ENQUEUE, TransitionName.FIRE}
 """Acts that make a job, whatever there is."""
 
 
 class Variant(NamedTuple):
     """One way to do an act: `do` returns what the act said, `idle` is what it says when it did nothing."""
 
-    act: Act
+    act: TransitionName
     label: str
     do: Callable[..., Any]
     idle: tuple[Any, ...]
@@ -159,41 +163,41 @@ NOT_DONE = (
 )
 
 VARIANTS = [
-    Variant(Act.ENQUEUE, "one", enqueue, ()),
-    Variant(Act.FIRE, "a tick", fire, ()),
-    Variant(Act.FIRE, "by an operator", run_schedule, ()),
-    Variant(Act.CLAIM, "one", claim, ([],)),
-    Variant(Act.CLAIM_ONE, "by its id", claim_one, (None,)),
-    Variant(Act.EXTEND, "one", extend, ([],)),
-    Variant(Act.NOTE_PROGRESS, "one", note_progress, NOT_DONE),
-    Variant(Act.SUCCEED, "kept", succeed, NOT_DONE),
-    Variant(Act.SUCCEED, "kept though asked to cancel", succeed, NOT_DONE, asked_to_cancel=True),
-    Variant(Act.SUCCEED, "discarded", discard, NOT_DONE),
-    Variant(Act.FAIL, "retried", fail(60.0), NOT_DONE),
-    Variant(Act.FAIL, "for the last time", fail(None), NOT_DONE),
-    Variant(Act.FAIL, "crashed", fail(60.0, "crashed"), NOT_DONE),
-    Variant(Act.FAIL, "asked to cancel", fail(60.0), NOT_DONE, asked_to_cancel=True),
-    Variant(Act.FAIL, "for the last time and asked to cancel", fail(None), NOT_DONE, asked_to_cancel=True),
-    Variant(Act.RELEASE, "as it was", release(), NOT_DONE),
-    Variant(Act.RELEASE, "unknown task", release(15.0, unknown=True), NOT_DONE),
-    Variant(Act.RELEASE, "asked to cancel", release(), NOT_DONE, asked_to_cancel=True),
-    Variant(Act.SNOOZE, "later", snooze, NOT_DONE),
-    Variant(Act.SNOOZE, "asked to cancel", snooze, NOT_DONE, asked_to_cancel=True),
-    Variant(Act.END_CANCELLED, "one", end_cancelled, NOT_DONE),
-    Variant(Act.RESCUE, "retried", rescue(30.0), (None,)),
-    Variant(Act.RESCUE, "for the last time", rescue(None), (None,)),
-    Variant(Act.RESCUE, "asked to cancel", rescue(30.0), (None,), asked_to_cancel=True),
-    Variant(Act.REQUEUE, "retried", requeue(30.0), (None,)),
-    Variant(Act.REQUEUE, "for the last time", requeue(None), (None,)),
-    Variant(Act.REQUEUE, "asked to cancel", requeue(30.0), (None,), asked_to_cancel=True),
-    Variant(Act.SET_ASIDE, "one", set_aside, (False,)),
-    Variant(Act.REPLACE, "one", replace, (False,)),
-    Variant(Act.EXPIRE, "one", expire, ([],)),
-    Variant(Act.CANCEL, "one", operators(lifecycle.cancel), (None,)),
-    Variant(Act.RETRY, "one", operators(lifecycle.retry), (None,)),
-    Variant(Act.RUN_NOW, "one", operators(lifecycle.run_now), (None,)),
-    Variant(Act.PRUNE, "all tasks", prune, (0,)),
-    Variant(Act.PRUNE, "one task", prune_task, (0,)),
+    Variant(TransitionName.ENQUEUE, "one", enqueue, ()),
+    Variant(TransitionName.FIRE, "a tick", fire, ()),
+    Variant(TransitionName.FIRE, "by an operator", run_schedule, ()),
+    Variant(TransitionName.CLAIM, "one", claim, ([],)),
+    Variant(TransitionName.CLAIM_ONE, "by its id", claim_one, (None,)),
+    Variant(TransitionName.EXTEND, "one", extend, ([],)),
+    Variant(TransitionName.NOTE_PROGRESS, "one", note_progress, NOT_DONE),
+    Variant(TransitionName.SUCCEED, "kept", succeed, NOT_DONE),
+    Variant(TransitionName.SUCCEED, "kept though asked to cancel", succeed, NOT_DONE, asked_to_cancel=True),
+    Variant(TransitionName.SUCCEED, "discarded", discard, NOT_DONE),
+    Variant(TransitionName.FAIL, "retried", fail(60.0), NOT_DONE),
+    Variant(TransitionName.FAIL, "for the last time", fail(None), NOT_DONE),
+    Variant(TransitionName.FAIL, "crashed", fail(60.0, "crashed"), NOT_DONE),
+    Variant(TransitionName.FAIL, "asked to cancel", fail(60.0), NOT_DONE, asked_to_cancel=True),
+    Variant(TransitionName.FAIL, "for the last time and asked to cancel", fail(None), NOT_DONE, asked_to_cancel=True),
+    Variant(TransitionName.RELEASE, "as it was", release(), NOT_DONE),
+    Variant(TransitionName.RELEASE, "unknown task", release(15.0, unknown=True), NOT_DONE),
+    Variant(TransitionName.RELEASE, "asked to cancel", release(), NOT_DONE, asked_to_cancel=True),
+    Variant(TransitionName.SNOOZE, "later", snooze, NOT_DONE),
+    Variant(TransitionName.SNOOZE, "asked to cancel", snooze, NOT_DONE, asked_to_cancel=True),
+    Variant(TransitionName.END_CANCELLED, "one", end_cancelled, NOT_DONE),
+    Variant(TransitionName.RESCUE, "retried", rescue(30.0), (None,)),
+    Variant(TransitionName.RESCUE, "for the last time", rescue(None), (None,)),
+    Variant(TransitionName.RESCUE, "asked to cancel", rescue(30.0), (None,), asked_to_cancel=True),
+    Variant(TransitionName.REQUEUE, "retried", requeue(30.0), (None,)),
+    Variant(TransitionName.REQUEUE, "for the last time", requeue(None), (None,)),
+    Variant(TransitionName.REQUEUE, "asked to cancel", requeue(30.0), (None,), asked_to_cancel=True),
+    Variant(TransitionName.SET_ASIDE, "one", set_aside, (False,)),
+    Variant(TransitionName.REPLACE, "one", replace, (False,)),
+    Variant(TransitionName.EXPIRE, "one", expire, ([],)),
+    Variant(TransitionName.CANCEL, "one", operators(lifecycle.cancel), (None,)),
+    Variant(TransitionName.RETRY, "one", operators(lifecycle.retry), (None,)),
+    Variant(TransitionName.RUN_NOW, "one", operators(lifecycle.run_now), (None,)),
+    Variant(TransitionName.PRUNE, "all tasks", prune, (0,)),
+    Variant(TransitionName.PRUNE, "one task", prune_task, (0,)),
 ]
 
 
@@ -249,15 +253,15 @@ def test_everything_that_is_listed_is_reached(engine, job_in):
 
 @pytest.mark.quick
 def test_every_act_is_a_function_of_lifecycle():
-    for act in Act:
+    for act in TransitionName:
         assert callable(getattr(lifecycle, act.value))
 
 
 @pytest.mark.quick
 def test_every_state_but_the_reserved_one_has_its_edges():
     assert set(TRANSITIONS) == {GONE, *State} - {State.WAITING}
-    assert {variant.act for variant in VARIANTS} == set(Act)
-    assert {state for state, acts in TRANSITIONS.items() if Act.RETRY in acts} == states.FINISHED
+    assert {variant.act for variant in VARIANTS} == set(TransitionName)
+    assert {state for state, acts in TRANSITIONS.items() if TransitionName.RETRY in acts} == states.FINISHED
 
 
 def test_a_lease_that_is_not_over_is_not_rescued(engine, job_in):

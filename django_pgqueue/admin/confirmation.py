@@ -18,7 +18,7 @@ from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.models import Job
-from django_pgqueue.states import Act, Seen, State
+from django_pgqueue.states import Seen, State, TransitionName
 
 from . import shown
 
@@ -30,10 +30,12 @@ def is_given(request: HttpRequest) -> bool:
     return FIELD in request.POST
 
 
-def ask(request: HttpRequest, act: Act, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
+def ask(
+    request: HttpRequest, transition: TransitionName, seen: Mapping[int, Seen], site: AdminSite
+) -> HttpResponse | None:
     """Return the confirmation page, with counts, if succeeded jobs would run again; None otherwise."""
     counts = Counter(each.state for each in seen.values())
-    if act is not Act.RETRY or not counts[State.SUCCEEDED] or is_given(request):
+    if transition is not TransitionName.RETRY or not counts[State.SUCCEEDED] or is_given(request):
         return None
     context: dict[str, Any] = {
         **site.each_context(request),

@@ -92,7 +92,7 @@ def in_line(queryset: QuerySet[Any], *, is_due: bool, queue_name: str | None) ->
     ids: list[int] = []
     now = Now() + Value(timedelta(seconds=clock.shift_seconds), DurationField())
     waiting = Job.objects.using(queryset.db).filter(state="ready", limit_key__isnull=True)
-    for lane in lifecycle.look(connections[queryset.db]).due_in:
+    for lane in lifecycle.scan_lanes(connections[queryset.db]).due_in:
         if queue_name is None or lane.queue_name == queue_name:
             jobs = waiting.filter(queue_name=lane.queue_name, priority=lane.priority)
             jobs = jobs.filter(run_after__lte=now) if is_due else jobs.filter(run_after__gt=now)

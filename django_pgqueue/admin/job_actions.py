@@ -27,7 +27,7 @@ from django_pgqueue import job_operations
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import BATCH_SIZE, DeadJob, Job
 from django_pgqueue.models.operations import JobChange
-from django_pgqueue.states import TRANSITIONS, Act, Seen, State
+from django_pgqueue.states import TRANSITIONS, Seen, State, TransitionName
 
 from . import confirmation, shown
 from .formatting import seen_at
@@ -41,18 +41,18 @@ SELECTION_LIMIT: Final = 10_000
 class JobOperation(Operation):
     """One transition of jobs. Its permission is always one on `Job`, even for dead letters."""
 
-    act: Act
+    transition: TransitionName
     change: JobChange
 
     view_permission = "pgqueue.view_job"
 
     def fits(self, state: str, run_after: datetime, cancel_requested_at: datetime | None, now: datetime) -> bool:
         """Return whether it would change a job with these values."""
-        if state not in set(State) or self.act not in TRANSITIONS.get(State(state), {}):
+        if state not in set(State) or self.transition not in TRANSITIONS.get(State(state), {}):
             return False
-        if self.act is Act.RUN_NOW:
+        if self.transition is TransitionName.RUN_NOW:
             return run_after > now
-        return not (self.act is Act.CANCEL and state == State.RUNNING and cancel_requested_at)
+        return not (self.transition is TransitionName.CANCEL and state == State.RUNNING and cancel_requested_at)
 
 
 RETRY: Final = JobOperation(
@@ -60,7 +60,7 @@ RETRY: Final = JobOperation(
     "pgqueue.retry_job",
     gettext_lazy("Retry"),
     ngettext_lazy("%(count)d job is ready again.", "%(count)d jobs are ready again.", "count"),
-    Act.RETRY,
+    TransitionName.RETRY,
     job_operations.retry,
 )
 CANCEL: Final = JobOperation(
@@ -72,7 +72,7 @@ CANCEL: Final = JobOperation(
         "%(count)d jobs are cancelled, or are asked to stop if they run.",
         "count",
     ),
-    Act.CANCEL,
+    TransitionName.CANCEL,
     job_operations.cancel,
 )
 RUN_NOW: Final = JobOperation(
@@ -80,7 +80,7 @@ RUN_NOW: Final = JobOperation(
     "pgqueue.run_job",
     gettext_lazy("Run now"),
     ngettext_lazy("%(count)d job is due now.", "%(count)d jobs are due now.", "count"),
-    Act.RUN_NOW,
+    TransitionName.RUN_NOW,
     job_operations.run_now,
 )
 OPERATIONS: Final = (RETRY, CANCEL, RUN_NOW)
@@ -109,7 +109,7 @@ def act_on_one(request: HttpRequest, operation: JobOperation, job: Job, site: Ad
             request, _("Nothing was changed: the form did not say which state the page showed. Try again from here.")
         )
         return None
-    if question := confirmation.ask(request, operation.act, seen, site):
+    if question := confirmation.ask(request, operation.transition, seen, site):
         return question
     try:
         changed = _act(request, operation, seen, alone=True)
@@ -142,7 +142,7 @@ def act_on_many(
         rows = _selected(queryset)
         asked, is_cut = min(len(rows), SELECTION_LIMIT), len(rows) > SELECTION_LIMIT
         fitting = _fitting(request, operation, rows[:SELECTION_LIMIT])
-        if question := confirmation.ask(request, operation.act, fitting, site):
+        if question := confirmation.ask(request, operation.transition, fitting, site):
             return question
     changed = len(_act(request, operation, fitting))
     _show_counts(request, operation, changed, asked - changed)

@@ -87,7 +87,7 @@ class JobAdmin(JobColumns):
     def shown_fields(self, obj: Any) -> SafeString:
         return shown.fields(obj)
 
-    def act(self, request: HttpRequest, object_id: int, operation: JobOperation) -> HttpResponseBase:
+    def run_operation(self, request: HttpRequest, object_id: int, operation: JobOperation) -> HttpResponseBase:
         jobs = Job.objects.using(router.db_for_write(Job))
         job = jobs.defer("arguments", "headers", "result").filter(pk=object_id).first()
         if job is None:

@@ -48,7 +48,7 @@ class OperationsAdmin(ReadOnlyAdmin):
         """Run an operation on the selected rows, and return a page that asks for confirmation if it needs one."""
         raise NotImplementedError
 
-    def act(self, request: HttpRequest, object_id: int, operation: Any) -> HttpResponseBase:
+    def run_operation(self, request: HttpRequest, object_id: int, operation: Any) -> HttpResponseBase:
         """Run an operation on one row, then show its page."""
         raise NotImplementedError
 
@@ -60,7 +60,7 @@ class OperationsAdmin(ReadOnlyAdmin):
         """Run an operation on one row. Only POST is allowed."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        return self.act(request, object_id, operation)
+        return self.run_operation(request, object_id, operation)
 
     def get_urls(self) -> list[URLPattern]:
         """Add one URL for each operation on one row."""

@@ -102,7 +102,7 @@ class ScheduleAdmin(ScheduleColumns):
             text = _("Not changed: %(count)d. They have changed since the page showed them, or they are locked.")
             messages.warning(request, text % {"count": unchanged})
 
-    def act(self, request: HttpRequest, object_id: int, operation: ScheduleOperation) -> HttpResponseBase:
+    def run_operation(self, request: HttpRequest, object_id: int, operation: ScheduleOperation) -> HttpResponseBase:
         if not operation.is_allowed(request):
             raise PermissionDenied
         schedule = self.get_queryset(request).filter(pk=object_id).first()

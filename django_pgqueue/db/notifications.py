@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_pgqueue.db")
 
 CHANNEL: Final = "pgqueue"
-LOOK_AGAIN: Final = "look"
+PAUSES_CHANGED: Final = "look"
 """Payload of a notification: a pause began or ended. An empty payload announces new jobs."""
-CANCEL_ASKED: Final = "cancel"
+CANCEL_REQUESTED: Final = "cancel"
 """Payload of a notification: the cancellation of a running job was requested."""
-WORDS: Final = frozenset({LOOK_AGAIN, CANCEL_ASKED})
+PAYLOADS: Final = frozenset({PAUSES_CHANGED, CANCEL_REQUESTED})
 WAKE_INTERVAL_SECONDS: Final = 0.005
 """Minimum time between two notifications of a process about new jobs. A skipped one needs no replacement: a woken
 worker polls again after 5, 20, 80 and 320 ms or slightly later, and the jobs in question are committed before that."""

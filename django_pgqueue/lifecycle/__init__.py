@@ -18,7 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from .claims import AHEAD_BYTES, claim, claim_one, look, next_in_line, set_aside
+from .claims import AHEAD_BYTES, claim, claim_one, next_in_line, scan_lanes, set_aside
 from .completions import (
     SUCCEEDED,
     end_cancelled,
@@ -60,17 +60,17 @@ from .schedules import (
 )
 from .types import (
     EPOCH,
-    Beat,
     Cancelled,
     Claimed,
     Cursor,
     Enqueued,
     ExecutionKey,
     Failed,
-    Held,
+    HeartbeatReply,
     Lane,
     LaneScan,
     Noted,
+    OpenExecution,
     Pruned,
     Released,
     Succeeded,
@@ -104,7 +104,6 @@ __all__ = [
     "PRUNE_LIMIT",
     "SUCCEEDED",
     "WINDOWS_PRUNED",
-    "Beat",
     "Cancelled",
     "Claimed",
     "Cursor",
@@ -114,11 +113,12 @@ __all__ = [
     "ExecutionKey",
     "Failed",
     "Fired",
-    "Held",
+    "HeartbeatReply",
     "JobOptions",
     "Lane",
     "LaneScan",
     "Noted",
+    "OpenExecution",
     "Pruned",
     "Refused",
     "Released",
@@ -149,7 +149,6 @@ __all__ = [
     "fail",
     "fire",
     "holders",
-    "look",
     "may_divide",
     "next_in_line",
     "note_problem",
@@ -181,6 +180,7 @@ __all__ = [
     "run_now",
     "run_schedule",
     "savepoint",
+    "scan_lanes",
     "set_aside",
     "snooze",
     "succeed",

@@ -104,7 +104,7 @@ def set_aside(connection: Connection, job_id: int, *, worker_id: int, exception_
     return bool(execute_with_retry(connection, sql.claims.SET_ASIDE, params))
 
 
-def look(connection: Connection) -> LaneScan:
+def scan_lanes(connection: Connection) -> LaneScan:
     """Return the lanes that have ready jobs, and the paused queues and tasks."""
     rows = execute(connection, sql.claims.LANES, {})
     due_in = {

@@ -13,7 +13,7 @@ from django_pgqueue.db.arrays import numbers
 from django_pgqueue.db.statements import Connection, execute
 
 from .execute import FAILURES, divided, execute_with_retry, may_divide, savepoint
-from .types import Beat, Held
+from .types import HeartbeatReply, OpenExecution
 
 
 def extend(
@@ -24,7 +24,7 @@ def extend(
     started_ids: Sequence[int] = (),
     first_id: int = 0,
     on_refused: Callable[[int, Exception], None] = lambda execution_id, error: None,
-) -> list[Beat]:
+) -> list[HeartbeatReply]:
     """Extend the leases of these workers' open executions with ids from `first_id`; return all that are open.
 
     If the database refuses to extend an execution, it is passed to `on_refused`. Its lease expires; the leases of the
@@ -34,7 +34,7 @@ def extend(
     try:
         with savepoint(connection):
             all_open = {"worker_ids": list(worker_ids), "first_id": first_id, **params}
-            return list(map(Beat._make, execute_with_retry(connection, sql.leases.EXTEND, all_open)))
+            return list(map(HeartbeatReply._make, execute_with_retry(connection, sql.leases.EXTEND, all_open)))
     except FAILURES as error:
         if not may_divide(connection, error):
             raise
@@ -51,7 +51,8 @@ def extend(
     for execution_id, refusal in refused:
         on_refused(execution_id, refusal)
     return [
-        Beat(worker_id, execution_id, execution_id in extended) for execution_id, worker_id in sorted(worker_of.items())
+        HeartbeatReply(worker_id, execution_id, execution_id in extended)
+        for execution_id, worker_id in sorted(worker_of.items())
     ]
 
 
@@ -70,6 +71,6 @@ def cancel_requests(connection: Connection, worker_ids: Sequence[int], *, first_
     return [(row[0], row[1]) for row in rows]
 
 
-def open_executions(connection: Connection, worker_id: int) -> list[Held]:
+def open_executions(connection: Connection, worker_id: int) -> list[OpenExecution]:
     """Return a worker's open executions, oldest first."""
-    return list(map(Held._make, execute(connection, sql.leases.OPEN_EXECUTIONS, {"worker_id": worker_id})))
+    return list(map(OpenExecution._make, execute(connection, sql.leases.OPEN_EXECUTIONS, {"worker_id": worker_id})))

@@ -15,7 +15,7 @@ from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.states import State
 
 from .execute import divided, execute_with_retry
-from .types import Held, TransitionResult, TransitionStatus
+from .types import OpenExecution, TransitionResult, TransitionStatus
 
 PAGE: Final = 10_000
 """Jobs that one call reads, by id."""
@@ -24,13 +24,13 @@ PAGE: Final = 10_000
 class Requeued(NamedTuple):
     """The jobs of one page that were requeued, and the last id of the page, or None after the last page."""
 
-    requeued: list[tuple[Held, TransitionResult]]
+    requeued: list[tuple[OpenExecution, TransitionResult]]
     last_id: int | None
 
 
 def requeue(
     connection: Connection,
-    delay_for: Callable[[Held], float | None],
+    delay_for: Callable[[OpenExecution], float | None],
     *,
     worker_id: int,
     after_id: int = 0,
@@ -43,7 +43,7 @@ def requeue(
     in one statement, so this function sees both rows of a claim that is just committing, or neither.
     """
     rows = execute(connection, sql.requeues.ABANDONED, {"after_id": after_id, "limit": limit})
-    abandoned = {row[1]: Held._make((0, *row[1:7], False, 0.0)) for row in rows if row[1] is not None}
+    abandoned = {row[1]: OpenExecution._make((0, *row[1:7], False, 0.0)) for row in rows if row[1] is not None}
     delays = {job_id: delay_for(job) for job_id, job in abandoned.items()}
 
     def transition(job_ids: Sequence[int]) -> dict[int, TransitionResult]:
@@ -60,4 +60,4 @@ def requeue(
         }
 
     done = divided(connection, sorted(abandoned), transition).answers
-    return Requeued([(abandoned[job_id], moved) for job_id, moved in done.items()], rows[0][0])
+    return Requeued([(abandoned[job_id], result) for job_id, result in done.items()], rows[0][0])

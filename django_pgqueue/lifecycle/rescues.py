@@ -16,17 +16,17 @@ from django_pgqueue.states import State
 
 from .completions import key_params, remove_orphans
 from .execute import divided, execute_with_retry
-from .types import ExecutionKey, Held, TransitionResult, TransitionStatus
+from .types import ExecutionKey, OpenExecution, TransitionResult, TransitionStatus
 
 
 def rescue(
     connection: Connection,
-    delay_for: Callable[[Held], float | None],
+    delay_for: Callable[[OpenExecution], float | None],
     *,
     error: str,
     skipped_ids: Sequence[int] = (),
-    on_refused: Callable[[Held, Exception], None] = lambda held, error: None,
-) -> list[tuple[Held, TransitionResult]]:
+    on_refused: Callable[[OpenExecution, Exception], None] = lambda execution, error: None,
+) -> list[tuple[OpenExecution, TransitionResult]]:
     """Close executions whose lease has expired, and requeue their jobs.
 
     One call rescues at most 100 executions or a fifth of the open ones, whichever is more. `delay_for` returns the
@@ -37,13 +37,16 @@ def rescue(
     execution is passed to `on_refused`.
     """
     found = list(
-        map(Held._make, execute_with_retry(connection, sql.rescues.RESCUABLE, {"skipped_ids": numbers(skipped_ids)}))
+        map(
+            OpenExecution._make,
+            execute_with_retry(connection, sql.rescues.RESCUABLE, {"skipped_ids": numbers(skipped_ids)}),
+        )
     )
-    remove_orphans(connection, [held.key for held in found if held.task_name is None])
-    expired = {held.execution_id: held for held in found if held.task_name is not None}
+    remove_orphans(connection, [execution.key for execution in found if execution.task_name is None])
+    expired = {execution.execution_id: execution for execution in found if execution.task_name is not None}
     if not expired:
         return []
-    rows = [Lost(held.key, delay_for(held)) for held in expired.values()]
+    rows = [Lost(execution.key, delay_for(execution)) for execution in expired.values()]
     done, refused = divided(connection, rows, lambda part: _close_lost(connection, part, error))
     if refused:
         dead = [refusal.row._replace(delay_seconds=None) for refusal in refused]
@@ -52,7 +55,7 @@ def rescue(
         done |= more
     for row, refusal_error in refused:
         on_refused(expired[row.key.execution_id], refusal_error)
-    return [(expired[execution_id], moved) for execution_id, moved in done.items()]
+    return [(expired[execution_id], result) for execution_id, result in done.items()]
 
 
 class Lost(NamedTuple):

@@ -159,7 +159,7 @@ class Cancelled(NamedTuple):
     error: str = ""
 
 
-class Held(NamedTuple):
+class OpenExecution(NamedTuple):
     """An open execution, with the values that the retry policy needs. `task_name` is None if its job was deleted."""
 
     execution_id: int
@@ -179,7 +179,7 @@ class Held(NamedTuple):
         return ExecutionKey(self.execution_id, self.claimed_ms)
 
 
-class Beat(NamedTuple):
+class HeartbeatReply(NamedTuple):
     """One open execution in the reply to a heartbeat. If it was not extended, its row is locked by its completion."""
 
     worker_id: int

@@ -193,7 +193,7 @@ SELECT id FROM culprit
 # without ready jobs, because a job may be enqueued and claimed before the lanes are read again. It also has the
 # database's clock, because a claim that finds nothing moves the cursors of its lanes up to that time.
 #
-# Caller: lifecycle.look(), at most once a second, and before a worker sleeps
+# Caller: lifecycle.scan_lanes(), at most once a second, and before a worker sleeps
 # Index:  pgqueue_job_ready: one index search per lane finds the first entry of the next lane
 # Cost:   0.2 ms; 4 ms for 600 lanes. `extract()` computes in numeric and cost a quarter more than `date_part()`.
 LANES: Final = """/* pgqueue:lanes */

@@ -106,7 +106,7 @@ def _fire_schedules(alias: str) -> float:
 
 def _scan_lanes(alias: str, queue_names: Sequence[str] | None) -> LaneScan:
     """Return the lanes, highest priority first, and what is paused, with all names of paused tasks."""
-    found, paused_queues, paused, seen_at = lifecycle.look(connections[alias])
+    found, paused_queues, paused, seen_at = lifecycle.scan_lanes(connections[alias])
     lanes = [lane for lane in found if queue_names is None or lane.queue_name in queue_names]
     names = tuple(name for task_name in paused for name in registry.names_of(task_name))
     in_order = sorted(lanes, key=lambda lane: -lane.priority)

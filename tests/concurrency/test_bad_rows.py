@@ -135,7 +135,7 @@ def test_look_infinite_pause_other_queues_are_seen(engine, until):
         helpers.make_job(engine, queue_name="paused")
         helpers.make_job(engine)
         engine.execute("INSERT INTO pgqueue_pause (kind, name, paused_until) VALUES ('queue', 'paused', %s)", [until])
-        due_in = lifecycle.look(engine).due_in
+        due_in = lifecycle.scan_lanes(engine).due_in
         assert due_in[lifecycle.Lane("default", 0)] <= 0
         ended = until in ("-infinity", "4713-01-01 BC")
         assert (due_in[lifecycle.Lane("paused", 0)] <= 0) is ended

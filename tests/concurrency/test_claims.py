@@ -164,13 +164,13 @@ def test_lanes_are_strict_in_the_order_given_and_due_first_inside(engine):
 
 
 def test_lanes_are_found_due_or_not_and_say_when_they_are(engine):
-    assert lifecycle.look(engine).due_in == {}
+    assert lifecycle.scan_lanes(engine).due_in == {}
     for queue, priority, delay in (("b", 0, 100), ("a", 5, 50), ("a", -5, 0), ("a", 100, 500), ("c", 0, 0)):
         helpers.make_job(engine, queue_name=queue, priority=priority, delay_seconds=delay)
     helpers.claim_all(engine, Lane("c", 0))
     wanted = [Lane("a", 100), Lane("a", 5), Lane("a", -5), Lane("b", 0)]
     helpers.make_job(engine, queue_name="a", priority=5, delay_seconds=70)
-    found = lifecycle.look(engine).due_in
+    found = lifecycle.scan_lanes(engine).due_in
     assert [*found] == wanted
     assert [*found.values()] == [pytest.approx(seconds, abs=5) for seconds in (500, 50, 0, 100)]
     assert found[Lane("a", -5)] <= 0

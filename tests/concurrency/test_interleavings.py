@@ -20,7 +20,7 @@ from psycopg.types.json import Jsonb
 
 from django_pgqueue import lifecycle
 from django_pgqueue.lifecycle import Cancelled, ExecutionKey, Released, TransitionStatus, operator
-from django_pgqueue.states import FINISHED, TRANSITIONS, Act, Outcome, State
+from django_pgqueue.states import FINISHED, TRANSITIONS, Outcome, State, TransitionName
 from tests import helpers
 from tests.test_stateful import WRONG
 
@@ -54,7 +54,7 @@ ENDINGS = {
     "snooze": Outcome.SNOOZED,
     "obey": Outcome.CANCELLED,
 }
-ACT_OF = {"succeed_and_discard": Act.SUCCEED, "prune_task": Act.PRUNE}
+ACT_OF = {"succeed_and_discard": TransitionName.SUCCEED, "prune_task": TransitionName.PRUNE}
 """Statements whose name is not their act's; `release` is `snooze` too, and their edges are the same."""
 
 HISTORY = """
@@ -253,7 +253,7 @@ class Sessions(RuleBasedStateMachine):
             if job_id is None:
                 assert old is None, f"an execution that had ended as {old} ended again as {new}"
             elif statement is not None:
-                act = ACT_OF.get(statement) or Act(statement.removesuffix("_many"))
+                act = ACT_OF.get(statement) or TransitionName(statement.removesuffix("_many"))
                 edges = TRANSITIONS[old and State(old)]
                 assert (new and State(new)) in edges.get(act, ()), (act, old, new)
         self.watcher.execute("DELETE FROM history")

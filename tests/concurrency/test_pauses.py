@@ -9,7 +9,7 @@ import pytest
 
 from django_pgqueue import control, lifecycle, registry
 from django_pgqueue.db import statements
-from django_pgqueue.db.notifications import CHANNEL, LOOK_AGAIN
+from django_pgqueue.db.notifications import CHANNEL, PAUSES_CHANGED
 from django_pgqueue.lifecycle import Lane
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming.lanes import Lanes
@@ -20,7 +20,7 @@ MAIL, OTHER = Lane("mail", 0), Lane("other", 5)
 
 def claimable(engine):
     """The jobs that a worker would claim now, by its look and its claim."""
-    look = lifecycle.look(engine)
+    look = lifecycle.scan_lanes(engine)
     lanes = [lane for lane, seconds in look.due_in.items() if seconds <= 0]
     claimed = helpers.claim_all(engine, *lanes, paused_tasks=look.paused_tasks) if lanes else []
     lifecycle.release(engine, [lifecycle.Released(one.key) for one in claimed])
@@ -41,7 +41,7 @@ def test_a_paused_queue_is_left_alone_and_still_takes_jobs(engine, jobs):
     lifecycle.pause(engine, Pausable.QUEUE, "mail")
     assert claimable(engine) == {jobs["other"], jobs["add"]}
     later = helpers.make_job(engine, queue_name="mail")
-    assert lifecycle.look(engine).due_in[MAIL] == math.inf
+    assert lifecycle.scan_lanes(engine).due_in[MAIL] == math.inf
     assert lifecycle.resume(engine, Pausable.QUEUE, "mail")
     assert claimable(engine) == {*jobs.values(), later}
 
@@ -82,7 +82,7 @@ def test_a_pause_ends_by_itself_at_its_time(engine, jobs, kind):
 
 def test_a_worker_knows_when_to_wake_for_the_end_of_a_pause(engine, jobs):
     lifecycle.pause(engine, Pausable.QUEUE, "mail", for_seconds=600)
-    assert 590 < lifecycle.look(engine).due_in[MAIL] <= 600
+    assert 590 < lifecycle.scan_lanes(engine).due_in[MAIL] <= 600
 
 
 @pytest.mark.promise("pause-rollback")
@@ -132,7 +132,7 @@ def test_workers_are_told_to_look_again_of_a_pause_and_of_its_end(engine, second
     second.execute(f"LISTEN {CHANNEL}")
     control.pause("mail")
     assert control.resume("mail")
-    assert [notice.payload for notice in second.notifies(timeout=10, stop_after=2)] == [LOOK_AGAIN] * 2
+    assert [notice.payload for notice in second.notifies(timeout=10, stop_after=2)] == [PAUSES_CHANGED] * 2
 
 
 def test_two_operators_pause_at_once(engine, second, watcher):

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db.notifications import CANCEL_ASKED, LOOK_AGAIN
+from django_pgqueue.db.notifications import CANCEL_REQUESTED, PAUSES_CHANGED
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import fetcher as module
 from django_pgqueue.worker.claiming.claim_counter import ClaimCounter
@@ -298,7 +298,7 @@ def test_an_announced_job_of_a_queue_that_it_has_seen_paused_is_left_alone(engin
     fetcher.tick()
     assert not fetcher.in_flight.waiting
     lifecycle.resume(engine, Pausable.QUEUE, "default")
-    fetcher.lanes.look_again()
+    fetcher.lanes.scan_again()
     fetcher.tick()
     assert len(fetcher.in_flight.waiting) == 1
 
@@ -311,7 +311,7 @@ def test_sleep_pause_and_job_announced_together_job_is_not_claimed(engine, make_
     lifecycle.pause(engine, Pausable.QUEUE, "default")
     helpers.make_job(engine)
     monkeypatch.setattr(fetcher.polls.waker, "wait_for_notification", lambda seconds: True)
-    fetcher.polls.waker.payloads = {LOOK_AGAIN}
+    fetcher.polls.waker.payloads = {PAUSES_CHANGED}
     fetcher._sleep(0.0)
     fetcher.tick()
     assert not fetcher.in_flight.waiting
@@ -372,7 +372,7 @@ def test_a_word_that_a_job_is_to_be_cancelled_is_passed_on(make_fetcher, monkeyp
     heard = []
     fetcher = make_fetcher(on_cancel_requested=lambda: heard.append("cancel"))
     monkeypatch.setattr(fetcher.polls.waker, "wait_for_notification", lambda timeout_seconds: True)
-    for word in ("", CANCEL_ASKED):
+    for word in ("", CANCEL_REQUESTED):
         fetcher.polls.waker.payloads = {word}
         fetcher._sleep(0.0)
     assert heard == ["cancel"]

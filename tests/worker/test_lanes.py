@@ -36,7 +36,7 @@ def claimed_in(lane, number=1, run_after=lifecycle.EPOCH):
 def lanes_with_due(due):
     lanes = Lanes([])
     lanes._due_at = dict.fromkeys(due, 0.0)
-    lanes._looked_at = float("inf")
+    lanes._scanned_at = float("inf")
     return lanes
 
 
@@ -143,7 +143,7 @@ def test_resumed_jobs_behind_the_cursor_are_found(engine, make_fetcher, ends_by_
         engine.execute("UPDATE pgqueue_pause SET paused_until = statement_timestamp()")
     else:
         lifecycle.resume(engine, Pausable.TASK, PAUSED)
-        fetcher.lanes.look_again()
+        fetcher.lanes.scan_again()
     fetcher._full_scan_at = float("inf")  # the cursors themselves must be dropped
     found = []
     helpers.wait_until(lambda: fetcher.tick() is not None and (found.extend(take(fetcher)) or len(found) == 30))

@@ -14,7 +14,7 @@ from django_pgqueue.worker.claiming.claim_counter import ClaimCounter
 from django_pgqueue.worker.claiming.lease_monitor import LeaseMonitor
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.runtime.connection import Link
-from django_pgqueue.worker.slots.inflight import InFlight, Running, Waiting
+from django_pgqueue.worker.slots.inflight import InFlight, Prefetched, Running
 from tests import helpers
 
 
@@ -54,7 +54,7 @@ def test_a_look_that_failed_or_found_what_is_not_here_yet_is_done_again(watch, m
 
 def test_what_waits_for_a_slot_is_given_back_at_once(watch, monkeypatch):
     claimed, given = SimpleNamespace(execution_id=2), []
-    watch.in_flight.waiting[2] = Waiting(claimed, 0.0)
+    watch.in_flight.waiting[2] = Prefetched(claimed, 0.0)
     watch.pool.ask_to_cancel = set
     monkeypatch.setattr(lifecycle, "cancel_requests", lambda *args, **options: [(1, 2)])
     monkeypatch.setattr(lease_monitor, "release_executions", lambda connection, held, reactions: given.extend(held))

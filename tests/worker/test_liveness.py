@@ -273,7 +273,7 @@ def test_hostile_backoff_is_replaced_by_the_default(committing, engine, with_bac
     claimed = helpers.claim_one(engine)
     for delay_seconds in (
         retry_policy.delay_after_failure(claimed, RuntimeError()),
-        retry_policy.delay_after_crash(retry_policy.as_held(claimed)._replace(crashes=1)),
+        retry_policy.delay_after_crash(retry_policy.as_open_execution(claimed)._replace(crashes=1)),
     ):
         assert type(delay_seconds) is float
         assert 30.0 <= delay_seconds <= 39.0
@@ -284,7 +284,7 @@ def test_hanging_backoff_is_given_up_in_time(committing, engine, with_backoff, m
     with_backoff(hostile.hangs)
     monkeypatch.setattr(retry_policy, "BACKOFF_SECONDS", 0.05)
     helpers.make_job(engine, task_name=hostile.raise_hostile.name)
-    held = retry_policy.as_held(helpers.claim_one(engine))._replace(crashes=1)
+    held = retry_policy.as_open_execution(helpers.claim_one(engine))._replace(crashes=1)
     before = threading.active_count()
     for _ in range(10):
         assert 30.0 <= retry_policy.delay_after_crash(held) <= 39.0

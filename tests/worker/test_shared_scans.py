@@ -52,7 +52,7 @@ def notify(fetcher):
 @pytest.fixture
 def count_looks(monkeypatch):
     looks = []
-    look = lifecycle.look
+    look = lifecycle.scan_lanes
     monkeypatch.setattr(lifecycle, "look", lambda connection: looks.append(1) or look(connection))
     return looks
 
@@ -149,7 +149,7 @@ def test_fetcher_looks_itself_after_word_of_a_pause(engine, make_pair):
     first, second = make_pair()
     lifecycle.pause(engine, Pausable.TASK, helpers.NOOP)
     notify(second)
-    second.lanes.look_again()
+    second.lanes.scan_again()
     first.lanes._look(engine)
     second.lanes._rest.seconds = 0.0
     helpers.wait_until(lambda: second.tick() is not None and second._idle_steps > 0)
@@ -160,7 +160,7 @@ def test_fetcher_looks_itself_after_some_seconds(engine, make_pair):
     """A pause that no word came of is seen in time, also where siblings always look first."""
     first, second = make_pair()
     lifecycle.pause(engine, Pausable.TASK, helpers.NOOP)
-    second.lanes._looked_at -= 5.0
+    second.lanes._scanned_at -= 5.0
     notify(second)
     first.lanes._look(engine)
     second.lanes._rest.seconds = 0.0

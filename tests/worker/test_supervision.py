@@ -68,20 +68,20 @@ def process(engine):
 def test_a_beat_tells_the_child_how_much_is_open_and_until_when_it_holds(engine, leases, process):
     helpers.make_jobs(engine, 3)
     helpers.claim_all(engine, worker_id=process.worker_id)
-    leases.beat([process])
+    leases.send([process])
     assert process.state.open_executions == 3
     assert process.state.lease_left_seconds > 50
 
 
 def test_the_mark_of_the_beat_does_not_outlive_its_connection(engine, leases, process):
     """A failover may lead to a server whose ids are behind: nothing there would ever be extended."""
-    leases.beat([process])
+    leases.send([process])
     leases._oldest_open.extend([10**9] * 4)
-    leases.beat_at = 0.0
+    leases.due_at = 0.0
     leases.link.close()
     helpers.make_job(engine)
     helpers.claim_one(engine, worker_id=process.worker_id)
-    leases.beat([process])
+    leases.send([process])
     assert process.state.open_executions == 1
 
 
@@ -89,7 +89,7 @@ def test_a_silent_child_is_not_beaten_for(engine, leases, process):
     helpers.make_job(engine)
     helpers.claim_one(engine, worker_id=process.worker_id)
     process.silent = True
-    leases.beat([process])
+    leases.send([process])
     assert process.state.open_executions == 0
 
 
@@ -117,32 +117,32 @@ def test_what_is_charged_with_a_crash_is_recorded_as_started(engine, leases, pro
 @pytest.mark.promise("defect-restarted-ids")
 def test_heartbeat_after_ids_restart_extends_smaller_ids(engine, leases, process):
     """The mark of four beats ago must not leave out what runs under the ids that came again."""
-    leases.beat([process])
+    leases.send([process])
     leases._oldest_open.extend([10**6] * 4)
     helpers.make_jobs(engine, 2)
     running, _ = helpers.claim_all(engine, worker_id=process.worker_id)
     process.state.started(0, running.execution_id)
-    leases.beat_at = 0.0
-    leases.beat([process])
+    leases.due_at = 0.0
+    leases.send([process])
     assert process.state.open_executions == 2
 
 
 def test_heartbeat_that_finds_nothing_open_forgets_its_mark(engine, leases, process):
-    leases.beat([process])
+    leases.send([process])
     leases._oldest_open.extend([10**6] * 4)
     for _ in range(5):
-        leases.beat_at = 0.0
-        leases.beat([process])
+        leases.due_at = 0.0
+        leases.send([process])
     helpers.make_job(engine)
     helpers.claim_one(engine, worker_id=process.worker_id)
-    leases.beat_at = 0.0
-    leases.beat([process])
+    leases.due_at = 0.0
+    leases.send([process])
     assert process.state.open_executions == 1
 
 
 def test_worker_record_removed_by_a_flush_is_made_again(engine, leases, process):
     helpers.empty_tables(engine)
-    leases.beat([process])
+    leases.send([process])
     row = helpers.rows_of(engine, "pgqueue_worker")[process.worker_id]
     assert (row["pid"], row["stopped_at"]) == (process.pid, None)
 

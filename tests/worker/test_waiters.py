@@ -230,5 +230,5 @@ def test_an_idle_worker_hears_and_sleeps_on(engine, new_connection):
     listener.notify(engine, listener.AWAITED, [5])
     assert waker.wait_for_notification(0.05) is False, "in a storm the time ends a sleep too"
     assert len(heard) > 1
-    waker.take_back()
+    waker.stop_listening()
     waker.close()

@@ -12,7 +12,7 @@ from django.db import transaction
 
 from django_pgqueue import control
 from django_pgqueue.db.engine_connection import connect, is_lost
-from django_pgqueue.db.notifications import CANCEL_ASKED, CHANNEL, LOOK_AGAIN, WORDS
+from django_pgqueue.db.notifications import CANCEL_REQUESTED, CHANNEL, PAUSES_CHANGED, PAYLOADS
 from django_pgqueue.models import Job
 from django_pgqueue.worker.claiming import listener as listener_module
 from django_pgqueue.worker.claiming.listener import Listener
@@ -29,7 +29,7 @@ LONG = 30.0
 def waker():
     waker = NotificationWaker()
     yield waker
-    waker.take_back()
+    waker.stop_listening()
     waker.close()
 
 
@@ -114,18 +114,18 @@ def test_a_lost_connection_is_told_of_and_rings_go_on(waker, listening, engine):
 def test_words_are_heard_and_all_of_them_assumed_where_some_may_have_been_missed(waker, listening, engine):
     waker.listen(listening, lambda: None)
     waker.wait_for_notification(0.0)
-    assert waker.payloads == WORDS
+    assert waker.payloads == PAYLOADS
     waker.payloads = set()
     engine.execute(f"NOTIFY {CHANNEL}")
-    engine.execute(f"NOTIFY {CHANNEL}, '{CANCEL_ASKED}'")
-    helpers.wait_until(lambda: waker.wait_for_notification(LONG) and CANCEL_ASKED in waker.payloads)
-    assert waker.payloads == {"", CANCEL_ASKED}
+    engine.execute(f"NOTIFY {CHANNEL}, '{CANCEL_REQUESTED}'")
+    helpers.wait_until(lambda: waker.wait_for_notification(LONG) and CANCEL_REQUESTED in waker.payloads)
+    assert waker.payloads == {"", CANCEL_REQUESTED}
 
 
 def test_what_was_taken_back_is_not_used(waker, listening, engine):
     waker.listen(listening, lambda: None)
     waker.wait_for_notification(0.0)
-    waker.take_back()
+    waker.stop_listening()
     engine.execute(f"NOTIFY {CHANNEL}")
     assert not waker.wait_for_notification(0.05)
     assert list(listening.notifies(timeout=LONG, stop_after=1))
@@ -166,7 +166,7 @@ def test_a_running_job_that_is_asked_to_stop_is_told_of_in_a_word_and_one_that_w
     waiting = helpers.make_job(engine)
     assert Job.objects.get(pk=waiting).cancel()
     assert Job.objects.filter(pk=running).cancel() == 1
-    assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [CANCEL_ASKED]
+    assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [CANCEL_REQUESTED]
 
 
 def test_without_autocommit_the_word_goes_along_with_the_transaction(committing, listening):
@@ -175,7 +175,7 @@ def test_without_autocommit_the_word_goes_along_with_the_transaction(committing,
         control.pause("mail")
         assert not list(listening.notifies(timeout=0.05))
         transaction.commit()
-        assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [LOOK_AGAIN]
+        assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [PAUSES_CHANGED]
         control.resume("mail")
         transaction.rollback()
         assert not list(listening.notifies(timeout=0.05))

@@ -25,7 +25,7 @@ import psycopg
 
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.db.notifications import CANCEL_ASKED, LOOK_AGAIN
+from django_pgqueue.db.notifications import CANCEL_REQUESTED, PAUSES_CHANGED
 from django_pgqueue.lifecycle import AHEAD_BYTES, Claimed, Cursor, Lane
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.completer import Completer
@@ -174,9 +174,9 @@ class Fetcher(Service):
             self._announced = True
             self._follow_up.moment = time.monotonic()
             payloads, waker.payloads = waker.payloads, set()
-            if LOOK_AGAIN in payloads:
-                self.lanes.look_again()
-            if CANCEL_ASKED in payloads:
+            if PAUSES_CHANGED in payloads:
+                self.lanes.scan_again()
+            if CANCEL_REQUESTED in payloads:
                 self._on_cancel_requested()
 
     # ---------------------------------------------------------------- how many jobs to claim
@@ -211,7 +211,7 @@ class Fetcher(Service):
         It claims one job only, because the jobs of another lane may come first.
         """
         announced, self._announced = self._announced, False
-        recent_lanes = self.lanes.lately() if announced and self.lanes.last_was_empty else {}
+        recent_lanes = self.lanes.recent_lanes() if announced and self.lanes.last_was_empty else {}
         if not recent_lanes:
             return False
         with self.link.use() as connection:

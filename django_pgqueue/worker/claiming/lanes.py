@@ -59,8 +59,8 @@ class Lanes:
         """The time of the last scan, by the database's clock."""
         self._served: dict[Lane, int] = {}
         """The turn in which a claim last found a job in each lane."""
-        self._lately: dict[Lane, None] = {}
-        self._looked_at = self._ordered_at = float("-inf")
+        self._recent: dict[Lane, None] = {}
+        self._scanned_at = self._ordered_at = float("-inf")
         self._rest = Pacing()
         self._turn = 0
         self._warned = False
@@ -68,27 +68,27 @@ class Lanes:
     def forget(self) -> None:
         """Start afresh after a reconnect: another server may lack what the last one had committed."""
         self._cursors.clear()
-        self._looked_at = float("-inf")
+        self._scanned_at = float("-inf")
 
-    def look_again(self) -> None:
+    def scan_again(self) -> None:
         """Scan before the next claim, because the set of claimable jobs has changed."""
-        self._lately.clear()
-        self._looked_at = float("-inf")
+        self._recent.clear()
+        self._scanned_at = float("-inf")
 
     def ordered(self, connection: EngineConnection, *, from_start: bool) -> dict[Lane, Cursor]:
         """Return the lanes that have due jobs, in the order to claim from, each with its cursor."""
-        age = time.monotonic() - self._looked_at
+        age = time.monotonic() - self._scanned_at
         if age > max(0.0 if self.last_was_empty else AGE_LIMIT_SECONDS, self._rest.seconds):
-            self._look(connection)
+            self._scan(connection)
         self._turn += 1
         start, lanes = Cursor(), self._in_order()
         self.last_was_empty = self.last_was_empty or not lanes
         return {lane: start if from_start else self._cursors.get(lane, start) for lane in lanes}
 
-    def lately(self) -> dict[Lane, Cursor]:
+    def recent_lanes(self) -> dict[Lane, Cursor]:
         """Return the lanes in which claims last found jobs, the latest first, each with its cursor."""
         start = Cursor()
-        return {lane: self._cursors.get(lane, start) for lane in reversed(self._lately)}
+        return {lane: self._cursors.get(lane, start) for lane in reversed(self._recent)}
 
     def next_due_at(self, if_overdue: float) -> float:
         """Return when the next job is due, by the monotonic clock; infinity if no such job is known.
@@ -104,7 +104,7 @@ class Lanes:
 
         `next_due_at()` then takes account of what the sibling found.
         """
-        if self.shared is None or moment is None or time.monotonic() - self._looked_at > SHARED_SECONDS:
+        if self.shared is None or moment is None or time.monotonic() - self._scanned_at > SHARED_SECONDS:
             return False
         due_at = self.shared.answer(moment)
         if due_at is None:
@@ -120,10 +120,10 @@ class Lanes:
             self._set_cursor(lane, Cursor(job.run_after, job.job_id))
             self._served.pop(lane, None)
             self._served[lane] = self._turn
-            self._lately.pop(lane, None)
-            self._lately[lane] = None
-        for oldest in list(self._lately)[:-RECENT_LANES]:
-            del self._lately[oldest]
+            self._recent.pop(lane, None)
+            self._recent[lane] = None
+        for oldest in list(self._recent)[:-RECENT_LANES]:
+            del self._recent[oldest]
         self.last_was_empty = not last
 
     def pass_by(self, cursors: Mapping[Lane, Cursor], claimed: Sequence[Claimed], *, all_exhausted: bool) -> None:
@@ -146,14 +146,14 @@ class Lanes:
         self._cursors.pop(lane, None)
         self._cursors[lane] = cursor
 
-    def _look(self, connection: EngineConnection) -> None:
+    def _scan(self, connection: EngineConnection) -> None:
         """Scan for lanes with ready jobs and for pauses."""
         began = time.monotonic()
         if self.shared is not None:
             self.shared.begin()
-        due_in, paused_queues, paused_tasks, seen_at = lifecycle.look(connection)
-        self._looked_at, self._sibling_due_at = time.monotonic(), float("inf")
-        self._rest.after(self._looked_at - began)
+        due_in, paused_queues, paused_tasks, seen_at = lifecycle.scan_lanes(connection)
+        self._scanned_at, self._sibling_due_at = time.monotonic(), float("inf")
+        self._rest.after(self._scanned_at - began)
         paused_before = set(self.paused_tasks)
         self.paused_tasks = [name for task_name in paused_tasks for name in registry.names_of(task_name)]
         if seen_at < self._seen_at or not paused_before <= set(self.paused_tasks):
@@ -161,16 +161,16 @@ class Lanes:
         self._seen_at = seen_at
         wanted = set(self.queue_names)
         self._due_at = {
-            lane: self._looked_at + seconds
+            lane: self._scanned_at + seconds
             for lane, seconds in due_in.items()
             if not wanted or lane.queue_name in wanted
         }
         if self.shared is not None:
             next_due_at = min(self._due_at.values(), default=float("inf"))
-            self.shared.end(next_due_at if next_due_at > self._looked_at else None)
+            self.shared.end(next_due_at if next_due_at > self._scanned_at else None)
         self._forget_old(self._cursors)
         self._forget_old(self._served)
-        self._lately = {lane: None for lane in self._lately if lane.queue_name not in paused_queues}
+        self._recent = {lane: None for lane in self._recent if lane.queue_name not in paused_queues}
         if len(self._due_at) > MANY_LANES and not self._warned:
             self._warned = True
             logger.warning(

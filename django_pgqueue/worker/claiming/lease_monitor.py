@@ -24,7 +24,7 @@ from typing import Final
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
-from django_pgqueue.lifecycle import ExecutionKey, Held
+from django_pgqueue.lifecycle import ExecutionKey, OpenExecution
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.release import release_executions
@@ -142,7 +142,7 @@ class LeaseMonitor(Service):
         notified = self.pool.ask_to_cancel(requested)
         return bool(requested - notified - self.completer.ids())
 
-    def _release_unknown(self, is_open: Mapping[ExecutionKey, Held], claims_ended: int) -> None:
+    def _release_unknown(self, is_open: Mapping[ExecutionKey, OpenExecution], claims_ended: int) -> None:
         """Release executions that are open but not in flight, once no claim under way can return them.
 
         `claims_ended` is the number of claims that had ended before the query was sent. The answer of a claim may take

@@ -55,7 +55,7 @@ class Listener(Service):
 
     def at_end(self) -> None:
         """Close the connection."""
-        self.waker.take_back()
+        self.waker.stop_listening()
         self.link.close()
 
     def _listen(self, connection: EngineConnection) -> float:

@@ -18,7 +18,7 @@ from typing import Final
 import psycopg
 
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.db.notifications import WORDS
+from django_pgqueue.db.notifications import PAYLOADS
 from django_pgqueue.waiting import listener
 from django_pgqueue.waker import Waker
 
@@ -56,7 +56,7 @@ class NotificationWaker(Waker):
         self._is_new_connection = True
         self.wake()
 
-    def take_back(self) -> None:
+    def stop_listening(self) -> None:
         """Stop using the connection."""
         with self._connection_lock:
             self._connection = None
@@ -80,7 +80,7 @@ class NotificationWaker(Waker):
         is_woken = self.fileno() in ready
         is_new_connection, self._is_new_connection = self._is_new_connection, False
         if is_new_connection:
-            self.payloads |= WORDS
+            self.payloads |= PAYLOADS
         notified = self._read_notifications() if ready - {self.fileno()} else False
         return bool(notified or is_new_connection) if is_woken or is_new_connection else notified
 

@@ -20,7 +20,7 @@ from django_pgqueue.worker.runtime.refusals import Refusals
 refusals: Final = Refusals("the release of execution")
 
 
-class Execution(ExecutionInfo, Protocol):
+class Releasable(ExecutionInfo, Protocol):
     """A claimed job, or an open execution as the database reports it."""
 
     @property
@@ -28,7 +28,7 @@ class Execution(ExecutionInfo, Protocol):
 
 
 def release_executions(
-    connection: Connection, executions: Sequence[Execution], reactions: Reactions = FOREGROUND
+    connection: Connection, executions: Sequence[Releasable], reactions: Reactions = FOREGROUND
 ) -> dict[int, TransitionResult]:
     """Release these executions in one statement, and react to that.
 
@@ -44,7 +44,7 @@ def release_executions(
     return results
 
 
-def transitions_of(executions: Iterable[Execution], results: Mapping[int, TransitionResult]) -> list[JobTransition]:
+def transitions_of(executions: Iterable[Releasable], results: Mapping[int, TransitionResult]) -> list[JobTransition]:
     """Return the transitions of released executions. Jobs that were due at their claim are due now."""
     return [
         ended(execution, results[execution.execution_id], Ending.RELEASED, is_due=True)

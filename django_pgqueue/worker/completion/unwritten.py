@@ -81,7 +81,7 @@ FORMS: Final[tuple[Form, ...]] = (in_ascii, as_kept, as_retry, _as_dead)
 
 
 @dataclass(slots=True)
-class Waiting:
+class KeptReport:
     """A report that could not be written in any form, and when to retry it, by the monotonic clock."""
 
     report: Report
@@ -103,7 +103,7 @@ class UnwrittenReports:
         self.reactions = reactions
         self._on_answer = on_answer
         self._on_change = on_change
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, KeptReport] = {}
         self._logged_at = float("-inf")
 
     def __len__(self) -> int:
@@ -155,7 +155,7 @@ class UnwrittenReports:
             execution_id = entry.row.claimed.execution_id
             backoff_seconds = min(2.0 ** (tries[execution_id] - 1), LONGEST_PAUSE_SECONDS)
             due_at = time.monotonic() + backoff_seconds
-            self._waiting[execution_id] = Waiting(entry.row, due_at, tries[execution_id])
+            self._waiting[execution_id] = KeptReport(entry.row, due_at, tries[execution_id])
         if refused:
             self._log(refused)
         if set(self._waiting) != before:

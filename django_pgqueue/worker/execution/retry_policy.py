@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
-from django_pgqueue.lifecycle import Held
+from django_pgqueue.lifecycle import OpenExecution
 from django_pgqueue.retry import DEFAULT_BACKOFF
 from django_pgqueue.worker.runtime.time_limit import call_in_time
 
@@ -33,23 +33,23 @@ def delay_after_failure(claimed: Claimed, exception: BaseException | None, *, in
     return _delay(claimed.task_name, claimed.attempt, claimed.max_attempts, exception, in_time=in_time)
 
 
-def delay_after_crash(held: Held, *, by_default: bool = False) -> float | None:
+def delay_after_crash(execution: OpenExecution, *, by_default: bool = False) -> float | None:
     """Return the seconds until the next attempt of a job whose worker was lost, or None if there is none.
 
     Only a job that had started is charged with the crash; after `CRASH_BUDGET` crashes it is dead. After the first
     crash it is due at once: the cause was more likely the machine, and if it was the job, it runs isolated from now on.
     With `by_default`, no function of the application is called.
     """
-    if held.started and held.crashes + 1 >= get_settings().CRASH_BUDGET:
+    if execution.started and execution.crashes + 1 >= get_settings().CRASH_BUDGET:
         return None
-    task_name = "" if by_default else held.task_name or ""
-    delay_seconds = _delay(task_name, held.attempt, held.max_attempts, None, in_time=True)
-    return delay_seconds if delay_seconds is None or held.crashes else 0.0
+    task_name = "" if by_default else execution.task_name or ""
+    delay_seconds = _delay(task_name, execution.attempt, execution.max_attempts, None, in_time=True)
+    return delay_seconds if delay_seconds is None or execution.crashes else 0.0
 
 
-def as_held(claimed: Claimed) -> Held:
+def as_open_execution(claimed: Claimed) -> OpenExecution:
     """Return the input of `delay_after_crash` for a claimed job that had started."""
-    return Held(
+    return OpenExecution(
         claimed.execution_id,
         claimed.job_id,
         claimed.task_name,

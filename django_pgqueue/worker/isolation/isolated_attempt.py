@@ -101,7 +101,7 @@ class IsolatedAttempt:
             return self._report(Ending.CANCELLED, CANCELLED)
         how = "its exit status is unknown" if status is None else exit_code_text(os.waitstatus_to_exitcode(status))
         report = self._report(Ending.CRASHED, f"the job's isolated process died ({how})")
-        report.delay_seconds = retry_policy.delay_after_crash(retry_policy.as_held(self.claimed))
+        report.delay_seconds = retry_policy.delay_after_crash(retry_policy.as_open_execution(self.claimed))
         return report
 
     def _report_without_process(self, error: OSError) -> Report:

@@ -20,7 +20,7 @@ from typing import Final
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import DAY_SECONDS, get_settings
 from django_pgqueue.endings import Ending
-from django_pgqueue.lifecycle import Held, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import OpenExecution, TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition, Reactions, ended
 from django_pgqueue.states import State
 from django_pgqueue.worker.execution import retry_policy
@@ -115,23 +115,23 @@ class Maintenance(Service):
                 self._delay_after_crash,
                 error=RESCUED,
                 skipped_ids=self.unrescued.skipped_ids(),
-                on_refused=lambda held, error: self.unrescued.note(held.execution_id, error),
+                on_refused=lambda execution, error: self.unrescued.note(execution.execution_id, error),
             )
             health_memory.answered("rescue")
             crashes = [
-                ended(held, result, Ending.CRASHED, is_due=True, error=RESCUED, is_rescued=True)
-                for held, result in rescued
+                ended(execution, result, Ending.CRASHED, is_due=True, error=RESCUED, is_rescued=True)
+                for execution, result in rescued
             ]
             self.reactions.after(connection, crashes)
         return False
 
-    def _delay_after_crash(self, held: Held) -> float | None:
+    def _delay_after_crash(self, execution: OpenExecution) -> float | None:
         """Return the job's backoff in seconds, or None for no further attempt.
 
         Report progress first, because a hundred slow backoff functions must not look like a hang.
         """
         self.progressed()
-        return retry_policy.delay_after_crash(held)
+        return retry_policy.delay_after_crash(execution)
 
     def _prune(self) -> bool:
         """Continue the round with at most one full batch, so that rescues and a stop wait no longer than that."""
@@ -172,7 +172,8 @@ class Maintenance(Service):
                 error=ABANDONED,
             )
             crashes = [
-                ended(held, result, Ending.CRASHED, is_due=True, error=ABANDONED) for held, result in page.requeued
+                ended(execution, result, Ending.CRASHED, is_due=True, error=ABANDONED)
+                for execution, result in page.requeued
             ]
             self.reactions.after(connection, crashes)
         self._requeue_after_id = page.last_id or 0

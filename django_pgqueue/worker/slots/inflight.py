@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed, ExecutionKey
 
 
-class Waiting(NamedTuple):
+class Prefetched(NamedTuple):
     """A prefetched job, and when it was claimed, by the monotonic clock."""
 
     claimed: Claimed
@@ -49,9 +49,9 @@ class InFlight:
         """Jobs that may run at a time once all places are open."""
         self.opened = capacity if opened is None else opened
         """Jobs that may run at a time now."""
-        self.waiting: dict[int, Waiting] = {}
+        self.waiting: dict[int, Prefetched] = {}
         self.running: dict[int, Running] = {}
-        self.lately: set[str] = set()
+        self.ended_tasks: set[str] = set()
         """Tasks of the jobs that have ended since `LeakDetector` last emptied this set."""
         self._places = [None] * self.opened
         self._started = [0] * (2 * capacity)
@@ -63,7 +63,7 @@ class InFlight:
         """Add newly claimed jobs behind the prefetched ones."""
         now = time.monotonic()
         for claimed in jobs:
-            self.waiting[claimed.execution_id] = Waiting(claimed, now)
+            self.waiting[claimed.execution_id] = Prefetched(claimed, now)
 
     def start(self, execution_id: int, slot: int, *, wait: bool) -> Claimed | None:
         """Move a job from waiting to running and return it; return None if it was released meanwhile.
@@ -88,7 +88,7 @@ class InFlight:
         """Forget a job that has ended."""
         running = self.running.pop(execution_id, None)
         if running is not None:
-            self.lately.add(running.claimed.task_name)
+            self.ended_tasks.add(running.claimed.task_name)
             self._leave_place()
 
     def open_places(self, allowed: int) -> bool:

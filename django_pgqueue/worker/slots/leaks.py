@@ -57,7 +57,7 @@ class LeakDetector:
 
     def calls_for_another_process(self) -> bool:
         """Check for leaks and log each once per task. Return whether the process should be replaced."""
-        if not self.in_flight.lately and not self.in_flight.running and not self._suspicions:
+        if not self.in_flight.ended_tasks and not self.in_flight.running and not self._suspicions:
             return False
         try:
             return self._check()
@@ -75,7 +75,7 @@ class LeakDetector:
 
     def _leaked(self, found: Mapping[str, str]) -> set[str]:
         """Return the names of those differences that no running job can still undo."""
-        ended, self.in_flight.lately = self.in_flight.lately, set()
+        ended, self.in_flight.ended_tasks = self.in_flight.ended_tasks, set()
         running = {key: entry.claimed.task_name for key, entry in list(self.in_flight.running.items())}
         new = Suspicion(frozenset(running), _listed(ended | set(running.values())))
         self._suspicions = {name: self._suspicions.get(name, new) for name in found}

@@ -1,6 +1,6 @@
 """Send the heartbeats of a supervisor, which extend the leases of the executions that its worker processes have open.
 
-The supervisor calls `HeartbeatSender.beat()` in its only thread. One statement extends the leases of all its worker
+The supervisor calls `HeartbeatSender.send()` in its only thread. One statement extends the leases of all its worker
 processes. `settlement` closes the executions of processes that have ended.
 """
 
@@ -62,7 +62,7 @@ class HeartbeatSender:
     def __init__(self, link: Link, options: Options) -> None:
         self.link = link
         self.options = options
-        self.beat_at = 0.0
+        self.due_at = 0.0
         """When the next heartbeat is due, by the monotonic clock."""
         self.refusals = Refusals("the heartbeat of execution")
         self._record_at = 0.0
@@ -71,12 +71,12 @@ class HeartbeatSender:
 
     def postpone(self, seconds: float) -> None:
         """Send no heartbeat for this many seconds, because the database is not available."""
-        self.beat_at = max(self.beat_at, time.monotonic() + seconds)
+        self.due_at = max(self.due_at, time.monotonic() + seconds)
 
-    def beat(self, children: Iterable[ChildProcess]) -> None:
+    def send(self, children: Iterable[ChildProcess]) -> None:
         """Extend the leases of these processes' executions if a quarter of a lease has passed since the last time."""
         living = [process for process in children if process.worker_id and not process.silent]
-        if time.monotonic() < self.beat_at or not living:
+        if time.monotonic() < self.due_at or not living:
             return
         sent_at, lease_from = time.monotonic(), lease_clock()
         lease_seconds = get_settings().LEASE
@@ -102,7 +102,7 @@ class HeartbeatSender:
         for process in living:
             process.state.open_executions = counts[process.worker_id]
             process.state.lease_until = lease_from + lease_seconds
-        self.beat_at = sent_at + get_settings().heartbeat_seconds
+        self.due_at = sent_at + get_settings().heartbeat_seconds
 
     def _first_id(self, started_ids: Iterable[int]) -> int:
         """Return the id to start at. It is 0 if a running job has a smaller id, because ids have restarted then."""

@@ -25,7 +25,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.endings import Ending
-from django_pgqueue.lifecycle import Failed, Held, Released, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import Failed, OpenExecution, Released, TransitionResult, TransitionStatus
 from django_pgqueue.reactions import AnyWaiters, Reactions, ended
 from django_pgqueue.states import Outcome
 from django_pgqueue.worker.completion.release import transitions_of
@@ -209,22 +209,32 @@ def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_defaul
     error = OVERDUE if process.overdue else DIED
     with link.use() as connection:
         left_open = lifecycle.open_executions(connection, process.worker_id)
-        crashed = [held for held in left_open if held.execution_id in charged_ids and held.task_name]
-        ended_ids = process.state.unwritten() - {held.execution_id for held in crashed}
-        unwritten = [held for held in left_open if held.execution_id in ended_ids and held.task_name]
+        crashed = [
+            execution for execution in left_open if execution.execution_id in charged_ids and execution.task_name
+        ]
+        ended_ids = process.state.unwritten() - {execution.execution_id for execution in crashed}
+        unwritten = [
+            execution for execution in left_open if execution.execution_id in ended_ids and execution.task_name
+        ]
         charged = {*crashed, *unwritten}
-        others = [held for held in left_open if held not in charged]
-        failures = [_crash(held, error, by_default=by_default) for held in crashed]
-        failures += [_unwritten(held) for held in unwritten]
+        others = [execution for execution in left_open if execution not in charged]
+        failures = [_crash(execution, error, by_default=by_default) for execution in crashed]
+        failures += [_unwritten(execution) for execution in unwritten]
         delays = {failed.key.execution_id: failed.delay_seconds for failed in failures}
-        released = _divided(connection, [Released(held.key) for held in others], lifecycle.release)
+        released = _divided(connection, [Released(execution.key) for execution in others], lifecycle.release)
         failed = _divided(connection, failures, lifecycle.fail)
         transitions = transitions_of(others, released)
         for ending, reason, executions in ((Ending.CRASHED, error, crashed), (Ending.FAILED, UNWRITTEN, unwritten)):
             transitions += [
-                ended(held, failed[held.execution_id], ending, is_due=not delays[held.execution_id], error=reason)
-                for held in executions
-                if held.execution_id in failed
+                ended(
+                    execution,
+                    failed[execution.execution_id],
+                    ending,
+                    is_due=not delays[execution.execution_id],
+                    error=reason,
+                )
+                for execution in executions
+                if execution.execution_id in failed
             ]
         lifecycle.unregister_worker(connection, process.worker_id)
         reactions.after(connection, transitions)
@@ -254,18 +264,18 @@ def _executions_to_charge(process: ChildProcess) -> set[int]:
     return set() if process.expected_to_end else set(process.state.suspects())
 
 
-def _crash(held: Held, error: str, *, by_default: bool) -> Failed:
+def _crash(execution: OpenExecution, error: str, *, by_default: bool) -> Failed:
     """Return the failure that charges an execution with a crash."""
-    started = held._replace(started=True)
+    started = execution._replace(started=True)
     try:
         delay_seconds = retry_policy.delay_after_crash(started, by_default=by_default)
     except BaseException:
-        logger.exception("the backoff of %s failed; the default is used", held.task_name)
+        logger.exception("the backoff of %s failed; the default is used", execution.task_name)
         delay_seconds = retry_policy.delay_after_crash(started, by_default=True)
-    return Failed(held.key, Outcome.CRASHED, delay_seconds, None, 0.0, error=error)
+    return Failed(execution.key, Outcome.CRASHED, delay_seconds, None, 0.0, error=error)
 
 
-def _unwritten(held: Held) -> Failed:
+def _unwritten(execution: OpenExecution) -> Failed:
     """Return the failure of an execution whose result the database refuses. It counts, so that retries are bounded."""
-    delay_seconds = retry_policy.delay_after_crash(held._replace(started=False), by_default=True)
-    return Failed(held.key, Outcome.FAILED, delay_seconds, None, 0.0, error=UNWRITTEN)
+    delay_seconds = retry_policy.delay_after_crash(execution._replace(started=False), by_default=True)
+    return Failed(execution.key, Outcome.FAILED, delay_seconds, None, 0.0, error=UNWRITTEN)

@@ -62,7 +62,7 @@ class Supervisor:
         self._restarts = 0
         self._spawn_at = 0.0
         self._spawned = 0
-        self.leases = HeartbeatSender(self.link, options)
+        self.heartbeats = HeartbeatSender(self.link, options)
         self.shared_scans = SharedScans(options.processes)
         self.health = HealthFile(options.health_file, self.children, lambda: self.stopping_since is not None)
         self.helpers = HelperProcesses(self.link, self.health, self._close_inherited)
@@ -106,7 +106,7 @@ class Supervisor:
             self._signals_logged += 1
         self._reap()
         self._spawn_missing()
-        self._survive(lambda: self.leases.beat(self.children.values()))
+        self._survive(lambda: self.heartbeats.send(self.children.values()))
         self._survive(self.helpers.settlement.tick)
         watchdog.check_all(self.children.values())
         self._enforce_grace()
@@ -119,7 +119,7 @@ class Supervisor:
             step()
             return True
         except Exception as error:
-            self.leases.postpone(1.0)
+            self.heartbeats.postpone(1.0)
             health_memory.errors += 1
             if is_expected(error):
                 outage_log.report("supervisor", error)
@@ -158,7 +158,7 @@ class Supervisor:
         """Sleep until the next heartbeat, restart, signal or exit of a child, but no longer than a second."""
         timeout_seconds = TURN_SECONDS
         if self.children:
-            timeout_seconds = min(timeout_seconds, max(0.0, self.leases.beat_at - time.monotonic()))
+            timeout_seconds = min(timeout_seconds, max(0.0, self.heartbeats.due_at - time.monotonic()))
         if self._wants_more():
             timeout_seconds = min(timeout_seconds, max(0.0, self._spawn_at - time.monotonic()))
         self._wait(timeout_seconds)

@@ -53,7 +53,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a crash is charged to all that a process held",
-            " if held.execution_id in charged_ids and",
+            " if execution.execution_id in charged_ids and",
             " if",
             path=WORKER + "supervision/settlement.py",
         ),
@@ -197,7 +197,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "the supervisor does not beat",
-            "        self._survive(lambda: self.leases.beat(self.children.values()))\n",
+            "        self._survive(lambda: self.heartbeats.send(self.children.values()))\n",
             "",
             path=WORKER + "supervision/supervisor.py",
         ),

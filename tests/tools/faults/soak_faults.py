@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db.notifications import CANCEL_ASKED, CHANNEL, LOOK_AGAIN
+from django_pgqueue.db.notifications import CANCEL_REQUESTED, CHANNEL, PAUSES_CHANGED
 from django_pgqueue.states import Pausable
 from tests import helpers
 from tests.process.harness import descendants
@@ -248,7 +248,7 @@ def queue_paused(crew: Crew) -> None:
         seconds = crew.chance.uniform(5, 30)
         lifecycle.pause(crew.run.connection, Pausable.QUEUE, PAUSED_QUEUE, for_seconds=seconds)
     if crew.chance.random() < 0.5:
-        crew.run.sql("SELECT pg_notify(%s, %s)", [CHANNEL, LOOK_AGAIN])
+        crew.run.sql("SELECT pg_notify(%s, %s)", [CHANNEL, PAUSES_CHANGED])
 
 
 @injectable
@@ -259,7 +259,7 @@ def running_cancelled(crew: Crew) -> None:
     second = crew.chance.choice(["process killed", "process frozen", "sessions ended", "deploy", None])
     crew.run.act("cancel", jobs)
     if crew.chance.random() < 0.5:
-        crew.run.sql("SELECT pg_notify(%s, %s)", [CHANNEL, CANCEL_ASKED])
+        crew.run.sql("SELECT pg_notify(%s, %s)", [CHANNEL, CANCEL_REQUESTED])
     if second:
         FAULTS[second](crew)
 

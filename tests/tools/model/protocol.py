@@ -254,7 +254,10 @@ def give_back(world: World, rules: Rules) -> Iterator[Step]:
     for place in free_places(world):
         for number in open_executions(world):
             if number not in held and world.executions[number - 1].worker == WORKERS[place]:
-                yield Act("give back", place, "found unknown"), put(after, place, Slot(number, Outcome.RELEASED))
+                yield (
+                    Act("give back", place, "found unknown"),
+                    put(after, place, Slot(number, Outcome.RELEASED)),
+                )
 
 
 def send(world: World, rules: Rules) -> Iterator[Step]:

@@ -124,7 +124,9 @@ class Replay:
             return Failed(self.key(execution_id), ending, 0.0, None, 0.0)
         most = self.rules.max_attempts
         if ending is Outcome.CRASHED:
-            held = lifecycle.Held(execution_id, 0, helpers.NOOP, "", job["attempt"], most, job["crashes"], True, 0.0)
+            held = lifecycle.OpenExecution(
+                execution_id, 0, helpers.NOOP, "", job["attempt"], most, job["crashes"], True, 0.0
+            )
             delay = retry_policy.delay_after_crash(held)
         else:
             delay = None if row["attempt"] >= most else 0.0

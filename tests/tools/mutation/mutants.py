@@ -290,11 +290,11 @@ PAUSES = of_tests(
         path=LANES,
     ),
     Mutant("a drain trusts its first look", ") or time.monotonic() < obeyed_at:", "):", path=CONTROL),
-    Mutant("a resumed worker is not told", "LOOK_AGAIN)\n    return any", "'')\n    return any", path=CONTROL),
+    Mutant("a resumed worker is not told", "PAUSES_CHANGED)\n    return any", "'')\n    return any", path=CONTROL),
     Mutant("a clear stops what runs", ".cancel(running=False)", ".cancel(running=True)", path=CONTROL),
     Mutant("a former name's pause stays", "_names(kind, name)[1:]", "()", path=CONTROL),
-    Mutant("no word makes a worker look", "if LOOK_AGAIN in payloads:", "if not payloads:", path=FETCHER),
-    Mutant("an announced job is taken past a pause", "        self._lately.clear()\n", "", path=LANES),
+    Mutant("no word makes a worker look", "if PAUSES_CHANGED in payloads:", "if not payloads:", path=FETCHER),
+    Mutant("an announced job is taken past a pause", "        self._recent.clear()\n", "", path=LANES),
 )
 CANCELLING = of_tests(
     (
@@ -307,7 +307,7 @@ CANCELLING = of_tests(
     Mutant("all that runs is to be cancelled", " AND cancel_requested_at IS NOT NULL OFFSET 0", "", "CANCEL_REQUESTS"),
     Mutant(
         "the word of a cancellation is not passed on",
-        "if CANCEL_ASKED in payloads:",
+        "if CANCEL_REQUESTED in payloads:",
         "if not payloads:",
         path=FETCHER,
     ),
@@ -451,7 +451,7 @@ RINGS = of_tests(
     ),
     Mutant(
         "what was told before is not assumed",
-        "            self.payloads |= WORDS\n",
+        "            self.payloads |= PAYLOADS\n",
         "            pass\n",
         path=BELL,
     ),

@@ -44,10 +44,10 @@ def claim(cursors: dict[Lane, Cursor], limit: int = 10) -> int:
 
 def idle() -> dict[str, float]:
     """What a worker asks that finds nothing: in every lane, and where there are fewer of them."""
-    every = lifecycle.look(connection).due_in
+    every = lifecycle.scan_lanes(connection).due_in
     few = [lane for lane in every if lane.queue_name in sorted({lane.queue_name for lane in every})[:FEW_QUEUES]]
     [[now]] = connection.execute("SELECT statement_timestamp()").fetchall()
-    measured = {"lanes": float(len(every)), "lanes_ms": milliseconds(lambda: lifecycle.look(connection))}
+    measured = {"lanes": float(len(every)), "lanes_ms": milliseconds(lambda: lifecycle.scan_lanes(connection))}
     measured["idle_poll_ms"] = milliseconds(poll)
     for name, lanes in (("", every), (f"_{len(few)}_lanes", few)):
         by_cursor = dict.fromkeys(lanes, Cursor(now, 2**62))

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db.notifications import CANCEL_ASKED, CHANNEL, LOOK_AGAIN
+from django_pgqueue.db.notifications import CANCEL_REQUESTED, CHANNEL, PAUSES_CHANGED
 from django_pgqueue.states import Pausable
 from tests import helpers
 from tests.tools.faults.catalogue import fault
@@ -82,14 +82,14 @@ def cut_while_cancelling(run: Run) -> str:
     operator = run.connect()
     operator.execute("BEGIN")
     assert len(lifecycle.cancel(operator, jobs)) == 6
-    operator.execute("SELECT pg_notify(%s, %s)", [CHANNEL, CANCEL_ASKED])
+    operator.execute("SELECT pg_notify(%s, %s)", [CHANNEL, CANCEL_REQUESTED])
     run.sql("SELECT pg_terminate_backend(%s)", [operator.info.backend_pid])
     operator.close()
     time.sleep(2)  # two polls for requests to cancel
     assert run.states() == {"running": 6}, run.states()
     began = time.monotonic()
     run.act("cancel", jobs)
-    run.sql("SELECT pg_notify(%s, %s)", [CHANNEL, CANCEL_ASKED])
+    run.sql("SELECT pg_notify(%s, %s)", [CHANNEL, CANCEL_REQUESTED])
     end_sessions(run, "listener", "fetcher", "heartbeat", "completer", "supervisor")
     run.wait_until_done()
     took = time.monotonic() - began
@@ -117,7 +117,7 @@ def paused_while_frozen(run: Run) -> str:
     run.wait_until(lambda: run.outcomes().get("open", 0) >= 3, what="the other worker to claim jobs too")
     lifecycle.pause(run.connection, Pausable.QUEUE, "default")
     lost.send_all(signal.SIGKILL)
-    run.sql("SELECT pg_notify(%s, %s)", [CHANNEL, LOOK_AGAIN])
+    run.sql("SELECT pg_notify(%s, %s)", [CHANNEL, PAUSES_CHANGED])
     time.sleep(3)
     began = len(run.journal("start"))
     frozen.send_all(signal.SIGCONT)

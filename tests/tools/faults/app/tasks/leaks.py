@@ -68,7 +68,7 @@ def spoil(context: TaskContext, what: str, tag: str = "") -> None:
                 cursor.execute(STATEMENTS[what])
 
 
-LOOK = """
+SCAN_LANES = """
 SELECT current_setting('search_path'), current_setting('statement_timeout'), current_setting('lock_timeout'),
        current_setting('default_transaction_read_only'), current_user,
        (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
@@ -84,7 +84,7 @@ def look(context: TaskContext, tag: str = "") -> list[Any]:
     """Return what the job before may have left on this thread's connection."""
     with body(context, "look"):
         with connection.cursor() as cursor:
-            cursor.execute(LOOK)
+            cursor.execute(SCAN_LANES)
             [row] = cursor.fetchall()
         return [*row, connection.in_atomic_block, connection.get_autocommit()]
 
