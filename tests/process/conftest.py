@@ -31,11 +31,27 @@ def start(committing: None, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
             worker.assert_sound()
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    """A private server, stopped after the test; in a short path, for a socket's ends at 103 bytes."""
+@contextlib.contextmanager
+def short_path() -> Iterator[Path]:
+    """A directory for a server: the path of a socket in it must end at 103 bytes."""
     with tempfile.TemporaryDirectory(prefix="pgq", dir="/tmp") as home:
         Path(home).chmod(0o755)
-        own = Server(Path(home))
+        yield Path(home)
+
+
+@pytest.fixture(scope="session")
+def migrated_data() -> Iterator[Path]:
+    """The data directory of a server that has our tables and does not run, to copy instead of making it each time."""
+    with short_path() as home:
+        cluster = Server(home).cluster
+        cluster.stop()
+        yield cluster.data
+
+
+@pytest.fixture
+def server(migrated_data: Path) -> Iterator[Server]:
+    """A private server, stopped after the test."""
+    with short_path() as home:
+        own = Server(home, data=migrated_data)
         yield own
         own.cluster.stop("immediate")

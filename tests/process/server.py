@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,13 +13,27 @@ from .harness import django
 
 
 class Server:
-    """A cluster in `home`, a short path, with our tables in its database `postgres`."""
+    """A cluster in `home`, a short path, with our tables in its database `postgres`.
 
-    def __init__(self, home: Path, *, port: int | None = None, settings: Mapping[str, str] = SETTINGS) -> None:
+    With `data`, the data directory of another one that does not run, it is a copy of that.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        port: int | None = None,
+        settings: Mapping[str, str] = SETTINGS,
+        data: Path | None = None,
+    ) -> None:
         self.cluster = Cluster(home / "server", reachable(binaries(), home / "copy"), port=port, settings=settings)
-        self.cluster.start()
         self.settings = self.settings_for("postgres")
-        django("migrate", "-v0", database=self.settings)
+        if data:
+            self.cluster.home.mkdir(mode=0o700)
+            subprocess.run(["cp", "-a", data, self.cluster.data], check=True)  # it belongs to the server's account
+        self.cluster.start()
+        if not data:
+            django("migrate", "-v0", database=self.settings)
 
     def settings_for(self, database: str) -> dict[str, str]:
         """The keys of Django's DATABASES that lead to one of its databases."""
