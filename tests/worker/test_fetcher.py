@@ -277,7 +277,7 @@ def test_an_announced_job_is_taken_before_the_lanes_are_looked_at_and_none_is_mi
     helpers.make_jobs(engine, 2)
     fetcher.polls.poll_soon()
     with monkeypatch.context() as without_lanes:
-        without_lanes.delattr(lifecycle, "look")
+        without_lanes.delattr(lifecycle, "scan_lanes")
         fetcher.tick()
     assert len(take(fetcher)) == 1
     assert len(drain(fetcher)) == 1
@@ -292,7 +292,7 @@ def test_an_announced_job_of_a_queue_that_it_has_seen_paused_is_left_alone(engin
     helpers.make_job(engine)
     drain(fetcher)
     lifecycle.pause(engine, Pausable.QUEUE, "default")
-    helpers.wait_until(lambda: fetcher.tick() and not fetcher.lanes.lately())
+    helpers.wait_until(lambda: fetcher.tick() and not fetcher.lanes.recent_lanes())
     helpers.make_job(engine)
     fetcher.polls.poll_soon()
     fetcher.tick()
@@ -351,7 +351,7 @@ def test_a_look_that_waited_for_a_migration_s_lock_is_not_followed_by_a_rest_of_
 ):
     fetcher = make_fetcher()
     drain(fetcher)
-    for look in (lambda: fetcher.lanes._look(second), fetcher.tick):
+    for look in (lambda: fetcher.lanes._scan(second), fetcher.tick):
         with helpers.transaction(engine, "LOCK TABLE pgqueue_job IN ACCESS EXCLUSIVE MODE"):
             blocked = helpers.Background(look)
             helpers.wait_until(lambda: helpers.scalar(watcher, WAITING) == 1)

@@ -203,7 +203,7 @@ def test_clock_set_back_drops_the_cursors(engine, make_fetcher):
     statements.clock.shift_seconds = 3600.0
     assert len(drain(fetcher)) == 1
     statements.clock.shift_seconds = 0.0
-    fetcher.lanes._look(engine)
+    fetcher.lanes._scan(engine)
     assert fetcher.lanes._cursors == {}
 
 
@@ -216,9 +216,9 @@ def test_cursor_of_a_queue_that_ran_empty_is_kept(engine, second, make_fetcher):
         helpers.scalar(second, "SELECT count(*) FROM pgqueue_job")
         fetcher = make_fetcher(capacity=500)
         assert len(drain(fetcher, engine)) == 5000
-        fetcher.lanes._look(engine)
+        fetcher.lanes._scan(engine)
         assert fetcher.lanes._due_at == {}
-        [cursor] = fetcher.lanes.lately().values()
+        [cursor] = fetcher.lanes.recent_lanes().values()
         assert buffers(engine, Cursor()) > 10 * buffers(engine, cursor)
     engine.execute("ALTER TABLE pgqueue_job RESET (autovacuum_enabled)")
 
@@ -230,6 +230,6 @@ def test_cursors_of_empty_lanes_are_bounded(engine, monkeypatch):
     for number in range(10):
         lanes.move_cursors([claimed_in(helpers.DEFAULT_LANE), claimed_in(Lane(f"q{number}", 0))])
     lanes.move_cursors([claimed_in(Lane("q1", 0))])
-    lanes._look(engine)
+    lanes._scan(engine)
     assert set(lanes._cursors) == {helpers.DEFAULT_LANE, *(Lane(name, 0) for name in ("q8", "q9", "q1"))}
     assert set(lanes._served) == set(lanes._cursors)

@@ -53,7 +53,7 @@ def notify(fetcher):
 def count_looks(monkeypatch):
     looks = []
     look = lifecycle.scan_lanes
-    monkeypatch.setattr(lifecycle, "look", lambda connection: looks.append(1) or look(connection))
+    monkeypatch.setattr(lifecycle, "scan_lanes", lambda connection: looks.append(1) or look(connection))
     return looks
 
 
@@ -125,7 +125,7 @@ def test_fetcher_looks_itself_if_the_sibling_found_a_due_job(engine, make_pair):
     first, second = make_pair()
     notify(second)
     helpers.make_job(engine, queue_name="new")
-    first.lanes._look(engine)
+    first.lanes._scan(engine)
     helpers.wait_until(lambda: second.tick() is not None and take(second))
 
 
@@ -135,7 +135,7 @@ def test_fetcher_starts_a_scheduled_job_that_a_sibling_saw(engine, make_pair):
     first, second = make_pair()
     notify(second)
     helpers.make_job(engine, delay_seconds=0.5)
-    first.lanes._look(engine)
+    first.lanes._scan(engine)
     due_at = time.monotonic() + 0.5
     second._announced, second._idle_steps = False, 4
     assert second.tick() <= due_at - time.monotonic() + 0.01
@@ -150,7 +150,7 @@ def test_fetcher_looks_itself_after_word_of_a_pause(engine, make_pair):
     lifecycle.pause(engine, Pausable.TASK, helpers.NOOP)
     notify(second)
     second.lanes.scan_again()
-    first.lanes._look(engine)
+    first.lanes._scan(engine)
     second.lanes._rest.seconds = 0.0
     helpers.wait_until(lambda: second.tick() is not None and second._idle_steps > 0)
     assert second.lanes.paused_tasks == [helpers.NOOP]
@@ -162,7 +162,7 @@ def test_fetcher_looks_itself_after_some_seconds(engine, make_pair):
     lifecycle.pause(engine, Pausable.TASK, helpers.NOOP)
     second.lanes._scanned_at -= 5.0
     notify(second)
-    first.lanes._look(engine)
+    first.lanes._scan(engine)
     second.lanes._rest.seconds = 0.0
     helpers.wait_until(lambda: second.tick() is not None and second._idle_steps > 0)
     assert second.lanes.paused_tasks == [helpers.NOOP]
