@@ -1,4 +1,4 @@
-"""Fixtures that more than one file of tests uses."""
+"""Fixtures that several test files use, and the options and the order of a test run."""
 
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -43,15 +43,15 @@ LONG = (
     *("tests/process/test_recycling.py", "tests/process/test_output.py", "tests/process/test_restarted_ids.py"),
     *("tests/concurrency/test_bad_rows.py", "tests/worker/test_interruption.py", "tests/worker/test_lanes.py"),
 )
-"""The files that take longest, which begin first: one that began last would be waited for while other cores idle."""
+"""The slowest test files. They start first: if one started last, the other cores would idle until it ended."""
 
 
 SLOW = ("concurrency", "deploys", "example", "faults", "process", "security")
-"""Directories that `--only-quick` leaves out, but for tests with the marker `quick`."""
+"""Directories that `--only-quick` leaves out, except for tests with the marker `quick`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the length of the long runs, and the choice of quick tests."""
+    """Add the options `--only-quick` and `--stateful-examples`."""
     parser.addoption("--only-quick", action="store_true", help="leave out the tests that take long")
     parser.addoption(
         "--stateful-examples", type=int, default=0, help="histories for each state machine, without a time limit"
@@ -60,21 +60,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def unused_port() -> int:
-    """A TCP port on 127.0.0.1 that was free a moment ago."""
+    """Return a TCP port on 127.0.0.1 that was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Name a task by its function: its own text has an address in it, which differs in each worker of pytest-xdist."""
+    """Use the function's name as the id of a task: its repr has an address, which differs in each xdist worker."""
     return val.func.__name__ if isinstance(val, Task) else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have xdist keep the order of files, which it would give out by their number of tests: the long ones last.
+    """Keep the order of files under xdist, and reduce the examples of Hypothesis for `--only-quick`.
 
-    And have Hypothesis try less where time matters.
+    By default, xdist orders the files by their number of tests, and the slow files would start last.
     """
     config.option.loadscopereorder = False
     if config.getoption("--only-quick"):
@@ -82,7 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
-    """Gives out tests file by file, and those of deploys all to one process: their two releases take 6 s to build."""
+    """Schedules tests file by file, and all tests of deploys in one process: their two releases take 6 s to build."""
 
     def _split_scope(self, nodeid: str) -> str:
         return "tests/deploys" if nodeid.startswith("tests/deploys/") else super()._split_scope(nodeid)
@@ -95,7 +95,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | Non
 
 
 def is_in_slow_directory(path: Path) -> bool:
-    """Return whether the tests of a file take long, with a few exceptions."""
+    """Return whether a file is in one of the `SLOW` directories."""
     return not set(SLOW).isdisjoint(path.parts)
 
 
@@ -108,7 +108,7 @@ def is_quick(item: pytest.Item) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Have `--only-quick` not even import a file that has no test for it: to import all takes seconds."""
+    """Under `--only-quick`, do not import files without a quick test: importing all files takes seconds."""
     if not config.getoption("--only-quick") or not collection_path.match("test_*.py"):
         return None
     text = collection_path.read_text()
@@ -117,7 +117,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give tests that commit the test database, of which pytest-django then empties our tables only."""
+    """Select and order the tests, and mark the tests that commit.
+
+    With the marker, a test uses the test database, and pytest-django empties only our tables after it. With
+    `--stateful-examples`, the tests have no time limit.
+    """
     if config.getoption("--only-quick"):
         items[:] = [item for item in items if is_quick(item)]
     if config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
@@ -132,7 +136,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_flush() -> Iterator[None]:
-    """Have the tables deleted from that pytest-django empties after tests which commit: a TRUNCATE takes 35 ms."""
+    """Empty the tables with DELETE after each test that commits, because the TRUNCATE of Django takes 35 ms."""
 
     def sql_flush(self: DatabaseOperations, style: Any, tables: Sequence[str], **options: Any) -> list[str]:
         return ["; ".join(f"DELETE FROM {self.quote_name(table)}" for table in tables)] if tables else []
@@ -144,7 +148,7 @@ def quick_flush() -> Iterator[None]:
 
 @pytest.fixture
 def committing() -> Iterator[None]:
-    """The test database with empty tables, for tests that commit: by several connections, or by none of Django's."""
+    """Empty the tables for a test that commits, on several connections or on connections other than Django's."""
     with closing(helpers.connect()) as cleaner:
         helpers.begin_anew(cleaner)
     notifications._last_wake_at.clear()
@@ -154,7 +158,7 @@ def committing() -> Iterator[None]:
 
 @pytest.fixture
 def new_connection(committing: None) -> Iterator[Callable[[], EngineConnection]]:
-    """Opens engine connections to the test database; all are closed at the end."""
+    """Return a function that opens engine connections to the test database. All are closed at the end."""
     opened: list[EngineConnection] = []
 
     def connect() -> EngineConnection:
@@ -168,7 +172,7 @@ def new_connection(committing: None) -> Iterator[Callable[[], EngineConnection]]
 
 @pytest.fixture
 def engine(new_connection: Callable[[], EngineConnection]) -> EngineConnection:
-    """An engine connection, as a worker has it."""
+    """Return an engine connection, configured as in a worker."""
     connection = new_connection()
     assert connection.info.dbname == django_connection.settings_dict["NAME"]
     assert connection.info.dbname.startswith("test_")
@@ -177,18 +181,18 @@ def engine(new_connection: Callable[[], EngineConnection]) -> EngineConnection:
 
 @pytest.fixture
 def second(new_connection: Callable[[], EngineConnection]) -> EngineConnection:
-    """The other one of a race."""
+    """Return the connection of the second side of a race."""
     return new_connection()
 
 
 @pytest.fixture
 def watcher(new_connection: Callable[[], EngineConnection]) -> EngineConnection:
-    """One that takes no part, and looks."""
+    """Return a connection that takes no part in a race and only observes it."""
     return new_connection()
 
 
 class Specimen(NamedTuple):
-    """A job in a known state, and its last execution: open if it runs, else closed (0: it never had one)."""
+    """A job in a known state, and its last execution: open if the job is running, otherwise closed. 0 means none."""
 
     job_id: int
     execution_id: int
@@ -197,7 +201,7 @@ class Specimen(NamedTuple):
 
 @pytest.fixture
 def job_in(engine: EngineConnection) -> Callable[[str], Specimen]:
-    """Makes a job in the state named, by the acts that lead there."""
+    """Return a function that makes a job in the given state, through the transitions that lead to it."""
     ends: dict[str, Callable[[lifecycle.Claimed], object]] = {
         "ready": lambda one: lifecycle.release(engine, [lifecycle.Released(one.key)]),
         "ready later": lambda one: lifecycle.fail(engine, helpers.failed(one.key, 3600.0)),
@@ -219,7 +223,7 @@ def job_in(engine: EngineConnection) -> Callable[[str], Specimen]:
         if state == "new":
             return Specimen(job_id, 0, lifecycle.ExecutionKey(0, 0.0))
         claimed = helpers.claim_one(engine)
-        assert claimed.job_id == job_id, "another job was in the way"
+        assert claimed.job_id == job_id, "the claim returned another job than the new one"
         ends[state](claimed)
         return Specimen(job_id, claimed.execution_id, claimed.key)
 
@@ -228,9 +232,9 @@ def job_in(engine: EngineConnection) -> Callable[[str], Specimen]:
 
 @pytest.fixture
 def other(committing: None) -> Iterator[Any]:
-    """A second alias, `other`: a connection of its own to the same test database."""
+    """Provide a second alias, `other`, with its own connection to the same test database."""
     connections.settings["other"] = {**connections.settings["default"], **connections["default"].settings_dict}
-    connections["other"].connect()  # past Django's guard, which knows no alias that came later
+    connections["other"].connect()  # bypasses Django's guard, which does not know aliases that were added later
     yield connections["other"]
     connections["other"].close()
     del connections["other"]

@@ -1,4 +1,4 @@
-"""The pages of the documentation as text: their blocks of code, their prose and their tables."""
+"""The pages of the documentation as text: their code blocks, prose and tables."""
 
 import re
 from pathlib import Path
@@ -8,35 +8,35 @@ IN_DOCS = [path for path in TOP.glob("docs/**/*.md") if "_build" not in path.par
 FILES = [TOP / "README.md", TOP / "CONTRIBUTING.md", TOP / ".github/SECURITY.md", *sorted(IN_DOCS)]
 PAGES = {str(path.relative_to(TOP)): path.read_text() for path in FILES}
 TUTORIAL = "docs/start/tutorial.md"
-"""It has a project of its own: see `tests/process/test_tutorial.py`."""
+"""The tutorial has its own project, which `tests/process/test_tutorial.py` runs."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^]]+\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 
 
 def blocks(page: str, language: str = "python") -> list[str]:
-    """Return the blocks of code of a page."""
+    """Return the code blocks of a page that are in this language."""
     return [text for kind, text in BLOCK.findall(PAGES[page]) if kind == language]
 
 
 def file_of(block: str) -> str | None:
-    """Return the file of the example's app that a block belongs to, as its first line says."""
+    """Return the file of the example app that a block belongs to. The first line of the block names it."""
     found = re.match(r"# (shop/\w+\.py)\n", block)
     return found and found[1]
 
 
 def loose_blocks(page: str) -> list[str]:
-    """Return the blocks of Python of a page that belong to no file of the example's app."""
+    """Return the Python blocks of a page that belong to no file of the example app."""
     return [block for block in blocks(page) if file_of(block) is None]
 
 
 def prose(page: str) -> str:
-    """Return a page without its blocks of code."""
+    """Return the text of a page without its code blocks."""
     return BLOCK.sub("", PAGES[page])
 
 
 def table(page: str, heading: str) -> list[list[str]]:
-    """Return the rows of the tables on a page whose first column has this heading, cell by cell."""
+    """Return the rows, as lists of cells, of all tables on a page whose first column has this heading."""
     rows, inside = [], False
     for line in prose(page).splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
@@ -50,5 +50,5 @@ def table(page: str, heading: str) -> list[list[str]]:
 
 
 def plain(cell: str) -> str:
-    """Return the text of a cell without the backticks of code."""
+    """Return the text of a cell without its backticks."""
     return cell.strip("`")

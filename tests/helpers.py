@@ -1,4 +1,4 @@
-"""What tests of several files share: making jobs, looking at whole rows, waiting on conditions with a deadline."""
+"""Helpers that several test files share: they make jobs, read whole rows, and wait for conditions with a deadline."""
 
 import json
 import threading
@@ -27,12 +27,12 @@ TABLES = (
     *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_uniqueness_window"),
 )
 AGES = 20e-6, 10e-6
-"""Seconds since a start and an end that are made up: less than any claim was ago."""
+"""Seconds since the made-up start and end of an execution. Every claim is longer ago than that."""
 Rows = dict[int, dict[str, Any]]
 
 
 def connect(role: str = "test", *, durable: bool = False) -> EngineConnection:
-    """An engine connection to the test database; unless `durable`, its commits do not wait for the disk."""
+    """Open an engine connection to the test database. Its commits wait for the disk only if `durable` is true."""
     connection = engine_connection.connect("default", role)
     if not durable:
         connection.execute("SET synchronous_commit = off")
@@ -53,7 +53,7 @@ IS_LARGE = "SELECT sum(pg_relation_size(name)) > 1000000 FROM unnest(%s::text[])
 
 
 def begin_anew(connection: psycopg.Connection[Any]) -> None:
-    """As `empty_tables`, for each of the tests that leave a few rows: in 3 ms instead of 40."""
+    """Empty the tables as `empty_tables` does. If they have only a few rows, this takes 3 ms instead of 40 ms."""
     if scalar(connection, IS_LARGE, [list(TABLES)]):
         empty_tables(connection)
     else:
@@ -64,9 +64,9 @@ _cleared = 0
 
 
 def clear_tables(connection: psycopg.Connection[Any]) -> None:
-    """As `empty_tables`, for tests that do it hundreds of times: a TRUNCATE takes ten times as long as this does.
+    """Empty the tables of jobs and executions, for tests that do it hundreds of times.
 
-    Dead rows would slow down what follows: a VACUUM comes with each tenth.
+    A TRUNCATE would take ten times as long. Dead rows would slow down later statements, so each tenth call runs VACUUM.
     """
     global _cleared
     connection.execute("DELETE FROM pgqueue_execution")
@@ -78,7 +78,7 @@ def clear_tables(connection: psycopg.Connection[Any]) -> None:
 
 
 def make_jobs(connection, count: int = 1, **changes: Any) -> list[int]:
-    """Enqueue jobs that are due, of a known task, but for `changes`; return their ids."""
+    """Enqueue due jobs of a known task, with the options in `changes`, and return their ids."""
     options = {
         "task_name": NOOP,
         "queue_name": "default",
@@ -104,7 +104,7 @@ UNIQUE_CALL: dict[str, Any] = {
 
 
 def enqueue_unique(connection, key: str, *, ready_only: bool = False, replace: bool = False, **changes: Any) -> Any:
-    """Enqueue a job with a unique key; None if another one has it."""
+    """Enqueue a job with a unique key. Return None if another job has the key."""
     options = {**UNIQUE_CALL, "arguments": NO_ARGUMENTS, **changes}
     add = lifecycle.replace if replace else lifecycle.enqueue_unique
     return add(connection, unique_key=key, ready_only=ready_only, **options)
@@ -113,7 +113,7 @@ def enqueue_unique(connection, key: str, *, ready_only: bool = False, replace: b
 def enqueue_for_period(
     connection, *keys: str | None, period_seconds: float = 3600.0, call: str = NO_ARGUMENTS, **changes: Any
 ) -> list[int]:
-    """Enqueue a job for each key that nobody holds; return the ids of these."""
+    """Enqueue a job for each key without an open uniqueness window, and return the ids of the new jobs."""
     calls = "[" + ",".join(f'{{"key":{json.dumps(key)},"call":{call}}}' for key in keys) + "]"
     options = {**UNIQUE_CALL, **changes}
     added = lifecycle.enqueue_for_period(connection, calls=calls, period_seconds=period_seconds, **options)
@@ -121,7 +121,7 @@ def enqueue_for_period(
 
 
 def replace_for_period(connection, *keys: str, call: str = NO_ARGUMENTS, **changes: Any) -> list[int]:
-    """Put a call in the place of those that wait and hold these keys; return the ids of these."""
+    """Replace the call of each waiting job that has one of these keys, and return the ids of these jobs."""
     calls = "[" + ",".join(f'{{"key":{json.dumps(key)},"call":{call}}}' for key in keys) + "]"
     return [job.job_id for job, _ in lifecycle.replace_for_period(connection, calls=calls, **UNIQUE_CALL | changes)]
 
@@ -136,13 +136,13 @@ def lanes_from_start(*lanes: Lane) -> dict[Lane, Cursor]:
 
 
 def claim_all(connection, *lanes: Lane, limit: int = 500, worker_id: int = 1, **changes: Any) -> list[Claimed]:
-    """Claim what is due in these lanes, from their start, as many as `limit` and all into free slots."""
+    """Claim up to `limit` due jobs of these lanes, from the start of each lane, and all into free slots."""
     options = {"limit": limit, "free_slots": limit, "worker_id": worker_id, "lease_seconds": 60.0, **changes}
     return lifecycle.claim(connection, lanes_from_start(*lanes), **options)
 
 
 def definition(name: str = "nightly", **changes: Any) -> lifecycle.Definition:
-    """A schedule of a known task, each minute but for `changes`."""
+    """Return the definition of a schedule of a known task: every minute, with the columns in `changes`."""
     columns = {
         "task_name": NOOP,
         "arguments": NO_ARGUMENTS,
@@ -159,7 +159,7 @@ def definition(name: str = "nightly", **changes: Any) -> lifecycle.Definition:
 
 
 def make_schedule(connection, name: str = "nightly", *, due_in: float = 0.0, **changes: Any) -> int:
-    """Add a schedule as the admin does, whose next tick is in so many seconds; return its id."""
+    """Add a schedule as the admin does, with its next tick in `due_in` seconds, and return its id."""
     [seen_at, _] = lifecycle.read_schedules(connection)
     next_run_at = seen_at + timedelta(seconds=due_in)
     made = lifecycle.add_schedule(connection, definition(name, **changes), origin="admin", next_run_at=next_run_at)
@@ -190,7 +190,7 @@ def claim_one(connection, **changes: Any) -> Claimed:
 
 
 def key_of(connection, execution_id: int) -> ExecutionKey:
-    """The key of an execution that is known by its id alone; one that there is not was claimed at 0."""
+    """Return the key of the execution with this id. If there is no such execution, its claim time is 0."""
     query = "SELECT floor(1000 * date_part('epoch', claimed_at)) FROM pgqueue_execution WHERE id = %s"
     row = connection.execute(query, [execution_id]).fetchone()
     return ExecutionKey(execution_id, row[0] if row else 0.0)
@@ -205,7 +205,7 @@ def failed(key: ExecutionKey, delay_seconds: float | None = 0.0, outcome: str = 
 
 
 def end_lease(connection, *execution_ids: int) -> None:
-    """Let the leases of these executions be over, of all that are open if none is named."""
+    """End the leases of these open executions. Without ids, end the leases of all open executions."""
     connection.execute(
         "UPDATE pgqueue_execution SET lease_expires_at = statement_timestamp() - interval '1 s' "
         "WHERE outcome IS NULL AND (id = ANY(%(ids)s) OR %(ids)s = '{}')",
@@ -219,7 +219,7 @@ def rescue(connection, delay_seconds: float | None = 0.0) -> dict[int, lifecycle
 
 
 def rows_of(connection, table: str) -> Rows:
-    """Every row of a table, whole, by its primary key, the first column."""
+    """Return all rows of a table, with all columns, by their primary key, which is the first column."""
     with connection.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
     return {next(iter(row.values())): row for row in rows}
@@ -233,7 +233,7 @@ def everything(connection) -> dict[str, Rows]:
 def users_trigger(
     connection, condition: str, sqlstate: str = "P0001", table: str = "pgqueue_job", event: str = "UPDATE"
 ) -> Iterator[None]:
-    """A user's trigger, which refuses the rows of which a condition on OLD and NEW is true."""
+    """Add a trigger, as users can, that rejects every row for which a condition on OLD and NEW is true."""
     connection.execute(
         "CREATE FUNCTION users_rule() RETURNS trigger LANGUAGE plpgsql AS "
         f"$$BEGIN IF {condition} THEN RAISE EXCEPTION 'not this one' USING ERRCODE = '{sqlstate}'; END IF; "
@@ -257,9 +257,9 @@ CHECKS = (
 
 @contextmanager
 def without_row_checks(connection) -> Iterator[None]:
-    """Drop the checks of the tables, for rows that they refuse: statements survive such rows anyway.
+    """Drop the check constraints of the tables, so that a test can write rows that violate them.
 
-    At the end the tables are emptied, and the checks are there again.
+    The statements must survive such rows anyway. At the end, the tables are emptied and the constraints are restored.
     """
     checks = connection.execute(CHECKS).fetchall()
     assert len(checks) == 8, checks
@@ -296,15 +296,15 @@ def wait_until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
     began = time.monotonic()
     while not (answer := condition()):
         waited = time.monotonic() - began
-        assert waited < seconds, f"waited {seconds} s in vain for {condition}"
+        assert waited < seconds, f"{condition} was not true within {seconds} s"
         time.sleep(pause_after(waited))
     return answer
 
 
 def pause_after(waited_seconds: float) -> float:
-    """How long to wait before another look: 5 ms at first, later a twentieth of the time that it has taken.
+    """Return the seconds until the next check: 5 ms at first, later a twentieth of the time waited, at most 50 ms.
 
-    Each look is a query, and hundreds a second of them keep from the processor what is waited for.
+    Each check is a query. Hundreds of queries a second would take processor time from the code that the test waits for.
     """
     return min(0.05, max(0.005, waited_seconds / 20))
 
@@ -315,12 +315,12 @@ def waits_for_lock(watcher, pid: int) -> bool:
 
 
 def wait_for_lock(watcher, pid: int, seconds: float = 10.0) -> None:
-    """Wait until the session of that process id waits for a lock."""
+    """Wait until the session with this process id waits for a lock."""
     wait_until(lambda: waits_for_lock(watcher, pid), seconds)
 
 
 class Background:
-    """A call in a thread of its own: `result()` waits for it, and raises what it raised."""
+    """Runs a call in its own thread. `result()` waits for the call, and raises the exception that it raised."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -337,7 +337,7 @@ class Background:
 
     def result(self, seconds: float = 30.0) -> Any:
         self.thread.join(seconds)
-        assert not self.thread.is_alive(), "still running"
+        assert not self.thread.is_alive(), "the call is still running"
         if self._error is not None:
             raise self._error
         return self._answer
@@ -345,7 +345,7 @@ class Background:
 
 @contextmanager
 def transaction(connection, *before: str) -> Iterator[Any]:
-    """An open transaction, rolled back at the end unless it was committed inside."""
+    """Open a transaction, and roll it back at the end unless it was committed inside."""
     connection.execute("BEGIN")
     for statement in before:
         connection.execute(statement)

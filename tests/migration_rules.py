@@ -1,6 +1,6 @@
-"""What a migration after the first may do, so that workers of the last release go on while it runs, and after it.
+"""The rules for every migration after the first: workers of the last release must keep working during and after it.
 
-The rules in words are in docs/production/upgrading.md.
+`docs/production/upgrading.md` explains the rules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from django_pgqueue.db.migration_operations import BuildIndex, LockTable
 
 
 def broken_rules(migration: Migration, before: ProjectState) -> Iterator[str]:
-    """Say which rules a migration breaks that is applied to the models of `before`."""
+    """Yield a message for each rule that a migration breaks. `before` is the state that it is applied to."""
     if any(isinstance(operation, BuildIndex) for operation in migration.operations):
         if len(migration.operations) > 1 or migration.atomic:
             yield "BuildIndex has a migration of its own, with atomic = False: one that broke off is run again"

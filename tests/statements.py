@@ -1,4 +1,4 @@
-"""The package's statements by name, for tests that read them all or change one."""
+"""The SQL statements of the package by name, for tests that read all of them or replace one."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -24,7 +24,7 @@ def replace_statement(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> 
 
 
 def replace_execute(monkeypatch: pytest.MonkeyPatch, execute: Callable[..., Any]) -> None:
-    """Have every module of the state machine run its statements by another function."""
+    """Make every module of `lifecycle` run its statements with another function."""
     for module in vars(lifecycle).values():
         if isinstance(module, ModuleType) and hasattr(module, "execute"):
             monkeypatch.setattr(module, "execute", execute)

@@ -1,6 +1,7 @@
-"""The house: who may write, who knows SQL, what is never used, and how large a room may be.
+"""Rules for the structure of the package: which modules write, use SQL or load models, and how long a file may be.
 
-Read from the source by `ast`, so that it holds for code no test runs. Import order is import-linter's.
+The tests read the source with `ast`, so the rules also apply to code that no test runs. import-linter checks the order
+of imports.
 """
 
 import ast
@@ -25,7 +26,10 @@ FILE_LINES, FUNCTION_LINES = 300, 50
 
 
 def for_each_file(check):
-    """Make one test of a check: a test for each file and rule would be 2,000, and take longer to start than to run."""
+    """Make one test, which covers all files, of the check of one file.
+
+    A test for each file and rule would make 2,000 tests, which would take longer to start than to run.
+    """
 
     def test():
         wrong = {}
@@ -41,7 +45,7 @@ def for_each_file(check):
 
 
 def nodes(tree, *kinds):
-    """Every node of these kinds below a module, each module walked once."""
+    """Return every node of these kinds in a module. Each module is walked only once."""
     return [node for kind in kinds for node in by_kind(tree).get(kind, ())]
 
 
@@ -54,7 +58,7 @@ def by_kind(tree):
 
 
 def imported(tree):
-    """Every dotted name that a module imports, relative ones by what follows the dots."""
+    """Yield every dotted name that a module imports. Relative imports lose their leading dots."""
     for node in nodes(tree, ast.Import, ast.ImportFrom):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -75,13 +79,13 @@ def parameters(tree):
     return {argument.arg for function in functions(tree) for argument in function.args.args}
 
 
-def test_there_is_something_to_read():
+def test_architecture_finds_modules_and_templates():
     assert {"sql/claims.py", "states.py", "lifecycle/__init__.py"} <= set(FILES)
     assert {"job.html", "execution.html"} <= {path.name for path in TEMPLATES}
 
 
 @for_each_file
-def test_only_lifecycle_and_stats_know_sql(name):
+def test_imports_of_sql_only_in_lifecycle_and_stats(name):
     if name.startswith(("lifecycle/", "sql/")) or name == "stats.py":
         return
     ours = {module.removeprefix("django_pgqueue.") for module in imported(TREES[name])}
@@ -89,7 +93,7 @@ def test_only_lifecycle_and_stats_know_sql(name):
 
 
 @for_each_file
-def test_no_statement_writes_our_tables_outside_of_sql(name):
+def test_strings_outside_sql_never_write_our_tables(name):
     if name.startswith("sql/"):
         return
     texts = [node.value for node in nodes(TREES[name], ast.Constant) if isinstance(node.value, str)]
@@ -97,8 +101,8 @@ def test_no_statement_writes_our_tables_outside_of_sql(name):
 
 
 @for_each_file
-def test_no_model_is_written_through_the_orm(name):
-    """`update` and `delete` of dicts and the like have a receiver that is no queryset: none is called so far."""
+def test_calls_of_the_orm_never_write_models(name):
+    """Calls of `update` and `delete` are allowed only on receivers that are not querysets, for example on dicts."""
     wrong = {"save", "bulk_create", "bulk_update", "update_or_create", "get_or_create", "create", "asave", "adelete"}
     for call in calls(TREES[name]):
         if (
@@ -115,7 +119,7 @@ def test_no_model_is_written_through_the_orm(name):
 
 
 @for_each_file
-def test_nothing_is_unpickled_or_evaluated(name):
+def test_imports_and_calls_never_unpickle_or_evaluate(name):
     used = {module.split(".")[0] for module in imported(TREES[name])}
     assert not used & DANGEROUS
     for call in calls(TREES[name]):
@@ -124,8 +128,8 @@ def test_nothing_is_unpickled_or_evaluated(name):
 
 
 @for_each_file
-def test_nothing_is_declared_safe_that_was_not_escaped(name):
-    """HTML is made by templates and `format_html`, which escape; the format itself is a plain literal."""
+def test_html_is_marked_safe_only_by_format_html(name):
+    """Templates and `format_html` make all HTML, and they escape it. The format must be a plain literal."""
     names = {node.id for node in nodes(TREES[name], ast.Name)}
     attributes = {node.attr for node in nodes(TREES[name], ast.Attribute)}
     assert not {"mark_safe", "SafeData", "allow_tags", "__html__", "safe"} & (names | attributes)
@@ -138,19 +142,19 @@ def test_nothing_is_declared_safe_that_was_not_escaped(name):
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=str)
-def test_templates_escape_and_run_nothing(path):
+def test_templates_escape_text_and_contain_no_script(path):
     text = path.read_text()
     assert not re.search(r"\|\s*safe|autoescape|<script|javascript:|\son\w+=|style=", text)
 
 
-def test_only_the_registry_imports_by_name():
+def test_import_module_is_called_only_in_registry():
     importers = {name for name, tree in TREES.items() for call in calls(tree) if "import_module" in ast.unparse(call)}
     assert importers <= {"registry.py"}
 
 
 @for_each_file
-def test_statements_are_not_made_of_pieces(name):
-    """What is executed is a name, an attribute or a plain literal; an f-string may hold upper-case constants only."""
+def test_execute_statement_is_never_concatenated(name):
+    """`execute()` gets a name, an attribute or a plain literal. An f-string may contain upper-case constants only."""
     for call in calls(TREES[name]):
         if not (isinstance(call.func, ast.Attribute) and call.func.attr in {"execute", "executemany"}) or not call.args:
             continue
@@ -161,19 +165,19 @@ def test_statements_are_not_made_of_pieces(name):
         else:
             assert not isinstance(statement, ast.BinOp | ast.Call), f"{name}:{call.lineno}: {ast.unparse(statement)}"
         if isinstance(statement, ast.Name) and not statement.id.isupper():
-            assert statement.id in parameters(TREES[name]), f"{name}:{call.lineno}: {statement.id} is made here"
+            assert statement.id in parameters(TREES[name]), f"{name}:{call.lineno}: {statement.id} is built here"
 
 
 @for_each_file
-def test_no_door_to_sql_but_execute(name):
-    doors = {"raw", "extra", "RawSQL", "mogrify", "executemany", "copy", "callproc"}
+def test_sql_runs_only_through_execute(name):
+    forbidden = {"raw", "extra", "RawSQL", "mogrify", "executemany", "copy", "callproc"}
     for call in calls(TREES[name]):
         called = ast.unparse(call.func).rpartition(".")[2]
-        assert called not in doors or not call.args, f"{name}:{call.lineno}: {ast.unparse(call)}"
+        assert called not in forbidden or not call.args, f"{name}:{call.lineno}: {ast.unparse(call)}"
 
 
 @for_each_file
-def test_a_module_and_its_functions_are_rooms_not_halls(name):
+def test_modules_and_functions_stay_within_line_limits(name):
     if name.startswith("sql/"):
         return
     limit = FILE_LINES
@@ -185,13 +189,13 @@ def test_a_module_and_its_functions_are_rooms_not_halls(name):
 
 
 @for_each_file
-def test_every_module_says_what_it_is_for(name):
+def test_modules_all_have_a_docstring(name):
     empty = not FILES[name].read_text().strip()
     assert empty or ast.get_docstring(TREES[name]), name
 
 
 @for_each_file
-def test_what_loads_before_the_apps_leaves_the_models_alone(name):
+def test_modules_loaded_before_apps_import_no_models(name):
     loads_early = name in {"task.py", "context.py", "__init__.py"} or name.startswith(("db/", "lifecycle/", "worker/"))
     if not loads_early or name == "db/fields.py":  # Django's `models`, for ours
         return
@@ -201,7 +205,7 @@ def test_what_loads_before_the_apps_leaves_the_models_alone(name):
 
 
 def modules_imported(name):
-    """Return the modules of the package that a file imports anywhere: at the top, in functions, for typing."""
+    """Return the modules of the package that a file imports at the top, in functions or for typing."""
     parts = ["django_pgqueue", *Path(name).with_suffix("").parts]
     package = parts[:-1]
     known = {".".join(["django_pgqueue", *Path(other).with_suffix("").parts]): other for other in FILES}
@@ -220,7 +224,10 @@ def modules_imported(name):
 
 
 def test_imports_anywhere_form_no_cycle():
-    """Also imports inside functions and for typing, which no linter counts: a knot of modules is read as one."""
+    """Imports in functions and for typing count too, although no linter counts them.
+
+    A reader has to understand the modules of a cycle together.
+    """
     imports = {name: modules_imported(name) for name in FILES}
     while leaves := [name for name, targets in imports.items() if not targets & imports.keys()]:
         for name in leaves:

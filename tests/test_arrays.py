@@ -1,4 +1,4 @@
-"""Arrays that are written as text arrive as what they were."""
+"""Arrays that are sent as text come back from PostgreSQL as the same values."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,15 +14,15 @@ def as_read(engine, text, kind):
 
 
 @given(st.lists(TEXT | st.sampled_from(["NULL", "", "{}", '"', "\\", ",", " "])))
-def test_any_texts(engine, values):
+def test_texts_any_strings_come_back_equal(engine, values):
     assert as_read(engine, texts(values), "varchar") == values
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
-def test_any_whole_numbers(engine, values):
+def test_numbers_any_integers_come_back_equal(engine, values):
     assert as_read(engine, numbers(values), "bigint") == values
 
 
 @given(st.lists(st.floats(allow_nan=False)))
-def test_any_others(engine, values):
+def test_numbers_any_floats_come_back_equal(engine, values):
     assert as_read(engine, numbers(values), "float8") == values

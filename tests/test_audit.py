@@ -1,4 +1,4 @@
-""".ci/audit.py: what is vulnerable fails, what nobody answered for is said."""
+"""`.ci/audit.py`: a vulnerable package fails the audit, and a package without an answer is reported."""
 
 import importlib.util
 import json
@@ -21,24 +21,24 @@ def audit():
 
 
 def answer(**by_name):
-    return json.dumps({"dependencies": [{"name": name, **told} for name, told in by_name.items()], "fixes": []})
+    return json.dumps({"dependencies": [{"name": name, **fields} for name, fields in by_name.items()], "fixes": []})
 
 
-def test_what_users_get_is_asked_about_and_nothing_else(audit):
-    asked = audit.installed()
-    assert {"django", "psycopg", "psycopg-binary", "asgiref", "sqlparse", "django-environ"} <= set(asked)
-    assert not {"pytest", "ruff", "pip-audit", "dj-pgqueue", "hypothesis"} & set(asked)
-    assert all(asked.values())
+def test_installed_returns_only_packages_of_users(audit):
+    packages = audit.installed()
+    assert {"django", "psycopg", "psycopg-binary", "asgiref", "sqlparse", "django-environ"} <= set(packages)
+    assert not {"pytest", "ruff", "pip-audit", "dj-pgqueue", "hypothesis"} & set(packages)
+    assert all(packages.values())
 
 
-def test_no_finding_passes(audit):
-    told = answer(Django={"version": "1", "vulns": []}, psycopg_binary={"version": "3", "vulns": []})
-    assert audit.verdict({"django", "psycopg-binary"}, told) == (0, ["2 of 2 packages audited"])
+def test_verdict_without_vulnerability_passes(audit):
+    answers = answer(Django={"version": "1", "vulns": []}, psycopg_binary={"version": "3", "vulns": []})
+    assert audit.verdict({"django", "psycopg-binary"}, answers) == (0, ["2 of 2 packages audited"])
 
 
-def test_a_finding_fails_also_beside_one_without_an_answer(audit):
-    told = answer(django={"version": "1", "vulns": [FLAW]}, psycopg={"skip_reason": "not found"})
-    code, lines = audit.verdict({"django", "psycopg"}, told)
+def test_verdict_vulnerable_package_fails(audit):
+    answers = answer(django={"version": "1", "vulns": [FLAW]}, psycopg={"skip_reason": "not found"})
+    code, lines = audit.verdict({"django", "psycopg"}, answers)
     assert code == 1
     assert lines[0] == "VULNERABLE: django 1: CVE-2099-1"
     assert lines[-1] == "NOT AUDITED, the advisory service gave no answer: psycopg"
@@ -47,7 +47,7 @@ def test_a_finding_fails_also_beside_one_without_an_answer(audit):
 @pytest.mark.parametrize(
     "told", ["", "no JSON", "[]", "{}", '{"dependencies": []}', answer(django={"skip_reason": "x"})]
 )
-def test_no_answer_is_no_finding_and_no_all_clear(audit, told):
+def test_verdict_without_answer_reports_package_as_not_audited(audit, told):
     code, lines = audit.verdict({"django"}, told)
     assert code == 0
     assert lines == ["0 of 1 packages audited", "NOT AUDITED, the advisory service gave no answer: django"]

@@ -1,4 +1,4 @@
-"""System checks: what `manage.py check` says of a wrong set-up, with an id for each."""
+"""System checks: the messages of `manage.py check` for an invalid configuration, each with its id."""
 
 import types
 from unittest import mock
@@ -16,7 +16,7 @@ from tests.app import tasks
 
 @pytest.fixture(autouse=True)
 def tasks_of_this_project(monkeypatch):
-    """Only what a worker of these settings imports: other tests may have imported modules of other projects."""
+    """Keep only the tasks that a worker with these settings imports. Other tests can have imported other projects."""
     found = {name: task for name, task in registry._tasks.items() if registry.is_found_by_workers(task.func.__module__)}
     monkeypatch.setattr(registry, "_tasks", found)
 
@@ -25,19 +25,19 @@ def ids(messages):
     return [message.id for message in messages]
 
 
-def test_a_sound_set_up_has_nothing_to_say():
+def test_checks_valid_configuration_reports_nothing():
     assert [message for message in run_checks() if str(message.id).startswith("pgqueue.")] == []
 
 
 @override_settings(PGQUEUE={"LEASE": 0, "MAX_ATTEMTPS": 3})
-def test_each_wrong_setting_is_an_error():
+def test_check_settings_each_invalid_setting_is_an_error():
     found = checks.check_settings(None)
     assert ids(found) == ["pgqueue.E001", "pgqueue.E001"]
     assert "Did you mean 'MAX_ATTEMPTS'?" in found[1].msg
     assert {"pgqueue.E001"} <= set(ids(run_checks()))
 
 
-def test_a_task_where_no_worker_looks_is_an_error(monkeypatch):
+def test_check_tasks_task_outside_task_modules_is_an_error(monkeypatch):
     elsewhere = types.FunctionType(tasks.add.func.__code__, {"__name__": "tests.views"}, "lost")
     elsewhere.__qualname__ = "lost"
     monkeypatch.setattr(registry, "_tasks", {**registry._tasks})
@@ -50,7 +50,7 @@ def test_a_task_where_no_worker_looks_is_an_error(monkeypatch):
         assert checks.check_tasks(None) == []
 
 
-def test_two_schedules_of_one_name_and_one_that_cannot_run_are_errors(monkeypatch):
+def test_check_schedules_duplicate_and_invalid_are_errors(monkeypatch):
     monkeypatch.setattr(registry, "_tasks", {**registry._tasks})
     monkeypatch.setattr(declarations, "_declared", {})
     declarations.declare(tasks.noop, [every(hours=1, name="twice"), every(hours=2, name="twice")])
@@ -59,12 +59,12 @@ def test_two_schedules_of_one_name_and_one_that_cannot_run_are_errors(monkeypatc
     assert ids(found) == ["pgqueue.E006", "pgqueue.E006"]
     assert "named 'twice'" in found[0].msg
     assert "MAX_ARGUMENTS_BYTES" in found[1].msg
-    assert list(declarations.definitions("default")) == ["twice"], "and neither stops the others"
+    assert list(declarations.definitions("default")) == ["twice"], "an invalid schedule must not affect the others"
     with override_settings(PGQUEUE={"LEASE": 0}):
         assert checks.check_schedules(None) == []
 
 
-def test_another_database_than_postgresql_is_an_error():
+def test_check_database_other_vendor_is_an_error():
     with mock.patch.object(type(connections["default"]), "vendor", "sqlite"):
         [error] = checks.check_database(None)
     assert error.id == "pgqueue.E003"
@@ -73,7 +73,7 @@ def test_another_database_than_postgresql_is_an_error():
 
 
 @pytest.mark.parametrize(("first", "winner"), [("django_pgqueue", "django_pgqueue"), ("channels", "channels")])
-def test_a_second_runworker_is_a_warning_that_names_the_winner(monkeypatch, first, winner):
+def test_check_command_second_runworker_names_the_winner(monkeypatch, first, winner):
     second = {"django_pgqueue": "channels", "channels": "django_pgqueue"}[first]
     apps = mock.Mock()
     apps.is_installed.return_value = True

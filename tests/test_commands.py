@@ -1,4 +1,4 @@
-"""What the commands say to somebody who has made a mistake, and when they begin."""
+"""The management commands: their errors for invalid arguments and settings, and the banner of a worker."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from tests.worker.test_attempt import raw_job
 
 
 @pytest.mark.parametrize("text", ["", " ", "a,,b", "a b", "a,é"])
-def test_a_name_that_no_queue_can_have_is_refused(text):
+def test_queue_names_invalid_name_raises_command_error(text):
     with pytest.raises(CommandError, match="Invalid queue name"):
         runworker.queue_names(text)
 
 
-def test_queues_are_named_in_order_and_once():
+def test_queue_names_keep_their_order_without_duplicates():
     assert runworker.queue_names(" b, a ,b") == ("b", "a")
     assert runworker.queue_names(None) == ()
 
 
-def test_a_worker_says_what_it_is_about_to_do():
+def test_banner_describes_the_worker():
     line = runworker.banner(Options(database="default", queue_names=("mail",), processes=2, concurrency=5))
     assert line.startswith("Worker on database 'default': mail; 5 jobs at a time in each of 2 processes; ")
     assert "tasks registered" in line
 
 
 @pytest.mark.parametrize("command", [("runworker",), ("pgqueue", "worker"), ("pgqueue", "prune")])
-def test_an_alias_that_is_not_there_is_named(command):
+def test_commands_unknown_database_alias_is_named(command):
     with pytest.raises(CommandError, match="no alias 'nowhere': pass --database with one of default"):
         call_command(*command, "--database", "nowhere", stdout=StringIO())
 
 
 @pytest.mark.parametrize("wrong", ["tests.app.tasks", 5, None])
-def test_a_wrong_list_of_modules_is_left_to_the_system_check(wrong):
+def test_import_task_modules_invalid_list_is_left_to_checks(wrong):
     with override_settings(PGQUEUE={"TASK_MODULES": wrong}):
         registry.import_task_modules()
         assert [error.id for error in checks.check_settings(None)] == ["pgqueue.E001"]
 
 
-def test_a_module_that_is_not_there_is_named_with_where_it_was_named():
+def test_import_task_modules_missing_module_names_setting():
     with (
         override_settings(PGQUEUE={"TASK_MODULES": ["tests.nowhere"]}),
         pytest.raises(ImproperlyConfigured, match=r"PGQUEUE\['TASK_MODULES'\] names 'tests.nowhere'"),
@@ -57,7 +57,7 @@ def test_a_module_that_is_not_there_is_named_with_where_it_was_named():
         registry.import_task_modules()
 
 
-def test_a_task_that_is_not_known_is_said_once_a_minute(db, caplog, monkeypatch):
+def test_run_jobs_unknown_task_is_logged_once_a_minute(db, caplog, monkeypatch):
     monkeypatch.setattr(writer, "_warned_at", {})
     for _ in range(3):
         raw_job("shop.tasks.brand_new")

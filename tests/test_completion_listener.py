@@ -1,4 +1,7 @@
-"""How a process hears that jobs it waits for are over; here the test itself is the worker that tells, or does not."""
+"""The listener that notifies a waiting process when the jobs it waits for are finished.
+
+The test itself plays the worker that sends the notifications, or that fails to send them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from tests.process.harness import environment
 pytestmark = pytest.mark.slow
 
 LONG = 20.0
-"""Seconds that no test would wait in vain."""
+"""A timeout in seconds that no test should reach."""
 SESSIONS = (
     "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgqueue:waiting' AND datname = current_database()"
 )
@@ -36,7 +39,7 @@ SESSIONS = (
 
 @pytest.fixture(autouse=True)
 def fresh(committing, monkeypatch):
-    """Nobody listens before a test, nor after it; after an error it is tried again soon."""
+    """Close the listener before and after each test, and let it retry soon after an error."""
     monkeypatch.setattr(listener, "PAUSE_LIMIT_SECONDS", 0.02)
     listener.close()
     yield
@@ -45,14 +48,14 @@ def fresh(committing, monkeypatch):
 
 @pytest.fixture
 def only_told(monkeypatch):
-    """Has a wait fail that finds the end by looking; it listens after its first look."""
+    """Fail a wait that finds the end by polling. The wait starts to listen after its first poll."""
     original = results._pauses
 
     def pauses(job, timeout_seconds):
         for pause_seconds in original(job, timeout_seconds):
             began = time.monotonic()
             yield pause_seconds
-            assert time.monotonic() - began < pause_seconds, "nobody has told of the end"
+            assert time.monotonic() - began < pause_seconds, "no notification of the end arrived"
 
     monkeypatch.setattr(results, "_pauses", pauses)
     monkeypatch.setattr(results, "FIRST_PAUSE_SECONDS", LONG)
@@ -61,7 +64,7 @@ def only_told(monkeypatch):
 
 @pytest.fixture
 def overhears(new_connection):
-    """Listens to what is said on a channel: returns how to have the next words, at least so many."""
+    """Return a function that listens on a channel. It returns a function for the next payloads, at least `count`."""
 
     def listen(channel):
         listening = new_connection()
@@ -72,7 +75,7 @@ def overhears(new_connection):
 
 
 def in_background(call):
-    """Call it in a thread, which leaves no connection of Django's behind."""
+    """Run a call in a thread, and close the Django connection of the thread at its end."""
 
     def run():
         try:
@@ -88,19 +91,19 @@ def succeed(engine, job):
     lifecycle.succeed(engine, helpers.succeeded(claimed.key, result="7"))
 
 
-def again(job):
-    """The same job, as another thread has it."""
+def reloaded(job):
+    """Return another object of the same job, as another thread would have it."""
     return type(job).objects.get(pk=job.pk)
 
 
 def end(engine, job):
-    """Do as a worker that has heard somebody wait for it."""
+    """Finish a job and notify its waiters, as a worker does that knows of them."""
     succeed(engine, job)
     listener.notify(engine, listener.OVER, [job.pk])
 
 
 def wait_until_asked(asked, jobs):
-    """Wait until the workers were told that these are awaited."""
+    """Wait until the workers were notified that these jobs are awaited."""
     left = {job.pk for job in jobs}
     while left:
         left.difference_update(*map(listener.ids_in, asked()))
@@ -110,11 +113,11 @@ def listening_threads():
     return [thread for thread in threading.enumerate() if thread.name == "pgqueue-waiting"]
 
 
-# ------------------------------------------------------------------ being told
+# ------------------------------------------------------------------ with notifications
 
 
 @pytest.mark.quick
-def test_the_end_is_heard_of(engine, only_told, overhears):
+def test_wait_finished_job_ends_by_notification(engine, only_told, overhears):
     job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
     waits = in_background(lambda: job.wait(LONG * 2))
     assert asked() == [str(job.pk)]
@@ -123,46 +126,46 @@ def test_the_end_is_heard_of(engine, only_told, overhears):
 
 
 @pytest.mark.promise("waits-share-one-connection")
-def test_many_waits_of_both_kinds_share_one_connection(engine, only_told, overhears):
+def test_waits_sync_and_async_share_one_connection(engine, only_told, overhears):
     jobs, asked = [tasks.add.enqueue(2, 3) for _ in range(24)], overhears(listener.AWAITED)
 
     async def all_of(some):
         return await asyncio.gather(*[job.await_result(LONG * 2) for job in some])
 
     waits = [in_background(lambda: async_to_sync(all_of)(jobs[4:]))]
-    waits += [in_background(lambda job=job: job.wait(LONG * 2)) for job in (*jobs[:4], again(jobs[3]))]
+    waits += [in_background(lambda job=job: job.wait(LONG * 2)) for job in (*jobs[:4], reloaded(jobs[3]))]
     wait_until_asked(asked, jobs)
     assert len(engine.execute(SESSIONS).fetchall()) == len(listening_threads()) == 1
     for job in jobs:
         succeed(engine, job)
     listener.notify(engine, listener.OVER, [job.pk for job in jobs])
-    assert [one.result() for one in waits] == [[7] * 20, 7, 7, 7, 7, 7]
+    assert [wait.result() for wait in waits] == [[7] * 20, 7, 7, 7, 7, 7]
 
 
 @pytest.mark.promise("no-end-missed")
-def test_an_end_before_anybody_knew_of_the_wait_is_found_when_they_are_told(engine, only_told, monkeypatch):
+def test_wait_job_finished_before_worker_is_notified_ends(engine, only_told, monkeypatch):
     job, original = tasks.add.enqueue(2, 3), listener.notify
 
-    def tell(*arguments):
+    def finish_and_notify(*arguments):
         if helpers.state_of(engine, job.pk) == "ready":
             succeed(engine, job)
         original(*arguments)
 
-    monkeypatch.setattr(listener, "notify", tell)
+    monkeypatch.setattr(listener, "notify", finish_and_notify)
     assert job.wait(LONG * 2) == 7
 
 
-def test_a_word_that_is_no_end_ends_no_wait(engine, only_told, overhears):
+def test_wait_false_notification_does_not_end_it(engine, only_told, overhears):
     job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
     waits = in_background(lambda: job.wait(LONG * 2))
     asked()
-    for word in ("", "x", "-1", "٣", "9" * 5000, f"{job.pk}", f"{job.pk},{job.pk}"):
-        engine.execute("SELECT pg_notify(%s, %s)", (listener.OVER, word))
+    for payload in ("", "x", "-1", "٣", "9" * 5000, f"{job.pk}", f"{job.pk},{job.pk}"):
+        engine.execute("SELECT pg_notify(%s, %s)", (listener.OVER, payload))
     end(engine, job)
     assert waits.result() == 7
 
 
-def test_the_workers_are_told_again_for_those_who_came_later(engine, only_told, overhears, monkeypatch):
+def test_listener_notifies_workers_repeatedly(engine, only_told, overhears, monkeypatch):
     monkeypatch.setattr(listener, "REPEAT_SECONDS", 0.05)
     job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
     waits = in_background(lambda: job.wait(LONG * 2))
@@ -171,18 +174,18 @@ def test_the_workers_are_told_again_for_those_who_came_later(engine, only_told, 
     waits.result()
 
 
-def test_many_ids_go_in_several_words(engine, overhears):
+def test_notify_many_ids_sends_several_notifications(engine, overhears):
     asked, many = overhears(listener.AWAITED), list(range(10**18, 10**18 + 2 * listener.IDS_A_WORD + 1))
     listener.notify(engine, listener.AWAITED, many)
-    assert [one for word in asked(3) for one in listener.ids_in(word)] == many
+    assert [job_id for payload in asked(3) for job_id in listener.ids_in(payload)] == many
 
 
-# ------------------------------------------------------------------ not being told
+# ------------------------------------------------------------------ without notifications
 
 
 @pytest.mark.promise("no-end-missed")
-def test_an_end_that_nobody_tells_of_is_found_by_looking(engine, overhears):
-    """As with a worker that was not there to hear of the wait."""
+def test_wait_without_notification_ends_by_polling(engine, overhears):
+    """A worker that starts after the wait began was not notified of it, and does not announce the end."""
     job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
     waits = in_background(lambda: job.wait(LONG))
     asked()
@@ -191,7 +194,7 @@ def test_an_end_that_nobody_tells_of_is_found_by_looking(engine, overhears):
 
 
 @pytest.mark.promise("no-end-missed")
-def test_after_its_session_was_ended_it_listens_again(engine, only_told, overhears):
+def test_listener_terminated_session_listens_again(engine, only_told, overhears):
     job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
     waits = in_background(lambda: job.wait(LONG * 2))
     asked()
@@ -203,7 +206,7 @@ def test_after_its_session_was_ended_it_listens_again(engine, only_told, overhea
 
 
 @pytest.mark.parametrize("where", ["connect", "notify"])
-def test_where_nothing_can_be_heard_it_looks_and_tries_again(engine, monkeypatch, where):
+def test_wait_failing_listener_polls_and_retries(engine, monkeypatch, where):
     job, tries = tasks.add.enqueue(2, 3), []
 
     def fail(*_):
@@ -217,14 +220,14 @@ def test_where_nothing_can_be_heard_it_looks_and_tries_again(engine, monkeypatch
     assert waits.result() == 7
 
 
-def test_behind_a_pooler_nothing_is_listened_to(engine, monkeypatch):
-    """There LISTEN would be left on a connection that is somebody else's."""
-    monkeypatch.setattr(engine_connection, "PLANNER", "-c jit=off")  # what a pooler that ignores options leaves of them
-    job, opened, said, original = tasks.add.enqueue(2, 3), [], [], listener.connect
+def test_listener_behind_pooler_executes_no_listen(engine, monkeypatch):
+    """Behind a pooler, LISTEN would stay on a server connection that other clients use."""
+    monkeypatch.setattr(engine_connection, "PLANNER", "-c jit=off")  # as a pooler that ignores the options leaves them
+    job, opened, executed, original = tasks.add.enqueue(2, 3), [], [], listener.connect
 
     def connect(*arguments):
         opened.append(original(*arguments))
-        monkeypatch.setattr(opened[-1], "execute", said.append)
+        monkeypatch.setattr(opened[-1], "execute", executed.append)
         return opened[-1]
 
     monkeypatch.setattr(listener, "connect", connect)
@@ -233,10 +236,10 @@ def test_behind_a_pooler_nothing_is_listened_to(engine, monkeypatch):
     succeed(engine, job)
     assert waits.result() == 7
     assert opened[0].closed
-    assert said == []
+    assert executed == []
 
 
-def test_where_notifications_are_off_it_looks(engine):
+def test_wait_notify_off_starts_no_listener(engine):
     job = tasks.add.enqueue(2, 3)
     with override_settings(PGQUEUE={"NOTIFY": False}):
         with pytest.raises(TimeoutError):
@@ -244,7 +247,7 @@ def test_where_notifications_are_off_it_looks(engine):
         assert listening_threads() == []
 
 
-def test_another_alias_leads_past_a_pooler(engine, other, only_told, overhears, monkeypatch):
+def test_listener_connects_to_listen_database(engine, other, only_told, overhears, monkeypatch):
     aliases, original = [], listener.connect
     monkeypatch.setattr(listener, "connect", lambda alias, *rest: aliases.append(alias) or original(alias, *rest))
     job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
@@ -257,7 +260,7 @@ def test_another_alias_leads_past_a_pooler(engine, other, only_told, overhears, 
     listener.close()
 
 
-def test_where_no_thread_can_be_started_it_looks(engine, monkeypatch):
+def test_wait_thread_start_failure_polls(engine, monkeypatch):
     def start(self):
         raise RuntimeError("can't start new thread")
 
@@ -269,7 +272,7 @@ def test_where_no_thread_can_be_started_it_looks(engine, monkeypatch):
     assert listener._all["default"]._thread is None
 
 
-def test_where_no_descriptor_is_left_it_looks(engine, monkeypatch):
+def test_wait_without_free_descriptor_polls(engine, monkeypatch):
     def socketpair(*_):
         raise OSError(errno.EMFILE, "too many open files")
 
@@ -280,7 +283,7 @@ def test_where_no_descriptor_is_left_it_looks(engine, monkeypatch):
             job.wait(0.1)
 
 
-def test_what_could_not_be_heard_is_not_tried_again_for_nobody(engine, monkeypatch):
+def test_listener_failed_connect_without_wait_is_not_retried(engine, monkeypatch):
     monkeypatch.setattr(listener, "PAUSE_LIMIT_SECONDS", 0.4)
     job, tries = tasks.add.enqueue(2, 3), []
 
@@ -295,10 +298,10 @@ def test_what_could_not_be_heard_is_not_tried_again_for_nobody(engine, monkeypat
     assert len(tries) == 1
 
 
-# ------------------------------------------------------------------ paid by nobody who does not wait
+# ------------------------------------------------------------------ no listener without a wait
 
 
-def test_a_short_wait_asks_nobody(engine, overhears, monkeypatch):
+def test_wait_short_timeout_notifies_no_worker(engine, overhears, monkeypatch):
     job, asked = tasks.add.enqueue(2, 3), overhears(listener.AWAITED)
     with pytest.raises(TimeoutError):
         job.wait(0.02)
@@ -312,7 +315,7 @@ def test_a_short_wait_asks_nobody(engine, overhears, monkeypatch):
     assert asked() == ["the first word"]
 
 
-def test_none_is_begun_where_to_wait_is_refused_nor_where_jobs_run_in_their_caller(committing):
+def test_wait_refused_or_immediate_starts_no_listener(committing):
     with transaction.atomic(), suppress(results.CannotWait):
         tasks.add.enqueue(2, 3).wait(LONG)
     with override_settings(PGQUEUE={"IMMEDIATE": True}):
@@ -320,12 +323,12 @@ def test_none_is_begun_where_to_wait_is_refused_nor_where_jobs_run_in_their_call
     assert listening_threads() == []
 
 
-def test_it_is_closed_soon_after_the_last_wait_and_another_begins_anew(engine, monkeypatch):
+def test_listener_closes_after_last_wait_and_starts_again(engine, monkeypatch):
     monkeypatch.setattr(listener, "KEEP_SECONDS", 0.05)
     for _ in range(2):
-        told = threading.Event()
-        with listener.awaiting("default", 1, told.set):
-            assert told.wait(LONG)
+        notified = threading.Event()
+        with listener.awaiting("default", 1, notified.set):
+            assert notified.wait(LONG)
             assert len(engine.execute(SESSIONS).fetchall()) == 1
         helpers.wait_until(lambda: not engine.execute(SESSIONS).fetchall())
         helpers.wait_until(lambda: not listening_threads())
@@ -333,22 +336,22 @@ def test_it_is_closed_soon_after_the_last_wait_and_another_begins_anew(engine, m
 
 @pytest.fixture
 def scratch(engine):
-    """An alias that leads to a database of its own."""
+    """Provide an alias for a separate database."""
     name = f"{engine.info.dbname}_scratch"
-    engine.execute(f"DROP DATABASE IF EXISTS {name}")  # of a run that was killed
+    engine.execute(f"DROP DATABASE IF EXISTS {name}")  # left by a test run that was killed
     engine.execute(f"CREATE DATABASE {name}")
     connections.settings["scratch"] = {**connections.settings["default"], **connection.settings_dict, "NAME": name}
     yield "scratch"
     del connections.settings["scratch"]
 
 
-def test_a_test_database_can_be_dropped_right_after_a_wait(engine, scratch, monkeypatch):
-    """PostgreSQL gives sessions 5 s to leave it."""
+def test_listener_closes_in_time_to_drop_its_database(engine, scratch, monkeypatch):
+    """`DROP DATABASE` waits 5 s for the sessions of the database to end."""
     assert listener.KEEP_SECONDS < 4
     monkeypatch.setattr(listener, "KEEP_SECONDS", 0.05)
-    told = threading.Event()
-    with listener.awaiting(scratch, 1, told.set):
-        assert told.wait(LONG)
+    notified = threading.Event()
+    with listener.awaiting(scratch, 1, notified.set):
+        assert notified.wait(LONG)
     engine.execute(f"DROP DATABASE {engine.info.dbname}_scratch")
 
 
@@ -357,10 +360,10 @@ def test_a_test_database_can_be_dropped_right_after_a_wait(engine, scratch, monk
 
 @pytest.mark.promise("waits-share-one-connection")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_after_a_fork_the_child_listens_by_itself_and_the_parent_goes_on(engine):
-    heard, in_child = [], []
-    with listener.awaiting("default", 1, lambda: heard.append(os.getpid())):
-        helpers.wait_until(lambda: heard)
+def test_listener_after_fork_child_and_parent_both_listen(engine):
+    in_parent, in_child = [], []
+    with listener.awaiting("default", 1, lambda: in_parent.append(os.getpid())):
+        helpers.wait_until(lambda: in_parent)
         child = os.fork()
         if child == 0:
             with ExitStack() as stack:
@@ -369,10 +372,10 @@ def test_after_a_fork_the_child_listens_by_itself_and_the_parent_goes_on(engine)
                     helpers.wait_until(lambda: in_child)
                 os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        told = len(heard)
+        count = len(in_parent)
         listener.notify(engine, listener.OVER, [1])
-        helpers.wait_until(lambda: len(heard) > told)
-    assert set(heard) == {os.getpid()}
+        helpers.wait_until(lambda: len(in_parent) > count)
+    assert set(in_parent) == {os.getpid()}
 
 
 QUIET = """
@@ -389,7 +392,7 @@ assert told.wait(20)
 """
 
 
-def test_a_process_that_ends_while_it_listens_closes_and_says_nothing(engine):
+def test_listener_process_exit_closes_without_output(engine):
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", QUIET]
     done = subprocess.run(command, env=environment(None), capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")

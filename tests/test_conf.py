@@ -1,4 +1,4 @@
-"""`PGQUEUE`: defaults, units, and sentences for what is wrong, read lazily and again after `override_settings`."""
+"""`PGQUEUE`: defaults, units and error messages. The setting is read lazily, and again after `override_settings`."""
 
 from datetime import timedelta
 
@@ -11,7 +11,7 @@ from django_pgqueue.conf import OPTIONS, get_settings, problems, retention_secon
 DAY = 24 * 3600
 
 
-def test_without_any_setting_there_are_defaults():
+def test_settings_without_pgqueue_have_defaults():
     with override_settings():
         options = get_settings()
     assert (options.MAX_ATTEMPTS, options.LEASE, options.heartbeat_seconds) == (10, 60.0, 15.0)
@@ -19,12 +19,12 @@ def test_without_any_setting_there_are_defaults():
     assert options.retention_seconds("dead") == 90 * DAY
 
 
-def test_durations_are_seconds_or_timedelta():
+def test_settings_durations_are_seconds_or_timedelta():
     with override_settings(PGQUEUE={"LEASE": timedelta(minutes=2), "GRACE": 5}):
         assert (get_settings().LEASE, get_settings().heartbeat_seconds, get_settings().GRACE) == (120.0, 30.0, 5.0)
 
 
-def test_it_is_read_lazily_and_again_after_a_change():
+def test_settings_are_cached_until_they_change():
     before = get_settings()
     assert get_settings() is before
     with override_settings(PGQUEUE={"MAX_ATTEMPTS": 3}):
@@ -32,7 +32,7 @@ def test_it_is_read_lazily_and_again_after_a_change():
     assert get_settings().MAX_ATTEMPTS == before.MAX_ATTEMPTS
 
 
-def test_a_retention_by_state_leaves_the_others_at_their_defaults():
+def test_settings_retention_by_state_keeps_other_defaults():
     with override_settings(PGQUEUE={"RETENTION": {"dead": "forever", "cancelled": timedelta(days=1)}}):
         options = get_settings()
     assert options.retention_seconds("dead") is None
@@ -44,13 +44,13 @@ def test_a_retention_by_state_leaves_the_others_at_their_defaults():
 @pytest.mark.parametrize(
     ("key", "close"), [("MAX_ATTEMTPS", "MAX_ATTEMPTS"), ("lease", "LEASE"), ("POLL_INTERVALL", "POLL_INTERVAL")]
 )
-def test_a_misspelt_option_is_told_which_was_meant(key, close):
+def test_problems_misspelt_option_suggests_the_right_one(key, close):
     [problem] = problems({key: 1})
     assert repr(key) in problem
     assert f"Did you mean {close!r}?" in problem
 
 
-def test_an_option_like_no_other_is_told_which_there_are():
+def test_problems_unknown_option_lists_all_options():
     [problem] = problems({"XYZ": 1})
     assert all(name in problem for name in OPTIONS)
 
@@ -77,7 +77,7 @@ def test_an_option_like_no_other_is_told_which_there_are():
         ("RETENTION", 5, "dict"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_it_must_be(key, value, wanted):
+def test_problems_invalid_value_names_the_requirement(key, value, wanted):
     [problem] = problems({key: value})
     assert problem.startswith(f"PGQUEUE[{key!r}] must be")
     assert wanted in problem
@@ -87,10 +87,10 @@ def test_a_wrong_value_is_named_with_what_it_must_be(key, value, wanted):
     assert str(raised.value) == problem
 
 
-def test_every_problem_is_told_at_once():
+def test_problems_several_options_are_all_reported():
     assert len(problems({"LEASE": 0, "GRACE": 0, "what": 1})) == 3
 
 
 @pytest.mark.parametrize("given", [None, [], "LEASE=5", 5])
-def test_anything_but_a_dict_is_refused(given):
+def test_problems_pgqueue_that_is_not_a_dict_is_reported(given):
     assert problems(given) == ["PGQUEUE must be a dict."]

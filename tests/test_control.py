@@ -1,4 +1,4 @@
-"""`django_pgqueue.control` and its commands: what can be meant, what is refused, what is said."""
+"""`django_pgqueue.control` and its commands: their effects, the arguments that they refuse, and their output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(*arguments):
     ],
 )
 @pytest.mark.parametrize("act", [control.pause, control.resume, control.drain, control.clear])
-def test_what_cannot_be_meant_is_refused_before_anything_is_written(act, target, error, words):
+def test_control_invalid_target_is_refused_and_pauses_nothing(act, target, error, words):
     with pytest.raises(error, match=words):
         act(**target)
     assert not Pause.objects.exists()
@@ -44,20 +44,20 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(act, target,
 @pytest.mark.parametrize(
     ("until", "error"),
     [
-        (datetime(2030, 1, 1), ValueError),  # noqa: DTZ001 -- meant
+        (datetime(2030, 1, 1), ValueError),  # noqa: DTZ001 -- deliberately naive
         (datetime(2020, 1, 1, tzinfo=UTC), ValueError),
         (-5, ValueError),
         ("soon", TypeError),
     ],
 )
-def test_an_end_that_cannot_be_meant_is_refused(until, error):
+def test_pause_invalid_until_is_refused(until, error):
     with pytest.raises(error):
         control.pause("mail", until=until)
     assert not Pause.objects.exists()
 
 
 @pytest.mark.parametrize("task", [tasks.noop, tasks.noop.name, framework.add])
-def test_a_task_is_one_of_ours_one_of_djangos_or_a_name(task):
+def test_pause_accepts_task_framework_task_and_name(task):
     control.pause(task=task, until=timedelta(hours=1), reason="late\0r", by="a" * 300)
     pause = Pause.objects.get()
     assert (pause.kind, pause.name) == ("task", task if isinstance(task, str) else task.module_path)
@@ -65,7 +65,7 @@ def test_a_task_is_one_of_ours_one_of_djangos_or_a_name(task):
     assert pause.paused_until is not None
 
 
-def test_a_task_s_jobs_wait_under_its_old_names_too(monkeypatch):
+def test_pause_task_covers_jobs_under_its_old_names(monkeypatch):
     from django_pgqueue import registry
 
     monkeypatch.setitem(registry._tasks, "old.name", tasks.noop)
@@ -82,7 +82,7 @@ def test_a_task_s_jobs_wait_under_its_old_names_too(monkeypatch):
         object.__setattr__(tasks.noop, "aliases", ())
 
 
-def test_a_pause_that_is_older_than_its_task_s_name_can_be_ended(monkeypatch):
+def test_resume_ends_pause_under_old_task_name(monkeypatch):
     from django_pgqueue import registry
 
     control.pause(task="old.name")
@@ -98,7 +98,7 @@ def test_a_pause_that_is_older_than_its_task_s_name_can_be_ended(monkeypatch):
         object.__setattr__(tasks.noop, "aliases", ())
 
 
-def test_the_kit_obeys_pauses_and_their_end():
+def test_run_jobs_paused_queue_waits_until_pause_ends():
     tasks.noop.using(queue_name="mail").enqueue()
     tasks.noop.enqueue()
     control.pause("mail", until=timedelta(hours=1))
@@ -107,7 +107,7 @@ def test_the_kit_obeys_pauses_and_their_end():
         assert run_jobs() == 1
 
 
-def test_the_kit_goes_on_past_the_jobs_of_a_paused_task():
+def test_run_jobs_skips_jobs_of_paused_task():
     tasks.add.enqueue(1, 2)
     tasks.noop.using(run_after=60).enqueue()
     tasks.noop.using(queue_name="other", run_after=60).enqueue()
@@ -119,14 +119,14 @@ def test_the_kit_goes_on_past_the_jobs_of_a_paused_task():
     assert run_jobs(until=3600) == 1
 
 
-def test_a_pause_rolls_back_with_its_transaction():
+def test_pause_rolls_back_with_its_transaction():
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         control.pause("mail")
-        1 / 0  # noqa: B018 -- what is raised matters
+        1 / 0  # noqa: B018 -- only the exception matters
     assert not Pause.objects.exists()
 
 
-def test_a_drain_inside_a_transaction_is_refused():
+def test_drain_inside_transaction_is_refused():
     with pytest.raises(RuntimeError, match="before its transaction is committed"):
         control.drain("mail")
     assert not Pause.objects.exists()
@@ -135,7 +135,7 @@ def test_a_drain_inside_a_transaction_is_refused():
 # ------------------------------------------------------------------ the commands
 
 
-def test_the_commands_say_what_they_did():
+def test_pgqueue_commands_report_what_they_did():
     tasks.noop.using(queue_name="mail").enqueue()
     tasks.noop.using(queue_name="mail", run_after=3600).enqueue()
     assert run("pause", "mail", "--reason", "the server is down", "--until", "2h") == "Paused. 2 jobs are waiting."
@@ -149,7 +149,7 @@ def test_the_commands_say_what_they_did():
     assert run("resume", "mail") == "Nothing to resume: it is not paused."
 
 
-def test_an_instant_is_taken_in_the_project_s_time_zone_unless_it_has_its_own():
+def test_pause_until_without_offset_is_in_project_time_zone():
     run("pause", "--task", tasks.noop.name, "--until", "2030-01-31T08:00+01:00")
     assert Pause.objects.get().paused_until == datetime(2030, 1, 31, 7, tzinfo=UTC)
     run("pause", "--task", tasks.noop.name, "--until", "2030-01-31T08:00")
@@ -170,7 +170,7 @@ def test_an_instant_is_taken_in_the_project_s_time_zone_unless_it_has_its_own():
         (("clear", "mail", "--database", "nowhere"), "no alias 'nowhere'"),
     ],
 )
-def test_a_command_that_cannot_be_meant_says_what_to_do(arguments, words):
+def test_pgqueue_command_invalid_arguments_show_the_remedy(arguments, words):
     with pytest.raises(CommandError, match=words):
         run(*arguments)
 
@@ -184,7 +184,7 @@ def test_drain_invalid_timeout_pauses_nothing(timeout):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_drain_of_what_does_not_run_is_over_at_once():
+def test_drain_without_running_job_ends_at_once():
     assert run("drain", "mail", "--timeout", "1s") == "Paused, and no job of it is running."
     assert Pause.objects.get().reason == "drained"
     Pause.objects.all().delete()

@@ -1,4 +1,4 @@
-"""Engine connections: what they take from the project's settings, what a pooler allows, what a failover leaves."""
+"""Engine connections: what they take from the project's settings, and how they handle poolers and failovers."""
 
 from __future__ import annotations
 
@@ -26,47 +26,47 @@ def engine_threshold(transactional_db):
     return threshold
 
 
-def test_a_direct_connection_prepares_its_statements(engine_threshold):
+def test_connect_directly_prepares_statements(engine_threshold):
     assert engine_threshold() == 1
 
 
-def test_where_the_options_do_not_arrive_nothing_is_prepared(engine_threshold, monkeypatch):
-    monkeypatch.setattr(engine_connection, "PLANNER", "-c jit=off")  # what a pooler that ignores options leaves of them
+def test_connect_behind_pooler_prepares_no_statements(engine_threshold, monkeypatch):
+    monkeypatch.setattr(engine_connection, "PLANNER", "-c jit=off")  # as a pooler that ignores the options leaves them
     assert engine_threshold() is None
 
 
-def wait_for_a_commit() -> str:
+def idle_in_transaction_timeout() -> str:
     with connection.cursor() as cursor:
         cursor.execute("SHOW idle_in_transaction_session_timeout")
         return str(cursor.fetchone()[0])
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_server_waits_for_the_commit_of_an_atomic_finish_for_10_s_only(monkeypatch):
-    waits = []
-    finish_one = atomic._finish
+def test_atomic_completion_limits_wait_for_commit_to_10_s(monkeypatch):
+    timeouts = []
+    finish = atomic._finish
 
-    def noting(*arguments):
-        waits.append(wait_for_a_commit())
-        return finish_one(*arguments)
+    def record_timeout(*arguments):
+        timeouts.append(idle_in_transaction_timeout())
+        return finish(*arguments)
 
-    monkeypatch.setattr(atomic, "_finish", noting)
+    monkeypatch.setattr(atomic, "_finish", record_timeout)
     tasks.create_group.enqueue("made")
     assert run_jobs() == 1
-    assert waits == ["10s"]
-    assert wait_for_a_commit() == "0"
+    assert timeouts == ["10s"]
+    assert idle_in_transaction_timeout() == "0"
 
 
 @pytest.mark.django_db
-def test_a_transaction_around_it_is_left_alone():
+def test_read_committed_leaves_outer_transaction_unchanged():
     with transaction.atomic(), read_committed(connection) as commits:
         assert not commits
     tasks.create_group.enqueue("made")
     assert run_jobs() == 1
-    assert wait_for_a_commit() == "0"
+    assert idle_in_transaction_timeout() == "0"
 
 
-def test_a_primary_that_was_left_behind_is_refused(engine_threshold, monkeypatch):
+def test_connect_to_former_primary_is_refused(engine_threshold, monkeypatch):
     monkeypatch.setattr(server, "_newest_timeline", {})
     engine_threshold()
     assert server._newest_timeline == {"default": "00000001"}
@@ -75,11 +75,11 @@ def test_a_primary_that_was_left_behind_is_refused(engine_threshold, monkeypatch
         engine_threshold()
 
 
-def test_a_process_that_holds_claims_ends_at_a_promotion(engine_threshold, monkeypatch):
+def test_connect_after_promotion_marks_process_to_end(engine_threshold, monkeypatch):
     monkeypatch.setattr(server, "_newest_timeline", {})
     monkeypatch.setattr(server, "_promotions", {"end this process": False, "seen": False})
     server.end_at_promotion()
-    engine_threshold()  # the first timeline that it knows is the one it works on
+    engine_threshold()  # the first timeline that the process sees is the one that it works on
     assert not server.was_promoted()
     server._newest_timeline["default"] = "00000000"
     with pytest.raises(psycopg.OperationalError, match="was promoted"):
@@ -87,7 +87,7 @@ def test_a_process_that_holds_claims_ends_at_a_promotion(engine_threshold, monke
     assert server.was_promoted()
 
 
-def test_a_standby_has_no_timeline_to_compare_nor_has_a_service_that_tells_none(engine_threshold, monkeypatch):
+def test_connect_without_known_timeline_is_accepted(engine_threshold, monkeypatch):
     monkeypatch.setattr(server, "_newest_timeline", {"default": "0000000A"})
     for answer in ("SELECT NULL", "SELECT no_such_function()"):
         monkeypatch.setattr(server, "TIMELINE", answer)
@@ -95,7 +95,7 @@ def test_a_standby_has_no_timeline_to_compare_nor_has_a_service_that_tells_none(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_read_only_database_is_known_as_such():
+def test_is_read_only_detects_read_only_transaction():
     assert not server.is_read_only("default")
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION READ ONLY")
@@ -103,8 +103,8 @@ def test_a_read_only_database_is_known_as_such():
 
 
 @pytest.fixture
-def impatient(committing):
-    """A database that gives its applications a millisecond."""
+def short_timeouts(committing):
+    """Set the timeouts that the database has for its applications to 1 ms."""
     name = connection.ops.quote_name(connection.settings_dict["NAME"])
     with connection.cursor() as cursor:
         for setting in ("statement_timeout", "lock_timeout", "idle_session_timeout"):
@@ -115,7 +115,7 @@ def impatient(committing):
 
 
 @pytest.mark.django_db
-def test_timeouts_of_the_database_are_for_its_applications(impatient):
+def test_engine_connection_overrides_database_timeouts(short_timeouts):
     with closing(engine_connection.connect("default", "test")) as engine:
         scalar(engine, "SELECT pg_sleep(0.05)::text")
         names = ("statement_timeout", "lock_timeout", "idle_session_timeout")

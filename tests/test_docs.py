@@ -1,4 +1,4 @@
-"""The documents: their links lead somewhere, their tables and drawings say what the code does.
+"""The documentation: its links have targets, and its tables and diagrams agree with the code.
 
 `tests/test_docs_examples.py` runs their examples.
 """
@@ -33,7 +33,7 @@ FORBIDDEN = re.compile(
 )
 
 
-# ------------------------------------------------------------------ links, paths, words
+# ------------------------------------------------------------------ links, paths and claims
 
 
 def anchors(text: str) -> set[str]:
@@ -42,9 +42,9 @@ def anchors(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_somewhere(page):
+def test_page_links_have_existing_targets(page):
     for target in LINK.findall(prose(page)):
-        assert "://" not in target, f"{page} leads outside: {target}"
+        assert "://" not in target, f"{page} has an external link: {target}"
         path, _, anchor = target.partition("#")
         leads_to = (TOP / page).parent / path if path else TOP / page
         assert leads_to.exists(), f"{page}: {target}"
@@ -52,7 +52,7 @@ def test_every_link_leads_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_path_that_is_named_is_there(page):
+def test_page_named_paths_exist(page):
     ours = {path.name for path in TOP.iterdir()}
     package = TOP / "django_pgqueue"
     for code in CODE.findall(prose(page)):
@@ -64,85 +64,87 @@ def test_every_path_that_is_named_is_there(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_test_that_is_named_is_there(page):
+def test_page_named_tests_exist(page):
     for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGES[page]):
         assert f"def {name}(" in (TOP / path).read_text(), f"{page}: {path}::{name}"
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
-def test_no_page_promises_what_nobody_can_keep(page):
+def test_page_makes_no_forbidden_claim(page):
     assert not FORBIDDEN.search((TOP / page).read_text())
 
 
-def test_the_index_leads_to_every_page():
+def test_index_links_to_every_page():
     linked = set(LINK.findall(PAGES["docs/index.md"]))
     assert linked >= {page.removeprefix("docs/") for page in PAGES if page.startswith("docs/")} - {"index.md"}
 
 
-def test_holes_are_reported_where_somebody_reads_it():
+def test_security_policy_names_private_reporting():
     policy = PAGES[".github/SECURITY.md"]
     assert "private vulnerability reporting" in policy
-    assert "@" not in policy, "an address that nobody may read"
+    assert "@" not in policy, "reports to an email address can stay unread"
     assert {".github/SECURITY.md", "docs/production/security.md"} <= set(LINK.findall(PAGES["README.md"]))
 
 
-def test_each_threat_is_held_by_something():
+def test_security_page_each_threat_names_its_measures():
     rows = table("docs/production/security.md", "threat")
     assert len(rows) >= 10
-    assert all(done and CODE.search(held) for _, done, held in rows)
+    assert all(done and CODE.search(evidence) for _, done, evidence in rows)
 
 
-def test_the_readme_is_short():
+def test_readme_has_at_most_180_lines():
     assert len(PAGES["README.md"].splitlines()) <= 180
 
 
-# ------------------------------------------------------------------ what the code says too
+# ------------------------------------------------------------------ agreement with the code
 
 
-def test_page_on_statements_is_up_to_date_and_complete():
+def test_statements_page_is_up_to_date_and_complete():
     assert PAGES["docs/internals/statements.md"] == statements_page.page(), (
         "run python -m tests.tools.statements_page --write"
     )
     assert {plain(row[0]) for row in table("docs/internals/statements.md", "statement")} == set(STATEMENTS)
 
 
-def test_the_drawing_has_exactly_the_edges_of_the_code():
+def test_life_cycle_diagram_has_exactly_the_transitions():
     [drawing] = blocks("docs/concepts/life_cycle.md", "mermaid")
     edges = re.findall(r"^ +(\S+) --> (\S+) : (.+)$", drawing, re.MULTILINE)
-    assert len(edges) == len(drawing.strip().splitlines()) - 1, "a line that is no edge"
+    assert len(edges) == len(drawing.strip().splitlines()) - 1, "the diagram has a line that is not an edge"
     drawn = {
-        (end(before), TransitionName(act), end(after)) for before, after, acts in edges for act in acts.split(", ")
+        (state_of(before), TransitionName(act), state_of(after))
+        for before, after, acts in edges
+        for act in acts.split(", ")
     }
     coded = {(before, act, after) for before, acts in TRANSITIONS.items() for act in acts for after in acts[act]}
     assert drawn == coded
 
 
-def end(word: str) -> State | None:
-    return GONE if word == "[*]" else State(word)
+def state_of(label: str) -> State | None:
+    return GONE if label == "[*]" else State(label)
 
 
-def test_the_table_has_every_act_and_outcome():
+def test_life_cycle_page_has_every_transition_and_outcome():
     assert [plain(row[0]) for row in table("docs/concepts/life_cycle.md", "act")] == list(TransitionName)
     assert {plain(row[0]) for row in table("docs/concepts/life_cycle.md", "outcome")} == set(states.Outcome)
 
 
-def test_every_setting_is_there_with_its_default():
+def test_settings_page_has_every_setting_and_default():
     rows = table("docs/reference/settings.md", "key")
-    told = {plain(key): ast.literal_eval(plain(default)) for key, _, default, _ in rows}
-    assert len(told) == len(rows)
-    assert told == {name: option.default for name, option in conf.OPTIONS.items()}
+    documented = {plain(key): ast.literal_eval(plain(default)) for key, _, default, _ in rows}
+    assert len(documented) == len(rows)
+    assert documented == {name: option.default for name, option in conf.OPTIONS.items()}
     assert all(unit and meaning for _, unit, _, meaning in rows)
     kept = {plain(row[0]): float(row[2].split("`")[1]) for row in table("docs/reference/settings.md", "state")}
     assert kept == conf.DEFAULT_RETENTION
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_setting_that_is_named_is_one(page):
+def test_page_named_settings_exist(page):
     assert set(re.findall(r'PGQUEUE\["(\w+)"\]', PAGES[page])) <= set(conf.OPTIONS)
 
 
-def test_every_option_of_a_task_is_there():
-    told = {plain(row[0]) for row in table("docs/guides/tasks.md", "option")}
+def test_tasks_page_has_every_task_option():
+    documented = {plain(row[0]) for row in table("docs/guides/tasks.md", "option")}
     made_elsewhere = {
         "func",
         "signature",
@@ -151,29 +153,29 @@ def test_every_option_of_a_task_is_there():
         "timeout_seconds",
         "adapter",
         "headers",
-    }  # run_after and headers are using()'s alone
-    assert told == set(Task.__dataclass_fields__) - made_elsewhere | {"schedule"}  # it is the decorator's alone
+    }  # only using() has run_after and headers
+    assert documented == set(Task.__dataclass_fields__) - made_elsewhere | {"schedule"}  # only the decorator has it
 
 
 @pytest.mark.parametrize("model", [Job, Execution])
-def test_every_column_is_there(model):
+def test_models_page_has_every_column(model):
     rows = table("docs/reference/models.md", f"column of `{model.__name__}`")
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
     reserved = {"limit_key"}
     assert sorted(listed) == sorted({field.name for field in model._meta.concrete_fields} - reserved)
 
 
-def test_every_signal_is_there():
-    told = {plain(row[0]) for row in table("docs/reference/signals.md", "signal")}
-    assert told == {name for name, value in vars(signals).items() if isinstance(value, Signal)}
+def test_signals_page_has_every_signal():
+    documented = {plain(row[0]) for row in table("docs/reference/signals.md", "signal")}
+    assert documented == {name for name, value in vars(signals).items() if isinstance(value, Signal)}
 
 
-def test_every_public_name_is_in_the_reference():
+def test_api_page_has_every_public_name():
     reference = PAGES["docs/reference/api.md"]
     assert {name for name in django_pgqueue.__all__ if not re.search(rf":: {name}\b", reference)} == set()
 
 
-def test_every_command_and_its_arguments_are_there():
+def test_cli_page_has_every_command_and_argument():
     commands = table("docs/reference/cli.md", "command")
     [choices] = [a.choices for a in parser_of("pgqueue")._actions if isinstance(a.choices, dict)]
     listed = {name for row in commands for name in re.findall(r"`manage\.py pgqueue (\w+)`", row[0])}
@@ -185,14 +187,14 @@ def test_every_command_and_its_arguments_are_there():
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_line_of_ours_is_valid(page):
+def test_page_command_lines_are_valid(page):
     for line in "\n".join(blocks(page, "sh")).splitlines():
         words = shlex.split(line, comments=True)
         if words[1:2] == ["manage.py"] and words[2] in ("runworker", "pgqueue"):
             parser_of(words[2]).parse_args(words[3:])
 
 
-def test_every_system_check_is_there():
+def test_checks_page_has_every_system_check():
     source = "".join(path.read_text() for path in (TOP / "django_pgqueue").glob("**/*.py"))
     listed = [plain(row[0]) for row in table("docs/reference/checks.md", "id")]
     assert listed == sorted(set(re.findall(r'id="(pgqueue\.[EW]\d+)"', source)))
@@ -203,7 +205,7 @@ def parser_of(command: str) -> ArgumentParser:
 
 
 def own_options(command: str, *subcommand: str) -> set[str]:
-    """The long options of a management command, without those that every command has."""
+    """Return the long options of a management command, without those that every command has."""
     parser = parser_of(command)
     for name in subcommand:
         [choices] = [action.choices for action in parser._actions if isinstance(action.choices, dict)]
@@ -215,16 +217,16 @@ def long_options(parser: ArgumentParser) -> set[str]:
     return {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
 
 
-def test_every_option_of_the_worker_is_there():
+def test_worker_page_has_every_option():
     assert {plain(row[0]) for row in table("docs/production/worker.md", "option")} == own_options("runworker")
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_option_that_is_named_is_one(page):
+def test_page_named_options_exist(page):
     known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
     for subcommand in ("health", "run", "pause", "resume", "drain", "clear"):
         known |= own_options("pgqueue", subcommand)
-    known |= {"--verbosity", "--settings", "--deploy"}  # Django's own
+    known |= {"--verbosity", "--settings", "--deploy"}  # Django's options
     of_others = {
         "docs/production/checklist.md": {"--check"},
         "docs/production/systemd.md": {"--now", "--unit", "--follow"},
@@ -234,7 +236,7 @@ def test_every_option_that_is_named_is_one(page):
         "docs/internals/how_to_profile.md": long_options(cli.make_parser()) | {"--pid", "--output"},
         "README.md": {"--serve", "--matrix", "--quick"},
         "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write"},
-        TUTORIAL: {"--rm", "--detach", "--publish", "--env"},  # Docker's
+        TUTORIAL: {"--rm", "--detach", "--publish", "--env"},  # Docker's options
         "docs/internals/reliability.md": OF_THE_SUITES,
         "docs/internals/performance.md": long_options(cli.make_parser()),
     }
@@ -249,7 +251,7 @@ def test_every_option_that_is_named_is_one(page):
         ("docs/production/systemd.md", 2),
     ],
 )
-def test_what_stops_a_worker_waits_long_enough(page, times):
+def test_deployment_page_stop_timeout_exceeds_grace(page, times):
     keys = "TimeoutStopSec=|stop_grace_period: |terminationGracePeriodSeconds: "
     waits = re.findall(rf"(?:{keys})(\d+)s?$", PAGES[page], re.MULTILINE)
     assert len(waits) == times

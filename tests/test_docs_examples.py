@@ -1,4 +1,4 @@
-"""The examples of the documents run: those of the app `shop`, and the others on each page one after another."""
+"""The examples of the documentation run: the app `shop`, and the other blocks of each page one after another."""
 
 import ast
 import importlib
@@ -38,7 +38,7 @@ class Order(models.Model):
 
 @pytest.fixture
 def shop(tmp_path, monkeypatch, db):
-    """The app of the examples, from the documents' own text, installed in this project; its tables go with the test."""
+    """Install the app `shop`, written from the text of the documentation. Its tables are gone after the test."""
     package = tmp_path / "shop"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -50,7 +50,7 @@ def shop(tmp_path, monkeypatch, db):
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
-    # As any project on Django 6.1 has it; earlier ones go by EMAIL_BACKEND, which the test runner has replaced too.
+    # Projects on Django 6.1 have MAILERS. Earlier versions use EMAIL_BACKEND, which the test runner also replaces.
     mailers = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}
     with override_settings(
         INSTALLED_APPS=[*settings.INSTALLED_APPS, "shop"], DEFAULT_FROM_EMAIL="shop@example.com", MAILERS=mailers
@@ -66,7 +66,7 @@ def shop(tmp_path, monkeypatch, db):
 
 
 def run_page(page: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Run the blocks of a page that belong to no file, one after another; return the names that they have then."""
+    """Run the blocks of a page that belong to no file, one after another, and return the names that they define."""
     for block in loose_blocks(page):
         exec(compile(block, page, "exec"), names)  # noqa: S102 -- our own text
     return names
@@ -74,18 +74,18 @@ def run_page(page: str, names: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def names(shop) -> dict[str, Any]:
-    """What the blocks of a page can use: the tasks of the examples, and an order."""
+    """Return the names that the blocks of a page can use: the tasks of the examples, and an order."""
     tasks = importlib.import_module("shop.tasks")
     return dict(vars(tasks), order=tasks.Order.objects.create(email="ada@example.com"))
 
 
-def test_the_examples_are_where_a_worker_finds_them(shop):
-    """Nothing here imported `shop.tasks`: the app did, as in any project, when the apps were made ready."""
+def test_examples_tasks_are_registered_by_their_app(shop):
+    """The test does not import `shop.tasks`. The app does so when the apps become ready, as in any project."""
     assert registry.get("shop.tasks.send_receipt") is not None
     assert registry.get("shop.tasks.send_bill") is registry.get("shop.tasks.send_invoice")
 
 
-def test_the_tests_of_the_page_on_testing_pass(shop):
+def test_examples_on_testing_pass(shop):
     suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module("shop.receipt_tests"))
     result = suite.run(unittest.TestResult())
     assert result.testsRun == 3
@@ -93,8 +93,8 @@ def test_the_tests_of_the_page_on_testing_pass(shop):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/coming_from/")])
-def test_the_task_after_a_move_runs(shop, page):
-    """Now and in three days, by the page's own code."""
+def test_examples_on_coming_from_page_run_now_and_later(shop, page):
+    """The code of the page enqueues one job for now and one for in three days."""
     [block] = re.findall(r"^<!-- ours -->\n```python\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {"__name__": "shop.tasks"}
     exec(compile(block, page, "exec"), names)  # noqa: S102 -- our own text
@@ -104,7 +104,7 @@ def test_the_task_after_a_move_runs(shop, page):
     assert len(mail.outbox) == 2
 
 
-def test_the_readme_s_order_is_not_there_without_its_job(shop):
+def test_readme_example_failed_enqueue_leaves_no_order(shop):
     orders, models = importlib.import_module("shop.orders"), importlib.import_module("shop.models")
     with override_settings(PGQUEUE={"MAX_ARGUMENTS_BYTES": 1}), pytest.raises(ValueError, match="MAX_ARGUMENTS_BYTES"):
         orders.place_order("ada@example.com")
@@ -153,11 +153,11 @@ ELSEWHERE = {
     "docs/start/install.md": "its settings are in the tests' own",
     "docs/start/tutorial.md": "tests/process/test_tutorial.py",
 }
-"""Pages whose loose blocks are not run here, with the reason or the place where they are."""
+"""Pages whose loose blocks this list does not run, with the reason or with the place where they run."""
 
 
 def test_loose_blocks_of_every_page_run_somewhere():
-    """Those of the internals are parts of this package, and not examples."""
+    """The blocks of the internals are parts of this package, not examples."""
     with_blocks = {
         page for page in PAGES if loose_blocks(page) and not page.startswith(("docs/coming_from/", "docs/internals/"))
     }
@@ -309,7 +309,7 @@ def test_recipe_long_job_continues_where_it_stopped(names):
 
 
 @pytest.mark.parametrize(("email", "state"), [(None, State.CANCELLED), ("", State.DEAD)])
-def test_the_example_of_directives_ends_as_it_says(shop, email, state):
+def test_examples_on_directives_end_as_they_say(shop, email, state):
     tasks = importlib.import_module("shop.tasks")
     order_id = 0 if email is None else tasks.Order.objects.create(email=email).pk
     job = tasks.deliver.enqueue(order_id)
@@ -318,14 +318,14 @@ def test_the_example_of_directives_ends_as_it_says(shop, email, state):
     assert job.state == state
 
 
-def test_the_examples_of_the_page_on_retries_find_what_died_and_bring_it_back(shop, capsys):
+def test_examples_on_retries_count_and_retry_dead_jobs(shop, capsys):
     tasks, receivers = importlib.import_module("shop.tasks"), importlib.import_module("shop.receivers")
-    bring_back, count = loose_blocks("docs/guides/retries.md")
+    retry_dead, count = loose_blocks("docs/guides/retries.md")
 
     def fail(order_id):
         raise ConnectionError
 
-    tasks.charge.func.__code__ = fail.__code__  # the page's is empty, and a task is frozen
+    tasks.charge.func.__code__ = fail.__code__  # the function on the page is empty, and a task is immutable
     tasks.charge.using(max_attempts=1).enqueue(1)
     with override_settings(ADMINS=["ada@example.com"] if django.VERSION >= (6, 0) else [("Ada", "ada@example.com")]):
         run_jobs()
@@ -333,7 +333,7 @@ def test_the_examples_of_the_page_on_retries_find_what_died_and_bring_it_back(sh
     assert [message.subject for message in mail.outbox][-1].endswith("shop.tasks.charge is dead")
     exec(count, {})  # noqa: S102 -- our own text
     assert capsys.readouterr().out == "shop.tasks.charge builtins.ConnectionError 1\n"
-    exec(bring_back, {})  # noqa: S102 -- our own text
+    exec(retry_dead, {})  # noqa: S102 -- our own text
     assert Job.objects.get(task_name="shop.tasks.charge").state == State.READY
 
 
@@ -352,7 +352,7 @@ def test_examples_on_results_read_and_wait(names, capsys):
     assert capsys.readouterr().out.splitlines() == ["1", "succeeded 1 1", "1 succeeded  "]
 
 
-def test_the_examples_of_the_page_on_middleware_carry_a_tenant_and_a_trace(shop):
+def test_examples_on_middleware_carry_tenant_and_trace(shop):
     tasks, middleware = importlib.import_module("shop.tasks"), importlib.import_module("shop.middleware")
     call, *_ = loose_blocks("docs/guides/middleware.md")
     names = dict(vars(tasks))
@@ -373,12 +373,12 @@ def test_the_examples_of_the_page_on_middleware_carry_a_tenant_and_a_trace(shop)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_python_block_is_python(page):
+def test_python_blocks_of_page_parse(page):
     for block in blocks(page):
         ast.parse(block)
 
 
-def test_the_example_of_settings_is_without_a_fault():
+def test_examples_on_settings_are_valid():
     [block] = blocks("docs/reference/settings.md")
     names: dict[str, object] = {}
     exec(compile(block, "docs/reference/settings.md", "exec"), names)  # noqa: S102 -- our own text

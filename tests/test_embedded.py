@@ -1,4 +1,4 @@
-"""The example project's own server: private clusters, and processes that share one."""
+"""The PostgreSQL server of the example project: private clusters, and one server that several processes share."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
-# Connects to the shared server, says so, and stays until its standard input ends.
+# Each script connects to the shared server and prints its host. STAY then waits until its standard input ends.
 USER = """
 import os, sys
 from example_project.embedded.server import ensure
@@ -69,7 +69,7 @@ def bin_dir():
 
 @pytest.fixture
 def place():
-    """A directory with a short name, for sockets, which the server's account can enter."""
+    """Make a directory that the server's account can enter. Its name is short, because of the limit for sockets."""
     path = Path(tempfile.mkdtemp(prefix="pgq-"))
     path.chmod(0o711)
     yield path
@@ -89,7 +89,7 @@ def cluster(bin_dir, place):
 
 @pytest.fixture
 def start(bin_dir, place):
-    """Starts Python processes for which `place` is where a shared server may be."""
+    """Return a function that starts Python processes whose shared server is below `place`."""
     processes = []
 
     def start(script: str) -> subprocess.Popen[str]:
@@ -113,11 +113,11 @@ def start(bin_dir, place):
 def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, f"the condition was not true within {seconds} s"
         time.sleep(0.01)
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout
     return process.stdout.readline().strip()
 
@@ -128,7 +128,7 @@ def end(process: subprocess.Popen[str]) -> int:
 
 
 def postmasters(place: Path) -> list[int]:
-    """The servers that run under `place`, by their pid files, which a clean stop removes."""
+    """Return the process ids of the servers below `place`, from their pid files. A clean stop removes the file."""
     return [int(path.read_text().splitlines()[0]) for path in place.glob("**/postmaster.pid")]
 
 
@@ -140,7 +140,7 @@ def ask(cluster: server.Cluster, query: str, **options: object) -> object:
         return row and row[0]
 
 
-def test_a_cluster_starts_and_stops_at_will(cluster):
+def test_cluster_starts_and_stops_repeatedly(cluster):
     assert cluster.is_running()
     pid = cluster.pid
     cluster.start()
@@ -152,14 +152,14 @@ def test_a_cluster_starts_and_stops_at_will(cluster):
     assert cluster.is_running()
 
 
-def test_it_is_private_and_durable(cluster):
+def test_cluster_is_private_and_durable(cluster):
     assert stat.S_IMODE(cluster.home.stat().st_mode) == 0o700
     assert ask(cluster, "SHOW listen_addresses") == ""
     assert ask(cluster, "SHOW fsync") == "on"
     assert ask(cluster, "SHOW max_connections") == "200"
 
 
-def test_a_killed_cluster_recovers(cluster):
+def test_cluster_killed_server_recovers_its_data(cluster):
     assert ask(cluster, "CREATE TABLE kept (n int)") is None
     assert ask(cluster, "INSERT INTO kept VALUES (7) RETURNING n") == 7
     os.kill(cluster.pid, signal.SIGKILL)
@@ -168,7 +168,7 @@ def test_a_killed_cluster_recovers(cluster):
     assert ask(cluster, "SELECT n FROM kept") == 7
 
 
-def test_a_port_and_settings_can_be_chosen(bin_dir, place, unused_port):
+def test_cluster_uses_given_port_and_settings(bin_dir, place, unused_port):
     programs = server.reachable(bin_dir, place / "copy")
     cluster = server.Cluster(place / "c", programs, port=unused_port, settings={"wal_level": "logical"})
     cluster.start()
@@ -181,33 +181,33 @@ def test_a_port_and_settings_can_be_chosen(bin_dir, place, unused_port):
     assert ask(cluster, "SHOW wal_level", host="127.0.0.1") == "logical"
 
 
-def test_a_failure_says_what_postgresql_says_and_what_to_do(cluster):
+def test_cluster_failed_start_shows_log_and_remedy(cluster):
     cluster.stop()
     broken = server.Cluster(cluster.home, cluster.bin_dir, settings={"max_connections": "many"})
     with pytest.raises(RuntimeError, match=r"(?s)max_connections.*DATABASE_URL"):
         broken.start()
 
 
-def test_a_directory_of_somebody_else_is_refused(place):
+def test_claim_directory_symlink_is_refused(place):
     (place / "c").symlink_to(place)
     with pytest.raises(PermissionError, match="DATABASE_URL"):
         server.claim_directory(place / "c")
 
 
 @pytest.mark.quick
-def test_binaries_that_are_not_there_are_an_error(monkeypatch, tmp_path):
+def test_binaries_missing_programs_raise_an_error(monkeypatch, tmp_path):
     monkeypatch.setenv(server.BIN_VARIABLE, str(tmp_path))
     with pytest.raises(ImproperlyConfigured, match="DATABASE_URL"):
         server.binaries()
 
 
-def test_each_installation_has_a_home_of_its_own():
+def test_shared_home_differs_for_each_installation():
     assert server.shared_home(Path("/usr/lib/15")) != server.shared_home(Path("/usr/lib/18"))
 
 
-def test_first_starters_at_once_share_one_server_and_the_last_to_end_stops_it(start, place):
+def test_shared_server_last_of_concurrent_users_stops_it(start, place):
     users = [start(STAY) for _ in range(4)]
-    homes = {said(user) for user in users}
+    homes = {read_line(user) for user in users}
     assert len(homes) == 1
     assert len(postmasters(place)) == 1
     for user in users[1:]:
@@ -217,27 +217,27 @@ def test_first_starters_at_once_share_one_server_and_the_last_to_end_stops_it(st
     assert postmasters(place) == []
 
 
-def test_after_a_killed_starter_the_next_user_joins_and_stops_it(start, place):
+def test_shared_server_killed_starter_next_user_stops_it(start, place):
     starter = start(STAY)
-    said(starter)
+    read_line(starter)
     running = postmasters(place)
     starter.kill()
     starter.wait()
     assert postmasters(place) == running
     user = start(STAY)
-    said(user)
+    read_line(user)
     assert postmasters(place) == running
     assert end(user) == 0
     assert postmasters(place) == []
 
 
-def test_after_a_crash_of_the_server_the_next_user_starts_it(start, place):
+def test_shared_server_crashed_is_started_by_next_user(start, place):
     first = start(STAY)
-    said(first)
+    read_line(first)
     [crashed] = postmasters(place)
     os.kill(crashed, signal.SIGKILL)
     second = start(STAY)
-    said(second)
+    read_line(second)
     [recovered] = postmasters(place)
     assert recovered != crashed
     assert end(first) == 0
@@ -246,23 +246,23 @@ def test_after_a_crash_of_the_server_the_next_user_starts_it(start, place):
     assert postmasters(place) == []
 
 
-def test_a_fork_that_ends_leaves_the_server_to_its_parent(start, place):
+def test_shared_server_ended_fork_leaves_it_to_parent(start, place):
     process = start(FORK)
-    said(process)
-    assert said(process) == "still there"
+    read_line(process)
+    assert read_line(process) == "still there"
     assert end(process) == 0
     assert postmasters(place) == []
 
 
-def test_a_fork_that_outlives_its_parent_keeps_the_server_and_stops_it(start, place):
+def test_shared_server_fork_that_outlives_parent_stops_it(start, place):
     parent = start(ORPHAN)
-    said(parent)
+    read_line(parent)
     assert parent.wait(timeout=30) == 0
     assert len(postmasters(place)) == 1
-    parent.communicate(timeout=30)  # ends the orphan's input, and waits for the end of its output
+    parent.communicate(timeout=30)  # closes the orphan's input, and waits until its output ends
     wait_until(lambda: postmasters(place) == [])
 
 
-def test_checks_start_no_server(start, place):
+def test_check_command_starts_no_server(start, place):
     assert end(start(CHECK)) == 0
     assert list(place.iterdir()) == []

@@ -1,7 +1,8 @@
-"""Enqueue: a job is a row of the caller's transaction, one INSERT, all or none; the wake-up is only a hint.
+"""Enqueue: a job is a row of the caller's transaction, written by one INSERT, and a batch is written as a whole.
 
-Holds that a rollback leaves nothing, that times count from the statement, that routers and `database` decide where, and
-that a notification comes after the commit, never after a rollback, and never makes `enqueue` fail.
+The tests check that a rollback leaves no job, that delays count from the statement, that routers and `database` choose
+the database, and that the notification is optional: it arrives after the commit and never after a rollback, and it
+never makes `enqueue()` fail.
 """
 
 import asyncio
@@ -27,14 +28,14 @@ from tests.app import tasks
 
 
 class Stop(Exception):
-    """Rolls a block back."""
+    """Raised to roll back a block."""
 
 
 # ------------------------------------------------------------------ the row
 
 
 @pytest.mark.django_db
-def test_a_job_is_one_query(django_assert_num_queries):
+def test_enqueue_job_takes_one_query(django_assert_num_queries):
     with django_assert_num_queries(1):
         job = tasks.add.using(priority=5, queue_name="mail", max_attempts=3).enqueue(2, b=3)
     row = Job.objects.get(pk=job.pk)
@@ -45,7 +46,7 @@ def test_a_job_is_one_query(django_assert_num_queries):
 
 
 @pytest.mark.django_db
-def test_without_a_number_of_its_own_a_task_has_the_settings_attempts():
+def test_enqueue_default_max_attempts_comes_from_settings():
     assert tasks.noop.enqueue().max_attempts == 10
     with override_settings(PGQUEUE={"MAX_ATTEMPTS": 4}):
         assert tasks.noop.enqueue().max_attempts == 4
@@ -53,18 +54,18 @@ def test_without_a_number_of_its_own_a_task_has_the_settings_attempts():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("delay", [90, 90.0, timedelta(seconds=90)])
-def test_a_delay_counts_from_the_enqueue(delay):
+def test_enqueue_delay_counts_from_enqueued_at(delay):
     job = tasks.noop.using(run_after=delay).enqueue()
     assert job.run_after - job.enqueued_at == timedelta(seconds=90)
 
 
 @pytest.mark.django_db
-def test_an_instant_is_kept():
+def test_enqueue_run_after_datetime_is_stored_exactly():
     at = datetime(2031, 5, 5, 5, 5, 5, 555, tzinfo=UTC)
     assert Job.objects.get(pk=tasks.noop.using(run_after=at).enqueue().pk).run_after == at
 
 
-def test_a_delay_counts_from_the_statement_not_from_the_start_of_the_transaction(committing, engine):
+def test_enqueue_delay_in_transaction_counts_from_statement(committing, engine):
     with transaction.atomic():
         with connection.cursor() as cursor:
             began = cursor.execute("SELECT now()").fetchone()[0]
@@ -79,20 +80,20 @@ def test_a_delay_counts_from_the_statement_not_from_the_start_of_the_transaction
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"c": 1}), ((1,), {"a": 1})])
-def test_a_call_that_does_not_fit_the_function_is_refused_before_any_query(django_assert_num_queries, args, kwargs):
+def test_enqueue_wrong_arguments_fail_before_any_query(django_assert_num_queries, args, kwargs):
     with django_assert_num_queries(0), pytest.raises(TypeError, match=r"tests\.app\.tasks\.add\(\) cannot be called"):
         tasks.add.enqueue(*args, **kwargs)
 
 
 @pytest.mark.django_db
-def test_the_context_is_no_argument_of_the_call():
+def test_enqueue_context_is_not_an_argument_of_the_call():
     assert tasks.attempt_number.enqueue().arguments == {"args": [], "kwargs": {}}
     with pytest.raises(TypeError, match="cannot be called"):
         tasks.attempt_number.enqueue("context")
 
 
 @pytest.mark.django_db
-def test_a_task_that_no_worker_would_find_is_refused(django_assert_num_queries):
+def test_enqueue_task_outside_task_modules_is_refused(django_assert_num_queries):
     function = types.FunctionType(tasks.add.func.__code__, {"__name__": "tests.views"}, "lost")
     function.__qualname__ = "lost"
     lost: Task[..., int] = Task(func=function)
@@ -109,7 +110,7 @@ def test_a_task_that_no_worker_would_find_is_refused(django_assert_num_queries):
 
 
 @pytest.mark.promise("rollback-leaves-no-job")
-def test_a_rollback_leaves_nothing(committing, engine):
+def test_enqueue_rollback_leaves_no_job(committing, engine):
     with pytest.raises(Stop), transaction.atomic():
         tasks.noop.enqueue()
         tasks.noop.enqueue_many([((), {})] * 3)
@@ -118,20 +119,20 @@ def test_a_rollback_leaves_nothing(committing, engine):
 
 
 @pytest.mark.promise("job-visible-at-commit")
-def test_a_commit_shows_the_job_and_not_before(committing, engine):
+def test_enqueue_job_is_visible_only_after_commit(committing, engine):
     with transaction.atomic():
         job = tasks.noop.enqueue()
         assert helpers.claim_all(engine) == []
-    assert [one.job_id for one in helpers.claim_all(engine)] == [job.pk]
+    assert [claimed.job_id for claimed in helpers.claim_all(engine)] == [job.pk]
 
 
-def test_without_a_transaction_it_is_there_at_once(committing, engine):
+def test_enqueue_without_transaction_is_visible_at_once(committing, engine):
     job = tasks.noop.enqueue()
-    assert [one.job_id for one in helpers.claim_all(engine)] == [job.pk]
+    assert [claimed.job_id for claimed in helpers.claim_all(engine)] == [job.pk]
 
 
 @pytest.mark.promise("rollback-leaves-no-job")
-def test_a_savepoint_takes_only_its_own_jobs_back(committing, engine):
+def test_enqueue_savepoint_rollback_removes_only_its_jobs(committing, engine):
     with transaction.atomic():
         kept = tasks.noop.enqueue()
         with pytest.raises(Stop), transaction.atomic():
@@ -140,7 +141,7 @@ def test_a_savepoint_takes_only_its_own_jobs_back(committing, engine):
     assert list(helpers.rows_of(engine, "pgqueue_job")) == [kept.pk]
 
 
-def test_a_failing_enqueue_inside_a_savepoint_leaves_the_rest(committing, engine):
+def test_enqueue_failure_in_savepoint_keeps_earlier_job(committing, engine):
     with transaction.atomic():
         kept = tasks.noop.enqueue()
         with pytest.raises(TypeError):
@@ -156,8 +157,8 @@ def test_a_failing_enqueue_inside_a_savepoint_leaves_the_rest(committing, engine
 
 
 @pytest.mark.django_db
-def test_many_jobs_are_one_insert_a_chunk_in_one_transaction(django_assert_num_queries):
-    with django_assert_num_queries(2 + 2):  # a savepoint and its release
+def test_enqueue_many_uses_one_insert_for_each_chunk(django_assert_num_queries):
+    with django_assert_num_queries(2 + 2):  # two inserts, a savepoint and its release
         ids = tasks.add.enqueue_many(((n,), {"b": n}) for n in range(CHUNK + 1))
     assert len(ids) == CHUNK + 1
     assert ids == sorted(ids)
@@ -166,19 +167,19 @@ def test_many_jobs_are_one_insert_a_chunk_in_one_transaction(django_assert_num_q
 
 
 @pytest.mark.django_db
-def test_many_jobs_without_their_ids_are_a_number():
+def test_enqueue_many_without_returning_returns_count():
     assert tasks.add.enqueue_many([((n,), {}) for n in range(5)], returning=False) == 5
     assert Job.objects.count() == 5
 
 
 @pytest.mark.django_db
-def test_no_calls_are_no_jobs(django_assert_num_queries):
+def test_enqueue_many_without_calls_adds_no_job(django_assert_num_queries):
     assert tasks.noop.enqueue_many([]) == []
     assert tasks.noop.enqueue_many(iter(()), returning=False) == 0
 
 
 @pytest.mark.promise("batch-all-or-nothing")
-def test_many_jobs_are_all_or_none(committing, engine):
+def test_enqueue_many_invalid_call_adds_no_job(committing, engine):
     def calls():
         for n in range(CHUNK + 10):
             yield (n,), {}
@@ -192,48 +193,48 @@ def test_many_jobs_are_all_or_none(committing, engine):
 
 
 @pytest.mark.django_db
-def test_calls_are_read_as_they_are_inserted():
-    ahead = []
+def test_enqueue_many_reads_calls_chunk_by_chunk():
+    pending = []
 
     def calls():
         for n in range(3 * CHUNK):
             if n % 500 == 499:
-                ahead.append(n - Job.objects.count())
+                pending.append(n - Job.objects.count())
             yield (n,), {}
 
     assert tasks.add.enqueue_many(calls(), returning=False) == 3 * CHUNK
-    assert max(ahead) < CHUNK
+    assert max(pending) < CHUNK
 
 
 @pytest.mark.django_db
-def test_a_chunk_is_bounded_in_size_too():
-    """Before each call no more is read and not inserted than a chunk may hold."""
+def test_enqueue_many_chunk_is_limited_in_bytes():
+    """At each call, the calls that were read but not yet inserted fit into one chunk."""
     text = "x" * 100_000
-    ahead = []
+    pending = []
 
     def calls():
         for n in range(30):
-            ahead.append(n - Job.objects.count())
+            pending.append(n - Job.objects.count())
             yield (text,), {"b": n}
 
     ids = tasks.add.enqueue_many(calls())
     assert len(ids) == 30
-    assert 5 < max(ahead) < CHUNK_SIZE / len(text) + 1
+    assert 5 < max(pending) < CHUNK_SIZE / len(text) + 1
 
 
 # ------------------------------------------------------------------ asynchronous code
 
 
-def test_aenqueue_commits_on_its_own(committing, engine):
+def test_aenqueue_job_is_committed(committing, engine):
     async def enqueue():
         try:
             return await tasks.async_add.aenqueue(1, b=2)
         finally:
-            await sync_to_async(lambda: connection.close())()  # that thread's own
+            await sync_to_async(lambda: connection.close())()  # the connection of that thread
 
     job = asyncio.run(enqueue())
-    [one] = helpers.claim_all(engine)
-    assert (one.job_id, one.arguments) == (job.pk, '{"args":[1],"kwargs":{"b":2}}')
+    [claimed] = helpers.claim_all(engine)
+    assert (claimed.job_id, claimed.arguments) == (job.pk, '{"args":[1],"kwargs":{"b":2}}')
 
 
 # ------------------------------------------------------------------ several databases
@@ -246,7 +247,7 @@ class ToOther:
         return "other" if model._meta.app_label == "pgqueue" else None
 
 
-def test_the_router_decides_where_jobs_go(other):
+def test_enqueue_router_chooses_the_database(other):
     with override_settings(DATABASE_ROUTERS=[ToOther()]):
         with transaction.atomic(using="other"):
             job = tasks.noop.enqueue()
@@ -254,7 +255,7 @@ def test_the_router_decides_where_jobs_go(other):
         assert job._state.db == "other"
 
 
-def test_a_database_of_the_task_overrules_the_router(other):
+def test_enqueue_database_of_task_is_used(other):
     with transaction.atomic(using="other"):
         job = tasks.noop.using(database="other").enqueue()
         assert not Job.objects.using("default").exists()
@@ -264,7 +265,7 @@ def test_a_database_of_the_task_overrules_the_router(other):
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_transaction_open_on_another_alias_is_a_warning_at_the_callers_line(other, many):
+def test_enqueue_transaction_on_other_alias_warns_at_caller(other, many):
     with transaction.atomic(using="other"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         line = sys._getframe().f_lineno + 1
@@ -275,70 +276,70 @@ def test_a_transaction_open_on_another_alias_is_a_warning_at_the_callers_line(ot
     assert (warning.filename, warning.lineno) == (__file__, line)
 
 
-def test_transactions_open_on_both_are_no_warning(other):
+def test_enqueue_transactions_on_both_aliases_do_not_warn(other):
     with transaction.atomic(using="other"), transaction.atomic():
         tasks.noop.enqueue()
 
 
-# ------------------------------------------------------------------ the hint
+# ------------------------------------------------------------------ the notification
 
 
 @pytest.fixture
-def heard(engine, second):
-    """Waits for the next notification and says whether it came."""
+def next_notification(engine, second):
+    """Return a function that waits for the next notification and returns it, if it arrives."""
     second.execute("LISTEN pgqueue")
 
-    def heard(seconds=5.0):
+    def next_notification(seconds=5.0):
         notifications._last_wake_at.clear()
         return [(note.channel, note.payload) for note in second.notifies(timeout=seconds, stop_after=1)]
 
-    return heard
+    return next_notification
 
 
 NOTE = [("pgqueue", "")]
 
 
-def test_a_notification_comes_with_a_job(heard):
+def test_enqueue_sends_a_notification(next_notification):
     tasks.noop.enqueue()
-    assert heard() == NOTE
+    assert next_notification() == NOTE
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_it_comes_after_the_commit_and_not_before(heard, many):
+def test_enqueue_notification_arrives_only_after_commit(next_notification, many):
     with transaction.atomic():
         tasks.noop.enqueue_many([((), {})]) if many else tasks.noop.enqueue()
-        assert heard(0.05) == []
-    assert heard() == NOTE
+        assert next_notification(0.05) == []
+    assert next_notification() == NOTE
 
 
-def test_it_never_comes_after_a_rollback(heard):
+def test_enqueue_rollback_sends_no_notification(next_notification):
     with pytest.raises(Stop), transaction.atomic():
         tasks.noop.enqueue()
         raise Stop
     with pytest.raises(TypeError):
         tasks.noop.enqueue_many([((), {}), ((object(),), {})])
-    assert heard(0.1) == []
+    assert next_notification(0.1) == []
     tasks.noop.enqueue()
-    assert heard() == NOTE
+    assert next_notification() == NOTE
 
 
-def test_it_can_be_turned_off(heard):
+def test_enqueue_notify_off_sends_no_notification(next_notification):
     with override_settings(PGQUEUE={"NOTIFY": False}):
         tasks.noop.enqueue()
-    assert heard(0.1) == []
+    assert next_notification(0.1) == []
 
 
-def test_a_burst_is_one_notification(engine, second, monkeypatch):
+def test_enqueue_burst_sends_one_notification(engine, second, monkeypatch):
     second.execute("LISTEN pgqueue")
     with monkeypatch.context() as patch:
-        stopped = types.SimpleNamespace(monotonic=lambda: 1000.0)  # however slow the machine is
+        stopped = types.SimpleNamespace(monotonic=lambda: 1000.0)  # stopped: the speed of the machine does not matter
         patch.setattr(notifications, "time", stopped)
         for _ in range(20):
             tasks.noop.enqueue()
     assert len(list(second.notifies(timeout=0.1))) == 1
 
 
-def test_a_notification_that_fails_is_no_failure_of_enqueue(committing, engine, monkeypatch):
+def test_enqueue_failed_notification_keeps_the_job(committing, engine, monkeypatch):
     monkeypatch.setattr(notifications, "CHANNEL", "no channel; at all")
     tasks.noop.enqueue()
     notifications._last_wake_at.clear()
@@ -348,7 +349,7 @@ def test_a_notification_that_fails_is_no_failure_of_enqueue(committing, engine, 
     assert Job.objects.count() == 2
 
 
-def test_a_connection_that_breaks_at_the_commit_is_no_failure_of_enqueue(committing, engine, monkeypatch):
+def test_enqueue_connection_error_after_commit_is_ignored(committing, engine, monkeypatch):
     def broken(*args):
         raise psycopg.OperationalError
 
@@ -358,7 +359,7 @@ def test_a_connection_that_breaks_at_the_commit_is_no_failure_of_enqueue(committ
     assert helpers.state_of(engine, job.pk) == "ready"
 
 
-def test_receivers_hear_of_each_job_and_cannot_spoil_it(committing):
+def test_job_enqueued_signal_receiver_errors_are_ignored(committing):
     seen = []
 
     def receiver(sender, job_id, queue_name, **kwargs):
@@ -367,15 +368,15 @@ def test_receivers_hear_of_each_job_and_cannot_spoil_it(committing):
 
     signals.job_enqueued.connect(receiver)
     try:
-        one = tasks.noop.enqueue()
+        job = tasks.noop.enqueue()
         many = tasks.noop.using(queue_name="mail").enqueue_many([((), {})] * 2)
     finally:
         signals.job_enqueued.disconnect(receiver)
-    assert [job_id for _, job_id, *_ in seen] == [one.pk, *many]
+    assert [job_id for _, job_id, *_ in seen] == [job.pk, *many]
     assert seen[-1][:3] == ("tests.app.tasks.noop", many[-1], "mail")
 
 
-def test_the_job_that_enqueue_returns_holds_what_was_stored(db):
+def test_enqueue_returned_job_has_the_stored_arguments(db):
     items = [1]
     job = tasks.noop.enqueue(items, (2, 3), mapping={4: 5})
     items.append(6)
@@ -383,11 +384,11 @@ def test_the_job_that_enqueue_returns_holds_what_was_stored(db):
 
 
 @pytest.mark.parametrize("call", [1, (1, 2), ((1,),), ("1", {})])
-def test_a_call_of_many_that_is_no_pair_is_named(db, call):
+def test_enqueue_many_call_that_is_not_a_pair_is_named(db, call):
     with pytest.raises(TypeError, match=r"call 1 must be a pair \(args, kwargs\)"):
         tasks.noop.enqueue_many([((), {}), call])
 
 
-def test_a_database_that_is_not_there_is_named(db):
+def test_enqueue_unknown_database_is_named(db):
     with pytest.raises(InvalidTask, match="nowhere"):
         tasks.noop.using(database="nowhere").enqueue()

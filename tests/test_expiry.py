@@ -1,4 +1,4 @@
-"""`expires`: what may be asked for, and what becomes of a job that is claimed too late."""
+"""`expires`: its valid values, and what happens to a job that would start too late."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ REASON = "the job did not start before it expired (expires)"
         ({"expires": 0}, "longer than 0 seconds"),
         ({"expires": -1}, "expires: "),
         ({"expires": "soon"}, "expires: "),
-        ({"expires": datetime(2030, 1, 1)}, "expires must be an aware datetime"),  # noqa: DTZ001 -- meant
+        ({"expires": datetime(2030, 1, 1)}, "expires must be an aware datetime"),  # noqa: DTZ001 -- deliberately naive
         ({"expires": datetime(9999, 1, 1, tzinfo=UTC)}, "between the years"),
         ({"expires": 60, "run_after": 60}, "would never run"),
         ({"expires": datetime(2030, 1, 1, tzinfo=UTC), "run_after": datetime(2031, 1, 1, tzinfo=UTC)}, "would never"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(options, words):
+def test_using_invalid_expires_is_refused(options, words):
     with pytest.raises(InvalidTask, match=words):
         tasks.noop.using(**options)
 
 
 def late():
-    """Is made a task of, in vain."""
+    """Do nothing: `@task` refuses the options of this function."""
 
 
-def test_a_task_s_own_is_refused_where_it_is_made():
+def test_task_invalid_expires_is_refused_by_the_decorator():
     with pytest.raises(InvalidTask, match="longer than 0 seconds"):
         task(expires=0)(late)
 
 
 @pytest.mark.django_db
-def test_the_job_says_when_it_expires():
+def test_enqueue_with_expires_sets_expires_at():
     job = tasks.noop.using(expires=timedelta(minutes=1)).enqueue()
     assert job.expires_at - job.enqueued_at == timedelta(minutes=1)
     job.refresh_from_db()
@@ -57,7 +57,7 @@ def test_the_job_says_when_it_expires():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("task", [tasks.noop, tasks.async_add])
-def test_one_that_is_claimed_too_late_is_not_run(task):
+def test_run_jobs_expired_job_is_cancelled(task):
     job = task.using(expires=60).enqueue(1)
     other = task.using(expires=600).enqueue(1)
     with time_travel(seconds=61):
@@ -69,21 +69,21 @@ def test_one_that_is_claimed_too_late_is_not_run(task):
 
 
 @pytest.mark.django_db
-def test_a_retry_that_would_start_too_late_is_cancelled():
+def test_run_jobs_retry_after_expiry_is_cancelled():
     job = tasks.fail_and_wait.using(expires=60).enqueue()
     assert run_jobs(until=timedelta(hours=1)) == 3
     job.refresh_from_db()
     assert job.state == "cancelled"
-    assert [one.outcome for one in job.executions.order_by("id")][-1] == "cancelled"
+    assert [execution.outcome for execution in job.executions.order_by("id")][-1] == "cancelled"
 
 
 @pytest.mark.django_db(transaction=True)
-def test_maintenance_cancels_what_nobody_claims_and_tells_of_it():
+def test_maintenance_expired_job_is_cancelled_with_signal():
     job = tasks.noop.using(expires=0.001, queue_name="nobody").enqueue()
-    told = []
+    received = []
 
     def receiver(sender, job_id, error, **kwargs):
-        told.append((sender, job_id, error))
+        received.append((sender, job_id, error))
 
     signals.job_cancelled.connect(receiver)
     maintenance = Maintenance(Link("default", "maintenance"), worker_id=3)
@@ -93,7 +93,7 @@ def test_maintenance_cancels_what_nobody_claims_and_tells_of_it():
     finally:
         signals.job_cancelled.disconnect(receiver)
         maintenance.link.close()
-    assert told == [(tasks.noop.name, job.pk, REASON)]
+    assert received == [(tasks.noop.name, job.pk, REASON)]
     job.refresh_from_db()
     assert job.state == "cancelled"
     assert job.executions.get().worker_id == 3

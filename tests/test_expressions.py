@@ -1,4 +1,4 @@
-"""When a schedule comes due: expressions, intervals, and days on which a clock is changed."""
+"""When a schedule is due: cron expressions, intervals, and days on which the clock changes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ZONES = [
     "UTC",
     "Europe/Berlin",
     "America/New_York",
-    "America/Sao_Paulo",  # changed at midnight
-    "Africa/Casablanca",  # twice a year besides, around Ramadan
-    "Australia/Lord_Howe",  # by half an hour
+    "America/Sao_Paulo",  # its clock changed at midnight
+    "Africa/Casablanca",  # two more changes a year, around Ramadan
+    "Australia/Lord_Howe",  # changes by half an hour
     "Asia/Beirut",
-    "Pacific/Apia",  # left out a day in 2011
+    "Pacific/Apia",  # skipped a day in 2011
     "Asia/Kathmandu",
 ]
 
@@ -35,18 +35,18 @@ def local(zone, *fields):
     return datetime(*fields, tzinfo=ZoneInfo(zone)).astimezone(UTC)
 
 
-# ------------------------------------------------------------------ clocks that are changed
+# ------------------------------------------------------------------ clock changes
 
 
-def test_in_the_gap_of_spring_a_daily_job_runs_once_right_after_it():
+def test_ticks_daily_job_in_spring_gap_runs_right_after_it():
     start = local("Europe/Berlin", 2026, 3, 28, 12)
     assert ticks("30 2 * * *", "Europe/Berlin", start, 2) == [
-        datetime(2026, 3, 29, 1, 0, tzinfo=UTC),  # 3:00 in Berlin, where 2:30 is not
+        datetime(2026, 3, 29, 1, 0, tzinfo=UTC),  # 3:00 in Berlin, where there is no 2:30 on that day
         local("Europe/Berlin", 2026, 3, 30, 2, 30),
     ]
 
 
-def test_in_the_hour_that_autumn_repeats_a_daily_job_runs_once_in_the_first():
+def test_ticks_daily_job_in_repeated_hour_runs_once():
     start = local("Europe/Berlin", 2026, 10, 24, 12)
     assert ticks("30 2 * * *", "Europe/Berlin", start, 2) == [
         datetime(2026, 10, 25, 0, 30, tzinfo=UTC),
@@ -55,13 +55,13 @@ def test_in_the_hour_that_autumn_repeats_a_daily_job_runs_once_in_the_first():
 
 
 @pytest.mark.parametrize("minutes", [31, 59, 61, 75, 91, 119])
-def test_wherever_in_that_hour_one_begins_it_does_not_run_again(minutes):
-    """A worker that is started then, or a definition that is changed then."""
+def test_next_after_start_in_repeated_hour_is_the_next_day(minutes):
+    """A worker can start in the repeated hour, or a definition can change in it."""
     begun = datetime(2026, 10, 25, tzinfo=UTC) + timedelta(minutes=minutes)
     assert expressions.next_after("30 2 * * *", "Europe/Berlin", begun) == local("Europe/Berlin", 2026, 10, 26, 2, 30)
 
 
-def test_what_runs_all_day_goes_by_elapsed_time():
+def test_ticks_all_day_expression_follows_elapsed_time():
     start = local("Europe/Berlin", 2026, 10, 25, 1)
     found = ticks("*/15 * * * *", "Europe/Berlin", start, 20)
     assert {later - earlier for earlier, later in pairwise(found)} == {timedelta(minutes=15)}
@@ -76,7 +76,7 @@ def test_what_runs_all_day_goes_by_elapsed_time():
 @example(zone="America/Sao_Paulo", day=date(2018, 11, 3), hour=0, minute=0)
 @example(zone="Australia/Lord_Howe", day=date(2026, 4, 4), hour=1, minute=45)
 @example(zone="Europe/Berlin", day=date(2026, 10, 24), hour=2, minute=0)
-def test_a_daily_job_runs_once_on_each_day_that_there_is(zone, day, hour, minute):
+def test_ticks_daily_job_runs_once_on_each_existing_day(zone, day, hour, minute):
     assume(zone != "Pacific/Apia" or abs(day - date(2011, 12, 30)) > timedelta(days=6))
     start = local(zone, day.year, day.month, day.day, 12)
     found = ticks(f"{minute} {hour} * * *", zone, start, 5)
@@ -91,8 +91,8 @@ def test_a_daily_job_runs_once_on_each_day_that_there_is(zone, day, hour, minute
     minutes=st.integers(0, 48 * 365 * 24 * 60),
     skipped=st.integers(0, 3),
 )
-def test_from_wherever_one_looks_the_ticks_are_the_same(zone, expression, minutes, skipped):
-    """A process that begins later, and one that looks back, mean the instants that the first one means."""
+def test_ticks_from_any_start_are_the_same(zone, expression, minutes, skipped):
+    """A process that starts later, or that computes past ticks, gets the same instants as the first process."""
     start = datetime(1990, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes)
     assume(zone != "Pacific/Apia" or abs(start.year - 2011) > 1)
     found = ticks(expression, zone, start, 8)
@@ -105,7 +105,7 @@ def test_from_wherever_one_looks_the_ticks_are_the_same(zone, expression, minute
     assert expressions.last_between(expression, zone, start, until, 100) == found[:6]
 
 
-def test_a_month_of_seconds_is_not_walked_through():
+def test_last_between_long_range_returns_the_last_ticks():
     now = datetime(2026, 1, 1, tzinfo=UTC)
     found = expressions.last_between("every 1 second", "UTC", now - timedelta(days=3000), now, 100)
     assert found == [now - timedelta(seconds=n) for n in reversed(range(100))]
@@ -114,7 +114,7 @@ def test_a_month_of_seconds_is_not_walked_through():
 # ------------------------------------------------------------------ intervals
 
 
-def test_intervals_are_multiples_whenever_one_looks():
+def test_ticks_of_interval_are_multiples_from_any_start():
     start = datetime(2026, 5, 5, 9, 3, 7, 123, tzinfo=UTC)
     assert ticks("every 5 minutes", "UTC", start, 2) == [
         datetime(2026, 5, 5, 9, 5, tzinfo=UTC),
@@ -128,18 +128,18 @@ def test_intervals_are_multiples_whenever_one_looks():
     ("duration", "wanted"),
     [(1, "every 1 second"), (90, "every 90 seconds"), (300, "every 5 minutes"), (timedelta(days=14), "every 2 weeks")],
 )
-def test_an_interval_is_written_in_its_largest_unit(duration, wanted):
+def test_interval_duration_is_written_in_its_largest_unit(duration, wanted):
     assert expressions.interval(duration) == wanted
     expressions.check(wanted, "UTC")
 
 
 @pytest.mark.parametrize("duration", [0, 0.5, 1.5, timedelta(days=400)])
-def test_an_interval_has_its_bounds(duration):
+def test_interval_out_of_bounds_is_refused(duration):
     with pytest.raises(ValueError, match="whole seconds"):
         expressions.interval(duration)
 
 
-# ------------------------------------------------------------------ what is none
+# ------------------------------------------------------------------ texts of expressions
 
 
 @pytest.mark.parametrize(
@@ -161,13 +161,13 @@ def test_an_interval_has_its_bounds(duration):
         ("0 9 * * *", "", "invalid time zone"),
     ],
 )
-def test_what_is_no_schedule_is_refused_in_words(expression, zone, wanted):
+def test_check_invalid_expression_or_time_zone_is_refused(expression, zone, wanted):
     with pytest.raises(ValueError, match=wanted):
         expressions.check(expression, zone)
 
 
 @given(st.text("0123456789*/,-#LW @everyminutsMONDAYJAN\u0663\x00", max_size=30))
-def test_whatever_a_row_holds_is_read_or_refused(text):
+def test_check_any_text_is_accepted_or_refused(text):
     for expression in (text, f"{text} {text} * * *", f"* * {text} * {text}"):
         expressions.in_words(expression)
         try:
@@ -186,10 +186,10 @@ def test_whatever_a_row_holds_is_read_or_refused(text):
         ("what?", "what?"),
     ],
 )
-def test_an_expression_has_words(expression, words):
+def test_in_words_describes_the_expression(expression, words):
     assert words in expressions.in_words(expression)
 
 
 @pytest.mark.parametrize("name", expressions.NAMED)
-def test_each_name_for_an_expression_is_one(name):
+def test_check_named_expression_is_accepted(name):
     expressions.check(name, "UTC")

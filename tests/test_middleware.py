@@ -1,4 +1,4 @@
-"""Middleware around enqueue and run: its order, what it may do, and that it can change no outcome but by raising."""
+"""Middleware around enqueue and run: its order, what it can do, and that only an exception changes an outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 
 def using(*names: str, **options: Any) -> Any:
-    """Have these middleware of the tests' own."""
+    """Return an override of the settings with these middleware of the test app."""
     return override_settings(PGQUEUE={"MIDDLEWARE": [f"tests.app.middleware.{name}" for name in names], **options})
 
 
@@ -44,11 +44,11 @@ def last(job: Job) -> Execution:
     return Execution.objects.filter(job=job).latest("id")
 
 
-# ------------------------------------------------------------------ order, and what it is told
+# ------------------------------------------------------------------ order and arguments
 
 
 @using("Outer", "Inner")
-def test_the_first_is_outermost():
+def test_middleware_first_entry_is_outermost():
     job = ran(tasks.noop.enqueue())
     assert app.seen == [
         ("outer", "enqueue", "tests.app.tasks.noop", "default"),
@@ -62,28 +62,28 @@ def test_the_first_is_outermost():
 
 
 @using("Outer")
-def test_a_batch_is_one_call():
+def test_middleware_enqueue_many_is_one_call():
     tasks.add.enqueue_many(((n,), {}) for n in range(3000))
     assert len(app.seen) == 1
 
 
 @using("Outer")
-def test_every_attempt_is_run_inside():
+def test_middleware_wraps_every_attempt():
     ran(tasks.fail_until.enqueue(3))
-    assert [one[1] for one in app.seen] == ["enqueue", "in", "raised", "in", "raised", "in", "out"]
+    assert [entry[1] for entry in app.seen] == ["enqueue", "in", "raised", "in", "raised", "in", "out"]
 
 
 @using("Awaiting")
 @pytest.mark.parametrize(
     ("task", "seen"), [(tasks.add, ["run"]), (tasks.async_add, ["arun", "arun out"])], ids=["sync", "async"]
 )
-def test_a_coroutine_has_a_way_of_its_own_where_there_is_one(task, seen):
+def test_middleware_coroutine_uses_arun_if_defined(task, seen):
     assert ran(task.enqueue(1, 2)).result == 3
     assert app.seen == seen
 
 
 @using()
-def test_without_middleware_nothing_is_made_for_it(monkeypatch):
+def test_middleware_empty_list_has_no_overhead(monkeypatch):
     def refuse(*args: Any) -> None:
         raise AssertionError("called")
 
@@ -99,7 +99,7 @@ def test_without_middleware_nothing_is_made_for_it(monkeypatch):
 
 @using("Tenancy")
 @pytest.mark.parametrize("task", [tasks.current_tenant, tasks.acurrent_tenant], ids=["sync", "async"])
-def test_a_context_variable_goes_with_the_job(task):
+def test_middleware_header_carries_context_variable(task):
     token = app.tenant.set("acme")
     job = task.enqueue()
     [many] = task.enqueue_many([((), {})])
@@ -114,7 +114,7 @@ def test_a_context_variable_goes_with_the_job(task):
 
 
 @using("Tenancy")
-def test_what_it_adds_is_of_one_call():
+def test_middleware_added_header_is_for_one_call():
     task = tasks.noop.using(headers={"a": 1})
     token = app.tenant.set("acme")
     assert task.enqueue().headers == {"a": 1, "tenant": "acme"}
@@ -123,14 +123,14 @@ def test_what_it_adds_is_of_one_call():
 
 
 @using("Tenancy", IMMEDIATE=True)
-def test_also_where_a_job_runs_at_its_enqueue():
+def test_middleware_immediate_job_gets_context_variable():
     app.tenant.set("acme")
     assert tasks.current_tenant.enqueue().result == "acme"
     app.tenant.set(None)
 
 
 @using("Tenancy")
-def test_also_for_tasks_of_django_s_framework():
+def test_middleware_framework_task_gets_header():
     app.tenant.set("acme")
     framework.noop.enqueue()
     app.tenant.set(None)
@@ -147,13 +147,13 @@ def test_headers_of_using_are_in_the_context():
 
 
 @using("SetsHeaders")
-def test_middleware_has_the_last_word_on_headers(monkeypatch):
+def test_middleware_overrides_headers_of_using(monkeypatch):
     monkeypatch.setattr(app.SetsHeaders, "headers", {"b": 2})
     assert tasks.noop.using(headers={"a": 1}).enqueue().headers == {"b": 2}
     monkeypatch.setattr(app.SetsHeaders, "headers", {})
     job = tasks.noop.using(headers={"a": 1}).enqueue()
     job.refresh_from_db()
-    assert job.headers is None, "NULL, which costs nothing"
+    assert job.headers is None, "empty headers are stored as NULL, which takes no space"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_middleware_has_the_last_word_on_headers(monkeypatch):
         ({"a": "ä" * 2050}, ValueError, "bytes of JSON, more than 4,096"),
     ],
 )
-def test_headers_that_are_none_are_refused_before_anything_is_written(headers, error, words):
+def test_headers_invalid_are_refused_and_add_no_job(headers, error, words):
     with using("SetsHeaders"), pytest.MonkeyPatch.context() as patched:
         patched.setattr(app.SetsHeaders, "headers", headers)
         with pytest.raises(error, match=words):
@@ -183,7 +183,7 @@ def test_headers_that_are_none_are_refused_before_anything_is_written(headers, e
 
 
 @pytest.mark.parametrize("text", ["[]", "7", '"x"', "null", "[" * 5000 + "]" * 5000])
-def test_headers_that_a_stranger_wrote_stop_nothing(text):
+def test_headers_malformed_in_row_release_only_that_job(text):
     from django.db import connection
 
     job = tasks.noop.enqueue()
@@ -197,13 +197,13 @@ def test_headers_that_a_stranger_wrote_stop_nothing(text):
     assert "headers cannot be read" in last(job).error
 
 
-# ------------------------------------------------------------------ what it can change, and what not
+# ------------------------------------------------------------------ what middleware can change
 
 
 @pytest.mark.promise("middleware-raises-at-enqueue")
 @using("Refuses")
 @pytest.mark.parametrize("enqueue", [lambda: tasks.noop.enqueue(), lambda: tasks.noop.enqueue_many([((), {})])])
-def test_what_it_raises_at_an_enqueue_leaves_nothing_and_the_transaction_alone(enqueue):
+def test_middleware_error_at_enqueue_keeps_the_transaction(enqueue):
     with transaction.atomic():
         Group.objects.create(name="before")
         with pytest.raises(PermissionError, match=r"not tests.app.tasks.noop"):
@@ -216,7 +216,7 @@ def test_what_it_raises_at_an_enqueue_leaves_nothing_and_the_transaction_alone(e
 @pytest.mark.promise("middleware-raises-before-function")
 @using("Outer", "FailsAtEntry")
 @pytest.mark.parametrize("task", [tasks.create_group, tasks.async_add], ids=["atomic", "async"])
-def test_what_it_raises_before_the_function_fails_the_attempt_and_the_function_is_not_entered(task):
+def test_middleware_error_at_entry_fails_before_the_function(task):
     job = ran(task.using(max_attempts=1).enqueue("never"))
     assert (job.state, last(job).exception_class, last(job).error) == ("dead", "builtins.LookupError", "at entry")
     assert app.seen[-1] == ("outer", "raised", "LookupError")
@@ -224,20 +224,20 @@ def test_what_it_raises_before_the_function_fails_the_attempt_and_the_function_i
 
 
 @using("FailsAtEntry")
-def test_that_failure_is_tried_again_by_the_task_s_policy():
+def test_middleware_error_at_entry_follows_the_retry_policy():
     job = ran(tasks.fail.enqueue())
     assert (job.state, job.attempt) == ("dead", 2)
 
 
 @using("Snoozes")
-def test_it_may_raise_what_a_task_may():
+def test_middleware_raised_snooze_snoozes_the_job():
     job = ran(tasks.noop.enqueue())
     assert (job.state, job.attempt, last(job).outcome) == ("ready", 0, "snoozed")
 
 
 @pytest.mark.promise("middleware-raises-after-function")
 @using("FailsAtExit")
-def test_what_it_raises_afterwards_fails_the_attempt_and_rolls_an_atomic_one_back():
+def test_middleware_error_at_exit_fails_and_rolls_back():
     job = ran(tasks.create_group.using(max_attempts=1).enqueue("never"))
     assert (job.state, last(job).error) == ("dead", "at exit")
     assert not Group.objects.exists()
@@ -256,20 +256,20 @@ def test_what_it_raises_afterwards_fails_the_attempt_and_rolls_an_atomic_one_bac
         (lambda: tasks.raise_directive.enqueue("cancel"), "cancelled", None),
     ],
 )
-def test_what_it_swallows_counts_all_the_same(job, state, error):
+def test_middleware_swallowed_exception_still_counts(job, state, error):
     done = ran(job())
     assert done.state == state
     assert error is None or last(done).error == error
 
 
 @using("Swallows", "FailsAtEntry")
-def test_one_cannot_swallow_what_another_raised_at_its_entry():
+def test_middleware_cannot_swallow_entry_error_of_another():
     job = ran(tasks.noop.using(max_attempts=1).enqueue())
     assert (job.state, last(job).error) == ("dead", "at entry")
 
 
 @using("Translates")
-def test_it_may_raise_something_else_in_place_of_an_error():
+def test_middleware_can_replace_an_error_of_the_task():
     job = ran(tasks.fail.using(max_attempts=1).enqueue("mine"))
     assert (last(job).exception_class, last(job).error) == ("builtins.LookupError", "translated")
     assert "RuntimeError: mine" in last(job).traceback
@@ -278,25 +278,25 @@ def test_it_may_raise_something_else_in_place_of_an_error():
 @pytest.mark.promise("middleware-cannot-replace-outcome")
 @using("Translates")
 @pytest.mark.parametrize("task", [tasks.raise_timeout, tasks.raise_lease_lost])
-def test_nothing_takes_the_place_of_the_worker_s_own_word(task):
+def test_middleware_cannot_replace_errors_of_the_worker(task):
     assert last(ran(task.enqueue())).error == "as if"
 
 
 @using("Translates")
 @pytest.mark.parametrize("task", [tasks.add, tasks.async_add], ids=["sync", "async"])
-def test_arguments_that_do_not_fit_are_no_error_of_the_task(task):
+def test_middleware_wrong_arguments_release_the_job(task):
     job = raw_job(task.name, '{"args":[1,2,3,4],"kwargs":{}}')
     run_jobs()
     assert last(job).outcome == "released"
 
 
 @using("ReturnsNothing")
-def test_a_run_that_returns_no_context_manager_fails_the_attempt():
+def test_middleware_run_without_context_manager_fails_attempt():
     job = ran(tasks.noop.using(max_attempts=1).enqueue())
     assert last(job).exception_class == "builtins.TypeError"
 
 
-# ------------------------------------------------------------------ the list is checked before
+# ------------------------------------------------------------------ checks of the list
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_run_that_returns_no_context_manager_fails_the_attempt():
         ("tests.app.middleware.NeedsArguments", "cannot be instantiated: TypeError"),
     ],
 )
-def test_what_is_no_middleware_is_an_error_of_the_check_of_the_worker_and_of_an_enqueue(path, words):
+def test_middleware_invalid_class_fails_check_and_commands(path, words):
     with override_settings(PGQUEUE={"MIDDLEWARE": [path]}):
         [error] = checks.check_middleware(None)
         assert error.id == "pgqueue.E005"
@@ -330,7 +330,7 @@ def test_what_is_no_middleware_is_an_error_of_the_check_of_the_worker_and_of_an_
 
 
 @pytest.mark.parametrize("given", ["tests.app.middleware.Outer", [7], None])
-def test_what_is_no_list_of_paths_is_an_error_of_the_settings(given):
+def test_middleware_setting_that_is_not_a_list_fails_check(given):
     with override_settings(PGQUEUE={"MIDDLEWARE": given}):
         assert checks.check_middleware(None) == []
         [error] = checks.check_settings(None)
@@ -338,7 +338,7 @@ def test_what_is_no_list_of_paths_is_an_error_of_the_settings(given):
 
 
 @using("Outer", "Awaiting")
-def test_middleware_is_made_once(monkeypatch):
+def test_middleware_is_instantiated_once(monkeypatch):
     made = []
     original = registry.imported
     monkeypatch.setattr(registry, "imported", lambda path: made.append(path) or original(path))

@@ -1,4 +1,4 @@
-"""Migrations: beside other databases, which they leave in peace; and under the rules that let old code run on them."""
+"""Migrations: projects with several databases, and the rules that let old code run on the new schema."""
 
 import psycopg
 import pytest
@@ -27,10 +27,10 @@ class Elsewhere:
 
 @pytest.fixture
 def lite(django_db_blocker):
-    """A second alias that is no PostgreSQL."""
+    """Provide a second alias, `lite`, for a SQLite database."""
     settings = {**connections.settings["default"], "ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
     connections.settings["lite"] = {**settings, "OPTIONS": {}, "USER": "", "HOST": ""}
-    with django_db_blocker.unblock():  # it is no test database, but one in memory
+    with django_db_blocker.unblock():  # not a test database, but one in memory
         connections["lite"].connect()
         yield connections["lite"]
     connections["lite"].connection.close()
@@ -43,24 +43,24 @@ def tables(connection):
 
 
 @pytest.mark.django_db
-def test_the_settings_of_the_tables_are_set_on_postgresql():
+def test_migrate_on_postgresql_sets_storage_parameters():
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT reloptions FROM pg_class WHERE relname = 'pgqueue_execution'")
         assert "fillfactor=50" in cursor.fetchone()[0]
 
 
-def test_another_kind_of_database_can_be_migrated_too(lite):
+def test_migrate_on_sqlite_creates_all_tables(lite):
     MigrationExecutor(lite).migrate([FIRST])
     assert tables(lite) == {model._meta.db_table for model in apps.get_app_config("pgqueue").get_models()}
 
 
 @override_settings(DATABASE_ROUTERS=["tests.test_migrations.Elsewhere"])
-def test_a_router_keeps_the_tables_away(lite):
+def test_migrate_excluded_by_router_creates_no_table(lite):
     MigrationExecutor(lite).migrate([FIRST])
     assert tables(lite) == set()
 
 
-# ------------------------------------------------------------------ the rules for those after the first
+# ------------------------------------------------------------------ the rules for migrations after the first
 
 
 NOTE = models.TextField(null=True)
@@ -128,14 +128,14 @@ def migration_of(given, *, atomic):
     return made
 
 
-def after_the_first(connection):
+def state_after_the_first(connection):
     return MigrationLoader(connection).project_state(FIRST)
 
 
 @pytest.mark.promise("migrations-are-additive")
 @pytest.mark.django_db
-def test_every_migration_but_the_first_keeps_the_rules():
-    """So do those of the next release in tests/deploys, which are run under load."""
+def test_migrations_after_the_first_follow_the_rules():
+    """The migrations of the next release in tests/deploys follow them too. Other tests run those under load."""
     loader = MigrationLoader(connections["default"])
     state = loader.project_state(FIRST)
     [leaf] = loader.graph.leaf_nodes("pgqueue")
@@ -154,24 +154,24 @@ def next_release():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("what", ALLOWED)
-def test_the_rules_allow(what):
-    before = after_the_first(connections["default"])
+def test_broken_rules_allowed_operations_pass(what):
+    before = state_after_the_first(connections["default"])
     assert list(broken_rules(migration_of(ALLOWED[what], atomic=what != "an index"), before)) == []
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("what", FORBIDDEN)
-def test_the_rules_forbid(what):
+def test_broken_rules_forbidden_operation_is_reported(what):
     given, why = FORBIDDEN[what]
-    before = after_the_first(connections["default"])
+    before = state_after_the_first(connections["default"])
     broken = list(broken_rules(migration_of(given, atomic=True), before))
     assert len(broken) == 1, broken
     assert why in broken[0]
 
 
 @pytest.mark.django_db
-def test_the_rules_forbid_what_could_stop_half_way():
-    before = after_the_first(connections["default"])
+def test_broken_rules_wrong_atomic_attribute_is_reported():
+    before = state_after_the_first(connections["default"])
     [broken] = broken_rules(migration_of(ALLOWED["a column that may be empty"], atomic=False), before)
     assert "transaction" in broken
     [broken] = broken_rules(migration_of(ALLOWED["an index"], atomic=True), before)
@@ -182,9 +182,9 @@ def test_the_rules_forbid_what_could_stop_half_way():
 
 
 def apply(given, *, atomic):
-    """Apply operations to the test database as `migrate` does; nothing is recorded."""
+    """Apply operations to the test database as `migrate` does, without recording them."""
     connection = connections["default"]
-    before = after_the_first(connection)
+    before = state_after_the_first(connection)
     with connection.schema_editor(atomic=atomic) as editor:
         migration_of(given, atomic=atomic).apply(before, editor)
 
@@ -200,7 +200,7 @@ def index_removed(engine):
     engine.execute(f"DROP INDEX IF EXISTS {INDEX.name}")
 
 
-def test_a_lock_that_is_not_to_be_had_fails_and_names_who_has_it(engine, monkeypatch, caplog):
+def test_lock_table_unavailable_lock_names_its_owner(engine, monkeypatch, caplog):
     monkeypatch.setattr(migration_operations, "LOCK_WAIT_SECONDS", 0.01)
     monkeypatch.setattr(migration_operations, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(migration_operations, "PATIENCE_SECONDS", 0.2)
@@ -214,31 +214,31 @@ def test_a_lock_that_is_not_to_be_had_fails_and_names_who_has_it(engine, monkeyp
     ]
 
 
-def test_between_two_tries_nobody_waits_for_the_lock(engine, second, monkeypatch):
+def test_lock_table_between_attempts_does_not_block_others(engine, second, monkeypatch):
     monkeypatch.setattr(migration_operations, "LOCK_WAIT_SECONDS", 0.01)
-    naps = []
+    sleeps = []
 
-    def nap(seconds):
-        naps.append(seconds)
+    def fake_sleep(seconds):
+        sleeps.append(seconds)
         with helpers.transaction(second, "SET LOCAL lock_timeout = '1ms'"):
             second.execute("LOCK TABLE pgqueue_job IN ROW EXCLUSIVE MODE")
-        if len(naps) == 2:
+        if len(sleeps) == 2:
             engine.execute("COMMIT")
 
-    monkeypatch.setattr(migration_operations.time, "sleep", nap)
+    monkeypatch.setattr(migration_operations.time, "sleep", fake_sleep)
     with helpers.transaction(engine, "SELECT FROM pgqueue_job"):
         apply([LockTable("job")], atomic=True)
-    assert naps == [migration_operations.PAUSE_SECONDS] * 2
+    assert sleeps == [migration_operations.PAUSE_SECONDS] * 2
 
 
-def test_the_lock_needs_a_transaction_and_a_table_of_ours(committing):
+def test_lock_table_needs_transaction_and_known_table(committing):
     with pytest.raises(NotSupportedError, match="atomic migration"):
         apply([LockTable("job")], atomic=False)
     with pytest.raises(ValueError, match="job, execution, worker"):
         LockTable("order")
 
 
-def test_an_index_is_built_once_and_what_broke_off_is_built_again(engine, second, index_removed, monkeypatch):
+def test_build_index_replaces_an_invalid_index_once(engine, second, index_removed, monkeypatch):
     with helpers.transaction(second, "SELECT FROM pgqueue_job FOR UPDATE"):
         helpers.make_job(engine)
         second.execute("LOCK TABLE pgqueue_job IN ROW EXCLUSIVE MODE")
@@ -252,9 +252,9 @@ def test_an_index_is_built_once_and_what_broke_off_is_built_again(engine, second
     assert validity(engine) is True
 
 
-def test_on_another_kind_of_database_the_operations_are_plain(lite):
+def test_operations_on_sqlite_add_column_and_index(lite):
     MigrationExecutor(lite).migrate([FIRST])
-    before = after_the_first(lite)
+    before = state_after_the_first(lite)
     with lite.schema_editor() as editor:
         state = migration_of(ALLOWED["a column that may be empty"], atomic=True).apply(before, editor)
         migration_of(ALLOWED["an index"], atomic=False).apply(state, editor)
@@ -264,8 +264,8 @@ def test_on_another_kind_of_database_the_operations_are_plain(lite):
 
 
 @override_settings(DATABASE_ROUTERS=["tests.test_migrations.Elsewhere"])
-def test_a_router_keeps_the_operations_away(lite):
-    before = after_the_first(lite)
+def test_operations_excluded_by_router_change_nothing(lite):
+    before = state_after_the_first(lite)
     with lite.schema_editor() as editor:
         migration_of([*ALLOWED["a column that may be empty"], *ALLOWED["an index"]], atomic=True).apply(before, editor)
     assert tables(lite) == set()

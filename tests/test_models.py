@@ -1,4 +1,4 @@
-"""The models: operators' acts on one job and on querysets, the admin's permissions, what the rows allow."""
+"""The models: operations on one job and on querysets, permissions of the admin, and constraints of the tables."""
 
 import psycopg
 import pytest
@@ -14,7 +14,7 @@ from tests import helpers
 from tests.app import tasks
 
 
-def test_a_job_cancels_retries_and_runs_now_once_each(committing):
+def test_job_cancel_retry_and_run_now_apply_once(committing):
     job = tasks.noop.using(run_after=3600).enqueue()
     assert job.run_now()
     assert not job.run_now()
@@ -28,7 +28,7 @@ def test_a_job_cancels_retries_and_runs_now_once_each(committing):
     assert (job.state, job.finished_at) == (State.READY, None)
 
 
-def test_an_act_is_part_of_the_callers_transaction(committing, second):
+def test_job_cancel_rolls_back_with_the_transaction(committing, second):
     job = tasks.noop.enqueue()
     with transaction.atomic():
         assert job.cancel()
@@ -37,13 +37,13 @@ def test_an_act_is_part_of_the_callers_transaction(committing, second):
     assert helpers.state_of(second, job.pk) == "ready"
 
 
-def test_a_job_that_was_never_enqueued_cannot_be_changed():
-    for act in (Job().retry, Job().cancel, Job().run_now):
+def test_job_never_enqueued_refuses_operations():
+    for operation in (Job().retry, Job().cancel, Job().run_now):
         with pytest.raises(ValueError, match="enqueue"):
-            act()
+            operation()
 
 
-def test_one_locked_job_says_so(committing, second, monkeypatch):
+def test_job_cancel_locked_row_raises_job_locked(committing, second, monkeypatch):
     monkeypatch.setattr(operator, "LOCK_WAIT_SECONDS", 0.02)
     job = tasks.noop.enqueue()
     with helpers.transaction(second, "SELECT FROM pgqueue_job FOR UPDATE"), pytest.raises(JobLocked):
@@ -51,8 +51,8 @@ def test_one_locked_job_says_so(committing, second, monkeypatch):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 100])
-def test_a_queryset_leaves_locked_jobs_and_does_not_count_them(committing, second, monkeypatch, batch):
-    """Also where a batch is a single job."""
+def test_queryset_cancel_skips_locked_jobs(committing, second, monkeypatch, batch):
+    """A batch can also be a single job."""
     monkeypatch.setattr(operator, "LOCK_WAIT_SECONDS", 0.02)
     monkeypatch.setattr(operations, "BATCH_SIZE", batch)
     ids = tasks.noop.enqueue_many([((), {})] * 5)
@@ -63,7 +63,7 @@ def test_a_queryset_leaves_locked_jobs_and_does_not_count_them(committing, secon
 
 
 @pytest.mark.parametrize("batch", [1, 3, 100])
-def test_a_queryset_changes_its_own_jobs_in_batches_and_counts_them(committing, monkeypatch, batch):
+def test_queryset_operations_count_their_jobs_in_batches(committing, monkeypatch, batch):
     monkeypatch.setattr(operations, "BATCH_SIZE", batch)
     mine = tasks.noop.using(queue_name="mail", run_after=3600).enqueue_many([((), {})] * 7)
     others = tasks.noop.enqueue_many([((), {})] * 3)
@@ -76,41 +76,41 @@ def test_a_queryset_changes_its_own_jobs_in_batches_and_counts_them(committing, 
     assert set(Job.objects.filter(state="ready").values_list("pk", flat=True)) == {*mine, *others}
 
 
-def test_a_filter_that_its_own_act_empties_is_still_worked_off(committing, monkeypatch):
+def test_queryset_operation_that_empties_filter_is_complete(committing, monkeypatch):
     monkeypatch.setattr(operations, "BATCH_SIZE", 2)
     tasks.noop.enqueue_many([((), {})] * 5)
     assert Job.objects.filter(state="ready").cancel() == 5
     assert Job.objects.filter(state="cancelled").retry() == 5
 
 
-def test_a_sliced_queryset_is_refused_as_django_does_it(committing):
+def test_queryset_cancel_slice_is_refused(committing):
     tasks.noop.enqueue_many([((), {})] * 5)
     with pytest.raises(TypeError, match="slice"):
         Job.objects.order_by("pk")[:2].cancel()
     assert Job.objects.filter(state="ready").count() == 5
 
 
-def test_the_acts_are_not_offered_to_templates_or_on_the_manager():
+def test_queryset_operations_not_in_templates_or_on_manager():
     for name in ("retry", "cancel", "run_now"):
         assert getattr(models.JobQuerySet, name).alters_data
         assert not hasattr(Job.objects, name)
 
 
 @pytest.mark.django_db
-def test_permissions_are_to_view_to_retry_to_cancel_to_run_and_to_pause():
+def test_permissions_are_the_expected_set():
     found = set(Permission.objects.filter(content_type__app_label="pgqueue").values_list("codename", flat=True))
     of_jobs = {"view_job", "retry_job", "cancel_job", "run_job"}
-    of_schedules = {f"{act}_schedule" for act in ("view", "add", "change", "delete", "run", "pause")}
+    of_schedules = {f"{verb}_schedule" for verb in ("view", "add", "change", "delete", "run", "pause")}
     assert found == of_jobs | of_schedules | {"view_execution", "view_worker", "view_pause", "pause_queue"}
 
 
 @pytest.mark.django_db
-def test_the_migrations_are_complete():
+def test_makemigrations_check_finds_no_change():
     call_command("makemigrations", "--check", "--dry-run", verbosity=0)
 
 
 @pytest.mark.django_db
-def test_deleting_a_job_takes_its_executions_along(engine):
+def test_job_delete_removes_its_executions(engine):
     worker = Worker.objects.create(hostname="here", pid=1, version="1", concurrency=1)
     job = Job.objects.create(task_name="x", arguments={})
     Execution.objects.create(job=job, worker=worker, attempt=1, lease_expires_at="2030-01-01T00:00Z")
@@ -120,7 +120,7 @@ def test_deleting_a_job_takes_its_executions_along(engine):
 
 
 @pytest.mark.django_db
-def test_a_dead_letter_is_the_same_row():
+def test_dead_job_is_a_proxy_of_job():
     assert DeadJob._meta.proxy
     assert DeadJob._meta.db_table == Job._meta.db_table
 
@@ -135,7 +135,7 @@ def test_a_dead_letter_is_the_same_row():
         {"run_after": "1999-01-01T00:00Z"},
     ],
 )
-def test_rows_that_no_act_would_write_are_refused(columns):
+def test_job_inconsistent_row_is_refused(columns):
     with pytest.raises(IntegrityError):
         Job.objects.create(task_name="x", arguments={}, **columns)
 
@@ -143,25 +143,25 @@ def test_rows_that_no_act_would_write_are_refused(columns):
 @pytest.mark.parametrize(
     "columns", ["outcome = 'failed'", "finished_at = now()", "finished_at = NULL, outcome = 'succeeded'"]
 )
-def test_an_execution_is_closed_with_its_time_or_not_at_all(engine, job_in, columns):
+def test_execution_partly_closed_row_is_refused(engine, job_in, columns):
     job_in("running")
     with pytest.raises(psycopg.errors.CheckViolation):
         engine.execute(f"UPDATE pgqueue_execution SET {columns}")
 
 
-def test_a_job_has_one_open_execution_whatever_else_goes_wrong(engine, job_in):
-    one = job_in("running")
+def test_execution_second_open_one_of_a_job_is_refused(engine, job_in):
+    specimen = job_in("running")
     with pytest.raises(psycopg.errors.UniqueViolation):
         engine.execute(
             "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, lease_expires_at) VALUES (%s, 1, 1, now())",
-            [one.job_id],
+            [specimen.job_id],
         )
 
 
-def test_arguments_and_results_keep_what_was_written(committing, engine):
+def test_job_result_keeps_its_json_text(committing, engine):
     job = tasks.noop.enqueue(1e16, -0.0, {"b": 1, "a": 2})
-    one = helpers.claim_one(engine)
-    lifecycle.succeed(engine, helpers.succeeded(one.key, result='{"z": 1e16, "a": -0.0}'))
+    claimed = helpers.claim_one(engine)
+    lifecycle.succeed(engine, helpers.succeeded(claimed.key, result='{"z": 1e16, "a": -0.0}'))
     job.refresh_from_db()
     assert list(job.result) == ["z", "a"]
     assert isinstance(job.result["z"], float)
@@ -169,7 +169,7 @@ def test_arguments_and_results_keep_what_was_written(committing, engine):
         assert cursor.execute("SELECT result::text FROM pgqueue_job").fetchone()[0] == '{"z": 1e16, "a": -0.0}'
 
 
-def test_indexes_are_those_the_design_names(engine):
+def test_indexes_are_the_expected_set(engine):
     rows = engine.execute(
         "SELECT indexname FROM pg_indexes WHERE tablename IN ('pgqueue_job', 'pgqueue_execution')"
     ).fetchall()
@@ -188,7 +188,7 @@ def test_pause_infinite_end_is_refused(engine, until):
         engine.execute("INSERT INTO pgqueue_pause (kind, name, paused_until) VALUES ('queue', 'q', %s)", [until])
 
 
-def test_names_in_indexes_sort_by_bytes(engine):
+def test_indexed_names_have_collation_c(engine):
     """Otherwise an upgrade of glibc can corrupt the index that claims use."""
     columns = engine.execute(
         "SELECT table_name, column_name FROM information_schema.columns "

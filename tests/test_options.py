@@ -1,6 +1,6 @@
-"""Every option of a task is declared once, and everything that has to know it does.
+"""Every option of a task is declared once, and every place that needs the option has it.
 
-Whoever adds an option to `options.TaskFields` and forgets a signature, a statement or a column learns of it here.
+These tests fail if an option is added to `options.TaskFields`, but not to a signature, a statement or a column.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tests.statements import STATEMENTS
 OPTIONS = {each.name for each in fields(TaskFields)}
 ONLY_USING = {"run_after", "headers"}
 SET_BY_EACH_CALL = {*CARRIED, "headers", "unique_key", "unique_while", "on_conflict"}
-"""What is written into a job's row, or decides whether there will be one."""
+"""The options that are written into a job's row, or that decide whether a job is added."""
 PARAMETERS = {"headers", *(parameter for parameters in CARRIED.values() for parameter in parameters)}
 SCHEDULED = {"headers", "delay_seconds", *options.STORED}
 JOB_COLUMNS = {field.name for field in Job._meta.concrete_fields}
 
 
 def keywords(function) -> set[str]:
-    """The options in a signature, without those that it unpacks."""
+    """Return the options in a signature, without those that it unpacks."""
     parameters = inspect.signature(function).parameters.values()
     return {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
 
@@ -81,25 +81,25 @@ def test_using_unknown_option_raises_type_error(unknown):
             made.using(**{unknown: 1})
 
 
-def test_each_option_for_users_is_described():
-    """A type checker's editor shows the text below the key."""
+def test_options_for_users_all_have_a_description():
+    """Editors with a type checker show the text below the key."""
     tree = ast.parse(Path(inspect.getfile(options)).read_text())
     for name in ("CallOptions", "TaskOptions"):
         [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
         for key, text in zip(body[1::2], body[2::2], strict=True):
             assert isinstance(key, ast.AnnAssign), ast.unparse(key)
-            assert isinstance(text, ast.Expr), f"{ast.unparse(key)} is not described"
+            assert isinstance(text, ast.Expr), f"{ast.unparse(key)} has no description"
 
 
 # ------------------------------------------------------------------ statements and columns
 
 
-def test_there_are_statements_that_insert_jobs():
+def test_inserts_finds_statements_that_insert_jobs():
     assert {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_UNIQUE", "FIRE"} <= set(inserts())
 
 
 @pytest.mark.parametrize("name", inserts())
-def test_each_insert_writes_every_option(name):
+def test_insert_statement_writes_every_option(name):
     is_of_schedule = "pgqueue_schedule" in STATEMENTS[name]
     wanted = SCHEDULED - ({"delay_seconds"} if name == "RUN_SCHEDULE" else set()) if is_of_schedule else PARAMETERS
     assert wanted <= placeholders(name)
@@ -113,7 +113,7 @@ def test_replaced_job_has_every_option_but_its_queue(name):
     assert not (PARAMETERS & JOB_COLUMNS) - {"queue_name"} - set(re.findall(r"(\w+) =", assignments))
 
 
-def test_each_parameter_is_a_column_or_seconds_until_one():
+def test_parameters_are_columns_or_seconds_until_a_column():
     assert {each for each in PARAMETERS - JOB_COLUMNS if not each.endswith("_seconds")} == set()
 
 
@@ -128,7 +128,7 @@ def test_values_of_an_option_have_the_declared_parameters(name):
 
 def test_scheduled_job_has_every_option():
     without = {name for name, parameters in CARRIED.items() if not set(parameters) & set(options.STORED)}
-    assert without == {"run_after"}, "a tick says when its job runs"
+    assert without == {"run_after"}, "the tick determines when the job runs"
 
 
 def test_schedule_stores_every_option():

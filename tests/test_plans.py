@@ -1,6 +1,7 @@
-"""The plans of what reads by key, by expiry or by schedule: as in test_sql, over a history of 100,000 rows each.
+"""Plans of the statements that read by unique key, by expiry or by schedule, with a history of 100,000 rows each.
 
-What each may read is an index's own entries, or a table of a few rows: pauses, and schedules, of which there are 50.
+The rules are those of `test_sql`. A plan may read only the entries of an index, or a table of a few rows: the pauses,
+and the 50 schedules.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ FILL = (
 
 @pytest.fixture(scope="module")
 def filled(django_db_setup: Any, django_db_blocker: Any, request: Any) -> Iterator[Any]:
-    """A connection to tables that are filled in the state of statistics wanted, once for all tests of that state."""
+    """Fill the tables, once for all tests with the same state of statistics, and return a connection."""
     names = ", ".join(FILLED)
     with django_db_blocker.unblock():
         connection = helpers.connect()
@@ -104,7 +105,7 @@ def many_calls(connection):
 
 
 def calls_for_period(connection):
-    """Of these half are held, half are not any more."""
+    """Return calls with keys of which half have an open uniqueness window and half an ended one."""
     calls = [{"key": f"key{LATE - BATCH // 2 + n}", "call": {}} for n in range(BATCH)]
     return {**CALL, "calls": json.dumps(calls), "period_seconds": 60.0}
 
@@ -120,12 +121,12 @@ def finished(connection):
 
 
 def as_read(connection):
-    one = helpers.schedule_of(connection, 7)
-    following_at = one.next_run_at + timedelta(seconds=1)
+    schedule = helpers.schedule_of(connection, 7)
+    following_at = schedule.next_run_at + timedelta(seconds=1)
     return {
         "schedule_id": 7,
-        "revision": one.revision,
-        "expected_at": one.next_run_at,
+        "revision": schedule.revision,
+        "expected_at": schedule.next_run_at,
         "following_at": following_at,
         "schedule_ids": [7],
     }
@@ -200,7 +201,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
 @pytest.mark.parametrize("plan", ["custom", "generic"])
 @pytest.mark.parametrize("filled", ["never analysed", "analysed idle", "analysed full"], indirect=True)
 @pytest.mark.django_db(transaction=True, available_apps=[])
-def test_no_plan_reads_history(filled, plan, name):
+def test_plan_on_worker_connection_never_reads_history(filled, plan, name):
     assert_bounded(filled, plan, name, "Seq Scan", "Bitmap Heap Scan")
 
 
@@ -224,8 +225,8 @@ def assert_bounded(connection, plan, name, *unwanted):
 )
 @pytest.mark.parametrize("filled", ["never analysed", "analysed idle", "analysed full"], indirect=True)
 @pytest.mark.django_db(transaction=True, available_apps=[])
-def test_nor_on_an_application_s_connection(filled, name):
-    """Whose planner is free, unlike a worker's, to fetch a few rows by a bitmap too."""
+def test_plan_on_application_connection_never_reads_history(filled, name):
+    """Unlike a worker's connection, this one lets the planner use a bitmap to fetch a few rows."""
     filled.execute("; ".join(f"SET {kind} = on" for kind in FREE))
     try:
         assert_bounded(filled, "custom", name, "Seq Scan")
@@ -235,8 +236,8 @@ def test_nor_on_an_application_s_connection(filled, name):
 
 @pytest.mark.parametrize("filled", ["analysed full"], indirect=True)
 @pytest.mark.django_db(transaction=True, available_apps=[])
-def test_the_cases_do_something(filled):
-    """A plan that reads little because there was nothing to do would prove nothing."""
+def test_cases_find_rows_to_read_or_change(filled):
+    """A plan that reads few rows because there is nothing to do would prove nothing."""
     with helpers.transaction(filled):
         assert helpers.fire(filled, helpers.schedule_of(filled, 7)) is not None
         assert len(lifecycle.expire(filled, worker_id=1, error="", limit=BATCH)) == BATCH

@@ -1,4 +1,4 @@
-"""What a task tells of its progress: what is accepted, where it can be read, and that it outlives the attempt."""
+"""The progress that a task reports: its valid values, where it can be read, and that it outlives the attempt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ran(job: Job) -> Job:
 
 
 @pytest.mark.parametrize("done", [0, 7, 2.5, Fraction(1, 2), 10**20])
-def test_numbers_are_accepted(done: Any) -> None:
+def test_progress_numbers_are_accepted(done: Any) -> None:
     assert checked(done, done).done == float(done)
 
 
@@ -49,7 +49,7 @@ def test_numbers_are_accepted(done: Any) -> None:
         (10**400, None, ValueError),
     ],
 )
-def test_what_is_no_number_is_refused(done: Any, total: Any, error: type[Exception]) -> None:
+def test_progress_invalid_number_is_refused(done: Any, total: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"progress: (done|total) must be a"):
         TaskContext().progress(done, total)
 
@@ -58,7 +58,7 @@ def test_what_is_no_number_is_refused(done: Any, total: Any, error: type[Excepti
     ("message", "kept"),
     [("x" * 300, "x" * 200), ("a\x00b\ud800", "a\ufffdb?"), (gettext_lazy("done"), "done"), ("größer", "größer")],
 )
-def test_any_message_can_be_stored(message: Any, kept: str) -> None:
+def test_progress_message_is_made_storable(message: Any, kept: str) -> None:
     assert checked(1, 2, message).message == kept
 
 
@@ -69,12 +69,12 @@ def test_any_message_can_be_stored(message: Any, kept: str) -> None:
         (math.nan, 4, None), (1, math.nan, None), (1, math.inf, None), (math.inf, 4, 1.0), (-3, 4, 0.0),
     ],
 )  # fmt: skip
-def test_the_fraction_is_between_0_and_1_or_there_is_none(done: float, total: float | None, fraction: Any) -> None:
+def test_progress_fraction_is_between_0_and_1_or_missing(done: float, total: float | None, fraction: Any) -> None:
     assert Progress(done, total).fraction == fraction
 
 
-def test_a_task_that_is_called_as_a_function_may_tell_too() -> None:
-    assert TaskContext().progress(1, 2) is None  # type: ignore[func-returns-value]  # which is the point
+def test_progress_in_direct_call_is_ignored() -> None:
+    assert TaskContext().progress(1, 2) is None  # type: ignore[func-returns-value]  # the test checks that it returns None
     assert TaskContext().last_progress() is None
 
 
@@ -82,12 +82,12 @@ def test_a_task_that_is_called_as_a_function_may_tell_too() -> None:
 
 
 @pytest.mark.django_db
-def test_a_job_that_has_told_nothing_has_none() -> None:
+def test_progress_without_report_is_none() -> None:
     assert ran(tasks.noop.enqueue()).progress is None
 
 
 @pytest.mark.django_db
-def test_the_last_that_was_told_is_on_the_job() -> None:
+def test_progress_last_report_is_on_the_job() -> None:
     job = ran(tasks.tell.enqueue([1, 3, "one"], [2, 3, "two"], [3, 3]))
     assert job.progress is not None
     assert job.progress[:3] == (3.0, 3.0, "")
@@ -97,7 +97,7 @@ def test_the_last_that_was_told_is_on_the_job() -> None:
 
 
 @pytest.mark.django_db
-def test_it_outlives_an_attempt_and_the_next_can_go_on_from_it() -> None:
+def test_progress_outlives_an_attempt_and_the_next_continues() -> None:
     job = tasks.tell_and_fail_once.enqueue()
     assert run_jobs() == 2
     job.refresh_from_db()
@@ -107,14 +107,14 @@ def test_it_outlives_an_attempt_and_the_next_can_go_on_from_it() -> None:
 
 
 @pytest.mark.django_db
-def test_it_is_written_in_the_transaction_of_an_atomic_task() -> None:
+def test_progress_of_atomic_task_is_written() -> None:
     job = ran(tasks.tell_atomically.enqueue("whole"))
     assert job.progress is not None
     assert job.progress[:3] == (2.0, 2.0, "whole")
 
 
 @pytest.mark.django_db
-def test_an_atomic_task_that_fails_has_told_all_the_same() -> None:
+def test_progress_of_failed_atomic_task_is_kept() -> None:
     with transaction.atomic():
         Group.objects.create(name="taken")
     job = tasks.tell_atomically.using(max_attempts=1).enqueue("taken")
@@ -127,14 +127,14 @@ def test_an_atomic_task_that_fails_has_told_all_the_same() -> None:
 
 @pytest.mark.django_db
 @override_settings(PGQUEUE={"IMMEDIATE": True})
-def test_a_job_that_runs_at_its_enqueue_has_it() -> None:
+def test_progress_of_immediate_job_is_written() -> None:
     job = tasks.tell.enqueue([1, 3, "one"])
     assert job.progress is not None
     assert job.progress[:3] == (1.0, 3.0, "one")
 
 
 @pytest.mark.django_db
-def test_its_time_is_the_queue_s() -> None:
+def test_progress_time_is_the_clock_of_the_queue() -> None:
     with time_travel(hours=1):
         job = ran(tasks.tell.enqueue([1]))
     assert job.progress is not None
@@ -144,7 +144,7 @@ def test_its_time_is_the_queue_s() -> None:
 
 
 @pytest.mark.django_db
-def test_a_task_of_django_s_framework_tells_by_its_context() -> None:
+def test_progress_of_framework_task_is_written() -> None:
     from tests.framework import tasks as framework
 
     result = framework.tell.enqueue()
@@ -155,7 +155,7 @@ def test_a_task_of_django_s_framework_tells_by_its_context() -> None:
 
 
 @pytest.mark.django_db
-def test_what_a_stranger_wrote_into_the_row_can_be_read() -> None:
+def test_progress_invalid_numbers_in_row_can_be_read() -> None:
     job = ran(tasks.tell.enqueue([1, 3]))
     with connection.cursor() as cursor:
         cursor.execute("UPDATE pgqueue_job SET progress_done = 'NaN', progress_total = 'Infinity'")

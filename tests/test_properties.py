@@ -1,4 +1,4 @@
-"""Pure functions against whatever anybody may give them: backoffs, durations, arguments, and the text of errors."""
+"""Pure functions with arbitrary input: backoffs, durations, arguments, and the text of errors."""
 
 import math
 from collections import UserDict
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 EXAMPLES = settings().max_examples // 2
 PURE = settings(max_examples=EXAMPLES)
 WIDE = st.text(st.characters(), max_size=300)
-"""Any text at all: NUL, lone surrogates, what takes four bytes."""
+"""Any text, including NUL, lone surrogates and characters of four bytes."""
 LONG = st.builds(lambda one, many, other: one + many * 50 + other, WIDE, st.text(st.characters(), max_size=20), WIDE)
 
 
@@ -42,8 +42,8 @@ def plain_delay(base: float, factor: float, cap: float, attempt: int) -> float:
 @example(base=1.0, factor=1000, cap=1e9, attempt=3)
 @example(base=0.0, factor=1e6, cap=1.0, attempt=2**31)
 @example(base=1e-300, factor=2, cap=1.0, attempt=2**31)
-def test_a_backoff_is_what_it_says_at_any_attempt(base, factor, cap, attempt):
-    """`base * factor ** (attempt - 1)`, at most the cap, reckoned in logarithms, where nothing overflows."""
+def test_exponential_any_attempt_follows_the_formula(base, factor, cap, attempt):
+    """The delay is `base * factor ** (attempt - 1)`, at most the cap. Logarithms avoid an overflow."""
     delay = plain_delay(base, factor, cap, attempt)
     most = min(cap, MAX_DELAY_SECONDS)
     assert 0 <= delay <= most
@@ -59,7 +59,7 @@ def test_a_backoff_is_what_it_says_at_any_attempt(base, factor, cap, attempt):
 @pytest.mark.quick
 @PURE
 @given(attempt=st.integers(1, 2**31), jitter=st.floats(0, 1), base=st.floats(0, 1e4))
-def test_jitter_only_adds_and_only_its_share(attempt, jitter, base):
+def test_exponential_jitter_adds_at_most_its_share(attempt, jitter, base):
     plain = plain_delay(base, 2, 3600, attempt)
     delay = delay_after(exponential(base, cap=3600, jitter=jitter), attempt, None)
     assert delay is not None
@@ -67,14 +67,14 @@ def test_jitter_only_adds_and_only_its_share(attempt, jitter, base):
 
 
 @pytest.mark.parametrize("factor", [math.nan, math.inf, -1.0, 0.999])
-def test_an_impossible_factor_is_refused_at_once(factor):
+def test_exponential_invalid_factor_is_refused(factor):
     with pytest.raises(ValueError, match="factor"):
         exponential(factor=factor)
 
 
 @PURE
 @given(st.floats() | st.timedeltas() | st.integers() | st.text() | st.none() | st.booleans())
-def test_a_backoff_that_returns_anything_gives_seconds_or_nothing_or_an_error_in_words(returned):
+def test_delay_after_any_return_value_is_valid_or_refused(returned):
     try:
         delay = delay_after(lambda attempt, exception: returned, 1, None)
     except (TypeError, ValueError) as refused:
@@ -86,7 +86,7 @@ def test_a_backoff_that_returns_anything_gives_seconds_or_nothing_or_an_error_in
 
 @PURE
 @given(st.timedeltas(timedelta(0), timedelta(days=36500)))
-def test_any_duration_that_is_accepted_is_one_postgresql_can_add(delay):
+def test_delay_after_any_timedelta_is_within_the_maximum(delay):
     assert 0 <= (delay_after(lambda attempt, exception: delay, 1, None) or 0) <= MAX_DELAY_SECONDS
 
 
@@ -97,7 +97,7 @@ def test_any_duration_that_is_accepted_is_one_postgresql_can_add(delay):
 @given(text=WIDE | LONG, limit=st.integers(0, 2000))
 @example(text="\x00\ud800" * 100, limit=40)
 @example(text="\U0001f600" * 100, limit=101)
-def test_a_text_is_made_storable_within_its_limit_and_stays_so(text, limit):
+def test_storable_any_text_fits_the_limit_and_is_stable(text, limit):
     stored = error_text.storable(text, limit)
     assert "\x00" not in stored
     data = stored.encode()
@@ -116,7 +116,7 @@ def test_a_text_is_made_storable_within_its_limit_and_stays_so(text, limit):
 
 @settings(max_examples=EXAMPLES // 4)
 @given(text=WIDE | LONG)
-def test_whatever_a_task_raises_can_be_stored(engine, text):
+def test_error_text_of_any_exception_can_be_stored(engine, text):
     exception = type("Odd", (Exception,), {"__module__": text[:50], "__str__": lambda self: text})()
     written = error_text.class_path(exception), error_text.message(exception), error_text.traceback_text(exception)
     helpers.clear_tables(engine)
@@ -124,8 +124,8 @@ def test_whatever_a_task_raises_can_be_stored(engine, text):
     failed = helpers.failed(helpers.claim_one(engine).key, None)[0]._replace(
         exception_class=written[0], error=written[1], traceback=written[2]
     )
-    [moved] = helpers.lifecycle.fail(engine, [failed]).values()
-    assert moved.status.value == "done"
+    [result] = helpers.lifecycle.fail(engine, [failed]).values()
+    assert result.status.value == "done"
     row = helpers.execution_row(engine, failed.key.execution_id)
     assert (row["exception_class"], row["error"], row["traceback"]) == written
 
@@ -134,7 +134,7 @@ def test_whatever_a_task_raises_can_be_stored(engine, text):
 
 
 class Liar(int):
-    """Says something else to each who asks."""
+    """An integer whose conversions return other values."""
 
     def __int__(self) -> int:
         return 7
@@ -151,7 +151,7 @@ class Shouting(str):
 
 
 class Endless(UserDict[str, Any]):
-    """A mapping that contains itself, however deep one looks."""
+    """A mapping that contains itself at every depth."""
 
     def __getitem__(self, key: str) -> Any:
         return self
@@ -196,25 +196,25 @@ SPOILT = st.recursive(
 
 @PURE
 @given(value=SPOILT, by_name=st.booleans())
-def test_a_hostile_value_anywhere_inside_is_refused_in_words(value, by_name):
+def test_encode_arguments_hostile_value_is_refused(value, by_name):
     args, kwargs = ([], {"extra": value}) if by_name else ([1, value], {})
     with pytest.raises((TypeError, ValueError)) as refused:
         encode_arguments(args, kwargs)
-    said = str(refused.value)
-    assert "argument 'extra'" in said if by_name else "argument 2" in said
-    said.encode()  # can be logged
+    message = str(refused.value)
+    assert "argument 'extra'" in message if by_name else "argument 2" in message
+    message.encode()  # the message can be logged
     with pytest.raises((TypeError, ValueError)):
         encode_result(value)
 
 
-def test_subclasses_are_what_they_are_made_of_whatever_they_say():
+def test_encode_arguments_subclasses_become_plain_types():
     assert encode_arguments([Shouting("fine")], {}) == '{"args":["fine"],"kwargs":{}}'
     assert encode_arguments([{Shouting("fine"): Liar(3)}], {}) == '{"args":[{"fine":7}],"kwargs":{}}'
 
 
 @PURE
 @given(st.integers(1, 20), st.integers(1, 20))
-def test_a_cycle_of_any_length_is_refused(length, width):
+def test_encode_arguments_cycle_of_any_length_is_refused(length, width):
     first: list[Any] = []
     last = first
     for _ in range(length):

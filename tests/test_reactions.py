@@ -1,4 +1,4 @@
-"""The reactions to transitions: signals, and notifications for those who wait for a job."""
+"""The reactions to transitions: signals, and notifications for applications that wait for a job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ACTS = {
 
 @pytest.fixture
 def notified(new_connection, engine):
-    """Returns the job ids in the notifications for waiting applications since it was last called."""
+    """Return a function that returns the job ids of the notifications to waiting applications since its last call."""
     listening = new_connection()
     listening.execute(f"LISTEN {listener.OVER}")
 
@@ -87,7 +87,7 @@ class Recorder:
         self.seen.append((transition.job_id, transition.result.state, database))
 
 
-def test_reactions_observer_receives_only_transitions_that_were_made(engine):
+def test_reactions_observer_receives_only_done_transitions(engine):
     recorder = Recorder()
     reactions = Reactions([recorder], AnyWaiters())
     results = [TransitionResult(status) for status in TransitionStatus if status is not TransitionStatus.DONE]
@@ -119,7 +119,7 @@ def test_settle_dead_job_notifies_its_waiters(engine, notified):
     assert notified() == [claimed.job_id]
 
 
-def test_cancel_in_a_transaction_notifies_waiters_after_the_commit(committing, engine, notified):
+def test_cancel_in_transaction_notifies_waiters_after_commit(committing, engine, notified):
     job, other = tasks.noop.enqueue(), tasks.noop.enqueue()
     with transaction.atomic():
         job.cancel()

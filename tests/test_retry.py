@@ -1,4 +1,4 @@
-"""Backoffs are pure functions: they grow, stop at their cap, jitter inside their band, and say what is wrong."""
+"""Backoffs: they grow, stop at their cap, keep jitter within its range, and refuse invalid values."""
 
 from datetime import timedelta
 
@@ -25,7 +25,7 @@ def seconds_of(backoff, attempt) -> float:
     cap=st.floats(0, 86400),
     jitter=st.floats(0, 1),
 )
-def test_an_exponential_backoff_stays_in_its_band(attempt, base, factor, cap, jitter):
+def test_exponential_delay_stays_within_its_range(attempt, base, factor, cap, jitter):
     delay = seconds_of(exponential(base, factor=factor, cap=cap, jitter=jitter), attempt)
     plain = exponential(base, factor=factor, cap=cap, jitter=0)
     assert 0 <= delay <= cap * (1 + jitter)
@@ -33,7 +33,7 @@ def test_an_exponential_backoff_stays_in_its_band(attempt, base, factor, cap, ji
     assert seconds_of(plain, attempt) <= seconds_of(plain, attempt + 1)
 
 
-def test_the_default_doubles_from_half_a_minute_to_an_hour_and_lasts_three_hours():
+def test_default_backoff_doubles_and_lasts_three_hours():
     floors = [30 * 2**n for n in range(7)] + [3600, 3600, 3600]
     for attempt, floor in enumerate(floors, 1):
         delay = delay_after(retry.DEFAULT_BACKOFF, attempt, None)
@@ -41,17 +41,17 @@ def test_the_default_doubles_from_half_a_minute_to_an_hour_and_lasts_three_hours
     assert 2.9 * 3600 < sum(floors[:9]) < 3.2 * 3600
 
 
-def test_jitter_differs_between_jobs():
+def test_default_backoff_jitter_differs_between_calls():
     assert len({retry.DEFAULT_BACKOFF(1, None) for _ in range(20)}) > 1
 
 
 @pytest.mark.parametrize("delay", [5, 5.0, timedelta(seconds=5)])
-def test_a_duration_is_a_fixed_backoff_without_jitter(delay):
+def test_as_backoff_duration_is_fixed_without_jitter(delay):
     assert as_backoff(delay)(1, None) == as_backoff(delay)(100, None) == 5
     assert fixed(delay)(7, ValueError()) == 5
 
 
-def test_none_is_the_default_and_a_function_is_itself():
+def test_as_backoff_accepts_none_and_functions():
     def own(attempt, exception):
         return None if isinstance(exception, KeyError) else timedelta(seconds=attempt)
 
@@ -61,17 +61,17 @@ def test_none_is_the_default_and_a_function_is_itself():
     assert delay_after(own, 3, KeyError()) is None
 
 
-def test_a_delay_of_centuries_is_cut():
+def test_delay_after_excessive_delay_is_capped():
     assert delay_after(fixed(50 * 365 * 24 * 3600), 1, None) == MAX_DELAY_SECONDS
 
 
 @pytest.mark.parametrize(("returned", "error"), [("soon", TypeError), (True, TypeError), (-1, ValueError)])
-def test_a_function_that_returns_no_duration_is_told(returned, error):
+def test_delay_after_invalid_return_value_is_refused(returned, error):
     with pytest.raises(error, match="duration"):
         delay_after(lambda attempt, exception: returned, 1, None)
 
 
-def test_what_a_function_raises_passes_through():
+def test_delay_after_error_of_backoff_is_raised():
     def broken(attempt, exception):
         raise LookupError("its own bug")
 
@@ -82,6 +82,6 @@ def test_what_a_function_raises_passes_through():
 @pytest.mark.parametrize(
     "options", [{"factor": 0.5}, {"jitter": -0.1}, {"jitter": 1.1}, {"base": -1}, {"cap": float("nan")}]
 )
-def test_an_impossible_exponential_is_refused_at_once(options):
+def test_exponential_invalid_options_are_refused(options):
     with pytest.raises(ValueError, match=r"duration|factor"):
         exponential(**options)

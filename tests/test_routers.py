@@ -1,4 +1,4 @@
-"""Behind a router with a replica: what is read there is written on the primary."""
+"""A router with a replica: operations on jobs that were read from the replica write to the primary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.app import tasks
 
 
 class ReadsFromReplica:
-    """Django's example of a primary and a replica."""
+    """The router for a primary and a replica from Django's documentation."""
 
     def db_for_read(self, model: object, **hints: object) -> str:
         return "replica"
@@ -29,11 +29,11 @@ class ReadsFromReplica:
 
 @pytest.fixture
 def replica(committing: None) -> Iterator[None]:
-    """The test database once more, where nothing can be written."""
+    """Provide the alias `replica`: the test database again, but read-only."""
     own = dict(connections["default"].settings_dict)
     options = {**own["OPTIONS"], "options": "-c default_transaction_read_only=on"}
     connections.settings["replica"] = {**connections.settings["default"], **own, "OPTIONS": options}
-    connections["replica"].connect()  # past Django's guard, which knows no alias that came later
+    connections["replica"].connect()  # bypasses Django's guard, which does not know aliases that were added later
     with override_settings(DATABASE_ROUTERS=[ReadsFromReplica()]):
         yield
     connections["replica"].close()
@@ -43,7 +43,7 @@ def replica(committing: None) -> Iterator[None]:
 
 @pytest.mark.promise("operators-write-to-primary", "defect-operators-behind-router")
 @pytest.mark.usefixtures("replica")
-def test_acts_on_a_job_from_the_replica_write_to_the_primary(engine):
+def test_job_operations_behind_replica_write_to_primary(engine):
     tasks.noop.using(run_after=3600).enqueue()
     job = Job.objects.get()
     assert job._state.db == "replica"
@@ -55,7 +55,7 @@ def test_acts_on_a_job_from_the_replica_write_to_the_primary(engine):
 
 
 @pytest.mark.usefixtures("replica")
-def test_acts_on_an_explicit_alias_stay_there(engine):
+def test_job_operations_on_explicit_alias_use_it(engine):
     job = tasks.noop.using(database="default").enqueue()
     with override_settings(DATABASE_ROUTERS=[]):
         job = Job.objects.using("default").get()
@@ -64,7 +64,7 @@ def test_acts_on_an_explicit_alias_stay_there(engine):
     assert job.retry(using="default")
 
 
-def test_acts_on_an_enqueued_job_stay_where_it_was_written(other):
+def test_job_operations_on_enqueued_job_use_its_database(other):
     job = tasks.noop.using(database="other").enqueue()
     with override_settings(DATABASE_ROUTERS=[ReadsFromReplica()]):
         assert job.write_alias == "other"
@@ -73,11 +73,11 @@ def test_acts_on_an_enqueued_job_stay_where_it_was_written(other):
 
 
 @pytest.mark.usefixtures("replica")
-def test_wait_looks_at_the_primary(engine):
+def test_wait_behind_replica_returns_the_result(engine):
     tasks.noop.enqueue()
     job = Job.objects.get()
-    one = helpers.claim_one(engine)
-    lifecycle.succeed(engine, helpers.succeeded(one.key, result="7"))
+    claimed = helpers.claim_one(engine)
+    lifecycle.succeed(engine, helpers.succeeded(claimed.key, result="7"))
     assert job.wait(5) == 7
 
 

@@ -1,7 +1,7 @@
-"""What a job may carry: whatever is accepted comes back from PostgreSQL equal; whatever is not is refused in words.
+"""The values that a job may carry: accepted values come back equal from PostgreSQL, and all others are refused.
 
-"Equal" is after Django's own normalisation: mappings are dicts with string keys, sequences are lists, subclasses are
-what they are made of. Floats, big integers and the order of keys are exact.
+"Equal" means after Django's own normalisation: mappings become dicts with string keys, sequences become lists, and
+subclasses become their plain type. Floats, big integers and the order of keys are exact.
 """
 
 import json
@@ -59,20 +59,20 @@ def normalised(value):
     return value
 
 
-def identical(one, other):
-    """Equal also in type and in the sign of zero."""
-    if type(one) is not type(other):
+def identical(left, right):
+    """Return whether two values are equal, also in their types and in the sign of zero."""
+    if type(left) is not type(right):
         return False
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(identical, one, other))
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(identical(one[key], other[key]) for key in one)
-    return one == other and (not isinstance(one, float) or math.copysign(1, one) == math.copysign(1, other))
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(identical, left, right))
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(identical(left[key], right[key]) for key in left)
+    return left == right and (not isinstance(left, float) or math.copysign(1, left) == math.copysign(1, right))
 
 
 @pytest.fixture
 def stored(engine):
-    """The arguments as a worker claims them, of a call that is encoded and inserted."""
+    """Return a function that encodes and inserts a call, and returns the arguments as a worker claims them."""
 
     def stored(args, kwargs):
         helpers.clear_tables(engine)
@@ -84,14 +84,14 @@ def stored(engine):
 
 @settings(max_examples=EXAMPLES)
 @given(args=st.lists(VALUES, max_size=3), kwargs=st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), VALUES))
-def test_what_is_accepted_comes_back_equal(stored, args, kwargs):
+def test_encode_arguments_accepted_call_comes_back_equal(stored, args, kwargs):
     for back, given_ in zip(stored(args, kwargs), (normalised(args), normalised(kwargs)), strict=True):
         assert identical(back, given_)
 
 
 @settings(max_examples=EXAMPLES)
 @given(value=ANYTHING)
-def test_anything_is_either_stored_or_refused_in_words(stored, value):
+def test_encode_arguments_any_value_is_stored_or_refused(stored, value):
     try:
         encode_arguments([value], {})
     except (TypeError, ValueError) as refused:
@@ -124,7 +124,7 @@ def test_anything_is_either_stored_or_refused_in_words(stored, value):
         ("\x01\x7f\u2028\U0001f600", "\x01\x7f\u2028\U0001f600"),
     ],
 )  # fmt: skip
-def test_it_is_normalised_as_django_does(stored, value, wanted):
+def test_encode_arguments_normalises_as_django_does(stored, value, wanted):
     [back], _ = stored([value], {})
     assert identical(back, wanted)
 
@@ -181,7 +181,7 @@ BAD = {
 @pytest.mark.parametrize("kind", BAD)
 @pytest.mark.parametrize("place", ["positional", "named", "inside"])
 @pytest.mark.django_db
-def test_what_cannot_be_stored_is_refused_before_any_query(django_assert_num_queries, kind, place):
+def test_enqueue_unstorable_value_fails_before_any_query(django_assert_num_queries, kind, place):
     value, error, remedy = BAD[kind]
     args, kwargs, named = {
         "positional": ([1, value], {}, "argument 2"),
@@ -194,25 +194,25 @@ def test_what_cannot_be_stored_is_refused_before_any_query(django_assert_num_que
     assert remedy in str(refused.value)
 
 
-def test_a_value_that_contains_itself_is_too_deep():
+def test_encode_arguments_cycle_is_too_deep():
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(ValueError, match="nested"):
         encode_arguments([loop], {})
 
 
-def test_the_deepest_that_is_accepted_comes_back(stored):
+def test_encode_arguments_deepest_value_comes_back(stored):
     assert stored([nested(MAX_DEPTH)], {}) == ([nested(MAX_DEPTH)], {})
 
 
 @pytest.mark.parametrize("name", ["\x00", "\ud800"])
-def test_a_keyword_that_cannot_be_stored_is_refused_like_a_key(name):
+def test_encode_arguments_unstorable_keyword_is_refused(name):
     with pytest.raises(ValueError, match=r"remove|errors='replace'"):
         encode_arguments([], {name: 1})
 
 
 @override_settings(PGQUEUE={"MAX_ARGUMENTS_BYTES": 100, "MAX_RESULT_BYTES": 50})
-def test_too_large_is_refused_with_the_size_and_the_setting():
+def test_encode_too_large_value_names_limit_and_setting():
     encode_arguments(["x" * 70], {})
     with pytest.raises(ValueError, match=r"MAX_ARGUMENTS_BYTES.*100.*pass its id"):
         encode_arguments(["x" * 100], {})
@@ -222,7 +222,7 @@ def test_too_large_is_refused_with_the_size_and_the_setting():
         encode_result("x" * 50)
 
 
-def test_a_result_is_refused_by_its_own_name():
+def test_encode_result_error_names_the_return_value():
     assert encode_result({"a": (1,)}) == '{"a":[1]}'
     with pytest.raises(TypeError, match="the return value"):
         encode_result(object())
@@ -231,11 +231,11 @@ def test_a_result_is_refused_by_its_own_name():
 @pytest.mark.parametrize(
     "text", ["", "[]", "1", "null", '{"args":[]}', '{"args":{},"kwargs":{}}', '{"args":[],"kwargs":[]}', "[" * 100_000]
 )
-def test_a_row_of_another_shape_cannot_be_read(text):
+def test_decode_arguments_wrong_shape_is_refused(text):
     with pytest.raises(ValueError, match="cannot be read"):
         decode_arguments(text)
 
 
-def test_an_integer_written_by_hand_that_python_will_not_read_is_an_error_of_the_job():
+def test_decode_arguments_excessive_integer_is_refused():
     with pytest.raises(ValueError, match="cannot be read"):
         decode_arguments('{"args":[' + "1" * 5000 + '],"kwargs":{}}')

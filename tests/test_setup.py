@@ -1,4 +1,4 @@
-"""bin/setup, in copies of the checkout where uv is a fake that makes empty environments and keeps a list."""
+"""`bin/setup` in copies of the checkout, with a fake uv that makes empty environments and lists its installs."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ esac
 
 
 class Checkout:
-    """A copy of what bin/setup needs, and a PATH with nothing else on it."""
+    """A copy of the files that `bin/setup` needs, and a PATH with only the programs that it needs."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / "a checkout"
@@ -61,32 +61,32 @@ class Checkout:
 
 @pytest.fixture
 def bare(tmp_path):
-    """A machine without Python and uv."""
+    """Return a checkout on a machine without Python and uv."""
     return Checkout(tmp_path)
 
 
 @pytest.fixture
 def checkout(bare):
-    """A machine with uv, and a python3 for what bin/setup asks of it."""
+    """Return a checkout on a machine with uv, and with a python3 for the queries of `bin/setup`."""
     bare.program("uv", FAKE_UV)
     bare.program("python3", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     return bare
 
 
-def test_without_python_it_says_so(bare):
+def test_setup_without_python_is_refused(bare):
     code, output = bare.setup()
     assert code == 1
     assert output == "bin/setup: needs Python 3.11 or later as python3, or uv; this machine has no python3\n"
 
 
-def test_an_old_python_is_named(bare):
+def test_setup_old_python_is_named(bare):
     bare.program("python3", '#!/bin/sh\n[ "$1" = -V ] && echo Python 3.10.2\n')
     code, output = bare.setup()
     assert code == 1
     assert output.endswith("this machine has Python 3.10.2\n")
 
 
-def test_without_any_installer_it_says_what_to_install(bare):
+def test_setup_without_installer_names_packages_to_install(bare):
     bare.program("python3", '#!/bin/sh\ncase "$*" in *ensurepip* | *pip*) exit 1 ;; esac\n')
     code, output = bare.setup()
     assert code == 1
@@ -95,7 +95,7 @@ def test_without_any_installer_it_says_what_to_install(bare):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_checkout_that_cannot_be_written_is_named(checkout):
+def test_setup_read_only_checkout_is_refused(checkout):
     checkout.path.chmod(0o555)
     code, output = checkout.setup()
     checkout.path.chmod(0o755)
@@ -104,7 +104,7 @@ def test_a_checkout_that_cannot_be_written_is_named(checkout):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a directory away")
-def test_the_environment_of_another_user_is_left_alone(checkout):
+def test_setup_environment_of_another_user_is_refused(checkout):
     (checkout.path / ".venv").mkdir()
     os.chown(checkout.path / ".venv", 65534, 65534)
     code, output = checkout.setup()
@@ -113,7 +113,7 @@ def test_the_environment_of_another_user_is_left_alone(checkout):
 
 
 @pytest.mark.quick
-def test_the_second_time_it_does_and_says_nothing(checkout):
+def test_setup_second_run_does_nothing(checkout):
     code, output = checkout.setup()
     assert code == 0
     assert output == f"bin/setup: installing into {checkout.path}/.venv (test)\n"
@@ -121,14 +121,14 @@ def test_the_second_time_it_does_and_says_nothing(checkout):
     assert checkout.installs == ["--editable .[test]"]
 
 
-def test_dev_has_all_that_test_has(checkout):
+def test_setup_dev_includes_test(checkout):
     assert checkout.setup("dev")[0] == 0
     assert checkout.setup() == (0, "")
     assert checkout.setup("dev") == (0, "")
     assert checkout.installs == ["--editable .[test] --group dev"]
 
 
-def test_changed_dependencies_are_installed(checkout):
+def test_setup_changed_dependencies_are_installed(checkout):
     checkout.setup()
     with (checkout.path / "pyproject.toml").open("a") as project:
         project.write("# changed\n")
@@ -136,7 +136,7 @@ def test_changed_dependencies_are_installed(checkout):
     assert len(checkout.installs) == 2
 
 
-def test_after_an_interrupted_install_the_environment_is_made_anew(checkout):
+def test_setup_after_interrupted_install_recreates_venv(checkout):
     (checkout.path / "no-network").touch()
     assert checkout.setup()[0] == 1
     leftover = checkout.path / ".venv/leftover"
@@ -147,7 +147,7 @@ def test_after_an_interrupted_install_the_environment_is_made_anew(checkout):
     assert not leftover.exists()
 
 
-def test_an_environment_made_by_uv_is_kept(checkout):
+def test_setup_environment_made_by_uv_is_kept(checkout):
     subprocess.run([checkout.programs / "uv", "venv"], cwd=checkout.path, check=True)
     kept = checkout.path / ".venv/kept"
     kept.touch()
@@ -155,7 +155,7 @@ def test_an_environment_made_by_uv_is_kept(checkout):
     assert kept.exists()
 
 
-def test_an_environment_that_came_with_a_copy_of_the_checkout_is_made_anew(checkout):
+def test_setup_moved_checkout_recreates_venv(checkout):
     checkout.setup()
     (checkout.path / ".venv/stale").touch()
     checkout.path = checkout.path.rename(checkout.path.with_name("elsewhere"))
@@ -163,9 +163,9 @@ def test_an_environment_that_came_with_a_copy_of_the_checkout_is_made_anew(check
     assert not (checkout.path / ".venv/stale").exists()
 
 
-def test_two_at_once_install_once(checkout):
-    with checkout.start() as one, checkout.start() as two:
-        outputs = [process.communicate(timeout=60)[0] for process in (one, two)]
-    assert (one.returncode, two.returncode) == (0, 0)
+def test_setup_concurrent_runs_install_once(checkout):
+    with checkout.start() as first, checkout.start() as second:
+        outputs = [process.communicate(timeout=60)[0] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0)
     assert sorted(map(bool, outputs)) == [False, True]
     assert len(checkout.installs) == 1

@@ -20,7 +20,7 @@ NAMES_OF_TABLES = re.compile(r"\b(locked|owner|job|execution|pgqueue_job|finishe
 
 
 class Clause(NamedTuple):
-    """A text, the part of it by which a variant is found, and the statements that have it, as often as they do."""
+    """A text, the part of it that finds variants, and the statements that have it, each as often as it has it."""
 
     text: str
     sign: str

@@ -1,12 +1,13 @@
-"""The statements as text, and the plans PostgreSQL makes of them.
+"""The statements as text, and the plans that PostgreSQL makes of them.
 
-Text: each is one plain literal that says its name, reads no transaction time, and gets exactly its named parameters
-from `lifecycle`.
+Text: each statement is one plain literal that begins with its name, does not read the time of the transaction, and gets
+exactly its named parameters from `lifecycle`.
 
-Plans: luck must not spoil them. Claim, finish, beat and rescue are explained over 50,000 ready and 10,000 running jobs
-in three states of the statistics (never analysed; analysed while idle, before the jobs came; analysed full), each with
-a custom and a generic plan, on connections as the worker has them. No plan may loop over two CTEs, scan a table of ours
-whole, or read more than three times the rows that were asked for.
+Plans: they must be good in every state of the statistics. The statements for claims, completions, heartbeats and
+rescues are explained with 50,000 ready and 10,000 running jobs in three states of the statistics (never analysed;
+analysed while idle, before the jobs came; analysed full). Each is explained with a custom and a generic plan, on
+connections like those of a worker. No plan may loop over two CTEs, scan a whole table of ours, or read more than three
+times the rows that were asked for.
 """
 
 import ast
@@ -34,7 +35,7 @@ PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
 @pytest.mark.parametrize("module", dict.fromkeys(MODULES.values()), ids=lambda module: module.__name__)
-def test_each_constant_is_one_plain_literal(module):
+def test_sql_module_has_only_plain_literals(module):
     tree = ast.parse(Path(inspect.getfile(module)).read_text())
     assigned = [node for node in tree.body if isinstance(node, ast.AnnAssign)]
     assert {ast.unparse(node.target) for node in assigned} == {name for name, of in MODULES.items() if of is module}
@@ -49,23 +50,23 @@ def test_statement_begins_with_its_name(name):
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_none_reads_the_time_of_the_transaction(name):
+def test_statement_never_reads_transaction_time(name):
     assert not re.search(r"\b(now|transaction_timestamp|clock_timestamp|current_timestamp)\b", STATEMENTS[name], re.I)
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_parameters_are_named_and_nothing_else_is_a_percent_sign(name):
+def test_statement_has_only_named_parameters(name):
     assert "%" not in PARAMETER.sub("", STATEMENTS[name])
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_each_is_one_statement(name):
+def test_statement_has_no_semicolon(name):
     assert ";" not in STATEMENTS[name]
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_each_names_its_columns(name):
-    """A later release's schema has columns that this code does not know; `cte.*` repeats what a CTE has named."""
+def test_statement_names_its_columns(name):
+    """The schema of a later release has columns that this code does not know. `cte.*` repeats the columns of a CTE."""
     text = STATEMENTS[name]
     assert not re.search(r"(?:SELECT|RETURNING|,)\s+\*", text, re.I)
     assert set(re.findall(r"(\w+)\.\*", text)) <= set(re.findall(r"(\w+) AS (?:MATERIALIZED )?\(", text))
@@ -73,12 +74,12 @@ def test_each_names_its_columns(name):
 
 
 @pytest.mark.parametrize("name", [name for name in STATEMENTS if "FOR NO KEY UPDATE" in STATEMENTS[name]])
-def test_every_row_lock_skips_what_is_locked(name):
+def test_statement_with_row_locks_skips_locked_rows(name):
     text = STATEMENTS[name]
     assert len(re.findall(r"FOR (NO KEY )?UPDATE", text)) == text.count("SKIP LOCKED")
 
 
-def test_lifecycle_gives_each_statement_exactly_its_parameters(engine, job_in, monkeypatch):
+def test_lifecycle_passes_each_statement_its_parameters(engine, job_in, monkeypatch):
     given: dict[str, set[str]] = {}
     original = statements.execute
 
@@ -95,7 +96,7 @@ def test_lifecycle_gives_each_statement_exactly_its_parameters(engine, job_in, m
 
 
 def call_fallbacks(engine):
-    """What prune and expire do where one row makes them fail."""
+    """Run the statements that prune and expire use after a single row made them fail."""
     helpers.make_job(engine)
     lost = helpers.claim_one(engine)
     engine.execute("DELETE FROM pgqueue_execution WHERE id = %s", [lost.execution_id])
@@ -111,7 +112,7 @@ def call_fallbacks(engine):
 
 
 def call_everything(engine, job_in):
-    """Every function of lifecycle, so that every statement runs."""
+    """Call every function of lifecycle, so that every statement runs."""
     worker_id = lifecycle.register_worker(
         engine, hostname="here", pid=1, version="1", queue_names="default", concurrency=1
     )
@@ -172,18 +173,18 @@ def call_everything(engine, job_in):
 def call_everything_of_schedules(engine):
     schedule_id = helpers.make_schedule(engine)
     lifecycle.confirm_schedules(engine, [schedule_id])
-    one = helpers.schedule_of(engine, schedule_id)
-    helpers.fire(engine, one, following_in=0.0)
-    lifecycle.plan_schedule(engine, one, one.next_run_at)
+    schedule = helpers.schedule_of(engine, schedule_id)
+    helpers.fire(engine, schedule, following_in=0.0)
+    lifecycle.plan_schedule(engine, schedule, schedule.next_run_at)
     lifecycle.change_schedule(
-        engine, schedule_id, helpers.definition(), revision=one.revision, next_run_at=one.next_run_at
+        engine, schedule_id, helpers.definition(), revision=schedule.revision, next_run_at=schedule.next_run_at
     )
-    one = helpers.schedule_of(engine, schedule_id)
-    lifecycle.run_schedule(engine, one, lifecycle.JobOptions("default", 0, 1))
-    lifecycle.arguments_of(engine, one)
-    lifecycle.note_problem(engine, one, "why")
+    schedule = helpers.schedule_of(engine, schedule_id)
+    lifecycle.run_schedule(engine, schedule, lifecycle.JobOptions("default", 0, 1))
+    lifecycle.arguments_of(engine, schedule)
+    lifecycle.note_problem(engine, schedule, "why")
     lifecycle.pause_schedule(engine, schedule_id)
-    lifecycle.resume_schedule(engine, schedule_id, one.next_run_at)
+    lifecycle.resume_schedule(engine, schedule_id, schedule.next_run_at)
     lifecycle.prune_schedule_runs(engine, 0.0, kept=0)
     lifecycle.remove_schedules(engine, [schedule_id], 0.0)
 
@@ -215,7 +216,7 @@ FILL = {
 
 @pytest.fixture(scope="module")
 def filled(django_db_setup: Any, django_db_blocker: Any, request: Any) -> Iterator[Any]:
-    """A connection to tables that are filled in the state of statistics wanted, once for all tests of that state."""
+    """Fill the tables, once for all tests with the same state of statistics, and return a connection."""
     with django_db_blocker.unblock():
         connection = helpers.connect()
         connection.execute("ALTER TABLE pgqueue_job SET (autovacuum_enabled = off)")
@@ -361,7 +362,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
 
 
 def explain(connection, name, params, plan):
-    """The plan of a prepared statement, with what it did; all of it is rolled back."""
+    """Return the plan of a prepared statement with its actual row counts. Its changes are rolled back."""
     names = list(dict.fromkeys(PARAMETER.findall(STATEMENTS[name])))
     params = {**params, "time_shift": "0 s"}
     types = [type_of(connection, params[parameter], parameter) for parameter in names]
@@ -402,7 +403,7 @@ def nodes(plan):
 
 
 FEW_ROWS = {"pgqueue_pause"}
-"""Tables of a page or two, which are read whole: what people have set, one row for each."""
+"""Tables of one or two pages that plans may read whole: they have one row for each setting made by an operator."""
 
 
 def rows_read(node):
@@ -415,7 +416,7 @@ def rows_read(node):
 @pytest.mark.parametrize("plan", ["custom", "generic"])
 @pytest.mark.parametrize("filled", ["never analysed", "analysed idle", "analysed full"], indirect=True)
 @pytest.mark.django_db(transaction=True, available_apps=[])
-def test_no_plan_reads_more_than_three_times_what_was_asked(filled, plan, name):
+def test_plan_reads_at_most_three_times_the_requested_rows(filled, plan, name):
     make_params, asked, indexes = CASES[name]
     if name == "RESCUE":
         filled.execute("UPDATE pgqueue_execution SET lease_expires_at = '2020-01-01' WHERE worker_id = 3")
@@ -430,10 +431,10 @@ def test_no_plan_reads_more_than_three_times_what_was_asked(filled, plan, name):
     assert name != "RESCUABLE" or used & {"pgqueue_execution_open", "pgqueue_execution_one_open"}
 
 
-# ------------------------------------------------------------------ the connection they run on
+# ------------------------------------------------------------------ the connection that runs the statements
 
 
-def test_an_engine_connection_has_nothing_to_commit_and_may_do_so(engine):
+def test_engine_connection_accepts_commit_and_rollback(engine):
     engine.commit()
     engine.rollback()
     engine.autocommit = True

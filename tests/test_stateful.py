@@ -1,11 +1,12 @@
-"""The real statements against a model that fits on a page: random acts, and after each the whole tables must agree.
+"""The real statements against a small model: after each random transition, the whole tables must match the model.
 
-A Hypothesis state machine does the acts of `lifecycle` in random order, by any worker, on any execution that was ever
-handed out, so also by a worker that was thought lost, or twice. A dict of jobs and a dict of executions say what must
-have happened. After every step all rows of both tables are compared with them, and the invariants are asked of the
-tables alone. Nothing here waits: one tick of time is 1000 seconds, and the database's clock moves by `time_shift`.
+A Hypothesis state machine makes the transitions of `lifecycle` in random order, by any worker, on any execution that
+was ever claimed. So a worker that was thought lost makes transitions too, and a transition can come twice. A dict of
+jobs and a dict of executions have the expected state. After every step, all rows of both tables are compared with them,
+and the invariants are checked on the tables alone. Nothing here waits: one tick of time is 1000 seconds, and
+`time_shift` moves the clock of the database.
 
-300 examples in CI; `pytest tests/test_stateful.py --stateful-examples 10000` for a long run.
+CI runs 300 examples. For a long run, use `pytest tests/test_stateful.py --stateful-examples 10000`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -40,7 +41,7 @@ TASKS = st.sampled_from(["tests.app.tasks.noop", "tests.app.tasks.add"])
 PAUSABLE = [(Pausable.QUEUE, "mail"), (Pausable.QUEUE, "default"), (Pausable.TASK, "tests.app.tasks.add")]
 COUNTED = {*Outcome, None} - {Outcome.RELEASED, Outcome.SNOOZED}
 
-# Every row as the model has it; all times are ticks.
+# Every row in the form of the model. All times are ticks.
 JOBS = """
 SELECT id, task_name, queue_name, priority, state,
        floor(extract(epoch FROM run_after - %(start)s) / 1000)::int, attempt, max_attempts, crashes,
@@ -55,7 +56,7 @@ SELECT id, job_id, attempt, worker_id, outcome, started_at IS NOT NULL, finished
        floor(extract(epoch FROM lease_expires_at - %(start)s) / 1000)::int, error
 FROM pgqueue_execution ORDER BY id
 """
-# I1, I2, I6, I7 of one's own rows: each query finds nothing. An operator's retry begins the counting anew.
+# The invariants I1, I2, I6 and I7: each query must find no row. An operator's retry restarts the counting.
 VIOLATIONS = {
     "I1 one open execution a job": "SELECT job_id FROM pgqueue_execution WHERE outcome IS NULL "
     "GROUP BY job_id HAVING count(*) > 1",
@@ -73,12 +74,12 @@ VIOLATIONS = {
     "WHERE attempt > max_attempts OR crashes > attempt OR attempt < 0",
 }
 WRONG = " UNION ALL ".join(f"SELECT '{name}', id FROM ({query}) AS x (id)" for name, query in VIOLATIONS.items())
-"""Finds the rows that break one of them, with its name: all in one statement, for it is asked after every step."""
+"""Finds the rows that break an invariant, with its name. It is one statement, because it runs after every step."""
 
 
 @dataclass
 class Job:
-    """A row of pgqueue_job; `order` is what a lane and a claim go by inside one tick."""
+    """A row of pgqueue_job. Lanes and claims sort the jobs of one tick by `order`."""
 
     id: int
     task_name: str
@@ -93,7 +94,7 @@ class Job:
     unknown_since: int | None = None
     result: str | None = None
     progress: tuple[int, int] | None = None
-    """What was told, and when."""
+    """The last reported progress, and its tick."""
     key: str | None = None
     ready_only: bool | None = None
     expires: int | None = None
@@ -148,7 +149,7 @@ class Execution:
 
 
 class Queue(RuleBasedStateMachine):
-    """The acts as rules; `self.now` is the tick, `self.handed_out` every execution id a worker ever held."""
+    """The transitions as rules. `self.now` is the tick. `self.handed_out` has every execution id that was claimed."""
 
     engine: EngineConnection
 
@@ -159,9 +160,9 @@ class Queue(RuleBasedStateMachine):
         self.handed_out: list[int] = []
         self.keys: dict[int, ExecutionKey] = {}
         self.pauses: dict[tuple[Pausable, str], float] = {}
-        """When each ends, by the tick; infinity: not by itself."""
-        self.holds: dict[tuple[str, str], tuple[int, int]] = {}
-        """The job that has each key for a period, and when that ends."""
+        """The tick at which each pause ends. Infinity means that only `resume` ends it."""
+        self.windows: dict[tuple[str, str], tuple[int, int]] = {}
+        """The tick at which the uniqueness window of each key ends, and the job that opened the window."""
         self.now = 0
         self.steps = 0
 
@@ -172,25 +173,25 @@ class Queue(RuleBasedStateMachine):
         self.start = helpers.scalar(self.engine, "SELECT statement_timestamp()")
         self.engine.execute("DELETE FROM pgqueue_pause")
         self.engine.execute("DELETE FROM pgqueue_uniqueness_window")
-        self.enqueue(LANES[0], 2, 0, 10, helpers.NOOP)  # ended before it began, a history tells nothing
+        self.enqueue(LANES[0], 2, 0, 10, helpers.NOOP)  # a history without a job would test nothing
 
     def teardown(self) -> None:
         clock.shift_seconds = 0.0
 
-    # ------------------------------------------------------------------ what the rules share
+    # ------------------------------------------------------------------ helpers of the rules
 
     def any_job(self, data: st.DataObject) -> int:
-        """One of the last jobs, or one that never was: among many, no two acts would meet."""
+        """Return one of the last jobs, or a missing one. With more choice, transitions would rarely meet on one job."""
         return data.draw(st.sampled_from([*sorted(self.jobs)[-4:], max(self.jobs, default=0) + 1]), label="job")
 
     def any_execution(self, data: st.DataObject) -> int:
-        """One of the last that were handed out: open, ended, or rescued."""
+        """Return one of the executions that were claimed last: open, ended or rescued."""
         return data.draw(st.sampled_from(self.handed_out[-6:]), label="execution")
 
     def key(self, execution_id: int) -> ExecutionKey:
         return self.keys.setdefault(execution_id, helpers.key_of(self.engine, execution_id))
 
-    def held(self, execution_id: int) -> tuple[Execution, Job] | None:
+    def open_execution(self, execution_id: int) -> tuple[Execution, Job] | None:
         execution = self.executions.get(execution_id)
         if execution is None or execution.outcome is not None or execution.job_id not in self.jobs:
             return None
@@ -221,7 +222,7 @@ class Queue(RuleBasedStateMachine):
         if execution is None:
             return TransitionResult(missing)
         if self.is_orphan(execution):
-            del self.executions[execution_id]  # whoever meets it removes it
+            del self.executions[execution_id]  # every transition that meets an orphan removes it
             return TransitionResult(TransitionStatus.LOST)
         is_own = execution.outcome is wanted
         return TransitionResult(TransitionStatus.ALREADY_DONE if is_own else TransitionStatus.LOST)
@@ -240,7 +241,7 @@ class Queue(RuleBasedStateMachine):
             self.jobs[job_id] = Job(job_id, task_name, lane, State.READY, self.now + delay, most, order=self.steps)
 
     def holder(self, task_name: str, key: str | None) -> Job | None:
-        """The job that keeps others with its key away."""
+        """Return the job that prevents other jobs with its key."""
         return next(
             (
                 job
@@ -269,7 +270,7 @@ class Queue(RuleBasedStateMachine):
         self.replaced(holder, lane, **fresh)
 
     def replaced(self, job: Job, lane: Lane, **changes: Any) -> None:
-        """Another call has taken its place."""
+        """Let another call replace the call of a job in the model."""
         changes |= {"attempt": 0, "crashes": 0, "unknown_since": None, "counted": [], "max_attempts": 10}
         changes["lane"] = Lane(job.lane.queue_name, lane.priority)
         for name, value in changes.items():
@@ -277,7 +278,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from("ab"), period=st.integers(1, 3), replaces=st.booleans(), task_name=TASKS)
     def enqueue_for_period(self, key: str, period: int, replaces: bool, task_name: str) -> None:
-        until, holder_id = self.holds.get((task_name, key), (self.now, 0))
+        until, holder_id = self.windows.get((task_name, key), (self.now, 0))
         holder, lane = self.jobs.get(holder_id), LANES[1]
         fresh: dict[str, Any] = {"due": self.now, "order": self.steps}
         options = {**lane._asdict(), "task_name": task_name}
@@ -285,21 +286,21 @@ class Queue(RuleBasedStateMachine):
         assert len(added) == (until <= self.now)
         for job_id in added:
             self.jobs[job_id] = Job(job_id, task_name, lane, State.READY, max_attempts=10, **fresh)
-            self.holds[task_name, key] = (self.now + period, job_id)
+            self.windows[task_name, key] = (self.now + period, job_id)
         if replaces and not added:
             waits = holder is not None and holder.state is State.READY
             assert helpers.replace_for_period(self.engine, key, **options) == ([holder_id] if waits else [])
             if holder is not None and waits:
                 self.replaced(holder, lane, expires=None, **fresh)
-        held = {key: job_id for (name, key), (until, job_id) in self.holds.items() if name == task_name}
-        assert lifecycle.open_windows(self.engine, task_name, [key])[key] == held[key]
+        owners = {key: job_id for (name, key), (until, job_id) in self.windows.items() if name == task_name}
+        assert lifecycle.open_windows(self.engine, task_name, [key])[key] == owners[key]
 
     @rule()
     def prune_windows(self) -> None:
-        over = [of for of, (until, _) in self.holds.items() if until <= self.now]
+        over = [of for of, (until, _) in self.windows.items() if until <= self.now]
         assert lifecycle.prune_windows(self.engine) == len(over)
         for of in over:
-            del self.holds[of]
+            del self.windows[of]
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
@@ -344,7 +345,7 @@ class Queue(RuleBasedStateMachine):
     @precondition(lambda self: self.jobs)
     @rule(data=st.data(), past_django=st.booleans())
     def delete(self, data: st.DataObject, past_django: bool) -> None:
-        """As Django's cascade does it, or past it, which leaves the executions behind."""
+        """Delete a job as Django's cascade does, or without Django, which leaves the executions behind."""
         job_id = self.any_job(data)
         self.engine.execute("DELETE FROM pgqueue_job WHERE id = %s", [job_id])
         if past_django:
@@ -355,7 +356,9 @@ class Queue(RuleBasedStateMachine):
 
     def forget(self, job_id: int) -> None:
         self.jobs.pop(job_id, None)
-        self.executions = {one.id: one for one in self.executions.values() if one.job_id != job_id}
+        self.executions = {
+            execution.id: execution for execution in self.executions.values() if execution.job_id != job_id
+        }
 
     # ------------------------------------------------------------------ pauses
 
@@ -377,8 +380,8 @@ class Queue(RuleBasedStateMachine):
     @rule(worker_id=WORKERS, lanes=st.permutations(LANES), count=st.integers(1, 3), limit=st.integers(1, 5),
           free=st.integers(0, 5), lease=st.integers(0, 2))  # fmt: skip
     def claim(self, worker_id: int, lanes: list[Lane], count: int, limit: int, free: int, lease: int) -> None:
-        look = lifecycle.scan_lanes(self.engine)
-        lanes = [lane for lane in lanes[:count] if look.due_in.get(lane, 0.0) < TICK / 2]
+        scan = lifecycle.scan_lanes(self.engine)
+        lanes = [lane for lane in lanes[:count] if scan.due_in.get(lane, 0.0) < TICK / 2]
         due = sorted(
             (
                 job
@@ -400,21 +403,21 @@ class Queue(RuleBasedStateMachine):
             free_slots=free,
             worker_id=worker_id,
             lease_seconds=(lease + 0.5) * TICK,
-            paused_tasks=look.paused_tasks,
+            paused_tasks=scan.paused_tasks,
         )
-        assert [one.job_id for one in claimed] == [job.id for job in due]
+        assert [execution.job_id for execution in claimed] == [job.id for job in due]
         assert len(claimed) <= limit
-        assert not {one.execution_id for one in claimed} & set(self.handed_out)
-        for place, (one, job) in enumerate(zip(claimed, due, strict=True)):
-            assert (one.queue_name, one.priority) == job.lane
-            assert (one.max_attempts, one.crashes) == (job.max_attempts, job.crashes)
+        assert not {execution.execution_id for execution in claimed} & set(self.handed_out)
+        for place, (execution, job) in enumerate(zip(claimed, due, strict=True)):
+            assert (execution.queue_name, execution.priority) == job.lane
+            assert (execution.max_attempts, execution.crashes) == (job.max_attempts, job.crashes)
             job.state, job.attempt = State.RUNNING, job.attempt + 1
-            assert one.attempt == job.attempt
-            job.counted.append(one.execution_id)
-            self.handed_out.append(one.execution_id)
-            self.keys[one.execution_id] = one.key
-            self.executions[one.execution_id] = Execution(
-                one.execution_id, job.id, job.attempt, worker_id, self.now + lease, started=place < free
+            assert execution.attempt == job.attempt
+            job.counted.append(execution.execution_id)
+            self.handed_out.append(execution.execution_id)
+            self.keys[execution.execution_id] = execution.key
+            self.executions[execution.execution_id] = Execution(
+                execution.execution_id, job.id, job.attempt, worker_id, self.now + lease, started=place < free
             )
 
     @precondition(lambda self: self.handed_out)
@@ -424,13 +427,13 @@ class Queue(RuleBasedStateMachine):
         wanted = {}
         for execution_id in ids:
             wanted[execution_id] = TransitionResult(TransitionStatus.LOST)
-            if held := self.held(execution_id):
-                held[1].progress = (done, self.now)
+            if current := self.open_execution(execution_id):
+                current[1].progress = (done, self.now)
                 wanted[execution_id] = TransitionResult(TransitionStatus.DONE, State.RUNNING)
             else:
                 self.lost(execution_id, Outcome.SUCCEEDED)
-        told = [lifecycle.Noted(self.key(execution_id), Progress(done), 0.0) for execution_id in ids]
-        assert lifecycle.note_progress(self.engine, told) == wanted
+        reports = [lifecycle.Noted(self.key(execution_id), Progress(done), 0.0) for execution_id in ids]
+        assert lifecycle.note_progress(self.engine, reports) == wanted
 
     @precondition(lambda self: self.handed_out)
     @rule(data=st.data(), result=st.sampled_from([None, "7"]))
@@ -438,9 +441,9 @@ class Queue(RuleBasedStateMachine):
         ids = list({self.any_execution(data) for _ in range(data.draw(st.integers(1, 3)))})
         wanted = {}
         for execution_id in ids:
-            if held := self.held(execution_id):
+            if current := self.open_execution(execution_id):
                 self.close(execution_id, Outcome.SUCCEEDED, started=True)
-                self.move(held[1], State.SUCCEEDED, result=result)
+                self.move(current[1], State.SUCCEEDED, result=result)
                 wanted[execution_id] = lifecycle.SUCCEEDED
             else:
                 wanted[execution_id] = self.lost(execution_id, Outcome.SUCCEEDED)
@@ -450,9 +453,9 @@ class Queue(RuleBasedStateMachine):
     @rule(data=st.data())
     def succeed_and_discard(self, data: st.DataObject) -> None:
         execution_id = self.any_execution(data)
-        if held := self.held(execution_id):
+        if current := self.open_execution(execution_id):
             wanted = lifecycle.SUCCEEDED
-            self.forget(held[1].id)
+            self.forget(current[1].id)
         else:
             wanted = self.lost(execution_id, Outcome.SUCCEEDED, TransitionStatus.ALREADY_DONE)
         assert lifecycle.succeed_and_discard(self.engine, [self.key(execution_id)]) == {execution_id: wanted}
@@ -463,10 +466,10 @@ class Queue(RuleBasedStateMachine):
     )
     def fail(self, data: st.DataObject, outcome: Outcome, delay: int | None) -> None:
         execution_id = self.any_execution(data)
-        if held := self.held(execution_id):
-            execution, job = held
+        if current := self.open_execution(execution_id):
+            execution, job = current
             if execution.attempt >= job.max_attempts:
-                delay = None  # the policy's part: no attempt is left
+                delay = None  # as the retry policy decides: no attempt is left
             self.close(execution_id, outcome, "as asked", started=True)
             crashes = job.crashes + (outcome is Outcome.CRASHED)
             wanted = TransitionResult(TransitionStatus.DONE, self.end(job, delay, crashes=crashes, unknown_since=None))
@@ -484,17 +487,17 @@ class Queue(RuleBasedStateMachine):
 
     @precondition(lambda self: self.handed_out)
     @rule(data=st.data(), delay=st.sampled_from([None, 0, 2]), unknown=st.booleans(), snoozed=st.booleans())
-    def give_back(self, data: st.DataObject, delay: int | None, unknown: bool, snoozed: bool) -> None:
+    def release(self, data: st.DataObject, delay: int | None, unknown: bool, snoozed: bool) -> None:
         execution_id = self.any_execution(data)
         outcome = Outcome.SNOOZED if snoozed else Outcome.RELEASED
         unknown = unknown and not snoozed
-        if held := self.held(execution_id):
+        if current := self.open_execution(execution_id):
             self.close(execution_id, outcome, "why")
-            job = held[1]
+            job = current[1]
             job.key = None if job.ready_only else job.key
             since = job.unknown_since if job.unknown_since is not None or not unknown else self.now
-            ran = not unknown and held[0].started
-            since = None if snoozed or ran else since  # its task has run, so somebody knows it
+            ran = not unknown and current[0].started
+            since = None if snoozed or ran else since  # its task has run, so a worker knows it
             target = State.CANCELLED if job.asked else State.READY
             job.counted.remove(execution_id)
             wanted = TransitionResult(
@@ -503,11 +506,11 @@ class Queue(RuleBasedStateMachine):
             )
         else:
             wanted = self.lost(execution_id, outcome)
-        given = [Released(self.key(execution_id), None if delay is None else delay * TICK, "why")]
+        releases = [Released(self.key(execution_id), None if delay is None else delay * TICK, "why")]
         if snoozed:
-            done = lifecycle.snooze(self.engine, given)
+            done = lifecycle.snooze(self.engine, releases)
         else:
-            done = lifecycle.release(self.engine, given, unknown=unknown)
+            done = lifecycle.release(self.engine, releases, unknown=unknown)
         assert done == {execution_id: wanted}
 
     @precondition(lambda self: self.handed_out)
@@ -515,26 +518,34 @@ class Queue(RuleBasedStateMachine):
     def end_cancelled(self, data: st.DataObject) -> None:
         execution_id = self.any_execution(data)
         wanted = self.lost(execution_id, Outcome.CANCELLED)
-        if held := self.held(execution_id):
+        if current := self.open_execution(execution_id):
             self.close(execution_id, Outcome.CANCELLED, "obeyed")
-            self.move(held[1], State.CANCELLED)
+            self.move(current[1], State.CANCELLED)
             wanted = TransitionResult(TransitionStatus.DONE, State.CANCELLED)
         done = lifecycle.end_cancelled(self.engine, [Cancelled(self.key(execution_id), None, 0.0, "obeyed")])
         assert done == {execution_id: wanted}
 
     @rule(data=st.data(), worker_ids=st.lists(WORKERS, unique=True), lease=st.integers(0, 2))
-    def beat(self, data: st.DataObject, worker_ids: list[int], lease: int) -> None:
-        mine = {one.id: one for one in self.executions.values() if one.worker_id in worker_ids and one.outcome is None}
+    def extend(self, data: st.DataObject, worker_ids: list[int], lease: int) -> None:
+        mine = {
+            each.id: each for each in self.executions.values() if each.worker_id in worker_ids and each.outcome is None
+        }
         first_id = data.draw(st.sampled_from([0, *mine]))
-        mine = {one.id: one for one in mine.values() if one.id >= first_id}
+        mine = {each.id: each for each in mine.values() if each.id >= first_id}
         started = data.draw(st.lists(st.sampled_from(sorted(mine)), unique=True)) if mine else []
         seconds = (lease + 0.5) * TICK
-        beats = lifecycle.extend(self.engine, worker_ids, lease_seconds=seconds, started_ids=started, first_id=first_id)
-        assert sorted(beats) == sorted((one.worker_id, one.id, True) for one in mine.values())
-        for one in mine.values():
-            one.lease = self.now + lease
-            one.started |= one.id in started
-        asked = [(one.worker_id, one.id) for one in mine.values() if (held := self.held(one.id)) and held[1].asked]
+        extensions = lifecycle.extend(
+            self.engine, worker_ids, lease_seconds=seconds, started_ids=started, first_id=first_id
+        )
+        assert sorted(extensions) == sorted((each.worker_id, each.id, True) for each in mine.values())
+        for each in mine.values():
+            each.lease = self.now + lease
+            each.started |= each.id in started
+        asked = [
+            (each.worker_id, each.id)
+            for each in mine.values()
+            if (current := self.open_execution(each.id)) and current[1].asked
+        ]
         assert sorted(lifecycle.cancel_requests(self.engine, worker_ids, first_id=first_id)) == sorted(asked)
 
     @precondition(lambda self: self.jobs)
@@ -551,12 +562,12 @@ class Queue(RuleBasedStateMachine):
             self.executions[execution_id] = Execution(
                 execution_id, job_id, job.attempt, worker_id, self.now, False, Outcome.RELEASED, "cannot be read"
             )
-            self.handed_out.append(execution_id)  # nobody holds it; let it be tried
+            self.handed_out.append(execution_id)  # no worker has it, but the rules can use its id
             self.move(job, State.DEAD)
 
     @rule(worker_id=WORKERS, lanes=st.permutations(LANES), count=st.integers(1, 3))
-    def look(self, worker_id: int, lanes: list[Lane], count: int) -> None:
-        """What a worker asks before it claims, and a supervisor of a process that died."""
+    def read(self, worker_id: int, lanes: list[Lane], count: int) -> None:
+        """Read what a worker reads before it claims, and what a supervisor reads when a process has died."""
         ready = [job for job in self.jobs.values() if job.state is State.READY]
         waiting = lifecycle.scan_lanes(self.engine).due_in
         assert {*waiting} == {job.lane for job in ready}
@@ -564,23 +575,23 @@ class Queue(RuleBasedStateMachine):
             first: float = min(job.due - self.now for job in ready if job.lane == lane)
             if self.is_paused(Pausable.QUEUE, lane.queue_name):
                 first = max(first, self.pauses[Pausable.QUEUE, lane.queue_name] - self.now)
-            assert seconds == first or abs(seconds / TICK - first) < 0.5  # two infinities have no difference
+            assert seconds == first or abs(seconds / TICK - first) < 0.5  # infinity minus infinity is not a number
         lanes = lanes[:count]
         due = [job.id for job in ready if job.lane in lanes and job.due <= self.now]
         next_in_line = lifecycle.next_in_line(self.engine, dict.fromkeys(lanes, Cursor()), skipped_ids=due[1:])
         assert next_in_line == (due[0] if due else None)
         wanted = [
-            (one.id, one.job_id, job and job.task_name, job and job.attempt, job and job.crashes, one.started)
-            for one in sorted(self.executions.values(), key=lambda one: one.id)
-            for job in [self.jobs.get(one.job_id)]
-            if one.worker_id == worker_id and one.outcome is None
+            (each.id, each.job_id, job and job.task_name, job and job.attempt, job and job.crashes, each.started)
+            for each in sorted(self.executions.values(), key=lambda each: each.id)
+            for job in [self.jobs.get(each.job_id)]
+            if each.worker_id == worker_id and each.outcome is None
         ]
         found = lifecycle.open_executions(self.engine, worker_id)
         assert [
-            (one.execution_id, one.job_id, one.task_name, one.attempt, one.crashes, one.started) for one in found
+            (each.execution_id, each.job_id, each.task_name, each.attempt, each.crashes, each.started) for each in found
         ] == wanted
 
-    # ------------------------------------------------------------------ time, and what workers do for each other
+    # ------------------------------------------------------------------ time, and work for other workers
 
     @rule(ticks=st.integers(1, 3))
     def time_goes_on(self, ticks: int) -> None:
@@ -608,27 +619,31 @@ class Queue(RuleBasedStateMachine):
     @rule(delay=st.sampled_from([0, 1, None]))
     def rescue(self, delay: int | None) -> None:
         wanted = {}
-        for one in [one for one in self.executions.values() if one.outcome is None and one.lease < self.now]:
-            if self.is_orphan(one):
-                del self.executions[one.id]
+        for execution in [
+            execution
+            for execution in self.executions.values()
+            if execution.outcome is None and execution.lease < self.now
+        ]:
+            if self.is_orphan(execution):
+                del self.executions[execution.id]
                 continue
-            job = self.jobs[one.job_id]
-            own = None if one.attempt >= job.max_attempts else delay
-            self.close(one.id, Outcome.CRASHED, "its worker was lost")
-            since = None if one.started else job.unknown_since
-            moved = self.end(job, own, crashes=job.crashes + one.started, unknown_since=since)
-            wanted[one.id] = TransitionResult(TransitionStatus.DONE, moved)
+            job = self.jobs[execution.job_id]
+            own = None if execution.attempt >= job.max_attempts else delay
+            self.close(execution.id, Outcome.CRASHED, "its worker was lost")
+            since = None if execution.started else job.unknown_since
+            result = self.end(job, own, crashes=job.crashes + execution.started, unknown_since=since)
+            wanted[execution.id] = TransitionResult(TransitionStatus.DONE, result)
         done = lifecycle.rescue(
             self.engine,
-            lambda held: None if delay is None or held.attempt >= held.max_attempts else delay * TICK,
+            lambda lost: None if delay is None or lost.attempt >= lost.max_attempts else delay * TICK,
             error="its worker was lost",
         )
-        assert {held.execution_id: moved for held, moved in done} == wanted
+        assert {lost.execution_id: result for lost, result in done} == wanted
 
     @rule(state=st.sampled_from(sorted(FINISHED)), retention=st.integers(0, 3), task_name=TASKS,
           alone=st.booleans(), limit=st.integers(1, 5))  # fmt: skip
     def prune(self, state: State, retention: int, task_name: str, alone: bool, limit: int) -> None:
-        """Of one task, or of all but that one."""
+        """Prune the jobs of one task, or of all other tasks."""
         old = {
             job.id: job.finished
             for job in self.jobs.values()
@@ -641,33 +656,35 @@ class Queue(RuleBasedStateMachine):
         assert pruned.found == pruned.removed == min(limit, len(old))
         gone = {*old} - {*helpers.rows_of(self.engine, "pgqueue_job")}
         assert len(gone) == pruned.removed
-        assert all(old[one] <= old[other] for one in gone for other in {*old} - gone), "not the oldest first"
+        assert all(old[removed] <= old[kept] for removed in gone for kept in {*old} - gone), (
+            "the oldest jobs must go first"
+        )
         for job_id in gone:
             self.forget(job_id)
 
-    # ------------------------------------------------------------------ what must hold
+    # ------------------------------------------------------------------ invariants
 
     @invariant()
-    def the_tables_are_the_model(self) -> None:
+    def tables_match_the_model(self) -> None:
         self.steps += 1
         if hasattr(self, "start"):
             jobs = self.engine.execute(JOBS, {"start": self.start}).fetchall()
             assert jobs == [self.jobs[job_id].row() for job_id in sorted(self.jobs)]
             executions = self.engine.execute(EXECUTIONS, {"start": self.start}).fetchall()
-            assert executions == [self.executions[one].row() for one in sorted(self.executions)]
+            assert executions == [self.executions[execution_id].row() for execution_id in sorted(self.executions)]
 
     @invariant()
-    def the_invariants_hold(self) -> None:
+    def invariants_are_met(self) -> None:
         for job in self.jobs.values():
-            counted = [self.executions[one] for one in job.counted]
+            counted = [self.executions[execution_id] for execution_id in job.counted]
             assert job.attempt == len(counted)
-            assert all(one.outcome in COUNTED for one in counted)
+            assert all(execution.outcome in COUNTED for execution in counted)
         assert self.engine.execute(WRONG).fetchall() == []
 
 
 @pytest.fixture
 def examples(request) -> int:
-    """How many histories: as the option says, or as the profile does."""
+    """Return the number of histories: that of the option, or three quarters of the examples of the profile."""
     asked: int = request.config.getoption("--stateful-examples")
     return asked or settings().max_examples * 3 // 4
 
@@ -675,6 +692,6 @@ def examples(request) -> int:
 @pytest.mark.quick
 @pytest.mark.promise("tables-match-model")
 @pytest.mark.timeout(400)  # hundreds of histories, on a machine that may be busy
-def test_whatever_is_done_in_whatever_order_the_tables_agree_with_the_model(engine, examples):
+def test_lifecycle_any_order_of_transitions_matches_model(engine, examples):
     Queue.engine = engine
     run_state_machine_as_test(Queue, settings=settings(max_examples=examples, stateful_step_count=25))

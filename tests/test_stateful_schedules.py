@@ -1,5 +1,8 @@
-"""Schedules in random histories: several workers with what they have read, some of it long ago; a clock that goes where
-it likes; pauses, changes, clean-up. However it goes, no tick is fired twice, and each job has its tick."""
+"""Schedules in random histories: no tick is fired twice, and each job has its tick.
+
+Several workers fire the schedules that they have read, some of them long ago. In between, the clock moves forwards and
+backwards, and schedules are paused, changed and cleaned up.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,11 @@ KEYS = {
     "b": lifecycle.JobOptions("default", 0, 1, unique_key="b", task_name=helpers.NOOP),
     "c": lifecycle.JobOptions("default", 0, 1, unique_key="c", task_name=helpers.NOOP, period_seconds=7200.0),
 }
-"""The second schedule's jobs are unique while they wait, the third's for two hours."""
+"""The jobs of the second schedule are unique while they wait, those of the third for two hours."""
 
 
 class Schedules(RuleBasedStateMachine):
-    """Three schedules, three workers. `self.fired` is every (schedule, tick) that a worker was told it had fired."""
+    """Three schedules and three workers. `self.fired` has every (schedule, tick) that was reported as fired."""
 
     engine: EngineConnection
 
@@ -48,20 +51,20 @@ class Schedules(RuleBasedStateMachine):
         self.fired: list[tuple[int, datetime]] = []
         self.read: dict[int, list[Scheduled]] = {}
         self.own = 0
-        """Jobs that an operator had made; `self.foreign` were enqueued with the key of a schedule."""
+        """How many jobs an operator started. `self.foreign` counts the jobs enqueued with a schedule's key."""
         self.foreign = 0
         self.now = START + timedelta(minutes=7)
         self.put_clock()
         options: dict[str, Any] = {"missed": missed, "if_running": if_running}
         for name, expression in (("a", "every 1 hour"), ("b", "30 * * * *"), ("c", "@hourly")):
             helpers.make_schedule(self.engine, name, expression=expression, **options)
-        self.look(0)
+        self.read_schedules(0)
 
     def teardown(self) -> None:
         statements.clock.shift_seconds = 0.0
 
-    def options(self, connection: Connection, one: Scheduled, application: object = None) -> lifecycle.JobOptions:
-        return KEYS.get(one.name, lifecycle.JobOptions("default", 0, 1))
+    def options(self, connection: Connection, schedule: Scheduled, application: object = None) -> lifecycle.JobOptions:
+        return KEYS.get(schedule.name, lifecycle.JobOptions("default", 0, 1))
 
     def put_clock(self) -> None:
         real = helpers.scalar(self.engine, "SELECT statement_timestamp()")
@@ -73,57 +76,60 @@ class Schedules(RuleBasedStateMachine):
         self.put_clock()
 
     @rule(worker=st.integers(0, 2))
-    def look(self, worker: int) -> None:
+    def read_schedules(self, worker: int) -> None:
         self.read[worker] = lifecycle.read_schedules(self.engine)[1]
 
     @rule(worker=st.integers(0, 2))
     def work(self, worker: int) -> None:
-        """Fire by what this worker has read, be it as old as it may."""
+        """Fire the schedules as this worker has read them, however long ago that was."""
         fire = lifecycle.fire
 
-        def noting(connection, one, *, tick_at, **options):
-            fired = fire(connection, one, tick_at=tick_at, **options)
+        def record_fired(connection, schedule, *, tick_at, **options):
+            fired = fire(connection, schedule, tick_at=tick_at, **options)
             if fired is not None and fired.what == "fired":
-                self.fired.append((one.schedule_id, tick_at))
+                self.fired.append((schedule.schedule_id, tick_at))
             return fired
 
-        with mock.patch.object(lifecycle, "fire", noting), mock.patch.object(job_options, "options_of", self.options):
-            for one in self.read.get(worker, []):
-                if one.enabled:
-                    scheduler.fire_due(self.engine, one)
+        with (
+            mock.patch.object(lifecycle, "fire", record_fired),
+            mock.patch.object(job_options, "options_of", self.options),
+        ):
+            for schedule in self.read.get(worker, []):
+                if schedule.enabled:
+                    scheduler.fire_due(self.engine, schedule)
 
     @rule(data=st.data(), expression=EXPRESSIONS)
     def change(self, data: st.DataObject, expression: str) -> None:
-        one = data.draw(st.sampled_from(lifecycle.read_schedules(self.engine)[1]))
-        definition = helpers.definition(one.name, expression=expression, missed=one.missed)
-        following_at = expressions.next_after(expression, "UTC", one.seen_at)
+        schedule = data.draw(st.sampled_from(lifecycle.read_schedules(self.engine)[1]))
+        definition = helpers.definition(schedule.name, expression=expression, missed=schedule.missed)
+        following_at = expressions.next_after(expression, "UTC", schedule.seen_at)
         assert lifecycle.change_schedule(
-            self.engine, one.schedule_id, definition, revision=one.revision, next_run_at=following_at
+            self.engine, schedule.schedule_id, definition, revision=schedule.revision, next_run_at=following_at
         )
 
     @rule(data=st.data())
     def switch(self, data: st.DataObject) -> None:
-        one = data.draw(st.sampled_from(lifecycle.read_schedules(self.engine)[1]))
-        if one.enabled:
-            assert lifecycle.pause_schedule(self.engine, one.schedule_id)
+        schedule = data.draw(st.sampled_from(lifecycle.read_schedules(self.engine)[1]))
+        if schedule.enabled:
+            assert lifecycle.pause_schedule(self.engine, schedule.schedule_id)
         else:
-            following_at = expressions.next_after(one.expression, one.time_zone, one.seen_at)
-            assert lifecycle.resume_schedule(self.engine, one.schedule_id, following_at)
+            following_at = expressions.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
+            assert lifecycle.resume_schedule(self.engine, schedule.schedule_id, following_at)
 
     @rule(data=st.data())
     def run_now(self, data: st.DataObject) -> None:
-        one = data.draw(st.sampled_from(lifecycle.read_schedules(self.engine)[1]))
-        ran = lifecycle.run_schedule(self.engine, one, self.options(self.engine, one))
+        schedule = data.draw(st.sampled_from(lifecycle.read_schedules(self.engine)[1]))
+        ran = lifecycle.run_schedule(self.engine, schedule, self.options(self.engine, schedule))
         self.own += ran is not None and ran.what == "fired"
 
     @rule()
     def enqueue(self) -> None:
-        """Take the keys of the schedules, if they are free."""
+        """Enqueue jobs with the keys of the schedules, if the keys are free."""
         others = [
             helpers.enqueue_unique(self.engine, "b"),
             *helpers.enqueue_for_period(self.engine, "c", period_seconds=7200.0),
         ]
-        self.foreign += sum(one is not None for one in others)
+        self.foreign += sum(added is not None for added in others)
 
     @rule()
     def finish(self) -> None:
@@ -131,7 +137,7 @@ class Schedules(RuleBasedStateMachine):
 
     @rule()
     def clean_up(self) -> None:
-        """Only what is old, and not the last ones: nothing that could come again in these histories."""
+        """Prune old runs, but not the last ones. No tick that is removed can come again in these histories."""
         lifecycle.prune_schedule_runs(self.engine, scheduler.RUN_RETENTION_SECONDS, kept=scheduler.RUNS_KEPT)
 
     @invariant()
@@ -147,7 +153,7 @@ class Schedules(RuleBasedStateMachine):
             assert keyed <= 1
 
     @invariant()
-    def none_is_fired_before_its_time(self) -> None:
+    def no_tick_is_fired_early(self) -> None:
         if hasattr(self, "fired"):
             early = "SELECT count(*) FROM pgqueue_schedulerun WHERE tick_at > fired_at"
             assert helpers.scalar(self.engine, early) == 0
@@ -155,6 +161,6 @@ class Schedules(RuleBasedStateMachine):
 
 @pytest.mark.promise("tick-any-order")
 @pytest.mark.timeout(400)  # hundreds of histories, on a machine that may be busy
-def test_whatever_is_done_in_whatever_order_no_tick_is_fired_twice(engine):
+def test_schedules_any_order_of_actions_fires_no_tick_twice(engine):
     Schedules.engine = engine
     run_state_machine_as_test(Schedules, settings=settings(max_examples=settings().max_examples // 8))

@@ -1,8 +1,8 @@
-"""The state machine, act by act: each one in every state a job can be in.
+"""The state machine, transition by transition: each one in every state that a job can be in.
 
-Holds that an act reaches only what `states.TRANSITIONS` lists for the state it met, that all which is listed there is
-reached, and that an act which is not listed for a state changes nothing: the whole rows of the job and of all its
-executions are compared, and the answer says that nothing was done.
+A transition reaches only the states that `states.TRANSITIONS` lists for the state of the job, and all listed states are
+reached. A transition that is not listed for a state changes nothing: the tests compare the whole rows of the job and of
+all its executions, and the result of the transition reports that nothing was done.
 """
 
 from collections.abc import Callable
@@ -25,15 +25,15 @@ NOTHING_TO_DO = {
     ("new", TransitionName.RUN_NOW),
     ("ready", TransitionName.RUN_NOW),
 }
-"""A job due later is not claimed, and one that is due cannot be made due."""
+"""A job that is due later is not claimed, and a job that is already due cannot be made due."""
 
 
 MAKING = {TransitionName.ENQUEUE, TransitionName.FIRE}
-"""Acts that make a job, whatever there is."""
+"""Transitions that always make a new job."""
 
 
 class Variant(NamedTuple):
-    """One way to do an act: `do` returns what the act said, `idle` is what it says when it did nothing."""
+    """One way to make a transition. `do` returns its result; `idle` has the results that mean nothing was done."""
 
     act: TransitionName
     label: str
@@ -45,115 +45,125 @@ class Variant(NamedTuple):
         return f"{self.act}-{self.label}"
 
 
-def claim(engine, one):
+def claim(engine, specimen):
     return [(job.job_id, job.attempt) for job in helpers.claim_all(engine)]
 
 
-def claim_one(engine, one):
-    return lifecycle.claim_one(engine, one.job_id or 0, worker_id=1, lease_seconds=60.0)
+def claim_one(engine, specimen):
+    return lifecycle.claim_one(engine, specimen.job_id or 0, worker_id=1, lease_seconds=60.0)
 
 
-def enqueue(engine, one):
-    """The answer is the new job's id, which is not the specimen's."""
+def enqueue(engine, specimen):
+    """Return the id of the new job, which is not the id of the specimen."""
     return helpers.make_job(engine)
 
 
-def fire(engine, one):
-    """The answer is the new job's id, as with an enqueue."""
-    return helpers.fire(engine, helpers.schedule_of(engine, helpers.make_schedule(engine, f"of {one.job_id}"))).job_id
+def fire(engine, specimen):
+    """Return the id of the new job, as `enqueue` does."""
+    return helpers.fire(
+        engine, helpers.schedule_of(engine, helpers.make_schedule(engine, f"of {specimen.job_id}"))
+    ).job_id
 
 
-def run_schedule(engine, one):
-    schedule_id = helpers.make_schedule(engine, f"of {one.job_id}", due_in=3600.0)
+def run_schedule(engine, specimen):
+    schedule_id = helpers.make_schedule(engine, f"of {specimen.job_id}", due_in=3600.0)
     schedule = helpers.schedule_of(engine, schedule_id)
     return lifecycle.run_schedule(engine, schedule, lifecycle.JobOptions("default", 0, 10)).job_id
 
 
-def extend(engine, one):
-    return [beat for beat in lifecycle.extend(engine, [1], lease_seconds=600) if beat.execution_id == one.execution_id]
-
-
-def note_progress(engine, one):
-    noted = lifecycle.Noted(one.key, Progress(1.0, 2.0, "half"), 0.0)
-    return lifecycle.note_progress(engine, [noted])[one.execution_id]
-
-
-def succeed(engine, one):
-    return lifecycle.succeed(engine, helpers.succeeded(one.key, result='"new"'))[one.execution_id]
-
-
-def discard(engine, one):
-    return lifecycle.succeed_and_discard(engine, [one.key])[one.execution_id]
-
-
-def fail(delay, outcome="failed"):
-    return lambda engine, one: lifecycle.fail(engine, helpers.failed(one.key, delay, outcome))[one.execution_id]
-
-
-def release(delay=None, unknown=False):
-    return lambda engine, one: lifecycle.release(engine, [Released(one.key, delay, "why")], unknown=unknown)[
-        one.execution_id
+def extend(engine, specimen):
+    return [
+        extension
+        for extension in lifecycle.extend(engine, [1], lease_seconds=600)
+        if extension.execution_id == specimen.execution_id
     ]
 
 
-def snooze(engine, one):
-    return lifecycle.snooze(engine, [Released(one.key, 60.0, "later")])[one.execution_id]
+def note_progress(engine, specimen):
+    noted = lifecycle.Noted(specimen.key, Progress(1.0, 2.0, "half"), 0.0)
+    return lifecycle.note_progress(engine, [noted])[specimen.execution_id]
 
 
-def replace(engine, one):
-    """A call in the place of one that waits; where none does, a new job, and the specimen is left alone."""
-    engine.execute("UPDATE pgqueue_job SET unique_key = 'k' WHERE id = %s AND state = 'ready'", [one.job_id])
+def succeed(engine, specimen):
+    return lifecycle.succeed(engine, helpers.succeeded(specimen.key, result='"new"'))[specimen.execution_id]
+
+
+def discard(engine, specimen):
+    return lifecycle.succeed_and_discard(engine, [specimen.key])[specimen.execution_id]
+
+
+def fail(delay, outcome="failed"):
+    return lambda engine, specimen: lifecycle.fail(engine, helpers.failed(specimen.key, delay, outcome))[
+        specimen.execution_id
+    ]
+
+
+def release(delay=None, unknown=False):
+    return lambda engine, specimen: lifecycle.release(engine, [Released(specimen.key, delay, "why")], unknown=unknown)[
+        specimen.execution_id
+    ]
+
+
+def snooze(engine, specimen):
+    return lifecycle.snooze(engine, [Released(specimen.key, 60.0, "later")])[specimen.execution_id]
+
+
+def replace(engine, specimen):
+    """Replace the call of a ready job. If the specimen is not ready, add a job and leave the specimen unchanged."""
+    engine.execute("UPDATE pgqueue_job SET unique_key = 'k' WHERE id = %s AND state = 'ready'", [specimen.job_id])
     added = helpers.enqueue_unique(engine, "k", replace=True, arguments='{"args":[8],"kwargs":{}}')
-    return added is not None and added.job_id == one.job_id
+    return added is not None and added.job_id == specimen.job_id
 
 
-def expire(engine, one):
-    """A job that waits, and was to start a second ago."""
+def expire(engine, specimen):
+    """Expire a ready job that should have started a second ago."""
     past = "statement_timestamp() - interval '1 s'"
-    engine.execute(f"UPDATE pgqueue_job SET expires_at = {past} WHERE id = %s AND state = 'ready'", [one.job_id])
+    engine.execute(f"UPDATE pgqueue_job SET expires_at = {past} WHERE id = %s AND state = 'ready'", [specimen.job_id])
     return lifecycle.expire(engine, worker_id=1, error="too late")
 
 
-def end_cancelled(engine, one):
-    return lifecycle.end_cancelled(engine, [Cancelled(one.key, None, 0.0, "obeyed")])[one.execution_id]
+def end_cancelled(engine, specimen):
+    return lifecycle.end_cancelled(engine, [Cancelled(specimen.key, None, 0.0, "obeyed")])[specimen.execution_id]
 
 
 def rescue(delay):
-    def act(engine, one):
-        helpers.end_lease(engine, one.execution_id)
-        return helpers.rescue(engine, delay).get(one.execution_id)
+    def expire_and_rescue(engine, specimen):
+        helpers.end_lease(engine, specimen.execution_id)
+        return helpers.rescue(engine, delay).get(specimen.execution_id)
 
-    return act
+    return expire_and_rescue
 
 
 def requeue(delay):
-    """What runs has lost its open execution, which somebody deleted."""
+    """Requeue a running job after its open execution was deleted."""
 
-    def act(engine, one):
-        engine.execute("DELETE FROM pgqueue_execution WHERE job_id = %s AND outcome IS NULL", [one.job_id])
-        found = lifecycle.requeue(engine, lambda held: delay, worker_id=1, error="its execution was removed")
-        return {held.job_id: moved for held, moved in found.requeued}.get(one.job_id)
+    def delete_and_requeue(engine, specimen):
+        engine.execute("DELETE FROM pgqueue_execution WHERE job_id = %s AND outcome IS NULL", [specimen.job_id])
+        found = lifecycle.requeue(engine, lambda job: delay, worker_id=1, error="its execution was removed")
+        return {job.job_id: result for job, result in found.requeued}.get(specimen.job_id)
 
-    return act
-
-
-def rescue_too_early(engine, one):
-    return helpers.rescue(engine, 0.0).get(one.execution_id)
+    return delete_and_requeue
 
 
-def set_aside(engine, one):
-    return lifecycle.set_aside(engine, one.job_id, worker_id=1, exception_class="DataError", error="cannot be read")
+def rescue_too_early(engine, specimen):
+    return helpers.rescue(engine, 0.0).get(specimen.execution_id)
+
+
+def set_aside(engine, specimen):
+    return lifecycle.set_aside(
+        engine, specimen.job_id, worker_id=1, exception_class="DataError", error="cannot be read"
+    )
 
 
 def operators(function):
-    return lambda engine, one: function(engine, [one.job_id]).get(one.job_id)
+    return lambda engine, specimen: function(engine, [specimen.job_id]).get(specimen.job_id)
 
 
-def prune(engine, one):
+def prune(engine, specimen):
     return sum(lifecycle.prune(engine, state, 0.0).removed for state in FINISHED)
 
 
-def prune_task(engine, one):
+def prune_task(engine, specimen):
     return sum(lifecycle.prune(engine, state, 0.0, task_name=helpers.NOOP).removed for state in FINISHED)
 
 
@@ -206,28 +216,28 @@ def of_job(engine, job_id):
     return helpers.job_row(engine, job_id), [row for row in executions.values() if row["job_id"] == job_id]
 
 
-def reached(engine, one, variant):
-    """Do the act; return the state afterwards, what it said, and whether any row of the job changed."""
-    before = of_job(engine, one.job_id)
-    answer = variant.do(engine, one)
-    after = of_job(engine, one.job_id)
-    job_id = answer if variant.act in MAKING and before[0] is None else one.job_id
-    return helpers.state_of(engine, job_id), answer, after != before or job_id != one.job_id
+def reached(engine, specimen, variant):
+    """Make the transition; return the state afterwards, its result, and whether any row of the job changed."""
+    before = of_job(engine, specimen.job_id)
+    answer = variant.do(engine, specimen)
+    after = of_job(engine, specimen.job_id)
+    job_id = answer if variant.act in MAKING and before[0] is None else specimen.job_id
+    return helpers.state_of(engine, job_id), answer, after != before or job_id != specimen.job_id
 
 
 def prepared(engine, job_in, situation, variant):
-    one = job_in(situation)
+    specimen = job_in(situation)
     if situation == "running" and variant.asked_to_cancel:
-        assert lifecycle.cancel(engine, [one.job_id]) == {one.job_id: State.RUNNING}
-    return one
+        assert lifecycle.cancel(engine, [specimen.job_id]) == {specimen.job_id: State.RUNNING}
+    return specimen
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_an_act_reaches_what_is_listed_and_else_changes_nothing(engine, job_in, situation, variant):
-    one = prepared(engine, job_in, situation, variant)
+def test_transition_reaches_only_the_listed_states(engine, job_in, situation, variant):
+    specimen = prepared(engine, job_in, situation, variant)
     start = STATE_OF.get(situation, situation)
-    state, answer, changed = reached(engine, one, variant)
+    state, answer, changed = reached(engine, specimen, variant)
     targets = TRANSITIONS[start].get(variant.act)
     if targets is None or (situation, variant.act) in NOTHING_TO_DO:
         assert not changed
@@ -239,47 +249,47 @@ def test_an_act_reaches_what_is_listed_and_else_changes_nothing(engine, job_in, 
         assert answer not in variant.idle
 
 
-def test_everything_that_is_listed_is_reached(engine, job_in):
+def test_transitions_that_are_listed_are_all_reached(engine, job_in):
     found: dict[Any, dict[Any, set[Any]]] = {}
     for situation in SITUATIONS:
         for variant in VARIANTS:
             helpers.begin_anew(engine)
-            one = prepared(engine, job_in, situation, variant)
-            state, _, changed = reached(engine, one, variant)
+            specimen = prepared(engine, job_in, situation, variant)
+            state, _, changed = reached(engine, specimen, variant)
             if changed:
                 found.setdefault(STATE_OF.get(situation, situation), {}).setdefault(variant.act, set()).add(state)
     assert found == TRANSITIONS
 
 
 @pytest.mark.quick
-def test_every_act_is_a_function_of_lifecycle():
+def test_transition_names_are_functions_of_lifecycle():
     for act in TransitionName:
         assert callable(getattr(lifecycle, act.value))
 
 
 @pytest.mark.quick
-def test_every_state_but_the_reserved_one_has_its_edges():
+def test_transitions_cover_each_state_but_the_reserved_one():
     assert set(TRANSITIONS) == {GONE, *State} - {State.WAITING}
     assert {variant.act for variant in VARIANTS} == set(TransitionName)
     assert {state for state, acts in TRANSITIONS.items() if TransitionName.RETRY in acts} == states.FINISHED
 
 
-def test_a_lease_that_is_not_over_is_not_rescued(engine, job_in):
-    one = job_in("running")
-    before = of_job(engine, one.job_id)
-    assert rescue_too_early(engine, one) is None
-    assert of_job(engine, one.job_id) == before
+def test_rescue_before_the_lease_ends_changes_nothing(engine, job_in):
+    specimen = job_in("running")
+    before = of_job(engine, specimen.job_id)
+    assert rescue_too_early(engine, specimen) is None
+    assert of_job(engine, specimen.job_id) == before
 
 
 @pytest.mark.quick
-def test_a_release_gives_the_attempt_back_and_a_failure_does_not(engine, job_in):
+def test_release_does_not_count_the_attempt_but_failure_does(engine, job_in):
     assert helpers.job_row(engine, job_in("ready").job_id)["attempt"] == 0
     lifecycle.cancel(engine, list(helpers.rows_of(engine, "pgqueue_job")))
     assert helpers.job_row(engine, job_in("ready later").job_id)["attempt"] == 1
 
 
 @pytest.mark.parametrize(("free_slots", "crashes"), [(1, 1), (0, 0)], ids=["started", "not started"])
-def test_a_rescue_charges_a_crash_only_to_what_had_started(engine, free_slots, crashes):
+def test_rescue_counts_a_crash_only_for_started_jobs(engine, free_slots, crashes):
     job_id = helpers.make_job(engine)
     [claimed] = helpers.claim_all(engine, limit=1, free_slots=free_slots)
     helpers.end_lease(engine)
@@ -290,7 +300,7 @@ def test_a_rescue_charges_a_crash_only_to_what_had_started(engine, free_slots, c
 
 
 @pytest.mark.parametrize(("outcome", "isolated"), [("crashed", True), ("failed", False)])
-def test_what_has_crashed_a_worker_is_isolated_from_then_on(engine, outcome, isolated):
+def test_fail_after_crash_isolates_later_attempts(engine, outcome, isolated):
     helpers.make_job(engine)
     first = helpers.claim_one(engine)
     assert (first.isolated, first.crashes) == (False, 0)
@@ -303,12 +313,12 @@ def test_what_has_crashed_a_worker_is_isolated_from_then_on(engine, outcome, iso
     assert (after_retry.isolated, after_retry.crashes, after_retry.attempt) == (isolated, 0, 1)
 
 
-def test_a_retry_begins_anew_and_keeps_the_executions(engine, job_in):
-    one = job_in("dead")
+def test_retry_resets_counters_and_keeps_executions(engine, job_in):
+    specimen = job_in("dead")
     engine.execute("UPDATE pgqueue_job SET crashes = 2, cancel_requested_at = now(), unknown_since = now()")
     executions = helpers.rows_of(engine, "pgqueue_execution")
-    assert lifecycle.retry(engine, [one.job_id]) == {one.job_id: State.READY}
-    row = helpers.job_row(engine, one.job_id)
+    assert lifecycle.retry(engine, [specimen.job_id]) == {specimen.job_id: State.READY}
+    row = helpers.job_row(engine, specimen.job_id)
     wanted = {"attempt": 0, "crashes": 0, "finished_at": None, "cancel_requested_at": None, "unknown_since": None}
     assert {name: row[name] for name in wanted} == wanted
     assert helpers.rows_of(engine, "pgqueue_execution") == executions
@@ -316,24 +326,24 @@ def test_a_retry_begins_anew_and_keeps_the_executions(engine, job_in):
 
 
 @pytest.mark.parametrize(("state", "kept"), [("succeeded", None), ("dead", 1.0), ("cancelled", 1.0)])
-def test_a_retry_keeps_the_progress_of_what_was_not_done(engine, job_in, state, kept):
-    """A task can go on from it; but one that had succeeded begins again."""
-    one = job_in(state)
+def test_retry_keeps_progress_unless_job_succeeded(engine, job_in, state, kept):
+    """A retried task can continue from its progress. A job that had succeeded starts again from the beginning."""
+    specimen = job_in(state)
     engine.execute("UPDATE pgqueue_job SET progress_done = 1, progress_total = 2, progress_message = 'half', "
                    "progress_at = now()")  # fmt: skip
-    lifecycle.retry(engine, [one.job_id])
-    row = helpers.job_row(engine, one.job_id)
-    told = [row[f"progress_{name}"] for name in ("done", "total", "message", "at")]
-    assert told[0] == kept
-    assert [value is None for value in told] == [kept is None] * 4
+    lifecycle.retry(engine, [specimen.job_id])
+    row = helpers.job_row(engine, specimen.job_id)
+    progress = [row[f"progress_{name}"] for name in ("done", "total", "message", "at")]
+    assert progress[0] == kept
+    assert [value is None for value in progress] == [kept is None] * 4
 
 
 @pytest.mark.parametrize("state", sorted(FINISHED))
-def test_prune_leaves_what_is_within_its_retention(engine, job_in, state):
-    one = job_in(state)
+def test_prune_keeps_jobs_within_their_retention(engine, job_in, state):
+    specimen = job_in(state)
     assert lifecycle.prune(engine, state, 3600.0).removed == 0
     assert lifecycle.prunable(engine, state, 0.0) == 1
-    assert helpers.state_of(engine, one.job_id) == state
+    assert helpers.state_of(engine, specimen.job_id) == state
     others = FINISHED - {state}
     assert [lifecycle.prune(engine, other, 0.0).removed for other in others] == [0, 0]
     assert lifecycle.prune(engine, state, 0.0, other_task_names=[helpers.NOOP]).removed == 0
@@ -342,7 +352,7 @@ def test_prune_leaves_what_is_within_its_retention(engine, job_in, state):
     assert helpers.rows_of(engine, "pgqueue_execution") == {}
 
 
-def test_prune_goes_on_from_its_mark(engine):
+def test_prune_continues_from_its_mark(engine):
     job_ids = helpers.make_jobs(engine, 5)
     for job_id in job_ids:
         lifecycle.cancel(engine, [job_id])
@@ -353,17 +363,17 @@ def test_prune_goes_on_from_its_mark(engine):
     assert lifecycle.prune(engine, State.CANCELLED, 0.0, mark=rest.mark or lifecycle.EPOCH) == (0, 0, None)
 
 
-def test_set_aside_says_why_and_counts_no_attempt(engine, job_in):
-    one = job_in("new")
-    assert set_aside(engine, one)
-    row = helpers.job_row(engine, one.job_id)
+def test_set_aside_stores_error_and_counts_no_attempt(engine, job_in):
+    specimen = job_in("new")
+    assert set_aside(engine, specimen)
+    row = helpers.job_row(engine, specimen.job_id)
     [execution] = helpers.rows_of(engine, "pgqueue_execution").values()
     assert (row["state"], row["attempt"]) == ("dead", 0)
     assert (execution["outcome"], execution["error"]) == ("released", "cannot be read")
 
 
-def test_since_when_a_task_is_unknown_is_kept_until_an_attempt_has_run(engine):
-    """The release of a job that waited for a slot says nothing. If a job has started, somebody knows its task."""
+def test_unknown_since_is_kept_until_an_attempt_has_run(engine):
+    """The release of a job that waited for a slot changes nothing. If a job has started, a worker knows its task."""
     job_id = helpers.make_job(engine)
 
     def since(act, *, started=True, **options):

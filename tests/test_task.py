@@ -1,4 +1,4 @@
-"""`@task`: what can be one, what its options are, how it is called, and how it is known by name."""
+"""`@task`: the functions and options that it accepts, how a task is called, and how it is found by name."""
 
 import asyncio
 import functools
@@ -43,17 +43,17 @@ async def async_generator():
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch):
-    """Tasks made here are forgotten again."""
+    """Remove the tasks of a test at its end."""
     monkeypatch.setattr(registry, "_tasks", {**registry._tasks})
     monkeypatch.setattr(declarations, "_declared", {**declarations._declared})
 
 
-def test_it_is_still_the_function():
+def test_task_call_runs_the_function():
     assert tasks.add(2, b=3) == tasks.add.call(2, 3) == 5
     assert asyncio.run(tasks.add.acall(2, 3)) == 5
 
 
-def test_a_coroutine_function_is_awaited_or_called_from_either_side():
+def test_task_coroutine_can_be_called_sync_and_async():
     made = task(coroutine)
     assert made.is_async
     assert made.call(2) == 4
@@ -61,19 +61,19 @@ def test_a_coroutine_function_is_awaited_or_called_from_either_side():
     assert asyncio.run(made(2)) == 4
 
 
-def test_a_context_of_no_job_is_supplied_where_it_is_called_as_a_function():
+def test_task_direct_call_gets_context_without_job():
     made = task(takes_context=True)(with_context)
     assert made(5) == made.call(5) == asyncio.run(made.acall(5)) == (None, 1, 5)
 
 
-def test_with_and_without_options_it_is_known_by_its_path():
+def test_task_default_name_is_its_path():
     assert task(plain).name == f"{__name__}.plain"
     made = task(priority=5, queue_name="mail")(plain)
     assert (made.priority, made.queue_name) == (5, "mail")
     assert registry.get(made.name) is made
 
 
-def test_a_name_of_its_own_and_earlier_names_are_known_too():
+def test_task_name_and_aliases_are_registered():
     made = task(name="sum", aliases=["old.sum", "older"])(plain)
     assert [registry.get(name) for name in ("sum", "old.sum", "older")] == [made] * 3
     assert registry.get(f"{__name__}.plain") is None
@@ -81,23 +81,23 @@ def test_a_name_of_its_own_and_earlier_names_are_known_too():
 
 
 @pytest.mark.parametrize("options", [{"name": "taken"}, {"aliases": ["taken"]}])
-def test_two_functions_cannot_have_one_name(options):
+def test_task_duplicate_name_is_refused(options):
     task(name="taken")(plain)
     with pytest.raises(InvalidTask, match="both named 'taken'"):
         task(**options)(another)
-    assert registry.get(f"{__name__}.another") is None, "a refused task leaves no name behind"
+    assert registry.get(f"{__name__}.another") is None, "a refused task must not be registered"
 
 
-def test_a_module_that_is_loaded_again_replaces_its_tasks():
+def test_task_of_reloaded_module_replaces_the_first():
     first, again = task(plain), task(plain)
     assert registry.get(first.name) is again
 
 
-def test_the_app_has_imported_its_tasks():
+def test_registry_has_the_tasks_of_the_app():
     assert registry.get("tests.app.tasks.noop") is tasks.noop
 
 
-def test_a_name_in_a_row_imports_nothing():
+def test_registry_get_unknown_name_returns_none():
     assert registry.get("os.system") is None
     assert registry.get("this.s") is None
 
@@ -136,7 +136,7 @@ def test_using_returns_a_changed_copy():
         (plain, {"max_attempts": "5"}, "1 to 1000"),
         (plain, {"retry_for": [int]}, "exception classes"),
         (plain, {"no_retry_for": ["ValueError"]}, "exception classes"),
-        (plain, {"run_after": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001 -- what is tested
+        (plain, {"run_after": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001 -- deliberately naive
         (plain, {"run_after": datetime(1999, 1, 1, tzinfo=UTC)}, "2000 and 9000"),
         (plain, {"run_after": datetime(9500, 1, 1, tzinfo=UTC)}, "2000 and 9000"),
         (plain, {"run_after": -1}, "duration"),
@@ -155,14 +155,14 @@ def test_using_returns_a_changed_copy():
         (plain, {"schedule": every(hours=1, args=[datetime(2030, 1, 1, tzinfo=UTC)])}, "isoformat"),
     ],
 )
-def test_what_cannot_be_a_task_is_refused_in_words(function, options, wanted):
+def test_task_invalid_function_or_options_are_refused(function, options, wanted):
     before = dict(registry._tasks)
     with pytest.raises(InvalidTask, match=wanted):
         task(**options)(function)
     assert registry._tasks == before
 
 
-def test_a_method_and_an_inner_function_are_refused():
+def test_task_method_or_inner_function_is_refused():
     def inner():
         pass
 
@@ -172,18 +172,18 @@ def test_a_method_and_an_inner_function_are_refused():
 
 
 @pytest.mark.parametrize("function", [functools.partial(plain, 1), Task(func=plain)])
-def test_a_callable_that_is_no_function_is_refused(function):
+def test_task_callable_object_is_refused(function):
     with pytest.raises(InvalidTask, match="module-level"):
         task(function)
 
 
 @pytest.mark.parametrize("option", [{"priority": 1000}, {"queue_name": "a b"}, {"max_attempts": 0}, {"run_after": -5}])
-def test_using_is_checked_as_well(option):
+def test_using_invalid_option_is_refused(option):
     with pytest.raises(InvalidTask):
         tasks.add.using(**option)
 
 
-def test_exceptions_that_are_not_tried_again():
+def test_delay_after_follows_retry_for_and_no_retry_for():
     made = task(backoff=5, retry_for=(OSError, ValueError), no_retry_for=FileNotFoundError)(plain)
     assert made.delay_after(1, OSError()) == 5
     assert made.delay_after(1, UnicodeError()) == 5
@@ -192,12 +192,12 @@ def test_exceptions_that_are_not_tried_again():
     assert made.delay_after(1, None) == 5
 
 
-def test_a_backoff_of_its_own_may_say_no_more():
+def test_delay_after_custom_backoff_can_end_the_retries():
     made = task(backoff=lambda attempt, exception: None if attempt > 2 else timedelta(minutes=attempt))(plain)
     assert [made.delay_after(attempt, KeyError()) for attempt in (1, 2, 3)] == [60, 120, None]
 
 
-def test_a_retention_of_its_own_is_for_all_states_or_by_state():
+def test_retention_for_all_states_or_by_state():
     assert Task(func=plain).retention_for("dead") == (False, None)
     assert Task(func=plain, retention=0).retention_for("succeeded") == (True, 0)
     assert Task(func=plain, retention="forever").retention_for("dead") == (True, None)
@@ -217,7 +217,7 @@ def test_a_retention_of_its_own_is_for_all_states_or_by_state():
         ({"backoff": -5}, "backoff: invalid duration"),
     ],
 )
-def test_a_wrong_option_is_named_with_what_was_meant(options, says):
+def test_task_invalid_option_is_named_with_its_remedy(options, says):
     with pytest.raises(InvalidTask, match=says):
         task(**options)(plain)
 
@@ -225,7 +225,7 @@ def test_a_wrong_option_is_named_with_what_was_meant(options, says):
 # ------------------------------------------------------------------ schedules
 
 
-def test_a_task_has_its_schedules_with_the_options_of_its_jobs():
+def test_task_schedules_have_the_options_of_the_task():
     made = task(
         queue_name="mail",
         priority=3,
@@ -251,7 +251,7 @@ def test_a_task_has_its_schedules_with_the_options_of_its_jobs():
     assert first.digest != second.digest == declarations.definitions("default")[second.name].digest
 
 
-def test_a_cron_expression_is_read_in_the_project_s_time_zone_unless_it_names_one(settings):
+def test_cron_without_time_zone_uses_that_of_the_project(settings):
     settings.TIME_ZONE = "Asia/Tokyo"
     task(schedule=[cron("@daily"), cron("@daily", tz=ZoneInfo("Europe/Paris"))])(another)
     found = declarations.definitions("default")
@@ -259,7 +259,7 @@ def test_a_cron_expression_is_read_in_the_project_s_time_zone_unless_it_names_on
     assert (found[name].time_zone, found[f"{name}:2"].time_zone) == ("Asia/Tokyo", "Europe/Paris")
 
 
-def test_a_task_that_is_made_again_has_its_new_schedules_and_one_that_is_gone_has_none():
+def test_task_defined_again_replaces_its_schedules():
     task(schedule=every(hours=1))(another)
     task(schedule=every(hours=2))(another)
     name = f"{__name__}.another"
@@ -268,7 +268,7 @@ def test_a_task_that_is_made_again_has_its_new_schedules_and_one_that_is_gone_ha
     assert name not in declarations.definitions("default")
 
 
-def test_schedules_of_a_task_of_another_database_are_that_database_s():
+def test_task_schedules_are_of_the_database_of_the_task():
     task(database="elsewhere", schedule=every(hours=1))(another)
     assert f"{__name__}.another" not in declarations.definitions("default")
     assert list(declarations.definitions("elsewhere")) == [f"{__name__}.another"]
@@ -282,7 +282,7 @@ def test_schedules_of_a_task_of_another_database_are_that_database_s():
         (lambda: cron("0 9 * * *", tz="Mars"), "time zone"),
         (lambda: every(), "whole seconds"),
         (lambda: every(seconds=0.5), "whole seconds"),
-        (lambda: every(hours=1, missed="never"), "missed must be one of"),  # type: ignore[arg-type]  # what is tested
+        (lambda: every(hours=1, missed="never"), "missed must be one of"),  # type: ignore[arg-type]  # deliberately invalid
         (lambda: every(hours=1, if_running="wait"), "if_running must be one of"),  # type: ignore[arg-type]  # as above
         (lambda: every(hours=1, jitter=-1), "duration"),
         (lambda: every(hours=1, jitter=timedelta(days=2)), "at most a day"),
@@ -291,6 +291,6 @@ def test_schedules_of_a_task_of_another_database_are_that_database_s():
         (lambda: every(hours=1, name="x" * 201), "printable"),
     ],
 )
-def test_what_cannot_be_a_schedule_is_refused_in_words(times, wanted):
+def test_schedule_invalid_options_are_refused(times, wanted):
     with pytest.raises(ValueError, match=wanted):
         times()

@@ -1,4 +1,4 @@
-"""`unique_key`: what may be asked for, and what `enqueue()` and `enqueue_many()` say."""
+"""`unique_key`: its valid options, and the results of `enqueue()` and `enqueue_many()`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def by_number(number: int, b: int = 0) -> str | None:
 
 
 def unique(**options):
-    """A copy of a task with a key by its argument."""
+    """Return a copy of a task with a unique key that depends on the argument."""
     kept = {"unique_key": by_number, **options}
     return Task(func=tasks.add.func, name=tasks.add.name, **kept)
 
@@ -42,13 +42,13 @@ def unique(**options):
         ({"unique_key": None, "on_conflict": "raise"}, "need a unique_key"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(options, words):
+def test_task_invalid_unique_options_are_refused(options, words):
     with pytest.raises(InvalidTask, match=words):
         unique(**options)
 
 
 @pytest.mark.parametrize(("key", "error"), [(7, TypeError), ("", ValueError), ("x" * 201, ValueError)])
-def test_a_function_that_returns_no_key_is_refused_before_anything_is_written(key, error):
+def test_enqueue_invalid_key_from_function_adds_no_job(key, error):
     with pytest.raises(error, match="unique_key"):
         unique(unique_key=lambda number, b=0: key).enqueue(1)
     with pytest.raises(error, match="unique_key"):
@@ -56,11 +56,11 @@ def test_a_function_that_returns_no_key_is_refused_before_anything_is_written(ke
     assert not Job.objects.exists()
 
 
-def test_the_second_is_the_first_and_nobody_is_told_of_it(django_assert_num_queries):
-    told = []
+def test_enqueue_duplicate_key_returns_existing_job(django_assert_num_queries):
+    signalled = []
 
     def receiver(job_id, **kwargs):
-        told.append(job_id)
+        signalled.append(job_id)
 
     signals.job_enqueued.connect(receiver)
     try:
@@ -72,34 +72,34 @@ def test_the_second_is_the_first_and_nobody_is_told_of_it(django_assert_num_quer
     assert (second.pk, second.is_duplicate, first.is_duplicate) == (first.pk, True, False)
     assert second.arguments == {"args": [1], "kwargs": {}}
     assert first.unique_key == Job.objects.get(pk=first.pk).unique_key == "number:1"
-    assert told == [first.pk, other.pk]
+    assert signalled == [first.pk, other.pk]
 
 
-def test_a_call_without_a_key_is_always_new():
+def test_enqueue_without_key_always_adds_a_job():
     assert unique().enqueue(-1).pk != unique().enqueue(-1).pk
 
 
-def test_when_it_has_ended_there_may_be_another():
+def test_enqueue_key_of_finished_job_adds_a_job():
     first = unique().enqueue(1)
     run_jobs()
     assert not unique().enqueue(1).is_duplicate
     assert Job.objects.get(pk=first.pk).state == "succeeded"
 
 
-def test_a_rollback_takes_the_key_back():
+def test_enqueue_rollback_frees_the_key():
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         unique().enqueue(1)
-        1 / 0  # noqa: B018 -- what is raised matters
+        1 / 0  # noqa: B018 -- only the exception matters
     assert not unique().enqueue(1).is_duplicate
 
 
-def test_using_gives_one_call_a_key():
+def test_using_unique_key_applies_to_that_copy():
     task = tasks.noop.using(unique_key="nightly")
     assert task.enqueue().pk == task.enqueue().pk
     assert not tasks.noop.enqueue().is_duplicate
 
 
-def test_where_it_is_to_raise_the_job_is_named_and_nothing_is_written():
+def test_enqueue_duplicate_with_raise_names_the_job():
     first = unique().enqueue(1)
     with pytest.raises(DuplicateJob, match=f"job {first.pk} of") as raised:
         unique(on_conflict="raise").enqueue(1)
@@ -109,7 +109,7 @@ def test_where_it_is_to_raise_the_job_is_named_and_nothing_is_written():
     assert Job.objects.count() == 1
 
 
-def test_a_replacement_keeps_the_job_and_takes_the_later_call():
+def test_enqueue_replace_keeps_the_job_with_the_later_call():
     debounced = unique(on_conflict="replace", unique_while="ready")
     first = debounced.using(run_after=60).enqueue(1, b=1)
     second = debounced.using(run_after=60).enqueue(1, b=2)
@@ -121,34 +121,36 @@ def test_a_replacement_keeps_the_job_and_takes_the_later_call():
     assert Job.objects.get().result == 3
 
 
-def test_many_give_the_id_for_each_call_in_order():
-    there = unique().enqueue(1)
+def test_enqueue_many_returns_an_id_for_each_call():
+    existing = unique().enqueue(1)
     calls = [((number,), {}) for number in (1, 2, -1, 2, -1, 3)]
     ids = unique().enqueue_many(calls)
     assert len(ids) == 6
-    assert ids[0] == there.pk
+    assert ids[0] == existing.pk
     assert ids[1] == ids[3]
     assert len(set(ids)) == 5
     assert Job.objects.count() == 5
     assert unique().enqueue_many(calls, returning=False) == 6
 
 
-def test_one_whose_holder_has_just_ended_is_enqueued(monkeypatch):
-    """The insert met another job, and the look for it finds none: it is tried again."""
-    insert, met = lifecycle.enqueue_unique, [None]
+def test_enqueue_conflicting_job_just_ended_adds_a_job(monkeypatch):
+    """The insert meets another job, which ends before `enqueue()` reads it. So `enqueue()` inserts again."""
+    insert, conflicts = lifecycle.enqueue_unique, [None]
     monkeypatch.setattr(
-        lifecycle, "enqueue_unique", lambda *given, **options: met.pop() if met else insert(*given, **options)
+        lifecycle,
+        "enqueue_unique",
+        lambda *given, **options: conflicts.pop() if conflicts else insert(*given, **options),
     )
     assert not unique().enqueue(1).is_duplicate
     assert Job.objects.count() == 1
 
 
-def test_of_many_one_whose_holder_has_just_ended_is_added_and_told_of(monkeypatch):
-    """The insert met another job, and the look for it finds none."""
-    told = []
+def test_enqueue_many_conflicting_job_just_ended_adds_jobs(monkeypatch):
+    """The inserts meet other jobs, which end before `enqueue_many()` reads them."""
+    signalled = []
 
     def receiver(job_id, **kwargs):
-        told.append(job_id)
+        signalled.append(job_id)
 
     monkeypatch.setattr(lifecycle, "enqueue_many_unique", lambda *args, **kwargs: [])
     signals.job_enqueued.connect(receiver)
@@ -156,17 +158,17 @@ def test_of_many_one_whose_holder_has_just_ended_is_added_and_told_of(monkeypatc
         ids = unique().enqueue_many([((1,), {}), ((2,), {}), ((1,), {})])
     finally:
         signals.job_enqueued.disconnect(receiver)
-    assert ids == [told[0], told[1], told[0]]
-    assert set(Job.objects.values_list("pk", flat=True)) == set(told)
+    assert ids == [signalled[0], signalled[1], signalled[0]]
+    assert set(Job.objects.values_list("pk", flat=True)) == set(signalled)
 
 
-def test_many_that_replace():
+def test_enqueue_many_replace_keeps_the_later_call():
     ids = unique(on_conflict="replace").enqueue_many([((1,), {"b": 1}), ((2,), {"b": 1}), ((1,), {"b": 2})])
     assert ids[0] == ids[2] != ids[1]
     assert Job.objects.get(pk=ids[0]).arguments == {"args": [1], "kwargs": {"b": 2}}
 
 
-def test_an_operator_s_retry_tells_that_it_changed_nothing():
+def test_retry_with_used_key_reports_no_change():
     dead = tasks.fail.using(unique_key="once", max_attempts=1).enqueue()
     run_jobs()
     tasks.fail.using(unique_key="once").enqueue()
@@ -177,7 +179,7 @@ def test_an_operator_s_retry_tells_that_it_changed_nothing():
     assert dead.state == "dead"
 
 
-# ------------------------------------------------------------------ for a period
+# ------------------------------------------------------------------ uniqueness windows
 
 HOUR = timedelta(hours=1)
 
@@ -186,21 +188,21 @@ def hourly(**options):
     return unique(unique_while=HOUR, **options)
 
 
-def test_in_a_period_there_is_one_also_when_it_has_ended(django_assert_num_queries):
+def test_enqueue_in_window_returns_finished_job(django_assert_num_queries):
     with django_assert_num_queries(1):
         first = hourly().enqueue(1)
     assert run_jobs() == 1
     second = hourly().enqueue(1)
     assert (second.pk, second.is_duplicate, second.state) == (first.pk, True, "succeeded")
     assert not hourly().enqueue(2).is_duplicate
-    assert not hourly().enqueue(-1).is_duplicate, "without a key"
+    assert not hourly().enqueue(-1).is_duplicate, "a call without a key must always be new"
     with time_travel(hours=1):
         third = hourly().enqueue(1)
         assert (third.is_duplicate, third.pk > first.pk) == (False, True)
         assert hourly().enqueue(1).pk == third.pk
 
 
-def test_of_a_job_that_is_gone_what_is_known_is_returned():
+def test_enqueue_in_window_of_deleted_job_is_duplicate():
     first = hourly().enqueue(1)
     run_jobs()
     Job.objects.all().delete()
@@ -212,7 +214,7 @@ def test_of_a_job_that_is_gone_what_is_known_is_returned():
         hourly(on_conflict="raise").enqueue(1)
 
 
-def test_in_a_period_one_that_waits_is_replaced_and_one_that_has_run_is_not():
+def test_enqueue_in_window_replaces_only_a_waiting_job():
     throttled = hourly(on_conflict="replace")
     first = throttled.using(run_after=60).enqueue(1, b=1)
     second = throttled.using(run_after=90).enqueue(1, b=2)
@@ -223,32 +225,32 @@ def test_in_a_period_one_that_waits_is_replaced_and_one_that_has_run_is_not():
     assert (third.pk, third.is_duplicate, third.result) == (first.pk, True, 3)
 
 
-def test_many_in_a_period():
-    there = hourly().enqueue(1)
+def test_enqueue_many_in_window_returns_existing_jobs():
+    existing = hourly().enqueue(1)
     calls = [((number,), {"b": place}) for place, number in enumerate((1, 2, -1, 2, -1, 3))]
     ids = hourly().enqueue_many(calls)
-    assert (ids[0], ids[1]) == (there.pk, ids[3])
+    assert (ids[0], ids[1]) == (existing.pk, ids[3])
     assert len(set(ids)) == 5
-    assert sorted(ids[1:]) == [ids[1], *ids[1:3], *ids[4:]], "in the order of the calls"
-    assert Job.objects.get(pk=ids[1]).arguments["kwargs"] == {"b": 1}, "the first of each"
+    assert sorted(ids[1:]) == [ids[1], *ids[1:3], *ids[4:]], "the ids must follow the order of the calls"
+    assert Job.objects.get(pk=ids[1]).arguments["kwargs"] == {"b": 1}, "the first call of each key must be kept"
     assert hourly().enqueue_many(calls)[3] == ids[3]
     with pytest.raises(DuplicateJob):
         hourly(on_conflict="raise").enqueue_many([((7,), {}), ((7,), {})])
     assert Job.objects.count() == 7
 
 
-def test_many_that_replace_in_a_period():
+def test_enqueue_many_in_window_replaces_waiting_jobs():
     replacing = hourly(on_conflict="replace")
-    there = replacing.enqueue(1, b=0)
+    existing = replacing.enqueue(1, b=0)
     ids = replacing.enqueue_many([((1,), {"b": 1}), ((2,), {"b": 1}), ((1,), {"b": 2}), ((2,), {"b": 3})])
-    assert ids == [there.pk, ids[1], there.pk, ids[1]]
+    assert ids == [existing.pk, ids[1], existing.pk, ids[1]]
     found = {job.pk: job.arguments["kwargs"]["b"] for job in Job.objects.all()}
-    assert found == {there.pk: 2, ids[1]: 3}
+    assert found == {existing.pk: 2, ids[1]: 3}
 
 
 @pytest.mark.parametrize("on_conflict", ["skip", "replace"])
-def test_many_whose_period_is_over_at_once_are_one_job_each(on_conflict):
-    """As where the batch has waited for another session's transaction for longer than the period."""
+def test_enqueue_many_window_over_at_once_adds_all_jobs(on_conflict):
+    """This happens if the batch waits longer than the period for the transaction of another session."""
     brief = unique(unique_while=1e-6, on_conflict=on_conflict)
     ids = brief.enqueue_many([((1,), {}), ((-1,), {}), ((2,), {})])
     found = {job.pk: job.arguments["args"] for job in Job.objects.all()}
@@ -256,14 +258,14 @@ def test_many_whose_period_is_over_at_once_are_one_job_each(on_conflict):
     assert found == {}
 
 
-def test_a_rollback_takes_the_period_back():
+def test_enqueue_rollback_removes_the_window():
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         hourly().enqueue(1)
-        1 / 0  # noqa: B018 -- what is raised matters
+        1 / 0  # noqa: B018 -- only the exception matters
     assert not hourly().enqueue(1).is_duplicate
 
 
-def test_using_gives_one_call_a_period():
+def test_using_unique_while_applies_to_that_copy():
     task = tasks.noop.using(unique_key="nightly", unique_while=60, on_conflict="raise")
     task.enqueue()
     run_jobs()

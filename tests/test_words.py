@@ -1,7 +1,7 @@
 """Plain English: the worst patterns of unclear text stay out of the product's code and out of the documentation.
 
-Checked are comments, docstrings and other texts in `django_pgqueue/`, and the prose of the documentation. Code blocks
-are left out.
+The tests check comments, docstrings and other strings in `django_pgqueue/`, and the prose of the documentation. They
+skip code blocks.
 """
 
 import ast
@@ -35,11 +35,11 @@ PATTERNS = {
 }
 STARTS = re.compile(r"(Who|What|Whoever)\b[^?]*[.:]$", re.DOTALL)
 EXCEPTIONS: dict[str, tuple[str, ...]] = {}
-"""By file: parts of sentences that are right as they are."""
+"""Parts of correct sentences that the patterns would report, by file."""
 
 
 def texts_of_code(path: Path) -> Iterator[str]:
-    """The comments of a module, lines that follow each other as one text, and its strings."""
+    """Yield the comments of a module, with consecutive lines as one text, and its strings."""
     source = path.read_text()
     comment: list[str] = []
     last = 0
@@ -57,7 +57,7 @@ def texts_of_code(path: Path) -> Iterator[str]:
 
 
 def texts_of_page(path: Path) -> Iterator[str]:
-    """The paragraphs, list items and table cells of a page, without code."""
+    """Yield the paragraphs, list items and table cells of a page, without code."""
     prose = re.sub(r"^(`{3,})[^\n]*\n.*?^\1$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     for paragraph in re.split(r"\n\s*\n|\n(?=[-*|#\d] ?)|\|", prose):
         yield re.sub(r"`[^`]*`", "`code`", paragraph)
@@ -68,7 +68,7 @@ def sentences(text: str) -> list[str]:
 
 
 def complaints(name: str, texts: Iterator[str]) -> list[str]:
-    """What is wrong with these texts, a line for each sentence."""
+    """Return a line for each problem in these texts."""
     found = []
     for sentence in (each for text in texts for each in sentences(text)):
         if any(part in sentence for part in EXCEPTIONS.get(name, ())):
@@ -101,7 +101,7 @@ def test_page_is_written_in_plain_english(path):
         "What is claimed ahead is given back.",
     ],
 )
-def test_complaints_unclear_sentence_is_found(text):
+def test_complaints_unclear_sentence_is_reported(text):
     assert complaints("", iter([text]))
 
 

@@ -1,4 +1,4 @@
-"""Users and jobs for the admin's tests."""
+"""Users, clients and jobs for the tests of the admin."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ FINISHED = {"succeeded", "dead", "cancelled"}
 
 
 class Browser(Client):
-    """A client that posts what its page showed, as a browser does: the hidden inputs of the page the form is on."""
+    """Client that, like a browser, posts the hidden inputs of the page with the form."""
 
     def post(self, path: str, data: Any = None, *args: Any, **options: Any) -> Any:  # type: ignore[override]  # looser
-        """Look at the page as it is now, and post its form; not if the test says itself what was shown."""
+        """Request the current page and post its hidden inputs, unless the test passes its own."""
         given = dict(data or {})
         if not given.keys() & set(HIDDEN):
             given = {**shown_by(self, path), **given}
@@ -34,7 +34,7 @@ HIDDEN = ("shown", "shown_at", "shown_schedule")
 
 
 def shown_by(client: Client, path: str) -> dict[str, list[str]]:
-    """Return what the page of a form says that it shows."""
+    """Return the hidden inputs in which the page of a form states what it shows."""
     page = re.sub(r"(/\d+)/(retry|cancel|run|pause|resume)/$", r"\1/change/", path)
     answer = client.get(page)
     text = answer.content.decode() if answer.status_code == 200 else ""
@@ -44,16 +44,16 @@ def shown_by(client: Client, path: str) -> dict[str, list[str]]:
 
 @pytest.fixture(autouse=True)
 def known_content_types() -> None:
-    """Other tests empty the whole database: what was looked up before that is there no more."""
+    """Clear the cache of content types, because other tests empty the whole database and invalidate it."""
     ContentType.objects.clear_cache()
 
 
 @pytest.fixture
 def make_user(db: None) -> Callable[..., User]:
-    """Return a maker of staff users with the given permissions of this app."""
+    """Return a function that creates a staff user with the given permissions of this app."""
 
     def make(*codenames: str, name: str = "staff") -> User:
-        user = User.objects.create_user(name, password="secret", is_staff=True)  # noqa: S106 -- of this database alone
+        user = User.objects.create_user(name, password="secret", is_staff=True)  # noqa: S106 -- only in the test database
         permissions = Permission.objects.filter(codename__in=codenames, content_type__app_label="pgqueue")
         assert permissions.count() == len(codenames)
         user.user_permissions.set(permissions)
@@ -64,7 +64,7 @@ def make_user(db: None) -> Callable[..., User]:
 
 @pytest.fixture
 def client_of(make_user: Callable[..., User]) -> Callable[..., Client]:
-    """Return a maker of clients whose user has the given permissions."""
+    """Return a function that creates a client whose user has the given permissions."""
 
     def make(*codenames: str) -> Client:
         client = Browser()
@@ -76,27 +76,30 @@ def client_of(make_user: Callable[..., User]) -> Callable[..., Client]:
 
 @pytest.fixture
 def operator(client_of: Callable[..., Client]) -> Client:
-    """A client whose user may see everything, and do everything to jobs, pauses and schedules but write schedules."""
+    """Return a client whose user may view everything and run every operation on jobs, pauses and schedules.
+
+    The user may not add, edit or delete schedules.
+    """
     seen = ("view_job", "view_worker", "view_pause", "view_schedule")
     return client_of(*seen, "retry_job", "cancel_job", "run_job", "pause_queue", "run_schedule", "pause_schedule")
 
 
 @pytest.fixture
 def make_job(db: None) -> JobMaker:
-    """Return a maker of jobs in any state, without the acts that lead there."""
+    """Return a function that creates a job directly in any state, without the transitions that lead to it."""
 
     def make(state: str = "ready", **columns: object) -> Job:
         values: dict[str, object] = {"task_name": "app.add", "arguments": {"args": [1], "kwargs": {}}, **columns}
         job = Job.objects.create(state="ready", **values)
-        _move(job.pk, state)
+        _set_state(job.pk, state)
         job.refresh_from_db()
         return job
 
     return make
 
 
-def _move(job_id: int, state: str) -> None:
-    """Put a job into a state, as of a minute ago, with an open execution if it is running."""
+def _set_state(job_id: int, state: str) -> None:
+    """Set the state of a job. A finished job finished a minute ago, and a running job gets an open execution."""
     if state == "ready":
         return
     with connection.cursor() as cursor:
@@ -114,7 +117,7 @@ def _move(job_id: int, state: str) -> None:
 
 
 def add_execution(job: Job, **columns: object) -> Execution:
-    """Add a failed execution to a job, of ten seconds, a minute ago."""
+    """Add a failed execution to a job. It ran for ten seconds and finished a minute ago."""
     from datetime import timedelta
 
     from django.utils import timezone
@@ -138,7 +141,7 @@ def add_execution(job: Job, **columns: object) -> Execution:
 
 @pytest.fixture
 def many_jobs(db: None) -> Iterator[int]:
-    """20,000 jobs: nearly all succeeded, one in a thousand ready, one in 2,000 dead; with statistics."""
+    """Insert 20,000 jobs and analyze the table: one in 1,000 is ready, one in 2,000 is dead, all others succeeded."""
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, finished_at, enqueued_at)"

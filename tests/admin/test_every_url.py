@@ -1,4 +1,7 @@
-"""Every URL and every action that the admin has for our models, as they are registered: a new one is tried unasked."""
+"""Requests to every URL and every action of this package's admin, with and without permissions.
+
+The tests read the URLs and actions from the admin site, so they also cover those that are added later.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,13 @@ from tests.admin.conftest import JobMaker, add_execution
 
 pytestmark = pytest.mark.slow
 
-ADMINS = {model: own for model, own in admin.site._registry.items() if model._meta.app_label == "pgqueue"}
+ADMINS = {
+    model: model_admin for model, model_admin in admin.site._registry.items() if model._meta.app_label == "pgqueue"
+}
 ACTIONS: set[tuple[type, str]] = {
-    (model, str(name)) for model, own in ADMINS.items() for name in (*(own.actions or ()), "delete_selected")
+    (model, str(name))
+    for model, model_admin in ADMINS.items()
+    for name in (*(model_admin.actions or ()), "delete_selected")
 }
 LATER = timezone.now().replace(year=timezone.now().year + 1)
 
@@ -31,15 +38,18 @@ def list_of(model: type) -> str:
 
 
 def urls(job: Job) -> Iterator[str]:
-    """Every URL of our admins, about this job where it is about one."""
-    for model, own in ADMINS.items():
-        for pattern in own.get_urls():
+    """Yield every URL of our model admins, with the id of this job in each URL that takes an id."""
+    for model, model_admin in ADMINS.items():
+        for pattern in model_admin.get_urls():
             yield list_of(model) + re.sub(r"<[^>]+>", str(job.pk), str(pattern.pattern))
 
 
 @pytest.fixture
 def jobs(make_job: JobMaker) -> list[Job]:
-    """A job for each act to be possible on, one with an execution; a worker; a pause and schedules of their numbers."""
+    """Create one job for each operation, an execution, a worker, a pause and schedules.
+
+    The pause and the schedules have ids of these jobs, so that the URLs with the id of a job find them as well.
+    """
     Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
     found = [make_job("dead"), make_job("ready", run_after=LATER), make_job("running")]
     Pause.objects.create(pk=found[0].pk, kind="queue", name="default")
@@ -57,10 +67,10 @@ def all_rows() -> list[object]:
     ]
 
 
-def acts_of(client: Client, jobs: list[Job]) -> Iterator[tuple[str, int]]:
-    """Try every button on every job and every action on all of them; yield what was tried, and the answer's status."""
+def post_everything(client: Client, jobs: list[Job]) -> Iterator[tuple[str, int]]:
+    """Post every button for each job and every action for all jobs; yield what was posted and the response status."""
     for job in jobs:
-        for url in reversed(list(urls(job))):  # "run now" before "cancel" leaves nothing to run
+        for url in reversed(list(urls(job))):  # "run now" must come first: no job is left to run after "cancel"
             yield url, client.post(url, {"post": "yes", "state": "ready"}).status_code
     for model, name in ACTIONS:
         for across in "01":
@@ -71,7 +81,7 @@ def acts_of(client: Client, jobs: list[Job]) -> Iterator[tuple[str, int]]:
             )
 
 
-def test_the_doors_are_found(jobs: list[Job]) -> None:
+def test_registered_urls_include_every_list_and_operation(jobs: list[Job]) -> None:
     found = list(urls(jobs[0]))
     assert len(found) >= 4 * 6 + 3 and len(ACTIONS) == 14
     assert {f"/admin/pgqueue/job/{jobs[0].pk}/{operation.name}/" for operation in OPERATIONS} <= set(found)
@@ -79,38 +89,38 @@ def test_the_doors_are_found(jobs: list[Job]) -> None:
 
 
 @pytest.mark.quick
-def test_anonymous_gets_nothing_from_any(client: Client, jobs: list[Job]) -> None:
+def test_every_url_anonymous_redirects_to_login(client: Client, jobs: list[Job]) -> None:
     before = all_rows()
     for job in jobs:
         for url in urls(job):
             for answer in (client.get(url), client.head(url), client.post(url), client.put(url), client.delete(url)):
                 assert answer.status_code == 302 and "/login/" in answer.headers["Location"], url
-    assert all(status == 302 for _, status in acts_of(client, jobs))
+    assert all(status == 302 for _, status in post_everything(client, jobs))
     assert all_rows() == before
 
 
-def test_a_user_who_is_no_staff_gets_nothing_from_any(client: Client, jobs: list[Job]) -> None:
+def test_every_url_superuser_without_staff_status_redirects(client: Client, jobs: list[Job]) -> None:
     client.force_login(User.objects.create_user("visitor", is_superuser=True))
     assert {client.get(url).status_code for url in urls(jobs[0])} == {302}
 
 
-def test_who_may_only_look_can_do_nothing(client_of: Callable[..., Client], jobs: list[Job]) -> None:
+def test_every_action_view_only_user_changes_nothing(client_of: Callable[..., Client], jobs: list[Job]) -> None:
     seen = ("view_job", "view_worker", "view_execution", "view_pause", "view_schedule")
     client, before = client_of(*seen), all_rows()
-    tried = dict(acts_of(client, jobs))
+    tried = dict(post_everything(client, jobs))
     assert len(tried) > 50
     assert all_rows() == before
 
 
-def test_the_tries_would_do_something(operator: Client, jobs: list[Job]) -> None:
-    """By an operator, each act that is tried above happens: else those tests prove nothing."""
-    dict(acts_of(operator, jobs))
+def test_every_action_operator_runs_each_operation(operator: Client, jobs: list[Job]) -> None:
+    """An operator's requests take effect; otherwise the tests above, which expect no change, prove nothing."""
+    dict(post_everything(operator, jobs))
     done = {entry.get_change_message() for entry in LogEntry.objects.all()}
     assert done >= {"Retry.", "Cancel.", "Run now.", "Resumed.", "Pause.", "Resume."}
     assert not Pause.objects.exists()
 
 
-def test_looking_changes_nothing(operator: Client, jobs: list[Job]) -> None:
+def test_every_url_get_request_changes_nothing(operator: Client, jobs: list[Job]) -> None:
     before = all_rows()
     for job in jobs:
         for url in urls(job):
@@ -121,8 +131,8 @@ def test_looking_changes_nothing(operator: Client, jobs: list[Job]) -> None:
     assert all_rows() == before
 
 
-def test_without_the_token_nothing_is_taken(operator: Client, jobs: list[Job]) -> None:
+def test_every_action_without_csrf_token_is_refused(operator: Client, jobs: list[Job]) -> None:
     strict, before = Client(enforce_csrf_checks=True), all_rows()
     strict.cookies = operator.cookies
-    assert {status for _, status in acts_of(strict, jobs)} == {403}
+    assert {status for _, status in post_everything(strict, jobs)} == {403}
     assert all_rows() == before

@@ -1,4 +1,4 @@
-"""Rows that mean harm: whatever a column holds, lists and pages show it as text."""
+"""Rows with hostile content: lists and pages show every column as plain text, whatever it contains."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ IMPORTABLE = [
     "lib2to3.main.main",
     "a.b.c",
     "../../etc/passwd",
-    "/tmp/evil.py",  # noqa: S108 -- a name, no file
+    "/tmp/evil.py",  # noqa: S108 -- a task name, not a file
     "builtins.eval",
     "__import__('this')",
     "this:s",
@@ -58,12 +58,12 @@ IMPORTABLE = [
     "pydoc_data.topics.topics",
     "subprocess.Popen\nthis.s",
 ]
-"""Names of tasks that name code. None of these modules is imported by what the tests import themselves, but for `os`,
-`builtins` and `subprocess`, which are always there."""
+"""Task names that refer to code. The tests themselves import none of these modules, except `os`, `builtins` and
+`subprocess`, which are always loaded."""
 
 
 class Tags(HTMLParser):
-    """Collects what a browser would run or load."""
+    """Collect the tags and attributes that make a browser run or load something."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def pages(client: Client, job: Job) -> list[str]:
     found = []
     for url in urls:
         response = client.get(url)
-        if response.status_code == 302 and DEAD in url:  # its state was overwritten
+        if response.status_code == 302 and DEAD in url:  # the test has overwritten the job's state
             continue
         assert response.status_code == 200, url
         found.append(response.content.decode())
@@ -98,7 +98,7 @@ def pages(client: Client, job: Job) -> list[str]:
 
 @pytest.fixture
 def without_row_checks(db: None) -> None:
-    """Drop the constraints on states and outcomes: older rows, or rows of a restored dump, may break them."""
+    """Drop the constraints on states and outcomes, because old rows or rows of a restored dump can violate them."""
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE pgqueue_job DROP CONSTRAINT pgqueue_job_state")
         cursor.execute("ALTER TABLE pgqueue_execution DROP CONSTRAINT pgqueue_execution_outcome")
@@ -106,14 +106,14 @@ def without_row_checks(db: None) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.usefixtures("without_row_checks")
-def test_text_is_text_in_every_column(operator: Client, make_job: JobMaker, text: str) -> None:
+def test_pages_hostile_text_in_any_column_is_escaped(operator: Client, make_job: JobMaker, text: str) -> None:
     worker = Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
     job = make_job("dead", task_name="plain", progress_done=1.0)
     execution = add_execution(job, worker_id=worker.pk)
     rows = {Job: job.pk, Execution: execution.pk, Worker: worker.pk}
     for model, columns in TEXT_COLUMNS.items():
         for column in columns:
-            if column == "state":  # the constraint allows no other one for a finished job
+            if column == "state":  # the constraint allows no other state for a finished job
                 continue
             length = model._meta.get_field(column).max_length  # type: ignore[union-attr]
             with connection.cursor() as cursor:
@@ -122,13 +122,13 @@ def test_text_is_text_in_every_column(operator: Client, make_job: JobMaker, text
                 )
     for page in pages(operator, job):
         assert Tags(page).bad == []
-        if "Change history" not in page:  # Django's own page: escaped, but as it is
+        if "Change history" not in page:  # Django's own page escapes HTML, but shows control characters
             assert not {"\u202e", "\u2066", "\x1b", "\x07", "\x9b"} & set(Tags(page).text)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.usefixtures("without_row_checks")
-def test_unknown_state_is_shown_as_text(operator: Client, make_job: JobMaker, text: str) -> None:
+def test_pages_unknown_state_is_escaped(operator: Client, make_job: JobMaker, text: str) -> None:
     job = make_job()
     Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
     with connection.cursor() as cursor:
@@ -138,7 +138,7 @@ def test_unknown_state_is_shown_as_text(operator: Client, make_job: JobMaker, te
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_names_can_be_filtered_by_and_searched_for(operator: Client, make_job: JobMaker, text: str) -> None:
+def test_list_filter_and_search_by_hostile_name_finds_job(operator: Client, make_job: JobMaker, text: str) -> None:
     job = make_job("dead", task_name=text, queue_name=text)
     make_job("dead")
     for query in ({"task": text}, {"queue": text}, {"q": text}, {"task": text, "state": "dead"}):
@@ -160,7 +160,7 @@ def test_names_can_be_filtered_by_and_searched_for(operator: Client, make_job: J
         '"' + "x" * 300_000 + '"',
     ],
 )
-def test_json_that_python_cannot_read_is_shown_as_it_is(operator: Client, make_job: JobMaker, json_text: str) -> None:
+def test_pages_json_that_python_cannot_read_is_escaped(operator: Client, make_job: JobMaker, json_text: str) -> None:
     job = make_job("dead")
     Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
     with connection.cursor() as cursor:
@@ -175,7 +175,7 @@ def test_json_that_python_cannot_read_is_shown_as_it_is(operator: Client, make_j
     assert answer.status_code == 200 and 'class="success"' in answer.content.decode()
 
 
-def test_no_name_is_imported(operator: Client, make_job: JobMaker) -> None:
+def test_pages_task_name_of_a_module_is_not_imported(operator: Client, make_job: JobMaker) -> None:
     Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
     warm = make_job("dead")
     pages(operator, warm)
@@ -195,8 +195,8 @@ def test_no_name_is_imported(operator: Client, make_job: JobMaker) -> None:
 
 @pytest.mark.quick
 @pytest.mark.usefixtures("without_row_checks")
-def test_every_text_column_is_tried_and_shown(operator: Client, make_job: JobMaker) -> None:
-    """Columns that a model gains belong into TEXT_COLUMNS; one that no page shows would be tried in vain."""
+def test_pages_all_text_columns_are_tested_and_shown(operator: Client, make_job: JobMaker) -> None:
+    """A new column of a model has to be added to TEXT_COLUMNS. A column that no page shows would test nothing."""
     worker = Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
     job = make_job("dead", progress_done=1.0)
     rows = {Job: job.pk, Execution: add_execution(job, worker_id=worker.pk).pk, Worker: worker.pk}
@@ -215,7 +215,7 @@ def test_every_text_column_is_tried_and_shown(operator: Client, make_job: JobMak
 @pytest.mark.parametrize("kind", ["queue", "task", "none"])
 @pytest.mark.parametrize("text", [*HOSTILE, "<b>", "{0.pk}", "%s"])
 def test_pause_with_a_hostile_name_is_listed_and_resumed(operator: Client, db: None, text: str, kind: str) -> None:
-    """One row that no code of ours would write must not close the list to everybody."""
+    """A row that only foreign code can write must not make the list unusable for everybody."""
     paused = Pause.objects.create(kind=kind, name=text[:100], paused_by=text, reason=text)
     page = operator.get(PAUSES)
     assert page.status_code == 200 and Tags(page.content.decode()).bad == []
@@ -232,11 +232,11 @@ def test_pause_with_a_hostile_name_is_listed_and_resumed(operator: Client, db: N
 def test_schedule_with_hostile_columns_is_listed(operator: Client, db: None, text: str) -> None:
     columns = ("name", "task_name", "expression", "time_zone", "missed", "if_running", "queue_name", "problem")
     fields = {name: Schedule._meta.get_field(name).max_length for name in columns}  # type: ignore[union-attr]
-    one = Schedule.objects.create(
+    schedule = Schedule.objects.create(
         arguments={}, next_run_at="2030-01-01T00:00Z", **{n: text[:m] for n, m in fields.items()}
     )
-    for url in (SCHEDULES, f"{SCHEDULES}{one.pk}/change/"):
+    for url in (SCHEDULES, f"{SCHEDULES}{schedule.pk}/change/"):
         page = operator.get(url)
         assert page.status_code == 200 and Tags(page.content.decode()).bad == [], url
     for name in ("run", "pause", "resume"):
-        assert operator.post(f"{SCHEDULES}{one.pk}/{name}/", follow=True).status_code == 200
+        assert operator.post(f"{SCHEDULES}{schedule.pk}/{name}/", follow=True).status_code == 200

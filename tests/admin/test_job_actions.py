@@ -1,4 +1,4 @@
-"""What an operator may do: by permission, from the list and from the page, and what is told and written down."""
+"""Operations on jobs from the list and from the job's page: permissions, messages and log entries."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ JOBS = "/admin/pgqueue/job/"
 DEAD = "/admin/pgqueue/deadjob/"
 
 LATER = timezone.now().replace(year=timezone.now().year + 1)
-ACTS = {
-    # the act: a state that it changes, and what it makes of it
+OPERATIONS = {
+    # operation: (a state in which it is possible, the state it leads to)
     "retry": ("dead", "ready"),
     "cancel": ("ready", "cancelled"),
     "run": ("ready", "ready"),
@@ -33,18 +33,18 @@ ACTS = {
 
 
 def post_action(client: Client, url: str, action: str, *jobs: Job, across: bool = False) -> str:
-    """Choose an action in a list, as the browser does; return the page that follows."""
+    """Run an action of a list, as a browser does; return the page that follows."""
     data = {"action": action, "_selected_action": [job.pk for job in jobs], "select_across": str(int(across))}
     return client.post(url, data, follow=True).content.decode()
 
 
 def click(client: Client, job: Job, name: str) -> Any:
-    """Press a button on a job's page as it is now."""
-    return press(client, job, name, as_shown(job))
+    """Press a button on the current page of a job."""
+    return press(client, job, name, shown_state(job))
 
 
-def as_shown(job: Job) -> dict[str, str]:
-    """Return what a job's page shows of it now."""
+def shown_state(job: Job) -> dict[str, str]:
+    """Return the hidden inputs of the current page of a job."""
     job.refresh_from_db()
     return {"shown": shown.token(job.pk, shown.as_seen(job))}
 
@@ -54,16 +54,16 @@ def press(client: Client, job: Job, name: str, data: dict[str, str]) -> Any:
     return client.post(f"{JOBS}{job.pk}/{name}/", data, follow=True)
 
 
-def as_row(job: Job) -> tuple[object, ...]:
-    """Return what any act would change."""
+def columns_of(job: Job) -> tuple[object, ...]:
+    """Return the columns that operations change."""
     job.refresh_from_db()
     return job.state, job.run_after, job.attempt, job.cancel_requested_at, job.finished_at
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("name", ACTS)
-def test_button_does_it_and_writes_it_down(operator: Client, make_job: JobMaker, name: str) -> None:
-    before, after = ACTS[name]
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_button_valid_state_changes_job_and_logs_it(operator: Client, make_job: JobMaker, name: str) -> None:
+    before, after = OPERATIONS[name]
     job = make_job(before, run_after=LATER)
     response = click(operator, job, name)
     assert response.redirect_chain == [(f"{JOBS}{job.pk}/change/", 302)]
@@ -77,31 +77,31 @@ def test_button_does_it_and_writes_it_down(operator: Client, make_job: JobMaker,
     assert f">{entry.get_change_message()}<" in operator.get(f"{JOBS}{job.pk}/history/").content.decode()
 
 
-@pytest.mark.parametrize("name", ACTS)
-def test_button_too_late_changes_nothing(operator: Client, make_job: JobMaker, name: str) -> None:
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_button_wrong_state_changes_nothing(operator: Client, make_job: JobMaker, name: str) -> None:
     job = make_job("cancelled" if name != "retry" else "running")
-    row = as_row(job)
+    row = columns_of(job)
     assert "Nothing was changed" in click(operator, job, name).content.decode()
-    assert as_row(job) == row
+    assert columns_of(job) == row
     assert not LogEntry.objects.exists()
 
 
-@pytest.mark.parametrize("name", ACTS)
+@pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("held", [(), ("view_job",), ("others",), ("alone",)])
-def test_without_the_permission_nothing_happens(
+def test_button_and_action_without_permission_change_nothing(
     client_of: Callable[..., Client], make_job: JobMaker, name: str, held: tuple[str, ...]
 ) -> None:
     if held == ("others",):
-        held = ("view_job", *(f"{other}_job" for other in ACTS if other != name))
-    if held == ("alone",):  # without the permission to see jobs
+        held = ("view_job", *(f"{other}_job" for other in OPERATIONS if other != name))
+    if held == ("alone",):  # the operation's permission without the one to view jobs
         held = (f"{name}_job",)
-    client, job = client_of(*held), make_job(ACTS[name][0], run_after=LATER)
-    row = as_row(job)
-    assert client.post(f"{JOBS}{job.pk}/{name}/", as_shown(job)).status_code == 403
+    client, job = client_of(*held), make_job(OPERATIONS[name][0], run_after=LATER)
+    row = columns_of(job)
+    assert client.post(f"{JOBS}{job.pk}/{name}/", shown_state(job)).status_code == 403
     post_action(client, JOBS, f"{name}_selected", job)
     post_action(client, JOBS, f"{name}_selected", job, across=True)
     post_action(client, DEAD, f"{name}_selected", job)
-    assert as_row(job) == row
+    assert columns_of(job) == row
     assert not LogEntry.objects.exists()
     if "view_job" in held:
         assert f"{name}_selected" not in client.get(JOBS).content.decode()
@@ -109,13 +109,13 @@ def test_without_the_permission_nothing_happens(
 
 
 @pytest.mark.quick
-def test_only_those_who_view_see_anything(client_of: Callable[..., Client], make_job: JobMaker) -> None:
+def test_pages_without_view_permission_return_403(client_of: Callable[..., Client], make_job: JobMaker) -> None:
     job, client = make_job("dead"), client_of("retry_job", "cancel_job", "run_job")
     for url in (JOBS, DEAD, f"{JOBS}{job.pk}/change/", f"{DEAD}{job.pk}/change/", "/admin/pgqueue/worker/"):
         assert client.get(url).status_code == 403, url
 
 
-def test_view_only_user_is_offered_nothing(client_of: Callable[..., Client], make_job: JobMaker) -> None:
+def test_pages_view_only_user_offer_no_operation(client_of: Callable[..., Client], make_job: JobMaker) -> None:
     job, client = make_job("dead"), client_of("view_job", "view_worker")
     for url in (JOBS, DEAD, "/admin/pgqueue/worker/"):
         page = client.get(url).content.decode()
@@ -123,61 +123,63 @@ def test_view_only_user_is_offered_nothing(client_of: Callable[..., Client], mak
     assert "<button" not in client.get(f"{JOBS}{job.pk}/change/").content.decode().split('id="content-main"')[1]
 
 
-def test_anonymous_gets_the_login_page(client: Client, make_job: JobMaker) -> None:
+def test_pages_anonymous_user_redirect_to_login(client: Client, make_job: JobMaker) -> None:
     job = make_job("dead")
-    row = as_row(job)
-    urls = [JOBS, DEAD, f"{JOBS}{job.pk}/change/", *(f"{JOBS}{job.pk}/{name}/" for name in ACTS)]
+    row = columns_of(job)
+    urls = [JOBS, DEAD, f"{JOBS}{job.pk}/change/", *(f"{JOBS}{job.pk}/{name}/" for name in OPERATIONS)]
     for url in urls:
         for response in (client.get(url), client.post(url, {"action": "retry_selected", "_selected_action": job.pk})):
             assert response.status_code == 302 and response.headers["Location"].startswith("/admin/login/"), url
-    assert as_row(job) == row
+    assert columns_of(job) == row
 
 
 @pytest.mark.parametrize("what", ["add/", "{}/delete/", "{}/change/"])
 @pytest.mark.parametrize("url", [JOBS, DEAD, "/admin/pgqueue/worker/"])
-def test_nothing_is_edited(admin_client: Client, make_job: JobMaker, url: str, what: str) -> None:
+def test_job_add_edit_and_delete_urls_change_nothing(
+    admin_client: Client, make_job: JobMaker, url: str, what: str
+) -> None:
     job = make_job("dead")
-    row = as_row(job)
+    row = columns_of(job)
     response = admin_client.post(url + what.format(job.pk), {"state": "ready", "post": "yes", "task_name": "os.system"})
     assert response.status_code in {302, 403, 405}
-    assert as_row(job) == row
+    assert columns_of(job) == row
 
 
-@pytest.mark.parametrize("name", ACTS)
-def test_get_and_a_missing_token_change_nothing(
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_button_get_or_missing_csrf_token_is_refused(
     operator: Client, make_job: JobMaker, make_user: Callable[..., object], name: str
 ) -> None:
-    job = make_job(ACTS[name][0], run_after=LATER)
-    row = as_row(job)
+    job = make_job(OPERATIONS[name][0], run_after=LATER)
+    row = columns_of(job)
     assert operator.get(f"{JOBS}{job.pk}/{name}/").status_code == 405
     assert operator.put(f"{JOBS}{job.pk}/{name}/").status_code == 405
     strict = Client(enforce_csrf_checks=True)
     strict.cookies = operator.cookies
     assert strict.post(f"{JOBS}{job.pk}/{name}/").status_code == 403
     assert strict.post(JOBS, {"action": f"{name}_selected", "_selected_action": job.pk}).status_code == 403
-    assert as_row(job) == row
+    assert columns_of(job) == row
 
 
-def test_a_job_that_is_gone(operator: Client, db: None) -> None:
+def test_button_deleted_job_reports_that_it_does_not_exist(operator: Client, db: None) -> None:
     for number in ("17", "9" * 30):
         response = operator.post(f"{JOBS}{number}/retry/", follow=True)
         assert response.status_code == 200 and "does not exist. It may have been pruned" in response.content.decode()
 
 
-@pytest.mark.parametrize("name", ACTS)
-def test_action_tells_how_many_changed_and_how_many_not(operator: Client, make_job: JobMaker, name: str) -> None:
-    before, after = ACTS[name]
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_action_mixed_states_reports_changed_and_unchanged(operator: Client, make_job: JobMaker, name: str) -> None:
+    before, after = OPERATIONS[name]
     good = [make_job(before, run_after=LATER) for _ in range(3)]
     bad = make_job("running" if name != "cancel" else "succeeded")
     untouched = make_job(before, run_after=LATER)
     page = post_action(operator, JOBS, f"{name}_selected", *good, bad)
     assert ">3 jobs " in page and ">1 job was left as it is" in page
     assert {Job.objects.get(pk=job.pk).state for job in good} == {after}
-    assert as_row(untouched)[:2] == (before, LATER)
+    assert columns_of(untouched)[:2] == (before, LATER)
     assert {entry.object_id for entry in LogEntry.objects.all()} == {str(job.pk) for job in good}
 
 
-def test_action_across_takes_all_that_is_filtered_in_batches(
+def test_action_across_applies_to_all_filtered_jobs(
     operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_actions, "BATCH_SIZE", 3)
@@ -194,7 +196,7 @@ def test_action_across_takes_all_that_is_filtered_in_batches(
     assert "one of 7 jobs" in operator.get(f"{JOBS}{wanted[-1].pk}/history/").content.decode()
 
 
-def test_action_across_stops_at_the_limit_and_says_so(
+def test_action_across_over_limit_stops_and_reports_it(
     operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_actions, "SELECTION_LIMIT", 4)
@@ -204,25 +206,27 @@ def test_action_across_stops_at_the_limit_and_says_so(
     assert Job.objects.filter(state="dead").count() == 2
 
 
-def test_dead_letters_are_retried_from_their_own_list(operator: Client, make_job: JobMaker) -> None:
+def test_retry_from_dead_letter_list_requeues_the_job(operator: Client, make_job: JobMaker) -> None:
     dead, kept = make_job("dead"), make_job("dead")
     assert ">1 job is ready again" in post_action(operator, DEAD, "retry_selected", dead)
-    assert as_row(dead)[0] == "ready" and as_row(kept)[0] == "dead"
+    assert columns_of(dead)[0] == "ready" and columns_of(kept)[0] == "dead"
     page = operator.get(f"{DEAD}{kept.pk}/change/").content.decode()
     assert f'action="{JOBS}{kept.pk}/retry/"' in page
 
 
-def test_a_running_job_is_asked_to_stop_once(operator: Client, make_job: JobMaker) -> None:
+def test_cancel_running_job_requests_stop_once(operator: Client, make_job: JobMaker) -> None:
     job = make_job("running")
     page = click(operator, job, "cancel").content.decode()
     assert "asked to stop" in page
     assert f"{JOBS}{job.pk}/cancel/" not in page
-    assert as_row(job)[0] == "running" and job.cancel_requested_at
+    assert columns_of(job)[0] == "running" and job.cancel_requested_at
     assert ">1 job was left" in post_action(operator, JOBS, "cancel_selected", job)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_locked_jobs_are_told(operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_locked_job_is_reported_and_unchanged(
+    operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lifecycle.operator, "LOCK_WAIT_SECONDS", 0.05)
     locked, free = make_job("dead"), make_job("dead")
     with closing(engine_connection.connect("default", "test")) as holder, holder.transaction():

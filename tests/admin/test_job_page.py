@@ -1,4 +1,4 @@
-"""The page of one job."""
+"""The admin's page of one job: buttons, state, attempts, progress and unique key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JOBS = "/admin/pgqueue/job/"
 
 
 def page_of(client: Client, job: Job) -> str:
-    """Return the page of a job, from its heading on."""
+    """Return the main content of a job's page."""
     response = client.get(f"{JOBS}{job.pk}/change/")
     assert response.status_code == 200
     return response.content.decode().split('id="content-main"')[1].replace("<wbr>", "")
@@ -43,7 +43,7 @@ def page_of(client: Client, job: Job) -> str:
         ("cancelled", 0, ["retry"]),
     ],
 )
-def test_buttons_are_those_that_the_state_allows(
+def test_buttons_for_each_state_match_allowed_operations(
     operator: Client, make_job: JobMaker, state: str, minutes: int, buttons: list[str]
 ) -> None:
     job = make_job(state, run_after=timezone.now() + timedelta(minutes=minutes))
@@ -53,7 +53,7 @@ def test_buttons_are_those_that_the_state_allows(
 
 
 @pytest.mark.parametrize("held", ["retry", "cancel", "run"])
-def test_buttons_are_those_that_the_user_may_press(
+def test_buttons_single_permission_shows_only_its_button(
     client_of: Callable[..., Client], make_job: JobMaker, held: str
 ) -> None:
     client = client_of("view_job", f"{held}_job")
@@ -73,16 +73,16 @@ def test_buttons_are_those_that_the_user_may_press(
         ({"minutes": 1, "unknown_since": timezone.now()}, "no worker has known its task for"),
     ],
 )
-def test_what_holds_it_back_is_said(
+def test_page_ready_job_states_what_it_waits_for(
     operator: Client, make_job: JobMaker, columns: dict[str, object], words: str
 ) -> None:
-    minutes = float(columns["minutes"])  # type: ignore[arg-type]  # of mixed values
+    minutes = float(columns["minutes"])  # type: ignore[arg-type]  # the values have mixed types
     others = {name: value for name, value in columns.items() if name != "minutes"}
     job = make_job(run_after=timezone.now() + timedelta(minutes=minutes, seconds=0.4), **others)
     assert words in page_of(operator, job).replace("3 min 60 s", "4 min")
 
 
-def test_a_job_under_an_alias_says_which_task_runs_it(
+def test_page_job_under_alias_names_the_task_that_runs_it(
     operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job(task_name="shop.tasks.former")
@@ -93,7 +93,7 @@ def test_a_job_under_an_alias_says_which_task_runs_it(
 
 
 @pytest.mark.quick
-def test_page_shows_every_attempt_and_the_result(operator: Client, make_job: JobMaker) -> None:
+def test_page_succeeded_job_shows_every_attempt_and_result(operator: Client, make_job: JobMaker) -> None:
     worker = Worker.objects.create(hostname="box", pid=7, version="1", concurrency=1)
     job = make_job("succeeded", result={"sum": 3}, arguments={"args": [1.0, "ä"], "kwargs": {"b": None}})
     add_execution(job, worker_id=worker.pk, error="first <b>", traceback="line 1\nline 2")
@@ -105,7 +105,7 @@ def test_page_shows_every_attempt_and_the_result(operator: Client, make_job: Job
     assert page.index("Attempt 2") < page.index("Attempt 1")
 
 
-def test_page_costs_a_few_queries_whatever_the_attempts(operator: Client, make_job: JobMaker) -> None:
+def test_page_sixty_attempts_needs_at_most_eight_queries(operator: Client, make_job: JobMaker) -> None:
     job = make_job("dead")
     for attempt in range(60):
         add_execution(job, attempt=attempt)
@@ -116,7 +116,7 @@ def test_page_costs_a_few_queries_whatever_the_attempts(operator: Client, make_j
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_job_that_really_failed(operator: Client, make_job: JobMaker) -> None:
+def test_page_job_failed_by_a_worker_shows_the_error(operator: Client, make_job: JobMaker) -> None:
     job = make_job(max_attempts=1)
     with closing(engine_connection.connect("default", "test")) as engine:
         worker_id = lifecycle.register_worker(engine, hostname="box", pid=7, version="1", queue_names="", concurrency=1)
@@ -132,19 +132,19 @@ def test_a_job_that_really_failed(operator: Client, make_job: JobMaker) -> None:
 
 
 @pytest.mark.parametrize("number", ["17", "x", "9" * 30, "1_0", "%00", "-1"])
-def test_no_such_job(operator: Client, db: None, number: str) -> None:
+def test_page_unknown_number_shows_no_job(operator: Client, db: None, number: str) -> None:
     response = operator.get(f"{JOBS}{number}/change/", follow=True)
     assert response.status_code in {200, 404}
     assert "pgqueue-situation" not in response.content.decode()
 
 
-def test_a_live_job_is_no_dead_letter(operator: Client, make_job: JobMaker) -> None:
+def test_dead_letter_page_of_ready_job_redirects(operator: Client, make_job: JobMaker) -> None:
     assert operator.get(f"/admin/pgqueue/deadjob/{make_job().pk}/change/").status_code == 302
 
 
-def test_the_progress_of_a_job_is_a_bar_with_its_numbers(operator: Client, make_job: JobMaker) -> None:
-    told = {"progress_done": 1250.0, "progress_total": 5000.0, "progress_message": "<b>rows</b>\u202e"}
-    job = make_job("running", progress_at=timezone.now(), **told)
+def test_progress_with_total_is_shown_as_a_bar(operator: Client, make_job: JobMaker) -> None:
+    progress = {"progress_done": 1250.0, "progress_total": 5000.0, "progress_message": "<b>rows</b>\u202e"}
+    job = make_job("running", progress_at=timezone.now(), **progress)
     page = page_of(operator, job)
     assert '<progress class="pgqueue-progress" value="0.2500" max="1" title="25%" aria-label="progress">25%' in page
     assert "1,250 of 5,000 · &lt;b&gt;rows&lt;/b&gt;\\u202e · " in page
@@ -157,7 +157,7 @@ def test_the_progress_of_a_job_is_a_bar_with_its_numbers(operator: Client, make_
     ("done", "total", "words"),
     [(7.0, None, "7 · "), (0.5, None, "0.5 · "), (float("nan"), 4.0, "nan of 4"), (1.0, float("inf"), "1 of inf")],
 )
-def test_without_a_total_there_is_no_bar(
+def test_progress_without_valid_ratio_shows_no_bar(
     operator: Client, make_job: JobMaker, done: float, total: float | None, words: str
 ) -> None:
     page = page_of(operator, make_job(progress_done=done, progress_total=total, progress_at=timezone.now()))
@@ -165,13 +165,13 @@ def test_without_a_total_there_is_no_bar(
     assert words in page
 
 
-def test_a_job_that_is_over_has_no_bar_in_the_list(operator: Client, make_job: JobMaker) -> None:
+def test_progress_dead_job_has_a_bar_only_on_its_page(operator: Client, make_job: JobMaker) -> None:
     job = make_job("dead", progress_done=1.0, progress_total=4.0)
     assert "<progress" not in operator.get(JOBS).content.decode()
     assert 'value="0.2500"' in page_of(operator, job)
 
 
-def test_page_says_which_key_a_job_has_and_until_when(operator: Client) -> None:
+def test_page_unique_job_shows_key_and_end_of_period(operator: Client) -> None:
     task = tasks.noop.using(unique_key="order:7")
     page = page_of(operator, task.enqueue())
     assert "order:7" in page

@@ -1,4 +1,4 @@
-"""The lists: what they show, what they find, and what that costs."""
+"""The admin's lists: what they show, which rows filters and search find, and what the queries cost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ids(client: Client, url: str, **query: str) -> list[int]:
 
 
 @pytest.mark.quick
-def test_list_shows_a_failed_job(operator: Client, make_job: JobMaker) -> None:
+def test_list_dead_job_shows_columns_and_last_error(operator: Client, make_job: JobMaker) -> None:
     job = make_job("dead", queue_name="mail", priority=7)
     add_execution(job, error="first", exception_class="app.Old")
     add_execution(job, error="  the second\nline", exception_class="app.errors.TooLate")
@@ -46,7 +46,7 @@ def test_list_shows_a_failed_job(operator: Client, make_job: JobMaker) -> None:
 
 
 @pytest.mark.parametrize(("outcome", "is_error"), [("failed", True), ("crashed", True), ("snoozed", False)])
-def test_only_a_failure_is_shown_as_an_error(
+def test_list_and_page_mark_only_failures_as_errors(
     operator: Client, make_job: JobMaker, outcome: str, is_error: bool
 ) -> None:
     job = make_job()
@@ -58,11 +58,11 @@ def test_only_a_failure_is_shown_as_an_error(
 
 
 @pytest.mark.parametrize(("url", "title"), [("worker", "Workers"), ("pause", "Pauses"), ("job", "Select job to view")])
-def test_a_list_that_leads_nowhere_asks_for_no_selection(operator: Client, url: str, title: str) -> None:
+def test_list_title_asks_to_select_only_where_rows_link(operator: Client, url: str, title: str) -> None:
     assert f"<h1>{title}</h1>" in operator.get(f"/admin/pgqueue/{url}/").content.decode()
 
 
-def test_a_page_of_jobs_costs_as_many_queries_as_one_job(operator: Client, make_job: JobMaker) -> None:
+def test_list_of_thirty_jobs_needs_at_most_14_queries(operator: Client, make_job: JobMaker) -> None:
     for n in range(30):
         add_execution(make_job("dead", task_name=f"app.t{n}"))
     for url in (JOBS, DEAD, f"{JOBS}?state=dead&queue=default&task=app.t1&since=hour&q=app.t1"):
@@ -74,12 +74,12 @@ def test_a_page_of_jobs_costs_as_many_queries_as_one_job(operator: Client, make_
 
 
 @pytest.mark.parametrize("state", ["ready", "running", "succeeded", "dead", "cancelled"])
-def test_filter_by_state(operator: Client, make_job: JobMaker, state: str) -> None:
+def test_filter_by_state_lists_only_jobs_in_that_state(operator: Client, make_job: JobMaker, state: str) -> None:
     jobs = {s: make_job(s) for s in ("ready", "running", "succeeded", "dead", "cancelled")}
     assert ids(operator, JOBS, state=state) == [jobs[state].pk]
 
 
-def test_filters_by_name_and_time(operator: Client, make_job: JobMaker) -> None:
+def test_filters_by_name_and_time_list_matching_jobs(operator: Client, make_job: JobMaker) -> None:
     old = make_job(queue_name="mail", task_name="app.old", enqueued_at=timezone.now() - timedelta(days=2))
     new = make_job(queue_name="mail", task_name="app.new")
     other = make_job(queue_name="other", task_name="app.new")
@@ -94,7 +94,7 @@ def test_filters_by_name_and_time(operator: Client, make_job: JobMaker) -> None:
     assert len(ids(operator, JOBS, since="x")) == 3
 
 
-def test_search_by_number_and_by_task(operator: Client, make_job: JobMaker) -> None:
+def test_search_by_number_or_task_finds_exact_matches(operator: Client, make_job: JobMaker) -> None:
     job, other = make_job(task_name="app.one"), make_job(task_name="app.two")
     assert ids(operator, JOBS, q=str(job.pk)) == ids(operator, JOBS, q=f" #{job.pk} ") == [job.pk]
     assert ids(operator, JOBS, q="app.two") == [other.pk]
@@ -102,7 +102,7 @@ def test_search_by_number_and_by_task(operator: Client, make_job: JobMaker) -> N
         assert ids(operator, JOBS, q=nothing) == [], nothing
 
 
-def test_dead_list_has_the_dead_alone_latest_first(operator: Client, make_job: JobMaker) -> None:
+def test_dead_list_contains_only_dead_jobs_latest_first(operator: Client, make_job: JobMaker) -> None:
     first, second = make_job("dead"), make_job("dead")
     for state in ("ready", "running", "succeeded", "cancelled"):
         make_job(state)
@@ -112,7 +112,9 @@ def test_dead_list_has_the_dead_alone_latest_first(operator: Client, make_job: J
     assert ids(operator, DEAD, since="hour") == [first.pk]
 
 
-def test_counts_stop_at_the_limit(operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_count_over_limit_stops_and_is_marked(
+    operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(paginator, "COUNT_LIMIT", 3)
     for _ in range(3):
         make_job()
@@ -127,7 +129,7 @@ def test_counts_stop_at_the_limit(operator: Client, make_job: JobMaker, monkeypa
 
 
 def plans(client: Client, url: str) -> list[str]:
-    """Return the plans of all statements over jobs that a page runs."""
+    """Return the plans of all statements on the job table that a page runs, except counts."""
     with CaptureQueriesContext(connection) as captured:
         assert client.get(url).status_code == 200
     found = []
@@ -160,21 +162,21 @@ def plans(client: Client, url: str) -> list[str]:
         "?q=17",
     ],
 )
-def test_no_list_reads_the_whole_table(operator: Client, query: str) -> None:
+def test_list_any_filter_avoids_sequential_scan(operator: Client, query: str) -> None:
     for plan in plans(operator, JOBS + query):
         assert "Seq Scan on pgqueue_job" not in plan, plan
 
 
 @pytest.mark.usefixtures("many_jobs")
 @pytest.mark.parametrize("query", ["", "?since=hour", "?queue=queue1", "?task=app.task1"])
-def test_dead_list_goes_by_the_index_of_finished_jobs(operator: Client, query: str) -> None:
+def test_dead_list_any_filter_uses_an_index(operator: Client, query: str) -> None:
     found = plans(operator, DEAD + query)
     assert not [plan for plan in found if "Seq Scan on pgqueue_job" in plan]
     assert [plan for plan in found if "pgqueue_job_finished" in plan or "pgqueue_job_task" in plan]
 
 
 @pytest.mark.usefixtures("many_jobs")
-def test_statistics_read_by_jumps() -> None:
+def test_stats_of_large_table_return_names_and_first_ids() -> None:
     assert stats.names(connection) == stats.Names(["queue0", "queue1", "queue2"], [f"app.task{n}" for n in range(7)])
     last = stats.last_id(connection)
     assert stats.first_id_since(connection, 3600) == last - 59
@@ -185,13 +187,13 @@ def test_statistics_read_by_jumps() -> None:
 
 
 @pytest.mark.django_db
-def test_statistics_of_an_empty_queue() -> None:
+def test_stats_of_empty_table_return_nothing() -> None:
     assert stats.names(connection) == stats.Names([], [])
     assert stats.last_id(connection) == 0
     assert stats.first_id_since(connection, 3600) is None
 
 
-def test_workers_say_whether_they_live(operator: Client, db: None) -> None:
+def test_worker_list_shows_the_state_of_each_worker(operator: Client, db: None) -> None:
     now = timezone.now()
     common: dict[str, Any] = {"pid": 7, "version": "0.1.0", "concurrency": 10}
     Worker.objects.create(hostname="live", last_heartbeat_at=now, queue_names="a, b", **common)
@@ -204,24 +206,24 @@ def test_workers_say_whether_they_live(operator: Client, db: None) -> None:
     assert operator.get(f"{WORKERS}1/change/").headers["Location"] == WORKERS
 
 
-def test_an_old_lease_setting_moves_the_mark(operator: Client, db: None, settings: Any) -> None:
+def test_worker_list_long_lease_tolerates_old_heartbeat(operator: Client, db: None, settings: Any) -> None:
     settings.PGQUEUE = {"LEASE": 600}
-    beat = timezone.now() - timedelta(seconds=121)
-    Worker.objects.create(hostname="h", last_heartbeat_at=beat, pid=1, version="", concurrency=1)
+    last_heartbeat_at = timezone.now() - timedelta(seconds=121)
+    Worker.objects.create(hostname="h", last_heartbeat_at=last_heartbeat_at, pid=1, version="", concurrency=1)
     assert ">working<" in operator.get(WORKERS).content.decode()
 
 
-def test_index_lists_what_the_user_may_see(client_of: Callable[..., Client], rf: RequestFactory) -> None:
+def test_admin_index_lists_only_models_the_user_may_view(client_of: Callable[..., Client], rf: RequestFactory) -> None:
     page = client_of("view_job").get(reverse("admin:index")).content.decode()
     assert JOBS in page and DEAD in page and WORKERS not in page
 
 
-# ------------------------------------------------------------------ what a list could not find, or read too much for
+# ------------------------------------------------------------------ filters with few matches, and rows with long texts
 
 
 @pytest.fixture
 def old_mail(db: None) -> int:
-    """120,000 succeeded jobs: the oldest 10 in the queue `mail`, which nothing but the table leads to."""
+    """Insert 120,000 succeeded jobs. The oldest 10 are in the queue `mail`, and no index leads to them."""
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, finished_at)"
@@ -243,7 +245,7 @@ def test_filter_by_queue_finds_old_jobs(operator: Client, old_mail: int, query: 
         assert "Seq Scan on pgqueue_job" not in plan, plan
 
 
-def test_filter_by_queue_says_how_far_it_looked(
+def test_filter_by_queue_without_match_states_search_range(
     operator: Client, old_mail: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filters, "WINDOWS", (100, 1000))
@@ -252,7 +254,7 @@ def test_filter_by_queue_says_how_far_it_looked(
     assert "among the newest 1,000 jobs" in page.content.decode()
 
 
-def test_due_jobs_are_reached_behind_scheduled_ones(operator: Client, make_job: JobMaker) -> None:
+def test_filter_due_finds_jobs_behind_many_scheduled_ones(operator: Client, make_job: JobMaker) -> None:
     due = [make_job(queue_name="mail", priority=priority) for priority in (0, 5)]
     with connection.cursor() as cursor:
         cursor.execute(
@@ -275,7 +277,7 @@ def test_condition_without_an_index_is_refused(operator: Client, db: None, url: 
 
 @pytest.mark.promise("defect-filter-shows-nothing")
 def test_list_reads_no_long_text(operator: Client, make_job: JobMaker) -> None:
-    """50 attempts of 5 MB each made a page of 244 MB."""
+    """Before the fix, 50 attempts of 5 MB each produced a page of 244 MB."""
     job = make_job("dead")
     for number in range(20):
         add_execution(job, attempt=number, error="e" * 1_000_000, traceback="first\n" + "t" * 1_000_000 + "last words")
@@ -285,7 +287,7 @@ def test_list_reads_no_long_text(operator: Client, make_job: JobMaker) -> None:
     assert "last words" in page and "(cut)" in page
 
 
-def test_list_of_jobs_with_many_attempts_reads_one_of_each(operator: Client, make_job: JobMaker) -> None:
+def test_list_job_with_many_attempts_reads_only_the_last(operator: Client, make_job: JobMaker) -> None:
     job = make_job("dead")
     with connection.cursor() as cursor:
         cursor.execute(

@@ -1,4 +1,4 @@
-"""Schedules in the admin: the list, the form, what an operator does to them, and who may."""
+"""Schedules in the admin: the list, the form, the operations and their permissions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GIVEN = {
 
 @pytest.fixture
 def planner(client_of: Callable[..., Client]) -> Client:
-    """A client whose user may do everything to schedules, and see jobs."""
+    """Return a client whose user has all permissions for schedules and may view jobs."""
     return client_of(*ALL, "view_job")
 
 
@@ -54,8 +54,10 @@ def make(name: str = "nightly", *, origin: str = "admin", due_in: float = 3600.0
     return Schedule.objects.get(pk=made)
 
 
-def run(one: Schedule) -> None:
-    lifecycle.run_schedule(connection, helpers.schedule_of(connection, one.pk), lifecycle.JobOptions("default", 0, 10))
+def run(schedule: Schedule) -> None:
+    lifecycle.run_schedule(
+        connection, helpers.schedule_of(connection, schedule.pk), lifecycle.JobOptions("default", 0, 10)
+    )
 
 
 def page(client: Client, url: str = SCHEDULES) -> str:
@@ -65,7 +67,7 @@ def page(client: Client, url: str = SCHEDULES) -> str:
 
 
 def errors(response: Any) -> dict[str, list[str]]:
-    assert response.status_code == 200, "it was written"
+    assert response.status_code == 200, "the form was accepted"
     found: dict[str, list[str]] = response.context["adminform"].form.errors
     return found
 
@@ -73,7 +75,7 @@ def errors(response: Any) -> dict[str, list[str]]:
 # ------------------------------------------------------------------ the list
 
 
-def test_the_list_says_it_in_words(planner: Client, db: None) -> None:
+def test_list_describes_the_expression_in_words(planner: Client, db: None) -> None:
     make(expression="30 9 * * 1-5", time_zone="Europe/Paris", due_in=7190.0)
     text = page(planner)
     for expected in ("nightly", "At 09:30 on Monday through Friday", "30 9 * * 1-5", "Europe/Paris", ">in 1 h<"):
@@ -82,11 +84,11 @@ def test_the_list_says_it_in_words(planner: Client, db: None) -> None:
     assert "Every 5 minutes" in page(planner)
 
 
-def test_the_list_shows_the_last_job_and_its_result(planner: Client, db: None) -> None:
-    one = make()
-    run(one)
+def test_list_shows_the_last_job_and_its_state(planner: Client, db: None) -> None:
+    schedule = make()
+    run(schedule)
     job = Job.objects.get()
-    assert f'href="{SCHEDULES}{one.pk}/change/"' in page(planner, f"/admin/pgqueue/job/{job.pk}/change/")
+    assert f'href="{SCHEDULES}{schedule.pk}/change/"' in page(planner, f"/admin/pgqueue/job/{job.pk}/change/")
     text = page(planner)
     assert f"/admin/pgqueue/job/{job.pk}/change/" in text and "pgqueue-ready" in text and " ago" in text
     job.delete()
@@ -104,17 +106,17 @@ def test_the_list_shows_the_last_job_and_its_result(planner: Client, db: None) -
         ("name = E'<b>\\x1b'", "&lt;b&gt;\\x1b"),
     ],
 )
-def test_the_list_says_what_is_the_matter(planner: Client, db: None, change: str, words: str) -> None:
+def test_list_special_situation_of_a_schedule_is_shown(planner: Client, db: None, change: str, words: str) -> None:
     make()
     with connection.cursor() as cursor:
         cursor.execute(f"UPDATE pgqueue_schedule SET {change}")
     assert words in page(planner)
 
 
-def test_the_list_costs_a_few_queries_however_many_there_are(planner: Client, db: None) -> None:
+def test_list_twenty_schedules_needs_at_most_eight_queries(planner: Client, db: None) -> None:
     for number in range(20):
-        one = make(f"schedule {number}")
-        run(one)
+        schedule = make(f"schedule {number}")
+        run(schedule)
     with CaptureQueriesContext(connection) as captured:
         page(planner)
     assert len(captured) <= 8, [query["sql"] for query in captured]
@@ -124,28 +126,34 @@ def test_the_list_costs_a_few_queries_however_many_there_are(planner: Client, db
 
 
 @pytest.mark.quick
-def test_one_is_made_and_edited(planner: Client, db: None) -> None:
+def test_form_valid_values_create_and_edit_a_schedule(planner: Client, db: None) -> None:
     assert 'name="expression"' in page(planner, f"{SCHEDULES}add/")
     assert planner.post(f"{SCHEDULES}add/", GIVEN).status_code == 302
-    one = Schedule.objects.get()
-    assert (one.name, one.origin, one.expression, one.time_zone) == (
+    schedule = Schedule.objects.get()
+    assert (schedule.name, schedule.origin, schedule.expression, schedule.time_zone) == (
         "Weekly sum",
         "admin",
         "30 9 * * 1-5",
         "Europe/Paris",
     )
-    assert one.arguments == {"args": [1], "kwargs": {"b": 2}}
-    assert (one.missed, one.if_running, one.jitter_seconds, one.enabled, one.revision) == ("all", "skip", 30, True, 0)
-    assert one.next_run_at > timezone.now()
-    assert (one.queue_name, one.max_attempts) == (tasks.add.queue_name, 10)
-    url = f"{SCHEDULES}{one.pk}/change/"
+    assert schedule.arguments == {"args": [1], "kwargs": {"b": 2}}
+    assert (schedule.missed, schedule.if_running, schedule.jitter_seconds, schedule.enabled, schedule.revision) == (
+        "all",
+        "skip",
+        30,
+        True,
+        0,
+    )
+    assert schedule.next_run_at > timezone.now()
+    assert (schedule.queue_name, schedule.max_attempts) == (tasks.add.queue_name, 10)
+    url = f"{SCHEDULES}{schedule.pk}/change/"
     assert "[1]" in page(planner, url)
     assert planner.post(url, GIVEN | {"expression": "every 2 hours", "args": "[5]", "enabled": ""}).status_code == 302
-    one.refresh_from_db()
-    assert (one.expression, one.arguments["args"], one.enabled) == ("every 2 hours", [5], False)
+    schedule.refresh_from_db()
+    assert (schedule.expression, schedule.arguments["args"], schedule.enabled) == ("every 2 hours", [5], False)
     assert planner.post(url, GIVEN).status_code == 302
-    one.refresh_from_db()
-    assert one.enabled
+    schedule.refresh_from_db()
+    assert schedule.enabled
     assert LogEntry.objects.count() == 3
 
 
@@ -172,7 +180,7 @@ def test_one_is_made_and_edited(planner: Client, db: None) -> None:
         ({"name": "a\tb"}, "name", "printable"),
     ],
 )
-def test_what_is_wrong_is_said_at_its_field_and_nothing_is_written(
+def test_form_invalid_value_is_reported_at_its_field(
     planner: Client, db: None, change: dict[str, str], field: str, words: str
 ) -> None:
     make("taken")
@@ -182,57 +190,57 @@ def test_what_is_wrong_is_said_at_its_field_and_nothing_is_written(
     assert Schedule.objects.count() == 1
 
 
-def test_all_that_is_wrong_is_said_at_once(planner: Client, db: None) -> None:
+def test_form_several_invalid_values_are_reported_together(planner: Client, db: None) -> None:
     wrong = {"name": "a\tb", "expression": "61 * * * *", "time_zone": "Mars", "args": "[1, 2, 3]", "missed": "?"}
     assert set(errors(planner.post(f"{SCHEDULES}add/", GIVEN | wrong))) == set(wrong)
 
 
-def test_the_page_says_when_it_runs_and_what_is_wrong(planner: Client, db: None) -> None:
-    one = make(due_in=7190.0)
-    text = page(planner, f"{SCHEDULES}{one.pk}/change/")
-    assert f">{one.next_run_at:%Y-%m-%d %H:%M:%S} UTC (in 1 h 59 min)<" in text
+def test_page_shows_the_next_run_or_the_problem(planner: Client, db: None) -> None:
+    schedule = make(due_in=7190.0)
+    text = page(planner, f"{SCHEDULES}{schedule.pk}/change/")
+    assert f">{schedule.next_run_at:%Y-%m-%d %H:%M:%S} UTC (in 1 h 59 min)<" in text
     assert "Problem" not in text
     text = page(planner, f"{SCHEDULES}{make('odd', expression='<b>').pk}/change/")
     assert "<dt>Problem</dt>" in text
     assert "Next run" not in text
 
 
-def test_jitter_is_a_duration_or_none(planner: Client, db: None) -> None:
+def test_page_shows_jitter_as_a_duration_or_none(planner: Client, db: None) -> None:
     for name, seconds, words in (("a", 0.0, ">none<"), ("b", 90.0, ">1 min 30 s<")):
-        one = make(name, origin="code", jitter_seconds=seconds)
-        assert words in page(planner, f"{SCHEDULES}{one.pk}/change/")
+        schedule = make(name, origin="code", jitter_seconds=seconds)
+        assert words in page(planner, f"{SCHEDULES}{schedule.pk}/change/")
 
 
-def test_one_of_the_code_is_to_look_at_and_can_be_paused(planner: Client, db: None) -> None:
-    one = make(origin="code", arguments='{"args":["<b>"],"kwargs":{}}')
-    url = f"{SCHEDULES}{one.pk}/"
+def test_declared_schedule_is_read_only_but_can_be_paused(planner: Client, db: None) -> None:
+    schedule = make(origin="code", arguments='{"args":["<b>"],"kwargs":{}}')
+    url = f"{SCHEDULES}{schedule.pk}/"
     text = page(planner, f"{url}change/")
     assert 'name="expression"' not in text and "&lt;b&gt;" in text and 'name="_save"' not in text
     assert planner.post(f"{url}change/", GIVEN).status_code == 403
     assert planner.post(f"{url}delete/", {"post": "yes"}).status_code == 403
     planner.post(f"{url}pause/")
-    one.refresh_from_db()
-    assert not one.enabled
-    assert one.expression == "* * * * *"
+    schedule.refresh_from_db()
+    assert not schedule.enabled
+    assert schedule.expression == "* * * * *"
 
 
-def test_one_is_removed_with_the_record_of_its_ticks(planner: Client, db: None) -> None:
-    one, other = make(), make("of code", origin="code")
-    for each in (one, other):
+def test_delete_schedule_removes_its_runs_and_keeps_its_jobs(planner: Client, db: None) -> None:
+    schedule, other = make(), make("of code", origin="code")
+    for each in (schedule, other):
         run(each)
-    assert "Are you sure" in page(planner, f"{SCHEDULES}{one.pk}/delete/")
-    assert planner.post(f"{SCHEDULES}{one.pk}/delete/", {"post": "yes"}).status_code == 302
+    assert "Are you sure" in page(planner, f"{SCHEDULES}{schedule.pk}/delete/")
+    assert planner.post(f"{SCHEDULES}{schedule.pk}/delete/", {"post": "yes"}).status_code == 302
     assert [left.pk for left in Schedule.objects.all()] == [other.pk]
     assert [run.schedule_id for run in ScheduleRun.objects.all()] == [other.pk]
     assert Job.objects.count() == 2
 
 
-# ------------------------------------------------------------------ acts
+# ------------------------------------------------------------------ operations
 
 
-def test_run_pause_and_resume(planner: Client, db: None) -> None:
-    one = make(due_in=-3600.0)
-    url = f"{SCHEDULES}{one.pk}/"
+def test_buttons_run_pause_and_resume_change_and_log(planner: Client, db: None) -> None:
+    schedule = make(due_in=-3600.0)
+    url = f"{SCHEDULES}{schedule.pk}/"
     text = page(planner, f"{url}change/")
     assert [name for name in ("run", "pause", "resume") if f'action="{url}{name}/"' in text] == ["run", "pause"]
     assert "1 job is enqueued" in planner.post(f"{url}run/", follow=True).content.decode()
@@ -241,9 +249,9 @@ def test_run_pause_and_resume(planner: Client, db: None) -> None:
     assert f'action="{url}resume/"' in page(planner, f"{url}change/")
     assert "Nothing was changed" in planner.post(f"{url}pause/", follow=True).content.decode()
     planner.post(f"{url}resume/")
-    one.refresh_from_db()
-    assert one.enabled
-    assert one.next_run_at > timezone.now(), "what came in the pause is not owed"
+    schedule.refresh_from_db()
+    assert schedule.enabled
+    assert schedule.next_run_at > timezone.now(), "resume has to skip the runs due during the pause"
     assert [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")] == [
         "Run now.",
         "Pause.",
@@ -253,9 +261,9 @@ def test_run_pause_and_resume(planner: Client, db: None) -> None:
     assert "does not exist any more" in planner.post(f"{SCHEDULES}4711/run/", follow=True).content.decode()
 
 
-def test_actions_on_many(planner: Client, db: None) -> None:
-    ones = [make(str(number), origin=origin) for number, origin in enumerate(["code", "admin", "admin"])]
-    chosen = {"_selected_action": [one.pk for one in ones]}
+def test_actions_on_many_schedules_report_the_counts(planner: Client, db: None) -> None:
+    schedules = [make(str(number), origin=origin) for number, origin in enumerate(["code", "admin", "admin"])]
+    chosen = {"_selected_action": [schedule.pk for schedule in schedules]}
     for action, done in (("pause", "3 schedules are paused"), ("pause", "Not changed: 3."), ("run", "3 jobs are")):
         answer = planner.post(SCHEDULES, {"action": f"{action}_selected", **chosen}, follow=True)
         assert done in answer.content.decode()
@@ -265,94 +273,94 @@ def test_actions_on_many(planner: Client, db: None) -> None:
 
 
 def test_edit_of_a_changed_schedule_is_refused(planner: Client, db: None) -> None:
-    """Two editors have the form open: the second does not overwrite what the first has written."""
-    one = make()
-    url = f"{SCHEDULES}{one.pk}/change/"
+    """Two users open the form and save it one after the other. The second must not overwrite the first's change."""
+    schedule = make()
+    url = f"{SCHEDULES}{schedule.pk}/change/"
     shown = shown_by(planner, url)
     planner.post(url, {**GIVEN, **shown, "expression": "5 4 * * *"})
     answer = planner.post(url, {**GIVEN, **shown, "expression": "6 4 * * *"}, follow=True)
     assert "or has changed it. Try again." in answer.content.decode()
-    one.refresh_from_db()
-    assert one.expression == "5 4 * * *"
+    schedule.refresh_from_db()
+    assert schedule.expression == "5 4 * * *"
 
 
-def test_one_whose_expression_is_wrong_cannot_be_resumed(planner: Client, db: None) -> None:
-    one = make(expression="whenever")
-    lifecycle.pause_schedule(connection, one.pk)
-    assert "Nothing was changed" in planner.post(f"{SCHEDULES}{one.pk}/resume/", follow=True).content.decode()
+def test_resume_invalid_expression_is_refused(planner: Client, db: None) -> None:
+    schedule = make(expression="whenever")
+    lifecycle.pause_schedule(connection, schedule.pk)
+    assert "Nothing was changed" in planner.post(f"{SCHEDULES}{schedule.pk}/resume/", follow=True).content.decode()
 
 
-def has(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Task[Any, Any]:
-    """Give the known task these options."""
+def give_options(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Task[Any, Any]:
+    """Register a task with these options in place of the known one."""
     made: Task[Any, Any] = Task(func=tasks.noop.func, name=helpers.NOOP, **options)
     monkeypatch.setitem(registry._tasks, helpers.NOOP, made)
     return made
 
 
 @pytest.mark.parametrize("unique_while", ["ready", 60])
-def test_run_now_names_the_job_that_is_in_the_way(
+def test_run_now_duplicate_key_names_the_existing_job(
     planner: Client, db: None, monkeypatch: pytest.MonkeyPatch, unique_while: Any
 ) -> None:
-    there = has(monkeypatch, unique_key="k", unique_while=unique_while).enqueue()
-    one = make("<b>")
-    answer = planner.post(f"{SCHEDULES}{one.pk}/run/", follow=True).content.decode()
-    assert f"No job is enqueued for &lt;b&gt;: job {there.pk} has its unique key." in answer
-    chosen = {"action": "run_selected", "_selected_action": [one.pk, make("other", task_name="x.y").pk]}
+    existing = give_options(monkeypatch, unique_key="k", unique_while=unique_while).enqueue()
+    schedule = make("<b>")
+    answer = planner.post(f"{SCHEDULES}{schedule.pk}/run/", follow=True).content.decode()
+    assert f"No job is enqueued for &lt;b&gt;: job {existing.pk} has its unique key." in answer
+    chosen = {"action": "run_selected", "_selected_action": [schedule.pk, make("other", task_name="x.y").pk]}
     answer = planner.post(SCHEDULES, chosen, follow=True).content.decode()
-    assert f"job {there.pk} has its unique key." in answer
+    assert f"job {existing.pk} has its unique key." in answer
     assert "1 job is enqueued" in answer
     assert "Not changed" not in answer
     assert Job.objects.filter(task_name=helpers.NOOP).count() == 1
     assert LogEntry.objects.count() == 1
 
 
-def test_run_now_says_what_is_wrong_with_the_key(planner: Client, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    has(monkeypatch, unique_key=lambda *args: 7)
+def test_run_now_invalid_key_reports_the_error(planner: Client, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_options(monkeypatch, unique_key=lambda *args: 7)
     answer = planner.post(f"{SCHEDULES}{make().pk}/run/", follow=True).content.decode()
     assert "No job is enqueued for nightly: the unique key raised TypeError" in answer
     assert not Job.objects.exists()
 
 
-def test_run_now_inside_a_request_s_transaction_outlives_a_key_whose_query_fails(
+def test_run_now_failing_key_query_keeps_transaction_usable(
     planner: Client, db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with ATOMIC_REQUESTS."""
+    """The request runs in one transaction, as with ATOMIC_REQUESTS."""
 
     def key(*args: object) -> str:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1 / 0")
         return "k"
 
-    has(monkeypatch, unique_key=key)
+    give_options(monkeypatch, unique_key=key)
     chosen = {"action": "run_selected", "_selected_action": [make().pk, make("other", task_name="x.y").pk]}
     answer = planner.post(SCHEDULES, chosen, follow=True).content.decode()
     assert "No job is enqueued for nightly: the unique key raised DataError" in answer
     assert "1 job is enqueued" in answer
 
 
-def test_what_a_worker_could_not_fire_is_shown_with_the_reason(planner: Client, db: None) -> None:
-    one = make(due_in=-60.0)
-    lifecycle.note_problem(connection, helpers.schedule_of(connection, one.pk), "the unique key raised <KeyError>")
-    for text in (page(planner), page(planner, f"{SCHEDULES}{one.pk}/change/")):
+def test_list_and_page_show_why_a_schedule_cannot_run(planner: Client, db: None) -> None:
+    schedule = make(due_in=-60.0)
+    lifecycle.note_problem(connection, helpers.schedule_of(connection, schedule.pk), "the unique key raised <KeyError>")
+    for text in (page(planner), page(planner, f"{SCHEDULES}{schedule.pk}/change/")):
         assert "the unique key raised &lt;KeyError&gt;" in text
     assert ">cannot run<" in page(planner)
 
 
-def test_a_schedule_has_the_expiry_and_the_uniqueness_of_its_task(
+def test_form_schedule_gets_expiry_and_uniqueness_of_task(
     planner: Client, db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    has(monkeypatch, unique_key="k", expires=30)
+    give_options(monkeypatch, unique_key="k", expires=30)
     given = GIVEN | {"task_name": helpers.NOOP}
     assert "make jitter shorter" in str(errors(planner.post(f"{SCHEDULES}add/", given))["jitter_seconds"])
     planner.post(f"{SCHEDULES}add/", given | {"jitter_seconds": "29"})
-    one = Schedule.objects.get()
-    assert (one.expires_seconds, one.is_unique) == (30.0, True)
+    schedule = Schedule.objects.get()
+    assert (schedule.expires_seconds, schedule.is_unique) == (30.0, True)
 
 
 @pytest.mark.parametrize("held", ALL[1:])
-def test_each_act_needs_its_permission(client_of: Callable[..., Client], db: None, held: str) -> None:
-    client, one = client_of("view_schedule", held), make()
-    url = f"{SCHEDULES}{one.pk}/"
+def test_each_operation_requires_its_own_permission(client_of: Callable[..., Client], db: None, held: str) -> None:
+    client, schedule = client_of("view_schedule", held), make()
+    url = f"{SCHEDULES}{schedule.pk}/"
     needs = {
         "add_schedule": (f"{SCHEDULES}add/", GIVEN),
         "change_schedule": (f"{url}change/", GIVEN),
@@ -365,12 +373,12 @@ def test_each_act_needs_its_permission(client_of: Callable[..., Client], db: Non
 
 
 @pytest.mark.django_db(transaction=True)
-def test_one_that_somebody_holds_is_said_to_be_locked(planner: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_and_edit_locked_schedule_report_the_lock(planner: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_pgqueue.lifecycle.schedules.LOCK_WAIT_SECONDS", 0.05)
-    one = make()
+    schedule = make()
     with closing(helpers.connect()) as other, helpers.transaction(other):
         other.execute("SELECT FROM pgqueue_schedule FOR UPDATE")
-        assert "or is locked" in planner.post(f"{SCHEDULES}{one.pk}/run/", follow=True).content.decode()
-        answer = planner.post(f"{SCHEDULES}{one.pk}/change/", GIVEN, follow=True)
+        assert "or is locked" in planner.post(f"{SCHEDULES}{schedule.pk}/run/", follow=True).content.decode()
+        answer = planner.post(f"{SCHEDULES}{schedule.pk}/change/", GIVEN, follow=True)
         assert "another session has locked" in answer.content.decode()
     assert not Job.objects.exists()

@@ -1,4 +1,7 @@
-"""Acts apply to what the page showed: two clicks, two operators, and questions before what has succeeded runs again."""
+"""Operations of the admin apply to the state that the page showed.
+
+The tests cover double clicks, two operators at the same time, and the confirmation before succeeded jobs run again.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ committed = pytest.mark.django_db(transaction=True)
 
 
 def post_at_once(*posts: Callable[[], Any]) -> list[Any]:
-    """Send several forms at the same moment, each on connections of its own; return the answers."""
+    """Send several forms at the same moment, each with its own connections; return the pages."""
     barrier = threading.Barrier(len(posts))
 
     def send(post: Callable[[], Any]) -> Any:
@@ -42,9 +45,9 @@ def post_at_once(*posts: Callable[[], Any]) -> list[Any]:
 
 
 def fail_all(engine: Any) -> int:
-    """Be a worker whose jobs all fail at once; return how many it ran."""
+    """Claim all jobs and fail them, as a worker does; return their number."""
     claimed = helpers.claim_all(engine)
-    lifecycle.fail(engine, [helpers.failed(one.key, delay_seconds=None)[0] for one in claimed])
+    lifecycle.fail(engine, [helpers.failed(job.key, delay_seconds=None)[0] for job in claimed])
     return len(claimed)
 
 
@@ -67,17 +70,20 @@ def test_retry_double_click_runs_the_job_once(operator: Client, make_job: JobMak
 @pytest.mark.promise("operators-retry-once")
 @committed
 def test_retry_by_two_operators_runs_each_job_once(operator: Client, make_user: Callable[..., Any]) -> None:
-    """Both look at 300 dead jobs and retry all of them, while a worker runs them and they die again."""
+    """Two operators open the list of 300 dead jobs and retry all of them, while a worker runs them again.
+
+    The jobs die a second time. If the second retry applied to them, they would run once more than intended.
+    """
     other = Client()
     other.force_login(make_user("view_job", "retry_job", name="other"))
     with closing(helpers.connect()) as engine:
         ids = helpers.make_jobs(engine, 300)
         fail_all(engine)
-        worked = threading.Event()
+        stop = threading.Event()
 
         def work() -> int:
             ran = 0
-            while not worked.is_set():
+            while not stop.is_set():
                 ran += fail_all(engine)
             return ran + fail_all(engine)
 
@@ -91,7 +97,7 @@ def test_retry_by_two_operators_runs_each_job_once(operator: Client, make_user: 
         ]
         post_at_once(*posts)
         operator.post(DEAD, forms[0], follow=True)
-        worked.set()
+        stop.set()
         assert worker.result() == 300
         assert {count for _, count in engine.execute(ALL_ROWS).fetchall()} == {2}
     assert LogEntry.objects.count() == 300
@@ -99,7 +105,7 @@ def test_retry_by_two_operators_runs_each_job_once(operator: Client, make_user: 
 
 
 @committed
-def test_retry_of_shown_rows_leaves_what_died_again(operator: Client) -> None:
+def test_retry_skips_jobs_that_died_again_since_the_page(operator: Client) -> None:
     with closing(helpers.connect()) as engine:
         ids = helpers.make_jobs(engine, 3)
         fail_all(engine)
@@ -113,7 +119,7 @@ def test_retry_of_shown_rows_leaves_what_died_again(operator: Client) -> None:
 
 @pytest.mark.parametrize("url", [JOBS, DEAD])
 @pytest.mark.parametrize("across", ["0", "1"])
-def test_action_without_what_was_shown_changes_nothing(
+def test_action_without_shown_state_changes_nothing(
     operator: Client, make_job: JobMaker, url: str, across: str
 ) -> None:
     job = make_job("dead")
@@ -127,7 +133,7 @@ def test_action_without_what_was_shown_changes_nothing(
     "word",
     ["", ":", "::::", "1:2:3:dead", "9" * 5000 + ":::dead", "1:" + "9" * 18 + "::dead", "1:-1:²:dead", "1:a:b:x"],
 )
-def test_forged_fields_are_refused(operator: Client, make_job: JobMaker, word: str) -> None:
+def test_action_forged_shown_fields_are_refused(operator: Client, make_job: JobMaker, word: str) -> None:
     job = make_job("dead")
     form = {"shown": word.replace("1:", f"{job.pk}:"), "shown_at": word}
     assert operator.post(f"{JOBS}{job.pk}/retry/", form, follow=True).status_code == 200
@@ -145,11 +151,11 @@ def test_cancel_refuses_a_job_that_began_to_run(operator: Client, make_job: JobM
     assert Job.objects.get().cancel_requested_at is None
 
 
-# ------------------------------------------------------------------ what has succeeded
+# ------------------------------------------------------------------ retry of succeeded jobs
 
 
 def fields_of(page: str) -> dict[str, list[str]]:
-    """Return the hidden inputs of the page that asks."""
+    """Return the hidden inputs of the confirmation page."""
     form = page.split("<p><strong>", 1)[1]
     return {
         name: re.findall(f'name="{name}" value="([^"]*)"', form)
@@ -179,15 +185,17 @@ def test_retry_of_succeeded_jobs_asks_with_the_count(operator: Client, make_job:
     assert "<strong>3</strong> jobs have succeeded already" in page and "<strong>1</strong> other job" in page
     assert not Job.objects.filter(state="ready").exists()
     later = make_job("succeeded")
-    Job.objects.filter(pk=done[0].pk).update(finished_at="2030-01-01T00:00Z")  # it has run once more since
+    Job.objects.filter(pk=done[0].pk).update(finished_at="2030-01-01T00:00Z")  # the job has run again since
     page = operator.post(JOBS, fields_of(page), follow=True).content.decode()
     assert "3 jobs are ready again" in page and "1 job was left" in page
     assert set(Job.objects.filter(state="ready").values_list("pk", flat=True)) == set(chosen) - {done[0].pk}
     assert Job.objects.get(pk=later.pk).state == "succeeded"
 
 
-def test_retry_of_many_succeeded_jobs_carries_each(operator: Client, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page that asks carries 10,000 jobs at most, in one field: Django takes no more than 1,000 fields."""
+def test_retry_of_1500_succeeded_jobs_requeues_each(
+    operator: Client, db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The confirmation page carries up to 10,000 jobs in one field, because Django accepts at most 1,000 fields."""
     monkeypatch.setattr(job_actions, "SELECTION_LIMIT", 1500)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -201,10 +209,10 @@ def test_retry_of_many_succeeded_jobs_carries_each(operator: Client, db: None, m
     assert Job.objects.filter(state="ready").count() == 1500
 
 
-def test_dead_letters_never_retry_what_succeeded(operator: Client, make_job: JobMaker) -> None:
+def test_dead_letter_action_ignores_succeeded_jobs(operator: Client, make_job: JobMaker) -> None:
     job = make_job("succeeded")
-    word = shown_by(operator, JOBS)["shown"]
-    form = {"action": "retry_selected", "_selected_action": [job.pk], "shown": word, "confirmed": "1"}
+    shown = shown_by(operator, JOBS)["shown"]
+    form = {"action": "retry_selected", "_selected_action": [job.pk], "shown": shown, "confirmed": "1"}
     operator.post(DEAD, form, follow=True)
     assert Job.objects.get().state == "succeeded"
 

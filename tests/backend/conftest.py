@@ -1,4 +1,4 @@
-"""What the tests of the backend share."""
+"""Fixtures for the tests of the backend for Django's task framework."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ BACKEND = "django_pgqueue.backend.PgQueueBackend"
 
 @pytest.fixture
 def backend():
-    """The backend of the default alias."""
+    """Return the backend with the alias `default`."""
     return task_backends["default"]
 
 
 @pytest.fixture
 def configure(settings):
-    """Change the entry of TASKS."""
+    """Return a function that replaces the entry `default` in TASKS and returns its backend."""
 
     def configure(**entry):
         settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": [], **entry}}

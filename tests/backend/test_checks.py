@@ -1,4 +1,4 @@
-"""What is wrong with an entry in TASKS is said by `manage.py check`."""
+"""`manage.py check` reports invalid options of an entry in TASKS."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ def problems():
     ("options", "word"),
     [({"DATABSE": "default"}, "DATABSE"), ({"DATABASE": "nowhere"}, "nowhere"), ({"UNIQUE_KEY": "k"}, "UNIQUE_KEY")],
 )
-def test_a_wrong_option_is_named(configure, options, word):
+def test_check_invalid_option_is_named(configure, options, word):
     configure(OPTIONS=options)
     [problem] = problems()
     assert word in problem
 
 
-def test_a_right_one_is_not(configure):
+def test_check_valid_options_report_nothing(configure):
     configure(OPTIONS={"DATABASE": "default", "MAX_ATTEMPTS": 3, "BACKOFF": 10, "TIMEOUT": 60, "RETENTION": 3600})
     assert problems() == []
 
 
-def test_a_wrong_value_is_named_too(configure):
+def test_check_invalid_value_names_the_option(configure):
     configure(OPTIONS={"MAX_ATTEMPTS": 0})
     [problem] = problems()
     assert "max_attempts" in problem

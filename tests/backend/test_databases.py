@@ -1,4 +1,4 @@
-"""Several aliases of TASKS, for several databases."""
+"""Two entries in TASKS whose backends use different databases."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.framework import tasks
 
 
 @pytest.fixture
-def two(other, settings):
-    """The aliases `default` and `second`, each with a database."""
+def two_databases(other, settings):
+    """Configure the backends `default` and `second`, each with its own database."""
     settings.TASKS = {
         "default": {"BACKEND": BACKEND, "QUEUES": []},
         "second": {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": {"DATABASE": "other"}},
     }
 
 
-def test_a_task_is_enqueued_where_its_backend_says(two):
+def test_enqueue_second_backend_uses_its_database(two_databases):
     with transaction.atomic(using="other"):
         result = tasks.add.using(backend="second").enqueue(1)
         assert not Job.objects.using("default").exists()
@@ -31,7 +31,7 @@ def test_a_task_is_enqueued_where_its_backend_says(two):
 
 
 @pytest.mark.parametrize("task", [tasks.told, tasks.atold, tasks.within], ids=lambda task: task.name)
-def test_it_runs_there_and_its_signals_and_context_say_so(two, task):
+def test_run_jobs_second_backend_is_named_in_signals(two_databases, task):
     seen = []
 
     def receiver(sender, task_result, **_):

@@ -1,4 +1,8 @@
-"""Enqueueing by Django's framework: one INSERT in the caller's transaction, validated first; results in one query."""
+"""Enqueueing through Django's task framework.
+
+`enqueue()` validates the task and its arguments, then runs one INSERT in the caller's transaction. Reading a result
+takes one query.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from tests.framework import tasks
 pytestmark = pytest.mark.django_db
 
 
-def test_an_enqueue_is_one_insert_whose_result_equals_the_one_that_is_read(django_assert_num_queries, backend):
+def test_enqueue_needs_one_query_and_equals_stored_result(django_assert_num_queries, backend):
     with django_assert_num_queries(1):
         result = tasks.add.enqueue(1, b=2)
     with django_assert_num_queries(1):
@@ -56,7 +60,7 @@ def test_an_enqueue_is_one_insert_whose_result_equals_the_one_that_is_read(djang
     ],
     ids=lambda task: task.name,
 )
-def test_its_task_is_the_one_that_was_enqueued(task, backend):
+def test_result_task_equals_the_enqueued_task(task, backend):
     result = task.enqueue(
         *(["x"] if task.func is tasks.within.func else []), **({"a": 1} if "add" in task.name else {})
     )
@@ -64,7 +68,7 @@ def test_its_task_is_the_one_that_was_enqueued(task, backend):
     assert backend.get_result(result.id) == result
 
 
-def test_a_job_rolls_back_with_its_transaction(backend):
+def test_enqueue_in_rolled_back_transaction_leaves_no_job(backend):
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         result = tasks.noop.enqueue()
         assert backend.get_result(result.id) == result
@@ -73,7 +77,7 @@ def test_a_job_rolls_back_with_its_transaction(backend):
         result.refresh()
 
 
-def test_it_does_the_same_asynchronously(backend):
+def test_aenqueue_result_equals_the_stored_result(backend):
     async def enqueue_and_read():
         result = await tasks.aadd.aenqueue(1, b=2)
         assert await backend.aget_result(result.id) == result
@@ -84,13 +88,13 @@ def test_it_does_the_same_asynchronously(backend):
     assert async_to_sync(enqueue_and_read)().args == [1]
 
 
-def test_run_after_may_be_a_timedelta_as_djangos_page_says():
+def test_run_after_timedelta_becomes_a_datetime():
     before = timezone.now()
     result = tasks.noop.using(run_after=timedelta(hours=1)).enqueue()
     assert before < result.task.run_after - timedelta(hours=1) < timezone.now()
 
 
-def test_arguments_are_normalised_as_django_does(backend):
+def test_enqueue_bytes_and_tuples_are_normalised_like_django(backend):
     result = tasks.noop.enqueue(b"caf\xc3\xa9", (1, 2), key={"a": (3,)})
     assert (result.args, result.kwargs) == (["café", [1, 2]], {"key": {"a": [3]}})
     assert backend.get_result(result.id) == result
@@ -100,12 +104,12 @@ def test_arguments_are_normalised_as_django_does(backend):
     ("arguments", "error"),
     [((object(),), TypeError), ((float("nan"),), ValueError), (("\x00",), ValueError), ((b"\xe9",), ValueError)],
 )
-def test_what_cannot_be_stored_is_refused_before_anything_is_written(arguments, error, django_assert_num_queries):
+def test_enqueue_unstorable_argument_is_refused_before_writing(arguments, error, django_assert_num_queries):
     with django_assert_num_queries(0), pytest.raises(error):
         tasks.noop.enqueue(*arguments)
 
 
-def test_arguments_that_do_not_fit_are_refused():
+def test_enqueue_missing_argument_is_refused():
     with pytest.raises(TypeError, match="cannot be called with these arguments"):
         tasks.add.enqueue()
 
@@ -115,23 +119,23 @@ def test_arguments_that_do_not_fit_are_refused():
     [
         ({"queue_name": "unknown"}, "Queue 'unknown' is not valid for backend."),
         ({"priority": 101}, "priority must be a whole number between -100 and 100."),
-        ({"run_after": datetime(2030, 1, 1)}, "run_after must be an aware datetime."),  # noqa: DTZ001 -- naive, as tried
+        ({"run_after": datetime(2030, 1, 1)}, "run_after must be an aware datetime."),  # noqa: DTZ001 -- naive on purpose
     ],
 )
-def test_a_task_is_validated_with_djangos_words(change, message, configure):
+def test_using_invalid_option_raises_djangos_message(change, message, configure):
     configure(QUEUES=["default"])
     with pytest.raises(InvalidTask, match=message):
         tasks.noop.using(**change)
 
 
-def test_it_is_validated_again_at_the_enqueue(configure, django_assert_num_queries):
+def test_enqueue_queue_removed_since_using_is_refused(configure, django_assert_num_queries):
     changed = tasks.noop.using(queue_name="unknown")
     configure(QUEUES=["default"])
     with django_assert_num_queries(0), pytest.raises(InvalidTask, match="Queue 'unknown'"):
         changed.enqueue()
 
 
-def test_options_are_validated_too(configure):
+def test_options_of_this_package_invalid_are_refused(configure):
     with pytest.raises(InvalidTask, match="max_attempts"):
         tasks.noop.using(max_attempts=0).enqueue()
     with pytest.raises(InvalidTask, match="module level"):
@@ -139,27 +143,27 @@ def test_options_are_validated_too(configure):
     assert registry.get("tests.backend.test_enqueue.<lambda>") is None
 
 
-def test_a_task_that_no_worker_would_find_is_refused(django_assert_num_queries, monkeypatch):
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))  # or the checks would find it in every other test
+def test_enqueue_task_unknown_to_workers_is_refused(django_assert_num_queries, monkeypatch):
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))  # otherwise later tests' checks find the task
     from tests.framework import elsewhere
 
     with django_assert_num_queries(0), pytest.raises(InvalidTask, match=r"no worker would find .*elsewhere\.lost"):
         elsewhere.lost.enqueue()
 
 
-def test_a_module_that_djangos_set_up_imports_is_found(monkeypatch):
+def test_register_during_django_setup_makes_module_known(monkeypatch):
     for name in ("_tasks", "_set_up"):
         monkeypatch.setattr(registry, name, getattr(registry, name).copy())
     from tests.framework import elsewhere
 
     made = adopt(elsewhere.lost)
     assert not registry.is_found_by_workers(elsewhere.__name__)
-    monkeypatch.setattr(apps, "ready", False)  # as while it is set up
+    monkeypatch.setattr(apps, "ready", False)  # as during django.setup()
     registry.register(made)
     assert registry.is_found_by_workers(elsewhere.__name__)
 
 
-def test_a_task_of_another_backend_is_refused(backend, settings):
+def test_enqueue_task_of_another_backend_is_refused(backend, settings):
     settings.TASKS |= {"other": {"BACKEND": f"{Task.__module__.rpartition('.')[0]}.backends.dummy.DummyBackend"}}
     stock = Task(func=tasks.noop.func, priority=0, backend="other", queue_name="default", run_after=None)
     with pytest.raises(InvalidTask, match=r"decorate it with @task\(backend='default'\)"):
@@ -169,12 +173,12 @@ def test_a_task_of_another_backend_is_refused(backend, settings):
 @pytest.mark.parametrize(
     "result_id", [0, None, "0", "-1", "", "nonsense", "1_0", "٣", str(2**63), str(2**70), "9" * 5000]
 )
-def test_a_result_that_is_not_there(result_id, backend):
+def test_get_result_unknown_id_raises(result_id, backend):
     with pytest.raises(TaskResultDoesNotExist):
         backend.get_result(result_id)
 
 
-def test_the_signal_names_the_backends_class_and_cannot_stop_the_enqueue():
+def test_enqueue_failing_signal_receiver_is_ignored():
     seen = []
 
     def receiver(sender, task_result, **_):
@@ -186,16 +190,16 @@ def test_the_signal_names_the_backends_class_and_cannot_stop_the_enqueue():
         result = tasks.noop.enqueue()
     finally:
         task_enqueued.disconnect(receiver)
-    assert [(sender.__name__, told) for sender, told in seen] == [("PgQueueBackend", result)]
+    assert [(sender.__name__, sent) for sender, sent in seen] == [("PgQueueBackend", result)]
 
 
-def test_a_changed_option_holds_for_each_enqueue(configure):
+def test_backend_option_changed_applies_to_every_enqueue(configure):
     configure(OPTIONS={"MAX_ATTEMPTS": 4})
     ids = [tasks.noop.enqueue().id, tasks.noop.using(priority=3).enqueue().id]
     assert set(Job.objects.filter(pk__in=ids).values_list("max_attempts", flat=True)) == {4}
 
 
-def test_a_timedelta_counts_from_the_enqueue_by_the_queues_time():
+def test_run_after_timedelta_counts_from_the_enqueue():
     later = tasks.noop.using(run_after=timedelta(hours=1))
     with time_travel(days=3):
         later.using(priority=1).enqueue()

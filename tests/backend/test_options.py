@@ -19,8 +19,8 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def told():
-    """The ids of what `task_enqueued` is sent for."""
+def signalled_ids():
+    """Yield the list of result ids for which `task_enqueued` was sent."""
     ids = []
 
     def receiver(sender, task_result, **kwargs):
@@ -34,18 +34,18 @@ def told():
 # ------------------------------------------------------------------ unique keys
 
 
-def test_another_call_with_the_key_has_the_result_of_the_job_that_is_there(backend, told):
+def test_enqueue_duplicate_key_returns_existing_result(backend, signalled_ids):
     first, second = tasks.once_each.enqueue(1, text="a"), tasks.once_each.enqueue(1, text="b")
     other = tasks.once_each.enqueue(2)
     assert (second.id, second.is_duplicate, first.is_duplicate, other.is_duplicate) == (first.id, True, False, False)
     assert second == first == backend.get_result(first.id)
     assert (second.status, second.args, second.kwargs) == (TaskResultStatus.READY, [1], {"text": "a"})
-    assert told == [first.id, other.id]
+    assert signalled_ids == [first.id, other.id]
     assert Job.objects.count() == 2
 
 
-def test_it_has_what_that_job_has_come_to(backend):
-    """It is tried again, and has kept its key."""
+def test_enqueue_duplicate_key_after_failure_shows_the_attempt(backend):
+    """The existing job waits for its second attempt and still has its key."""
     task = tasks.always.using(unique_key="k")
     first = task.enqueue()
     run_jobs(max_jobs=1)
@@ -55,7 +55,7 @@ def test_it_has_what_that_job_has_come_to(backend):
     assert not task.enqueue().is_duplicate
 
 
-def test_of_one_that_is_gone_within_its_period_there_is_the_id(django_assert_num_queries):
+def test_enqueue_key_of_deleted_job_in_window_returns_its_id(django_assert_num_queries):
     task = tasks.noop.using(unique_key="k", unique_while=timedelta(hours=1))
     first = task.enqueue()
     Job.objects.all().delete()
@@ -69,23 +69,23 @@ def test_of_one_that_is_gone_within_its_period_there_is_the_id(django_assert_num
         assert task.enqueue().id != first.id
 
 
-def test_a_later_call_takes_its_place_where_it_is_to(told):
+def test_enqueue_on_conflict_replace_updates_the_job(signalled_ids):
     task = tasks.once_each.using(on_conflict="replace")
     first, second = task.enqueue(1, text="a"), task.enqueue(1, text="b")
     assert (second.id, second.is_duplicate, second.kwargs) == (first.id, False, {"text": "b"})
-    assert told == [first.id] * 2
+    assert signalled_ids == [first.id] * 2
 
 
-def test_it_is_refused_where_it_is_to_be(told):
+def test_enqueue_on_conflict_raise_raises_duplicate_job(signalled_ids):
     task = tasks.once_each.using(on_conflict="raise")
     first = task.enqueue(1)
     with pytest.raises(DuplicateJob) as raised:
         task.enqueue(1)
     assert str(raised.value.job_id) == first.id
-    assert told == [first.id]
+    assert signalled_ids == [first.id]
 
 
-# ------------------------------------------------------------------ what a result says of its task
+# ------------------------------------------------------------------ the task of a result
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_it_is_refused_where_it_is_to_be(told):
     ],
     ids=range(5),
 )
-def test_its_task_is_the_one_that_was_enqueued(task, backend):
+def test_result_task_with_options_equals_enqueued_task(task, backend):
     result = task.enqueue(1)
     assert result.task == backend.get_result(result.id).task == task
 
 
-def test_an_expiry_of_using_is_an_instant_then(backend):
+def test_using_expires_becomes_a_time_and_expires_the_job(backend):
     result = tasks.once_each.using(expires=60).enqueue(1)
     assert result.task.expires == result.enqueued_at + timedelta(seconds=60)
     assert backend.get_result(result.id) == result
@@ -115,7 +115,7 @@ def test_an_expiry_of_using_is_an_instant_then(backend):
     assert [error.exception_class_path for error in result.errors] == ["django_pgqueue.exceptions.Cancel"]
 
 
-def test_headers_go_with_the_job_and_are_on_the_result_s_task():
+def test_headers_are_stored_with_job_and_result_task():
     result = tasks.noop.using(headers={"tenant": "acme"}).enqueue()
     assert Job.objects.get().headers == result.task.headers == {"tenant": "acme"}
 
@@ -124,30 +124,30 @@ def test_headers_go_with_the_job_and_are_on_the_result_s_task():
 
 
 @pytest.fixture
-def alone(monkeypatch):
-    """A process without any task."""
+def empty_registry(monkeypatch):
+    """Empty the registries of tasks and schedules, as in a process that has imported no task."""
     monkeypatch.setattr(registry, "_tasks", {})
     monkeypatch.setattr(declarations, "_declared", {})
 
 
-def test_a_schedule_of_a_task_is_one_of_the_code(alone, told):
+def test_task_schedule_is_declared_and_enqueues_jobs(empty_registry, signalled_ids):
     times = (each for each in [every(hours=1, args=[1]), every(hours=3, args=[2], name="rarely")])
     swept = our_task(schedule=times)(tasks.bare.func)
     assert run_jobs(until=timedelta(hours=3), schedules=True, raising=True) == 4
     assert {one.name for one in Schedule.objects.all()} == {swept.module_path, "rarely"}
     assert sorted(Job.objects.values_list("result", flat=True)) == [1, 1, 1, 2]
     assert set(Job.objects.values_list("max_attempts", flat=True)) == {1}
-    assert sorted(told) == sorted(str(pk) for pk in Job.objects.values_list("pk", flat=True))
+    assert sorted(signalled_ids) == sorted(str(pk) for pk in Job.objects.values_list("pk", flat=True))
 
 
-def test_it_is_where_the_backend_has_its_jobs(alone, configure):
+def test_task_schedule_is_declared_in_database_of_backend(empty_registry, configure):
     configure(OPTIONS={"DATABASE": "other"})
     our_task(schedule=every(hours=1, args=[1]))(tasks.bare.func)
     assert len(declarations.definitions("other")) == 1
     assert declarations.definitions("default") == {}
 
 
-def test_a_copy_declares_no_schedule_anew(alone, monkeypatch):
+def test_using_copy_does_not_declare_the_schedule_again(empty_registry, monkeypatch):
     swept = our_task(schedule=every(hours=1, args=[1]))(tasks.bare.func)
     monkeypatch.setattr(declarations, "declare", None)
     copy = swept.using(priority=1)
@@ -155,7 +155,7 @@ def test_a_copy_declares_no_schedule_anew(alone, monkeypatch):
     assert len(declarations.definitions("default")) == 1
 
 
-# ------------------------------------------------------------------ what is wrong
+# ------------------------------------------------------------------ invalid options
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_copy_declares_no_schedule_anew(alone, monkeypatch):
         ({"schedule": cron("@daily", args=[1], jitter=60), "expires": 60}, "make jitter shorter"),
     ],
 )
-def test_a_wrong_option_is_refused_at_its_import_and_nothing_is_known_of_the_task(alone, options, words):
+def test_decorator_invalid_option_registers_nothing(empty_registry, options, words):
     with pytest.raises(InvalidTask, match=words):
         our_task(**options)(tasks.bare.func)
     assert registry._tasks == declarations._declared == {}
@@ -182,12 +182,12 @@ def test_a_wrong_option_is_refused_at_its_import_and_nothing_is_known_of_the_tas
     "change",
     [{"expires": -1}, {"unique_key": ""}, {"unique_key": "k", "unique_while": 0}, {"expires": 5, "run_after": 9}],
 )
-def test_a_wrong_one_of_using_is_refused_at_the_enqueue(change, django_assert_num_queries):
+def test_enqueue_invalid_option_of_using_is_refused(change, django_assert_num_queries):
     if "run_after" in change:
         change = change | {"run_after": timedelta(seconds=9)}
     with django_assert_num_queries(0), pytest.raises(InvalidTask):
         tasks.noop.using(**change).enqueue()
 
 
-def test_django_s_own_decorator_takes_them_where_it_takes_any():
+def test_task_class_has_fields_for_package_options():
     assert {"expires", "unique_key", "unique_while", "on_conflict", "schedule"} <= set(PgQueueTask.__dataclass_fields__)

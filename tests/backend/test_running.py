@@ -1,4 +1,4 @@
-"""Jobs of Django's framework on their way: statuses, attempts, errors, contexts, return values."""
+"""Running jobs of Django's task framework: statuses, attempts, errors, contexts and return values of their results."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.framework import tasks
 pytestmark = pytest.mark.django_db
 
 
-def ran(task, *args, **kwargs):
-    """Enqueue, run and return the result as it is then."""
+def run_and_refresh(task, *args, **kwargs):
+    """Enqueue the task, run its job and return the refreshed result."""
     result = task.enqueue(*args, **kwargs)
     run_jobs()
     result.refresh()
@@ -37,16 +37,16 @@ def claim_one(worker_id=5):
 
 
 @pytest.mark.parametrize("task", [tasks.add, tasks.aadd], ids=["sync", "async"])
-def test_a_task_that_succeeds(task):
-    result = ran(task, 1, b=2)
+def test_result_of_successful_task_has_value_and_times(task):
+    result = run_and_refresh(task, 1, b=2)
     assert (result.status, result.return_value, result.attempts) == (TaskResultStatus.SUCCESSFUL, 3, 1)
     assert result.enqueued_at <= result.started_at == result.last_attempted_at <= result.finished_at
     assert result.is_finished
     assert result.errors == []
 
 
-def test_a_failure_is_final_unless_an_option_says_otherwise():
-    result = ran(tasks.boom, "at once")
+def test_failing_task_default_options_fails_after_one_attempt():
+    result = run_and_refresh(tasks.boom, "at once")
     assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 1)
     [error] = result.errors
     assert error.exception_class is ValueError
@@ -55,13 +55,13 @@ def test_a_failure_is_final_unless_an_option_says_otherwise():
         _ = result.return_value
 
 
-def test_a_task_that_leaves_has_failed():
-    result = ran(tasks.leave)
+def test_task_raising_system_exit_fails():
+    result = run_and_refresh(tasks.leave)
     assert result.errors[0].exception_class is SystemExit
 
 
-def test_the_errors_and_workers_of_all_attempts_are_read_by_one_query(django_assert_num_queries):
-    result = ran(tasks.third_time)
+def test_refresh_several_attempts_reads_all_in_one_query(django_assert_num_queries):
+    result = run_and_refresh(tasks.third_time)
     with django_assert_num_queries(1):
         result.refresh()
     assert (result.status, result.return_value, result.attempts) == (TaskResultStatus.SUCCESSFUL, 3, 3)
@@ -70,7 +70,7 @@ def test_the_errors_and_workers_of_all_attempts_are_read_by_one_query(django_ass
     assert result.started_at < result.last_attempted_at
 
 
-def test_between_attempts_a_task_is_ready():
+def test_result_between_attempts_is_ready():
     result = tasks.always.enqueue()
     run_jobs(max_jobs=1)
     result.refresh()
@@ -78,17 +78,17 @@ def test_between_attempts_a_task_is_ready():
     assert not result.is_finished
 
 
-def test_a_backend_may_say_how_often_all_are_tried(configure):
+def test_backend_option_max_attempts_applies_to_its_tasks(configure):
     configure(OPTIONS={"MAX_ATTEMPTS": 4, "BACKOFF": 0})
     forgotten = registry._tasks.pop(tasks.boom.module_path)
     try:
-        result = ran(tasks.boom.using(priority=1))
+        result = run_and_refresh(tasks.boom.using(priority=1))
     finally:
         registry._tasks[tasks.boom.module_path] = forgotten
     assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 4)
 
 
-def test_a_running_task_counts_its_attempt():
+def test_result_of_running_task_counts_the_attempt():
     result = tasks.noop.enqueue()
     claim_one(worker_id=5)
     result.refresh()
@@ -96,14 +96,14 @@ def test_a_running_task_counts_its_attempt():
     assert result.started_at == result.last_attempted_at is not None
 
 
-def test_what_was_given_back_is_no_attempt():
+def test_result_of_released_job_is_ready_without_workers():
     result = tasks.noop.enqueue()
     release(connection, [GivenBack(claim_one().key)])
     result.refresh()
     assert (result.status, result.worker_ids, result.errors) == (TaskResultStatus.READY, [], [])
 
 
-def test_a_lost_worker_is_an_error():
+def test_result_after_lost_worker_has_worker_lost_error():
     result = tasks.noop.enqueue()
     lost = Failed(claim_one().key, Outcome.CRASHED, None, 0.0, 0.0, "", "its worker was lost", "")
     fail(connection, [lost])
@@ -114,7 +114,7 @@ def test_a_lost_worker_is_an_error():
     ]
 
 
-def test_a_cancelled_task_has_failed_and_says_why():
+def test_result_of_cancelled_job_is_failed_with_cancel_error():
     result = tasks.noop.enqueue()
     Job.objects.get(pk=result.id).cancel()
     result.refresh()
@@ -123,27 +123,27 @@ def test_a_cancelled_task_has_failed_and_says_why():
 
 
 @pytest.mark.parametrize("task", [tasks.told, tasks.atold], ids=["sync", "async"])
-def test_a_context_knows_the_result_and_the_attempt(task):
-    result = ran(task)
+def test_task_context_has_the_result_id_and_attempt(task):
+    result = run_and_refresh(task)
     assert result.return_value[:3] == [result.id, 1, 1]
 
 
-def test_return_values_become_json_as_djangos_do():
-    assert ran(tasks.returns, "bytes").return_value == "café"
-    assert ran(tasks.returns, "tuple").return_value == [1, 2]
+def test_return_value_bytes_and_tuple_are_normalised():
+    assert run_and_refresh(tasks.returns, "bytes").return_value == "café"
+    assert run_and_refresh(tasks.returns, "tuple").return_value == [1, 2]
 
 
 @pytest.mark.parametrize(("what", "kind"), [("set", TypeError), ("nan", ValueError), ("latin", ValueError)])
-def test_one_that_cannot_be_stored_is_a_failure_that_says_so(what, kind):
-    result = ran(tasks.returns, what)
+def test_return_value_not_storable_fails_with_the_reason(what, kind):
+    result = run_and_refresh(tasks.returns, what)
     assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 1)
     assert result.errors[0].exception_class is kind
     assert "ResultNotStored: the task succeeded" in result.errors[0].traceback
     assert "Unsupported" in result.errors[0].traceback or "JSON" in result.errors[0].traceback
 
 
-def test_a_result_survives_the_removal_of_its_task_and_of_its_queue(backend, configure):
-    result = ran(tasks.add, 1)
+def test_get_result_removed_task_and_queue_is_readable(backend, configure):
+    result = run_and_refresh(tasks.add, 1)
     removed = registry._tasks.pop(tasks.add.module_path)
     try:
         read = configure(QUEUES=["another"]).get_result(result.id)
@@ -154,7 +154,7 @@ def test_a_result_survives_the_removal_of_its_task_and_of_its_queue(backend, con
         read.task.call()
 
 
-def test_a_result_of_a_task_of_this_packages_own_can_be_read_too(backend):
+def test_get_result_of_native_task_is_readable(backend):
     from tests.app.tasks import add
 
     job = add.enqueue(1, b=2)
@@ -163,13 +163,13 @@ def test_a_result_of_a_task_of_this_packages_own_can_be_read_too(backend):
     assert (read.return_value, read.task.func) == (3, add.func)
 
 
-def test_an_earlier_name_is_known():
+def test_run_job_under_task_alias_succeeds():
     Job.objects.filter(pk=tasks.within.enqueue("x").id).update(task_name="tests.framework.tasks.once_known_as")
     run_jobs()
     assert Job.objects.get().state == "succeeded"
 
 
-def test_no_attempt_is_lost_to_a_query_for_the_context(monkeypatch):
+def test_run_failing_context_query_loses_no_attempt(monkeypatch):
     def fails(*_):
         raise OperationalError("a hiccup")
 
@@ -182,9 +182,9 @@ def test_no_attempt_is_lost_to_a_query_for_the_context(monkeypatch):
 @pytest.mark.parametrize(
     "entries", [{"renamed": {"BACKEND": BACKEND, "QUEUES": []}}, {"default": {"BACKEND": "no.such.Backend"}}]
 )
-def test_nor_to_an_entry_of_tasks_that_is_gone(settings, entries):
+def test_run_removed_tasks_entry_loses_no_attempt(settings, entries):
     seen = []
-    receiver = lambda sender, **_: seen.append(sender)  # noqa: E731 -- kept, for receivers are held weakly
+    receiver = lambda sender, **_: seen.append(sender)  # noqa: E731 -- named, because signals keep weak references
     task_finished.connect(receiver)
     tasks.third_time.enqueue()
     settings.TASKS = entries
@@ -195,9 +195,9 @@ def test_nor_to_an_entry_of_tasks_that_is_gone(settings, entries):
 
 
 @pytest.mark.parametrize("arguments", [[1], "x", {"args": [1]}, {"args": 1, "kwargs": []}])
-def test_a_row_that_somebody_wrote_can_be_read(arguments, backend):
+def test_get_result_malformed_row_is_readable(arguments, backend):
     result = tasks.noop.enqueue()
-    with connection.cursor() as cursor:  # undone with the test's transaction
+    with connection.cursor() as cursor:  # the test's transaction rolls this back
         cursor.execute("ALTER TABLE pgqueue_job DROP CONSTRAINT pgqueue_job_state")
     Job.objects.update(arguments=arguments, state="weird")
     read = backend.get_result(result.id)
@@ -205,7 +205,7 @@ def test_a_row_that_somebody_wrote_can_be_read(arguments, backend):
 
 
 @pytest.mark.pgqueue(IMMEDIATE=True)
-def test_at_once_a_result_is_as_it_is_afterwards():
+def test_immediate_enqueue_result_equals_stored_result():
     result = tasks.always.using(max_attempts=3).enqueue()
     assert result == tasks.always.get_result(result.id)
     assert (result.attempts, len(result.errors)) == (1, 1)

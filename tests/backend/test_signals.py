@@ -1,4 +1,8 @@
-"""Django's signals for what our workers do: sent once it is true, by the class, with the exception live."""
+"""Django's task signals for jobs that our workers run.
+
+A worker sends `task_finished` after the outcome is written, with the backend class as the sender. It sends the signal
+of a failure while the exception is being handled.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +23,25 @@ STATES = TaskResultStatus
 
 @pytest.fixture
 def seen():
-    """What receivers of both signals were told, as (signal, sender, result, the exception handled then)."""
-    told = []
+    """Yield the list of what receivers of both signals got: (signal, sender, result, exception being handled)."""
+    received = []
 
     def on_started(sender, task_result, **_):
-        told.append(("started", sender, task_result, None))
+        received.append(("started", sender, task_result, None))
         raise RuntimeError("a receiver that raises")
 
     def on_finished(sender, task_result, **_):
-        told.append(("finished", sender, task_result, sys.exc_info()[1]))
+        received.append(("finished", sender, task_result, sys.exc_info()[1]))
         raise RuntimeError("a receiver that raises")
 
     task_started.connect(on_started, sender=PgQueueBackend)
     task_finished.connect(on_finished, sender=PgQueueBackend)
-    yield told
+    yield received
     task_started.disconnect(on_started, sender=PgQueueBackend)
     task_finished.disconnect(on_finished, sender=PgQueueBackend)
 
 
-def test_a_success_is_told_of_when_it_is_written_and_receivers_change_nothing(seen):
+def test_signals_of_success_are_sent_despite_failing_receivers(seen):
     result = tasks.add.enqueue(1, b=2)
     run_jobs()
     [(_, _, begun, _), (_, _, ended, exception)] = seen
@@ -48,7 +52,7 @@ def test_a_success_is_told_of_when_it_is_written_and_receivers_change_nothing(se
     assert Job.objects.get().state == "succeeded"
 
 
-def test_what_a_signal_does_not_know_is_loaded_once(seen, django_assert_num_queries):
+def test_signal_result_loads_missing_fields_with_one_query(seen, django_assert_num_queries):
     tasks.add.enqueue(1, b=2)
     run_jobs()
     ended = seen[-1][2]
@@ -58,7 +62,7 @@ def test_what_a_signal_does_not_know_is_loaded_once(seen, django_assert_num_quer
         assert (ended.return_value, ended.args, ended.attempts, ended.enqueued_at is None) == (3, [1], 1, False)
 
 
-def test_a_failure_is_told_of_while_its_exception_is_live(seen):
+def test_signal_of_failure_is_sent_during_its_exception(seen):
     tasks.boom.enqueue("live")
     run_jobs()
     assert str(seen[-1][3]) == "live"
@@ -66,7 +70,7 @@ def test_a_failure_is_told_of_while_its_exception_is_live(seen):
     assert seen[-1][3].__traceback__.tb_next.tb_frame.f_code.co_name != "_failed"
 
 
-def test_an_attempt_that_another_follows_has_not_finished(seen):
+def test_finished_signal_is_sent_only_after_the_last_attempt(seen):
     tasks.always.enqueue()
     run_jobs(max_jobs=1)
     assert [entry[0] for entry in seen] == ["started"]
@@ -74,13 +78,13 @@ def test_an_attempt_that_another_follows_has_not_finished(seen):
     assert [entry[0] for entry in seen] == ["started", "started", "finished"]
 
 
-def test_a_cancelled_job_has_finished(seen):
+def test_cancel_sends_the_finished_signal(seen):
     tasks.noop.enqueue()
     Job.objects.get().cancel()
     assert [(kind, result.status) for kind, _, result, _ in seen] == [("finished", STATES.FAILED)]
 
 
-def test_djangos_own_receivers_log_it(caplog):
+def test_django_receivers_log_enqueue_start_and_failure(caplog):
     with caplog.at_level(logging.DEBUG, "django.tasks"), caplog.at_level(logging.DEBUG, "django_tasks"):
         result = tasks.boom.enqueue("logged")
         run_jobs()
@@ -94,7 +98,7 @@ def test_djangos_own_receivers_log_it(caplog):
 
 
 @pytest.mark.pgqueue(IMMEDIATE=True)
-def test_at_once_too_a_task_is_enqueued_before_it_runs(seen):
+def test_immediate_enqueue_sends_enqueued_before_started(seen):
     def on_enqueued(sender, task_result, **_):
         seen.append(("enqueued", sender, task_result, None))
 
@@ -103,7 +107,7 @@ def test_at_once_too_a_task_is_enqueued_before_it_runs(seen):
         result = tasks.noop.enqueue()
     finally:
         task_enqueued.disconnect(on_enqueued)
-    assert [(kind, told.id, told.status) for kind, _, told, _ in seen] == [
+    assert [(kind, received.id, received.status) for kind, _, received, _ in seen] == [
         ("enqueued", result.id, STATES.READY),
         ("started", result.id, STATES.RUNNING),
         ("finished", result.id, STATES.SUCCESSFUL),
@@ -111,7 +115,7 @@ def test_at_once_too_a_task_is_enqueued_before_it_runs(seen):
     assert result.status == STATES.SUCCESSFUL
 
 
-def test_jobs_of_other_tasks_send_none(seen):
+def test_native_task_sends_no_django_signals(seen):
     from tests.app.tasks import add
 
     add.enqueue(1, b=2)

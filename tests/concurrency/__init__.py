@@ -1,1 +1,1 @@
-"""Races between two or more connections to one real database."""
+"""Tests of races between two or more connections to one real database."""

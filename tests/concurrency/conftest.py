@@ -1,4 +1,8 @@
-"""A gate that a statement waits at after it took its snapshot: what commits meanwhile, its locks find changed."""
+"""Fixtures that stop a statement between its snapshot and its row locks.
+
+A stopped statement waits at a gate, which is an advisory lock. Another connection commits its changes meanwhile, so the
+statement finds the changed rows when it locks them.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +16,11 @@ GATE = 4711
 
 
 class Gates:
-    """`with gates("CLAIM", connection, call) as waiting:` runs `call()` up to its gate, and on when the block ends."""
+    """Stop a statement at a gate while the block of a `with` statement runs.
+
+    `with gates("CLAIM", connection, call) as waiting:` runs `call()` in a thread up to the gate. The call
+    continues when the block ends.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, watcher) -> None:
         self.monkeypatch = monkeypatch
@@ -22,7 +30,10 @@ class Gates:
     def __call__(
         self, statement: str, connection, call: Callable[[], object], *, must_wait: bool = True
     ) -> Iterator[helpers.Background]:
-        """Unless it `must_wait`, the call may find no row to look at, and be over without having met the gate."""
+        """Run `call()` up to the gate of its statement.
+
+        If `must_wait` is false, the call may find no rows and return without reaching the gate.
+        """
         text = STATEMENTS[statement]
         target = "FROM unnest("
         assert target in text
@@ -50,6 +61,6 @@ def gates(monkeypatch, watcher) -> Gates:
 
 @pytest.fixture
 def impatient(engine):
-    """The engine connection, with an error for any wait for a lock."""
+    """Return the engine connection with a `lock_timeout` of 1 s, so that a wait for a lock raises an error."""
     engine.execute("SET lock_timeout = '1s'")
     return engine

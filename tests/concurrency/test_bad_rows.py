@@ -1,4 +1,4 @@
-"""One row that a statement cannot write does not keep the statement from the other rows."""
+"""Tests that a row which a statement cannot write does not stop the statement from writing the other rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def maintenance(committing):
 
 
 def states(engine, claimed):
-    return [helpers.state_of(engine, one.job_id) for one in claimed]
+    return [helpers.state_of(engine, job.job_id) for job in claimed]
 
 
 def claim_many(engine, count=20, **changes):
@@ -45,8 +45,8 @@ def test_release_trigger_refuses_one_others_are_ready(engine, sqlstate, caplog):
     claimed = claim_many(engine)
     bad, *others = claimed
     with helpers.users_trigger(engine, f"NEW.id = {bad.job_id}", sqlstate):
-        moves = release_executions(engine, claimed)
-    assert set(moves) == {one.execution_id for one in others}
+        results = release_executions(engine, claimed)
+    assert set(results) == {job.execution_id for job in others}
     assert set(states(engine, others)) == {"ready"}
     assert states(engine, [bad]) == ["running"]
     assert "not this one" in caplog.text
@@ -61,42 +61,51 @@ def test_rescue_trigger_refuses_one_others_are_ready(engine, sqlstate):
     bad, *others = claimed
     refused = []
     with helpers.users_trigger(engine, f"NEW.id = {bad.job_id}", sqlstate):
-        done = lifecycle.rescue(
-            engine, lambda held: 0.0, error="lost", on_refused=lambda held, error: refused.append(held.execution_id)
+        rescued = lifecycle.rescue(
+            engine,
+            lambda execution: 0.0,
+            error="lost",
+            on_refused=lambda execution, error: refused.append(execution.execution_id),
         )
-        again = lifecycle.rescue(engine, lambda held: 0.0, error="lost", skipped_ids=refused)
-    assert len(done) == 19 and again == []
+        rescued_again = lifecycle.rescue(engine, lambda execution: 0.0, error="lost", skipped_ids=refused)
+    assert len(rescued) == 19 and rescued_again == []
     assert set(states(engine, others)) == {"ready"}
     assert refused == [bad.execution_id]
-    assert len(lifecycle.rescue(engine, lambda held: 0.0, error="lost")) == 1
+    assert len(lifecycle.rescue(engine, lambda execution: 0.0, error="lost")) == 1
 
 
 def test_rescue_next_attempt_refused_job_is_dead(engine):
     [claimed] = claim_many(engine, 1)
     helpers.end_lease(engine)
     with helpers.users_trigger(engine, "NEW.state = 'ready'"):
-        [(_, moved)] = lifecycle.rescue(engine, lambda held: 0.0, error="lost")
-    assert moved.state is State.DEAD
+        [(_, result)] = lifecycle.rescue(engine, lambda execution: 0.0, error="lost")
+    assert result.state is State.DEAD
     assert "could not be stored" in helpers.execution_row(engine, claimed.execution_id)["error"]
 
 
 @pytest.mark.promise("bad-row-releases")
-def test_maintenance_many_refused_rows_rescues_the_newer(engine, maintenance):
-    """Rescue picks the oldest hundred, which must not be the same refused ones for ever."""
+def test_maintenance_many_rows_refused_rescues_newer_job(engine, maintenance):
+    """Rescue picks the oldest hundred executions.
+
+    It must not pick the same refused executions each time, because it would never reach the newer ones.
+    """
     claimed = claim_many(engine, 120)
     helpers.end_lease(engine)
     with helpers.users_trigger(engine, f"NEW.id <> {claimed[-1].job_id}"):
         for _ in range(2):
             with maintenance.link.use():
-                maintenance.link.connected_at = float("-inf")  # it rescues nothing while the connection is new
+                maintenance.link.connected_at = float("-inf")  # maintenance rescues nothing while the connection is new
             maintenance._rescue()
     assert states(engine, claimed[-1:]) == ["ready"]
 
 
 @pytest.mark.promise("defect-bad-row-blocks-lost-jobs")
 @pytest.mark.parametrize("act", ["release", "fail", "rescue"])
-def test_act_key_taken_meanwhile_gives_up_the_key(engine, act):
-    """`unique_ready_only = false` is what no release writes; the act treats it as true."""
+def test_return_to_ready_key_taken_clears_unique_key(engine, act):
+    """A release, a failure and a rescue treat `unique_ready_only = false` as true.
+
+    No version of the package writes `unique_ready_only = false`, so the test sets it by SQL.
+    """
     with helpers.without_row_checks(engine):
         helpers.enqueue_unique(engine, "k", ready_only=True)
         helpers.make_jobs(engine, 3)
@@ -106,7 +115,7 @@ def test_act_key_taken_meanwhile_gives_up_the_key(engine, act):
         if act == "release":
             release_executions(engine, claimed)
         elif act == "fail":
-            lifecycle.fail(engine, [row for one in claimed for row in helpers.failed(one.key)])
+            lifecycle.fail(engine, [row for job in claimed for row in helpers.failed(job.key)])
         else:
             helpers.end_lease(engine)
             helpers.rescue(engine)
@@ -115,22 +124,22 @@ def test_act_key_taken_meanwhile_gives_up_the_key(engine, act):
 
 
 @pytest.mark.parametrize("act", ["fail", "rescue"])
-def test_act_crashes_at_the_limit_stay_there(engine, act):
+def test_crash_count_at_limit_stays_at_limit(engine, act):
     claimed = claim_many(engine, 3)
     engine.execute("UPDATE pgqueue_job SET crashes = 32767 WHERE id = %s", [claimed[0].job_id])
     engine.execute("UPDATE pgqueue_execution SET started_at = claimed_at")
     if act == "fail":
-        lifecycle.fail(engine, [row for one in claimed for row in helpers.failed(one.key, outcome="crashed")])
+        lifecycle.fail(engine, [row for job in claimed for row in helpers.failed(job.key, outcome="crashed")])
     else:
         helpers.end_lease(engine)
         helpers.rescue(engine)
     assert states(engine, claimed) == ["ready"] * 3
-    assert [helpers.job_row(engine, one.job_id)["crashes"] for one in claimed] == [32767, 1, 1]
+    assert [helpers.job_row(engine, job.job_id)["crashes"] for job in claimed] == [32767, 1, 1]
 
 
 @pytest.mark.promise("bad-row-infinite-times")
 @pytest.mark.parametrize("until", ["infinity", "-infinity", "294276-01-01", "4713-01-01 BC"])
-def test_look_infinite_pause_other_queues_are_seen(engine, until):
+def test_scan_lanes_infinite_pause_finds_other_queues(engine, until):
     with helpers.without_row_checks(engine):
         helpers.make_job(engine, queue_name="paused")
         helpers.make_job(engine)
@@ -142,12 +151,12 @@ def test_look_infinite_pause_other_queues_are_seen(engine, until):
 
 
 @pytest.mark.parametrize("column", ["expires_at", "unknown_since"])
-def test_claim_infinite_instant_means_never(engine, column):
+def test_claim_infinite_time_is_treated_as_never(engine, column):
     with helpers.without_row_checks(engine):
         helpers.make_jobs(engine, 2)
         engine.execute(f"UPDATE pgqueue_job SET {column} = 'infinity' WHERE id = 1")
         claimed = helpers.claim_all(engine)
-        assert [one.job_id for one in claimed] == [1, 2]
+        assert [job.job_id for job in claimed] == [1, 2]
         assert claimed[0].start_by is None and claimed[0].unknown_seconds is None
 
 
@@ -165,12 +174,12 @@ def test_divided_lost_connection_is_raised(engine, second):
 def test_divided_error_of_all_rows_is_raised_at_once(engine, sqlstate):
     seen = []
 
-    def act(rows):
+    def write(rows):
         seen.append(rows)
         engine.execute(f"DO $$BEGIN RAISE EXCEPTION 'all of them' USING ERRCODE = '{sqlstate}'; END$$")
 
     with pytest.raises(psycopg.Error):
-        lifecycle.divided(engine, [1, 2, 3], act)
+        lifecycle.divided(engine, [1, 2, 3], write)
     assert seen == [[1, 2, 3]]
 
 
@@ -211,7 +220,7 @@ def old_jobs(engine, count):
 @pytest.mark.promise("bad-row-expiry")
 @pytest.mark.parametrize(("sqlstate", "count"), [("P0001", 2100), *((state, 70) for state in (*REFUSALS, "23503"))])
 def test_prune_trigger_refuses_some_others_are_removed(engine, sqlstate, count, monkeypatch):
-    """Also where the refused jobs fill more than a batch: the pruner goes on behind them."""
+    """The pruner continues behind the refused jobs, even if they fill more than one batch."""
     first, last = count // 4, count * 3 // 4
     refused = [job_id for job_id in range(first, last + 1) if job_id % 100]
     old_jobs(engine, count)
@@ -225,26 +234,26 @@ def test_prune_trigger_refuses_some_others_are_removed(engine, sqlstate, count, 
         monkeypatch.setattr(pruner.refusals, "note", lambda job_id, error: refused_again.append(job_id))
         pruner.prune(engine)
         assert pruner.removed == 0
-        assert refused_again == [], "they are not tried again before the marks expire"
-    again = Pruner()
-    again.prune(engine)
-    assert again.removed == len(refused)
+        assert refused_again == [], "the pruner does not try the refused jobs again before the marks expire"
+    new_pruner = Pruner()
+    new_pruner.prune(engine)
+    assert new_pruner.removed == len(refused)
 
 
 def test_requeue_job_claimed_after_its_snapshot_is_left_alone(engine, second, gates):
-    """The statement does not see the new execution; it sees that the attempt is another one."""
+    """The snapshot of the statement does not contain the new execution, but the locked job has a new attempt number."""
     helpers.make_job(engine)
     helpers.claim_one(engine)
     engine.execute("DELETE FROM pgqueue_execution")
-    with gates("REQUEUE", engine, lambda: lifecycle.requeue(engine, lambda held: 0.0, worker_id=1, error="")):
+    with gates("REQUEUE", engine, lambda: lifecycle.requeue(engine, lambda job: 0.0, worker_id=1, error="")):
         second.execute("UPDATE pgqueue_job SET state = 'ready'")
         claimed = helpers.claim_one(second)
     assert helpers.state_of(engine, claimed.job_id) == "running"
     assert [row["outcome"] for row in helpers.rows_of(engine, "pgqueue_execution").values()] == [None]
 
 
-def test_prune_all_of_one_instant_refused_round_ends(engine, monkeypatch):
-    """Jobs that one statement has cancelled finished at the same instant."""
+def test_prune_refused_jobs_with_equal_times_round_ends(engine, monkeypatch):
+    """Jobs that one statement cancels have the same `finished_at`, so the mark of the pruner does not advance."""
     monkeypatch.setattr(lifecycle, "PRUNE_LIMIT", 20)
     monkeypatch.setattr(lifecycle, "prune", partial(lifecycle.prune, limit=20))
     old_jobs(engine, 20)
@@ -255,7 +264,7 @@ def test_prune_all_of_one_instant_refused_round_ends(engine, monkeypatch):
     assert pruner.removed == 0
 
 
-def test_prune_batch_refused_as_a_whole_is_passed_by(engine, monkeypatch):
+def test_prune_whole_batch_refused_removes_later_jobs(engine, monkeypatch):
     monkeypatch.setattr(lifecycle, "PRUNE_LIMIT", 20)
     monkeypatch.setattr(lifecycle, "prune", partial(lifecycle.prune, limit=20))
     old_jobs(engine, 60)
@@ -293,14 +302,14 @@ def test_expire_trigger_refuses_one_others_are_cancelled(engine, sqlstate, maint
 def test_maintenance_deleted_open_execution_job_runs_again(engine, maintenance):
     claimed = claim_many(engine, 3, max_attempts=2)
     engine.execute("DELETE FROM pgqueue_execution WHERE id = %s", [claimed[1].execution_id])
-    assert maintenance._requeue() is True, "there may be another page"
+    assert maintenance._requeue() is True, "the duty must run again, because there may be another page"
     assert maintenance._requeue() is False
     assert states(engine, claimed) == ["running", "ready", "running"]
-    again = helpers.claim_one(engine)
-    assert (again.job_id, again.attempt) == (claimed[1].job_id, 2)
-    engine.execute("DELETE FROM pgqueue_execution WHERE id = %s", [again.execution_id])
+    claimed_again = helpers.claim_one(engine)
+    assert (claimed_again.job_id, claimed_again.attempt) == (claimed[1].job_id, 2)
+    engine.execute("DELETE FROM pgqueue_execution WHERE id = %s", [claimed_again.execution_id])
     maintenance._requeue()
-    assert states(engine, claimed) == ["running", "dead", "running"], "the attempts of lost workers count"
+    assert states(engine, claimed) == ["running", "dead", "running"], "an attempt of a lost worker must count"
 
 
 def test_requeue_pages_reach_the_last_job(engine):
@@ -308,28 +317,28 @@ def test_requeue_pages_reach_the_last_job(engine):
     engine.execute("DELETE FROM pgqueue_execution")
     last_id, pages = 0, 0
     while last_id is not None:
-        found = lifecycle.requeue(engine, lambda held: 0.0, worker_id=1, after_id=last_id, error="lost", limit=2)
+        found = lifecycle.requeue(engine, lambda job: 0.0, worker_id=1, after_id=last_id, error="lost", limit=2)
         last_id, pages = found.last_id, pages + 1
     assert pages == 4
     assert states(engine, claimed) == ["ready"] * 5
 
 
-def test_requeue_claim_not_committed_is_left_alone(engine, second):
+def test_requeue_uncommitted_claim_is_left_alone(engine, second):
     helpers.make_job(engine)
     with helpers.transaction(second):
         helpers.claim_one(second)
-        assert lifecycle.requeue(engine, lambda held: 0.0, worker_id=1, error="lost").requeued == []
+        assert lifecycle.requeue(engine, lambda job: 0.0, worker_id=1, error="lost").requeued == []
         second.execute("COMMIT")
-    assert lifecycle.requeue(engine, lambda held: 0.0, worker_id=1, error="lost").requeued == []
+    assert lifecycle.requeue(engine, lambda job: 0.0, worker_id=1, error="lost").requeued == []
 
 
-def test_requeue_job_claimed_since_the_look_is_left_alone(engine, second, monkeypatch):
-    """Another worker has requeued it meanwhile, and a third one has claimed it."""
+def test_requeue_job_claimed_since_scan_is_left_alone(engine, second, monkeypatch):
+    """After the scan, a second worker requeues the job and a third worker claims it."""
     [claimed] = claim_many(engine, 1)
     engine.execute("DELETE FROM pgqueue_execution")
 
-    def delay_for(held):
-        lifecycle.requeue(second, lambda held: 0.0, worker_id=2, error="lost")
+    def delay_for(job):
+        lifecycle.requeue(second, lambda job: 0.0, worker_id=2, error="lost")
         helpers.claim_one(second)
         return 0.0
 
@@ -343,18 +352,18 @@ def test_requeue_job_claimed_since_the_look_is_left_alone(engine, second, monkey
 def test_note_progress_trigger_refuses_one_others_are_noted(engine, sqlstate):
     claimed = claim_many(engine, 5)
     notes = Notes()
-    for one in claimed:
-        notes.note(one.key, Progress(1.0))
+    for job in claimed:
+        notes.note(job.key, Progress(1.0))
     with helpers.users_trigger(engine, f"NEW.id = {claimed[2].job_id}", sqlstate):
         assert notes.write(engine) == set()
-    noted = [helpers.job_row(engine, one.job_id)["progress_done"] for one in claimed]
+    noted = [helpers.job_row(engine, job.job_id)["progress_done"] for job in claimed]
     assert noted == [1.0, 1.0, None, 1.0, 1.0]
 
 
 @pytest.mark.promise("bad-row-operations")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
 @pytest.mark.parametrize("act", [lifecycle.cancel, lifecycle.run_now], ids=["cancel", "run_now"])
-def test_operators_act_trigger_refuses_one_others_change(engine, act, sqlstate):
+def test_operator_transition_trigger_refuses_one_others_change(engine, act, sqlstate):
     job_ids = helpers.make_jobs(engine, 5, delay_seconds=3600.0)
     with helpers.users_trigger(engine, f"NEW.id = {job_ids[2]}", sqlstate):
         assert sorted(act(engine, job_ids)) == [*job_ids[:2], *job_ids[3:]]
@@ -366,11 +375,11 @@ def test_operators_act_trigger_refuses_one_others_change(engine, act, sqlstate):
 @pytest.mark.parametrize("sqlstate", REFUSALS)
 def test_retry_trigger_refuses_one_others_are_ready(engine, sqlstate):
     claimed = claim_many(engine, 5, max_attempts=1)
-    lifecycle.fail(engine, [row for one in claimed for row in helpers.failed(one.key, None)])
+    lifecycle.fail(engine, [row for job in claimed for row in helpers.failed(job.key, None)])
     bad, *others = claimed
     with helpers.users_trigger(engine, f"NEW.id = {bad.job_id}", sqlstate):
-        changed = lifecycle.retry(engine, [one.job_id for one in claimed])
-        assert set(changed) == {one.job_id for one in others}
+        changed = lifecycle.retry(engine, [job.job_id for job in claimed])
+        assert set(changed) == {job.job_id for job in others}
         with pytest.raises(psycopg.Error):
             lifecycle.retry(engine, [bad.job_id])
     assert states(engine, [bad]) == ["dead"]
@@ -389,12 +398,12 @@ def test_extend_trigger_refuses_one_others_are_extended(engine):
     helpers.end_lease(engine)
     errors = []
     with helpers.users_trigger(engine, f"NEW.id = {refused.execution_id}", table="pgqueue_execution"):
-        beats = lifecycle.extend(
+        extensions = lifecycle.extend(
             engine, [1], lease_seconds=60.0, on_refused=lambda execution_id, error: errors.append(execution_id)
         )
-    assert {beat.execution_id: beat.extended for beat in beats} == {
+    assert {extension.execution_id: extension.extended for extension in extensions} == {
         refused.execution_id: False,
-        **{one.execution_id: True for one in others},
+        **{job.execution_id: True for job in others},
     }
     assert errors == [refused.execution_id]
     assert list(helpers.rescue(engine)) == [refused.execution_id]
@@ -407,18 +416,22 @@ def register_workers(engine, count):
 
 @pytest.mark.promise("bad-row-worker-records")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
-def test_worker_record_trigger_refuses_others_are_kept_up(engine, sqlstate):
+def test_record_heartbeats_trigger_refuses_one_others_updated(engine, sqlstate):
     worker_ids = register_workers(engine, 3)
     before = helpers.rows_of(engine, "pgqueue_worker")
     with helpers.users_trigger(engine, "NEW.id = 2", sqlstate, table="pgqueue_worker"):
         assert lifecycle.record_heartbeats(engine, [*worker_ids, 4]) == {1, 2, 3}
     after = helpers.rows_of(engine, "pgqueue_worker")
-    assert {one for one in worker_ids if after[one]["last_heartbeat_at"] > before[one]["last_heartbeat_at"]} == {1, 3}
+    assert {
+        worker_id
+        for worker_id in worker_ids
+        if after[worker_id]["last_heartbeat_at"] > before[worker_id]["last_heartbeat_at"]
+    } == {1, 3}
 
 
 @pytest.mark.promise("bad-row-old-records")
-def test_pauses_that_cannot_be_removed_do_not_keep_holds(maintenance, engine):
-    """Each kind of record is a duty of its own."""
+def test_maintenance_pause_deletion_refused_prunes_windows(maintenance, engine):
+    """A refused deletion of a pause does not stop the deletion of uniqueness windows: each is a separate duty."""
     engine.execute(
         "INSERT INTO pgqueue_pause (kind, name, paused_at, paused_until, paused_by, reason) "
         "VALUES ('queue', 'mail', '2000-01-01', '2000-01-02', '', '')"

@@ -1,8 +1,8 @@
-"""Many sessions at once, for a few seconds: nothing is run twice, nothing is lost, nobody deadlocks.
+"""Tests with many sessions at once, for a few seconds: each job runs once, no job is lost, and no session deadlocks.
 
-Eight threads share 5,000 jobs while rows are edited and given back; a user's bulk UPDATE runs against finishes in any
-order, with every deadlock reported instead of retried; and the same at isolation levels that a database may have for
-its default.
+- Eight threads share 5,000 jobs while another session edits rows and the threads release some jobs.
+- A user's bulk UPDATE runs beside completions in any order. Every deadlock is reported instead of retried.
+- Workers run at the stricter isolation levels that a database may have as its default.
 """
 
 import random
@@ -22,15 +22,15 @@ LANES = [Lane("default", 9), Lane("default", 5), Lane("default", 0)]
 
 
 class Crowd:
-    """Workers in threads that claim, give back or finish until every job has succeeded."""
+    """Workers in threads that claim jobs and release or complete them, until every job has succeeded."""
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
         self.lock = threading.Lock()
-        self.handed_out: list[tuple[int, int]] = []
+        self.claims: list[tuple[int, int]] = []
         self.done: Counter[int] = Counter()
-        self.given_back = 0
-        self.again = 0
+        self.released = 0
+        self.retries = 0
 
     def is_over(self) -> bool:
         with self.lock:
@@ -41,45 +41,52 @@ class Crowd:
         while not self.is_over():
             try:
                 self._round(connection, worker_id, chance)
-            except TRANSIENT:  # what the worker's loops do: come again
-                self.again += 1
+            except TRANSIENT:  # the loops of a worker try again too
+                self.retries += 1
 
     def _round(self, connection, worker_id: int, chance: random.Random) -> None:
         limit = chance.choice((1, 7, 50, 200))
         claimed = helpers.claim_all(connection, *LANES, limit=limit, worker_id=worker_id)
         with self.lock:
-            self.handed_out += [(one.job_id, one.execution_id) for one in claimed]
-        job_of = {one.execution_id: one.job_id for one in claimed}
-        key_of = {one.execution_id: one.key for one in claimed}
+            self.claims += [(each.job_id, each.execution_id) for each in claimed]
+        job_of = {each.execution_id: each.job_id for each in claimed}
+        key_of = {each.execution_id: each.key for each in claimed}
         chance.shuffle(claimed)
-        back = [one.execution_id for one in claimed if chance.random() < 0.1]
-        left = [one for one in job_of if one not in back]
-        while back:
-            moved = self._persist(lifecycle.release, connection, [Released(key_of[one]) for one in back])
-            back = [one for one, (fate, _) in moved.items() if fate is TransitionStatus.LOCKED]
-            self._count(given_back=sum(fate is TransitionStatus.DONE for fate, _ in moved.values()))
-        while left:
-            fates = self._persist(lifecycle.succeed, connection, helpers.succeeded(*[key_of[one] for one in left]))
-            assert {fate for fate, _ in fates.values()} <= {TransitionStatus.DONE, TransitionStatus.LOCKED}
-            left = [one for one, (fate, _) in fates.items() if fate is TransitionStatus.LOCKED]
-            self._count(done=[job_of[one] for one, (fate, _) in fates.items() if fate is TransitionStatus.DONE])
+        to_release = [each.execution_id for each in claimed if chance.random() < 0.1]
+        to_complete = [each for each in job_of if each not in to_release]
+        while to_release:
+            releases = self._retry_transient(
+                lifecycle.release, connection, [Released(key_of[each]) for each in to_release]
+            )
+            to_release = [each for each, (status, _) in releases.items() if status is TransitionStatus.LOCKED]
+            self._count(released=sum(status is TransitionStatus.DONE for status, _ in releases.values()))
+        while to_complete:
+            results = self._retry_transient(
+                lifecycle.succeed, connection, helpers.succeeded(*[key_of[each] for each in to_complete])
+            )
+            assert {status for status, _ in results.values()} <= {TransitionStatus.DONE, TransitionStatus.LOCKED}
+            to_complete = [each for each, (status, _) in results.items() if status is TransitionStatus.LOCKED]
+            self._count(done=[job_of[each] for each, (status, _) in results.items() if status is TransitionStatus.DONE])
 
-    def _persist(self, act, *args):
+    def _retry_transient(self, transition, *args):
         while True:
             try:
-                return act(*args)
+                return transition(*args)
             except TRANSIENT:
-                self.again += 1
+                self.retries += 1
 
-    def _count(self, given_back: int = 0, done: list[int] = []) -> None:  # noqa: B006 -- never changed
+    def _count(self, released: int = 0, done: list[int] = []) -> None:  # noqa: B006 -- the default list is never changed
         with self.lock:
-            self.given_back += given_back
+            self.released += released
             self.done.update(done)
 
 
 @pytest.fixture
 def work_through(engine, new_connection):
-    """Let workers work jobs off, `meanwhile` running beside them; then check what must hold of any such day."""
+    """Return a function that lets workers run all jobs while the functions in `meanwhile` run beside them.
+
+    The function then checks what must be true of every such run.
+    """
 
     def work_through(jobs, workers, meanwhile=(), setup=""):
         for lane in LANES:
@@ -92,16 +99,16 @@ def work_through(engine, new_connection):
             if setup:
                 connection.execute(setup)
             threads.append(helpers.Background(partial(crowd.work, connection, number, number)))
-        beside = [helpers.Background(partial(act, new_connection(), crowd)) for act in meanwhile]
+        beside = [helpers.Background(partial(function, new_connection(), crowd)) for function in meanwhile]
         for thread in [*threads, *beside]:
             thread.result(60)
         assert set(crowd.done.values()) == {1}
         assert len(crowd.done) == total
-        assert len(crowd.handed_out) == total + crowd.given_back
-        assert len({execution_id for _, execution_id in crowd.handed_out}) == len(crowd.handed_out)
+        assert len(crowd.claims) == total + crowd.released
+        assert len({execution_id for _, execution_id in crowd.claims}) == len(crowd.claims)
         by_outcome = dict(engine.execute("SELECT outcome, count(*) FROM pgqueue_execution GROUP BY 1").fetchall())
         assert by_outcome.pop("succeeded") == total
-        assert by_outcome.pop("released", 0) == crowd.given_back
+        assert by_outcome.pop("released", 0) == crowd.released
         assert by_outcome == {}
         assert (
             helpers.scalar(engine, "SELECT count(*) FROM pgqueue_job WHERE state <> 'succeeded' OR attempt <> 1") == 0
@@ -112,7 +119,7 @@ def work_through(engine, new_connection):
 
 
 def edit(connection, crowd):
-    """Somebody touches ready rows, a few at a time."""
+    """Change ready rows as a user would, 20 at a time."""
     while not crowd.is_over():
         connection.execute(
             "UPDATE pgqueue_job SET run_after = run_after - interval '1 ms' WHERE id IN (SELECT id FROM pgqueue_job "
@@ -121,7 +128,7 @@ def edit(connection, crowd):
 
 
 def bulk_update(connection, crowd):
-    """A user's statement, in an order of its own, waiting for whatever is locked."""
+    """Run a user's UPDATE, which changes rows in random order and waits for locked rows."""
     connection.execute("SET deadlock_timeout = '20ms'")
     while not crowd.is_over():
         connection.execute(
@@ -130,31 +137,34 @@ def bulk_update(connection, crowd):
         )
 
 
-def beat(connection, crowd):
+def send_heartbeats(connection, crowd):
     while not crowd.is_over():
         lifecycle.extend(connection, [0, 1], lease_seconds=60.0)
 
 
 @pytest.mark.promise("claims-never-share-a-job")
-def test_eight_workers_do_5000_jobs_once_each_while_rows_are_edited_and_given_back(work_through):
+def test_eight_workers_edited_rows_run_each_job_once(work_through):
     crowd = work_through(5000, 8, [edit])
-    assert crowd.given_back > 0
+    assert crowd.released > 0
 
 
-def test_a_users_bulk_update_makes_no_deadlock(work_through, monkeypatch):
-    """With every deadlock reported: no act is tried again here, and the user's statement never was."""
+def test_bulk_update_beside_workers_causes_no_deadlock(work_through, monkeypatch):
+    """Every deadlock fails this test.
+
+    With `TRIES = 1`, no transition is retried after a deadlock. The user's statement is never retried.
+    """
     monkeypatch.setattr(execute, "TRIES", 1)
-    crowd = work_through(15_000, 3, [bulk_update, beat], setup="SET deadlock_timeout = '20ms'")
-    assert crowd.again == 0
+    crowd = work_through(15_000, 3, [bulk_update, send_heartbeats], setup="SET deadlock_timeout = '20ms'")
+    assert crowd.retries == 0
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-def test_jobs_are_done_once_each_whatever_isolation_the_database_has_for_default(work_through, isolation):
-    work_through(300, 3, [beat], setup=f"SET default_transaction_isolation = '{isolation}'")
+def test_workers_strict_default_isolation_run_each_job_once(work_through, isolation):
+    work_through(300, 3, [send_heartbeats], setup=f"SET default_transaction_isolation = '{isolation}'")
 
 
-def test_two_users_in_opposite_orders_do_deadlock(engine, second):
-    """So that a day without deadlocks means something: the server does look for them."""
+def test_updates_in_opposite_orders_deadlock(engine, second):
+    """The server detects deadlocks. Without this check, the absence of deadlocks in the other tests proves nothing."""
     job_ids = helpers.make_jobs(engine, 2)
     for connection in (engine, second):
         connection.execute("SET deadlock_timeout = '20ms'")

@@ -1,10 +1,11 @@
-"""A snapshot that somebody holds open must not make claims dearer and dearer.
+"""Tests of cursors: an old open snapshot must not make claims more and more expensive.
 
-Claimed rows cannot be vacuumed while any transaction may still see them, so their index entries stay, and a claim from
-the lane's start walks all of them. With the cursor it begins where the last claim ended. Measured in buffers, not by a
-clock, over 100,000 jobs; and without the cursor the same measure grows, so the test can fail.
+VACUUM cannot remove the old versions of claimed rows while any transaction may still see them. Their index entries
+stay, and a claim from the start of the lane reads all of them. A claim with a cursor begins where the last claim ended.
+The test measures buffers, not time, over 100,000 jobs. Without the cursor the same measure grows, so the test can fail.
 
-What a cursor passes by must be found again: jobs that committed late, and jobs that came back.
+Jobs that come to lie behind a cursor must still be found: jobs that were committed late, and jobs that became ready
+again.
 """
 
 import pytest
@@ -24,7 +25,10 @@ def claim(connection, cursor, limit=BATCH):
 
 
 def buffers(connection, cursor, *, paused=(), lane=DEFAULT_LANE):
-    """How many pages a claim of 10 touches, with its own writes left out: those of the scan that picks."""
+    """Return how many pages a claim of 10 jobs reads in the scan that picks the jobs.
+
+    The pages that the claim writes do not count.
+    """
     params = {
         "queue_names": [lane.queue_name],
         "priorities": [lane.priority],
@@ -42,25 +46,25 @@ def buffers(connection, cursor, *, paused=(), lane=DEFAULT_LANE):
     with helpers.transaction(connection):
         query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.claims.CLAIM}"
         [[answer]] = connection.execute(query, params).fetchall()
-    return picking(answer[0]["Plan"])
+    return pages_of_picking(answer[0]["Plan"])
 
 
-def picking(plan):
+def pages_of_picking(plan):
     if plan.get("Subplan Name") == "CTE picked":
         return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-    return next((found for below in plan.get("Plans", ()) if (found := picking(below)) is not None), None)
+    return next((found for below in plan.get("Plans", ()) if (found := pages_of_picking(below)) is not None), None)
 
 
 @pytest.fixture
 def without_autovacuum(engine):
-    """What it does meanwhile would make the measure depend on luck."""
+    """Disable autovacuum on the job table. Otherwise the measured pages depend on when autovacuum runs."""
     engine.execute("ALTER TABLE pgqueue_job SET (autovacuum_enabled = off)")
     yield
     engine.execute("ALTER TABLE pgqueue_job RESET (autovacuum_enabled)")
 
 
 @pytest.mark.usefixtures("without_autovacuum")
-def test_under_a_held_snapshot_the_last_claims_cost_what_the_first_did(engine, second):
+def test_claim_with_cursor_old_snapshot_cost_stays_bounded(engine, second):
     helpers.make_jobs(engine, JOBS)
     engine.execute("ANALYZE pgqueue_job")
     with helpers.transaction(second, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"):
@@ -68,7 +72,7 @@ def test_under_a_held_snapshot_the_last_claims_cost_what_the_first_did(engine, s
         cursor, by_cursor, from_start = Cursor(), [], []
         while claimed := claim(engine, cursor):
             cursor = helpers.cursor_after(claimed)
-            lifecycle.succeed(engine, helpers.succeeded(*(one.key for one in claimed)))
+            lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in claimed)))
             if claimed[-1].job_id % (JOBS // 10) == 0 and claimed[-1].job_id < JOBS:
                 by_cursor.append(buffers(engine, cursor))
                 from_start.append(buffers(engine, Cursor()))
@@ -79,29 +83,29 @@ def test_under_a_held_snapshot_the_last_claims_cost_what_the_first_did(engine, s
     assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_job WHERE state <> 'succeeded'") == 0
 
 
-def test_a_cursor_goes_on_behind_its_last_job_in_the_order_due(engine):
+def test_cursor_repeated_claims_follow_due_order(engine):
     first = helpers.make_jobs(engine, 10)
     taken, cursor = [], Cursor()
     while claimed := claim(engine, cursor, limit=3):
         cursor = helpers.cursor_after(claimed)
-        taken += [one.job_id for one in claimed]
+        taken += [job.job_id for job in claimed]
     assert taken == first
     assert claim(engine, Cursor()) == []
 
 
 @pytest.mark.promise("late-commit-behind-cursor-is-found")
-def test_jobs_that_committed_late_are_found_from_the_start(engine, second):
+def test_claim_from_start_finds_late_commits(engine, second):
     with helpers.transaction(second):
         late = helpers.make_jobs(second, 3)
         helpers.make_jobs(engine, 5)
         cursor = helpers.cursor_after(claim(engine, Cursor()))
         second.execute("COMMIT")
     assert claim(engine, cursor) == []
-    assert [one.job_id for one in claim(engine, Cursor())] == late
+    assert [job.job_id for job in claim(engine, Cursor())] == late
 
 
 @pytest.mark.parametrize("way", ["released", "priority", "moved earlier"])
-def test_jobs_that_came_back_behind_the_cursor_are_found_from_the_start(engine, way):
+def test_claim_from_start_finds_jobs_behind_cursor(engine, way):
     job_ids = helpers.make_jobs(engine, 5)
     later = helpers.make_job(engine, delay_seconds=3600.0)
     claimed = claim(engine, Cursor())
@@ -115,23 +119,23 @@ def test_jobs_that_came_back_behind_the_cursor_are_found_from_the_start(engine, 
             "UPDATE pgqueue_job SET run_after = statement_timestamp() - interval '1 h' WHERE id = %s", [later]
         )
     assert claim(engine, cursor) == []
-    assert [one.job_id for one in claim(engine, Cursor())] == [back]
+    assert [job.job_id for job in claim(engine, Cursor())] == [back]
 
 
-def test_jobs_that_were_retried_are_ahead_of_any_cursor(engine, job_in):
-    one = job_in("dead")
+def test_claim_with_cursor_finds_retried_job(engine, job_in):
+    retried = job_in("dead")
     helpers.make_jobs(engine, 3)
     cursor = helpers.cursor_after(claim(engine, Cursor()))
-    lifecycle.retry(engine, [one.job_id])
-    assert [again.job_id for again in claim(engine, cursor)] == [one.job_id]
+    lifecycle.retry(engine, [retried.job_id])
+    assert [job.job_id for job in claim(engine, cursor)] == [retried.job_id]
 
 
-def test_a_cursor_of_one_lane_says_nothing_of_another(engine):
+def test_cursor_of_one_lane_does_not_affect_other_lane(engine):
     other = lifecycle.Lane("other", 0)
     helpers.make_jobs(engine, 2)
     cursor = helpers.cursor_after(claim(engine, Cursor()))
     early = helpers.make_job(engine, queue_name="other")
     engine.execute("UPDATE pgqueue_job SET run_after = run_after - interval '1 h' WHERE id = %s", [early])
     cursors = {DEFAULT_LANE: cursor, other: Cursor()}
-    [one] = lifecycle.claim(engine, cursors, limit=5, free_slots=5, worker_id=1, lease_seconds=60.0)
-    assert (one.job_id, one.queue_name) == (early, "other")
+    [job] = lifecycle.claim(engine, cursors, limit=5, free_slots=5, worker_id=1, lease_seconds=60.0)
+    assert (job.job_id, job.queue_name) == (early, "other")

@@ -1,4 +1,4 @@
-"""Jobs that are not to start later than a time: none starts late, and none waits on and on."""
+"""Tests of expiry: a job does not start after its `expires_at`, and an expired job is cancelled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def expire(connection, **options):
 
 
 @pytest.mark.promise("expired-jobs-cancelled")
-def test_those_past_their_time_are_cancelled_with_the_reason_and_no_others(engine):
+def test_expire_overdue_job_is_cancelled_with_reason(engine):
     late = helpers.make_job(engine, expires_seconds=60.0)
     later, never = helpers.make_job(engine, expires_seconds=600.0), helpers.make_job(engine)
     assert expire(engine) == []
@@ -33,7 +33,7 @@ def test_those_past_their_time_are_cancelled_with_the_reason_and_no_others(engin
     assert {helpers.state_of(engine, job_id) for job_id in (later, never)} == {"ready"}
 
 
-def test_one_that_runs_goes_on_and_its_next_attempt_is_too_late(engine):
+def test_expire_running_job_cancels_only_next_attempt(engine):
     job_id = helpers.make_job(engine, expires_seconds=60.0)
     claimed = helpers.claim_one(engine)
     statements.clock.shift_seconds = 61.0
@@ -42,7 +42,7 @@ def test_one_that_runs_goes_on_and_its_next_attempt_is_too_late(engine):
     assert expire(engine) == [job_id]
 
 
-def test_a_claim_tells_how_long_there_is_by_the_database_s_clock(engine):
+def test_claim_expiring_job_returns_start_deadline(engine):
     helpers.make_job(engine, expires_seconds=60.0)
     helpers.make_job(engine)
     statements.clock.shift_seconds = 50.0
@@ -52,8 +52,11 @@ def test_a_claim_tells_how_long_there_is_by_the_database_s_clock(engine):
 
 
 @pytest.mark.promise("slow-claim-expired-job-does-not-start")
-def test_the_time_that_a_claim_s_answer_takes_is_no_time_to_start_in(engine, monkeypatch):
-    """Its commit waits for a standby, say: as long as that lasts, the job's time passes."""
+def test_claim_slow_reply_shortens_start_deadline(engine, monkeypatch):
+    """The commit of a claim can be slow, for example because it waits for a standby.
+
+    The job can expire during that time, so the worker must not count it as time in which the job may start.
+    """
     clock = types.SimpleNamespace(now=1000.0)
 
     def slow(*arguments):
@@ -70,7 +73,7 @@ def test_the_time_that_a_claim_s_answer_takes_is_no_time_to_start_in(engine, mon
     assert 1005.0 < alone.start_by <= 1007.0
 
 
-def test_what_is_being_claimed_is_left_to_its_worker(engine, second):
+def test_expire_job_being_claimed_is_left_alone(engine, second):
     helpers.make_job(engine, expires_seconds=60.0)
     statements.clock.shift_seconds = 61.0
     second.execute("BEGIN")
@@ -80,7 +83,7 @@ def test_what_is_being_claimed_is_left_to_its_worker(engine, second):
     assert expire(engine) == []
 
 
-def test_a_claim_passes_by_what_is_being_cancelled(engine, second):
+def test_claim_job_being_expired_is_skipped(engine, second):
     job_id = helpers.make_job(engine, expires_seconds=60.0)
     statements.clock.shift_seconds = 61.0
     second.execute("BEGIN")
@@ -90,7 +93,7 @@ def test_a_claim_passes_by_what_is_being_cancelled(engine, second):
     assert helpers.claim_all(engine) == []
 
 
-def test_many_are_cancelled_in_batches_the_oldest_first(engine):
+def test_expire_with_limit_cancels_oldest_first(engine):
     ids = [helpers.make_job(engine, expires_seconds=60.0 + n) for n in range(3)]
     statements.clock.shift_seconds = 100.0
     assert expire(engine, limit=2) == ids[:2]
@@ -98,7 +101,7 @@ def test_many_are_cancelled_in_batches_the_oldest_first(engine):
 
 
 @pytest.mark.parametrize("act", ["retry"])
-def test_an_operator_s_retry_runs_it_all_the_same(engine, act):
+def test_retry_expired_job_runs_despite_expiry(engine, act):
     job_id = helpers.make_job(engine, expires_seconds=60.0)
     statements.clock.shift_seconds = 61.0
     expire(engine)

@@ -1,12 +1,17 @@
-"""Two sessions whose transactions overlap at random, and a history that the tables themselves write.
+"""A stateful test of two sessions whose transactions overlap at random, with a history that triggers record.
 
-A Hypothesis machine lets two connections begin, act, commit and roll back in any order, so that each acts while the
-other holds locks and uncommitted rows. Some acts are stopped between their snapshot and their locks (the gates of
-conftest) while the other one commits. Nothing may wait: both have a short `lock_timeout`, and any error is a failure.
+A Hypothesis state machine lets two connections begin, run transitions, commit and roll back in any order, so each of
+them works while the other has locked rows and uncommitted rows. Some transitions stop between their snapshot and their
+locks, at the gates of conftest.py, while the other session commits. No transition may wait: both sessions have a short
+`lock_timeout`, and any error is a failure.
 
-Triggers of the test write down each change of a job's state, with the statement that made it. When both transactions
-are over, that history may hold only edges of `states.TRANSITIONS`, no execution may have ended twice, whatever a worker
-was told must be so, and the invariants of the whole tables hold.
+Triggers of the test record each change of a job's state, with the statement that made it. When both transactions have
+ended, the test checks four rules:
+
+- The history contains only edges of `states.TRANSITIONS`.
+- No execution ended twice.
+- Every result that a worker received is true.
+- The invariants of all tables hold.
 """
 
 from collections.abc import Callable
@@ -27,7 +32,7 @@ from tests.test_stateful import WRONG
 Do = Callable[[Any], None]
 WHO = st.sampled_from([0, 1])
 LEASES = st.sampled_from([-1.0, 60.0])
-"""Seconds: over at once, or for long."""
+"""Seconds: a lease that has already expired, or one that lasts for a minute."""
 STATEMENTS = {
     "succeed": "SUCCEED",
     "discard": "SUCCEED_AND_DISCARD",
@@ -44,7 +49,7 @@ STATEMENTS = {
     "run_now": "RUN_NOW",
 }
 ACTS = st.sampled_from([*STATEMENTS, *["claim"] * 4, *["enqueue"] * 2, "prune", "set_aside"])
-"""What opens comes more often than what ends, or soon there would be nothing left to meet at."""
+"""Claims and enqueues come more often than the rest. Otherwise the sessions would soon have no rows in common."""
 ENDINGS = {
     "succeed": Outcome.SUCCEEDED,
     "discard": Outcome.SUCCEEDED,
@@ -55,7 +60,10 @@ ENDINGS = {
     "obey": Outcome.CANCELLED,
 }
 ACT_OF = {"succeed_and_discard": TransitionName.SUCCEED, "prune_task": TransitionName.PRUNE}
-"""Statements whose name is not their act's; `release` is `snooze` too, and their edges are the same."""
+"""Statements whose name is not the name of their transition.
+
+The statement `release` also performs `snooze`, which has the same edges.
+"""
 
 HISTORY = """
 CREATE TABLE history (id bigserial, statement text, job_id bigint, execution_id bigint, old text, new text);
@@ -87,7 +95,11 @@ HAVING job.attempt <> count(execution.id)
 
 
 class Sessions(RuleBasedStateMachine):
-    """`self.open[who]`: what a session's transaction will have told once it commits, or None if it has none."""
+    """Two sessions, 0 and 1.
+
+    `self.open[who]` lists the callbacks to call when the open transaction of that session commits. It is None if the
+    session has no open transaction.
+    """
 
     connections: tuple[Any, Any]
     watcher: Any
@@ -96,7 +108,7 @@ class Sessions(RuleBasedStateMachine):
     @initialize(count=st.integers(1, 3), most=st.sampled_from([1, 2, 10]), lease=LEASES)
     def begin_history(self, count: int, most: int, lease: float) -> None:
         self.open: list[list[Callable[[], None]] | None] = [None, None]
-        self.told: dict[int, Outcome] = {}
+        self.outcomes: dict[int, Outcome] = {}
         self.known: dict[int, ExecutionKey] = {}
         self.fresh: dict[int, int] = {}
         helpers.clear_tables(self.watcher)
@@ -122,15 +134,15 @@ class Sessions(RuleBasedStateMachine):
         if noted is not None:
             self.connections[who].execute("COMMIT" if keep else "ROLLBACK")
             self.open[who] = None
-            for note in noted if keep else ():
-                note()
+            for callback in noted if keep else ():
+                callback()
 
-    def note(self, who: int, what: Callable[[], None]) -> None:
-        """Remember what was told, at once or when the transaction has committed."""
+    def when_committed(self, who: int, callback: Callable[[], None]) -> None:
+        """Call `callback` now, or when the open transaction of this session has committed."""
         noted = self.open[who]
-        what() if noted is None else noted.append(what)
+        callback() if noted is None else noted.append(callback)
 
-    # ------------------------------------------------------------------ acts
+    # ------------------------------------------------------------------ transitions
 
     @rule(what=st.lists(st.tuples(WHO, ACTS), min_size=1, max_size=6), data=st.data())
     def act(self, what: list[tuple[int, str]], data: st.DataObject) -> None:
@@ -139,10 +151,13 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(who=WHO, name=st.sampled_from([*STATEMENTS]), between=st.lists(ACTS, min_size=1, max_size=3), data=st.data())
     def act_with_a_gap(self, who: int, name: str, between: list[str], data: st.DataObject) -> None:
-        """The other session acts, and commits, between this act's snapshot and its locks."""
-        self.end(who, True)  # the gate is held until the transaction ends, and would keep the next one out
+        """Stop a transition between its snapshot and its locks.
+
+        The other session runs its own transitions in between, and commits.
+        """
+        self.end(who, True)  # an open transaction keeps its lock of the gate, which blocks the next use
         do, other = self.plan(who, name, data), 1 - who
-        plans = [self.plan(other, one, data) for one in between]
+        plans = [self.plan(other, each, data) for each in between]
         connection = self.connections[who]
         with self.gates(STATEMENTS[name], connection, lambda: do(connection), must_wait=False) as waiting:
             for plan in plans:
@@ -151,7 +166,7 @@ class Sessions(RuleBasedStateMachine):
         waiting.result()
 
     def plan(self, who: int, name: str, data: st.DataObject) -> Do:
-        """Draw what the act needs, and return the act."""
+        """Draw what the transition needs, and return a function that runs it."""
         job_id = data.draw(st.sampled_from(self.jobs[-2:]), label="job")
         execution_id = data.draw(st.sampled_from([*sorted(self.known)[-3:], 0]), label="execution")
         if name in ENDINGS:
@@ -163,7 +178,7 @@ class Sessions(RuleBasedStateMachine):
         plans: dict[str, Do] = {
             "claim": lambda connection: self.claim(who, connection, limit, lease),
             "enqueue": lambda connection: self.enqueue(who, connection),
-            "beat": lambda connection: self.beat(connection, who, lease),
+            "beat": lambda connection: self.extend(connection, who, lease),
             "rescue": lambda connection: self.rescue(who, connection),
             "prune": self.prune,
             "set_aside": lambda connection: self.set_aside(connection, job_id),
@@ -172,15 +187,15 @@ class Sessions(RuleBasedStateMachine):
 
     def claim(self, who: int, connection: Any, limit: int, lease: float) -> None:
         claimed = helpers.claim_all(connection, limit=limit, worker_id=who, lease_seconds=lease)
-        assert len({one.job_id for one in claimed}) == len(claimed) <= limit
-        assert not {one.execution_id for one in claimed} & set(self.known)
-        self.known.update({one.execution_id: one.key for one in claimed})
+        assert len({job.job_id for job in claimed}) == len(claimed) <= limit
+        assert not {job.execution_id for job in claimed} & set(self.known)
+        self.known.update({job.execution_id: job.key for job in claimed})
 
     def enqueue(self, who: int, connection: Any) -> None:
         job_id = helpers.make_job(connection, max_attempts=2)
         self.jobs.append(job_id)
 
-    def beat(self, connection: Any, who: int, lease: float) -> None:
+    def extend(self, connection: Any, who: int, lease: float) -> None:
         lifecycle.extend(connection, [who], lease_seconds=lease)
 
     def prune(self, connection: Any) -> None:
@@ -193,21 +208,21 @@ class Sessions(RuleBasedStateMachine):
     def finish(self, who: int, connection: Any, name: str, execution_id: int) -> None:
         key = self.known.get(execution_id, ExecutionKey(execution_id, 0.0))
         again = helpers.failed(key, 0.0 if execution_id % 2 else None, "crashed" if name == "crash" else "failed")
-        acts: dict[str, Callable[[], Any]] = {
+        transitions: dict[str, Callable[[], Any]] = {
             "succeed": lambda: lifecycle.succeed(connection, helpers.succeeded(key)),
             "discard": lambda: lifecycle.succeed_and_discard(connection, [key]),
-            "fail": lambda: lifecycle.fail(connection, self.last(connection, again)),
-            "crash": lambda: lifecycle.fail(connection, self.last(connection, again)),
+            "fail": lambda: lifecycle.fail(connection, self.without_retry_after_last(connection, again)),
+            "crash": lambda: lifecycle.fail(connection, self.without_retry_after_last(connection, again)),
             "release": lambda: lifecycle.release(connection, [Released(key)]),
             "snooze": lambda: lifecycle.snooze(connection, [Released(key, 0.0)]),
             "obey": lambda: lifecycle.end_cancelled(connection, [Cancelled(key, None, 0.0)]),
         }
-        told = acts[name]()[execution_id]
-        if told.status is TransitionStatus.DONE:
-            self.note(who, lambda: self.ended(execution_id, ENDINGS[name]))
+        result = transitions[name]()[execution_id]
+        if result.status is TransitionStatus.DONE:
+            self.when_committed(who, lambda: self.record_outcome(execution_id, ENDINGS[name]))
 
-    def last(self, connection: Any, failed: list[lifecycle.Failed]) -> list[lifecycle.Failed]:
-        """The policy's part: no attempt after the last."""
+    def without_retry_after_last(self, connection: Any, failed: list[lifecycle.Failed]) -> list[lifecycle.Failed]:
+        """Return the failure without a retry if this was the last attempt, as the retry policy does."""
         row = connection.execute(
             "SELECT job.max_attempts <= execution.attempt FROM pgqueue_execution AS execution "
             "JOIN pgqueue_job AS job ON job.id = job_id WHERE execution.id = %s",
@@ -217,61 +232,63 @@ class Sessions(RuleBasedStateMachine):
 
     def rescue(self, who: int, connection: Any) -> None:
         done = lifecycle.rescue(
-            connection, lambda held: None if held.attempt >= held.max_attempts else 0.0, error="its worker was lost"
+            connection,
+            lambda expired: None if expired.attempt >= expired.max_attempts else 0.0,
+            error="its worker was lost",
         )
-        for held, _ in done:
-            self.note(who, lambda one=held.execution_id: self.ended(one, Outcome.CRASHED))  # type: ignore[misc]
+        for expired, _ in done:
+            self.when_committed(who, lambda rescued=expired.execution_id: self.record_outcome(rescued, Outcome.CRASHED))  # type: ignore[misc]
 
     def operate(self, who: int, connection: Any, name: str, job_id: int) -> None:
         changed = getattr(lifecycle, name)(connection, [job_id])
         if name == "retry" and changed:
             query = "SELECT coalesce(max(id), 0) FROM pgqueue_execution WHERE job_id = %s"
             last = helpers.scalar(connection, query, [job_id])
-            self.note(who, lambda: self.fresh.update({job_id: last}))
+            self.when_committed(who, lambda: self.fresh.update({job_id: last}))
 
-    def ended(self, execution_id: int, outcome: Outcome) -> None:
-        assert execution_id not in self.told, f"{execution_id} ended twice: {self.told[execution_id]}, then {outcome}"
-        self.told[execution_id] = outcome
+    def record_outcome(self, execution_id: int, outcome: Outcome) -> None:
+        assert execution_id not in self.outcomes, (
+            f"execution {execution_id} ended twice: {self.outcomes[execution_id]}, then {outcome}"
+        )
+        self.outcomes[execution_id] = outcome
 
-    # ------------------------------------------------------------------ what must hold once both are over
+    # ------------------------------------------------------------------ checks after both transactions have ended
 
     @invariant()
-    def all_is_well(self) -> None:
+    def check_tables(self) -> None:
         if not hasattr(self, "open") or self.open != [None, None]:
             return
         assert self.watcher.execute(WRONG).fetchall() == []
         fresh = Jsonb({str(job_id): last for job_id, last in self.fresh.items()})
         assert self.watcher.execute(COUNTS, {"fresh": fresh}).fetchall() == []
-        self.history_is_allowed()
+        self.check_history()
         rows = helpers.rows_of(self.watcher, "pgqueue_execution")
-        for execution_id, outcome in self.told.items():
+        for execution_id, outcome in self.outcomes.items():
             assert execution_id not in rows or rows[execution_id]["outcome"] == outcome
 
-    def history_is_allowed(self) -> None:
+    def check_history(self) -> None:
         query = "SELECT statement, job_id, old, new FROM history ORDER BY id"
         for statement, job_id, old, new in self.watcher.execute(query).fetchall():
             if job_id is None:
-                assert old is None, f"an execution that had ended as {old} ended again as {new}"
+                assert old is None, f"an execution ended as {old} and ended again as {new}"
             elif statement is not None:
-                act = ACT_OF.get(statement) or TransitionName(statement.removesuffix("_many"))
+                transition = ACT_OF.get(statement) or TransitionName(statement.removesuffix("_many"))
                 edges = TRANSITIONS[old and State(old)]
-                assert (new and State(new)) in edges.get(act, ()), (act, old, new)
+                assert (new and State(new)) in edges.get(transition, ()), (transition, old, new)
         self.watcher.execute("DELETE FROM history")
 
 
 @pytest.fixture
 def history(watcher):
-    """Triggers that write down what happens to jobs and executions."""
+    """Create triggers that record the changes of jobs and executions in the table `history`."""
     watcher.execute(NO_HISTORY)
     watcher.execute(HISTORY)
     yield watcher
     watcher.execute(NO_HISTORY)
 
 
-@pytest.mark.timeout(400)  # as test_stateful.py
-def test_however_two_transactions_overlap_nothing_waits_and_nothing_is_wrong(
-    engine, second, history, gates, monkeypatch, request
-):
+@pytest.mark.timeout(400)  # the same as in test_stateful.py
+def test_transitions_random_overlap_keep_invariants(engine, second, history, gates, monkeypatch, request):
     monkeypatch.setattr(operator, "LOCK_WAIT_SECONDS", 0.0)
     for connection in (engine, second):
         connection.execute("SET lock_timeout = '5s'")

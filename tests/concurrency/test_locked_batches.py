@@ -1,7 +1,7 @@
-"""Rows that another session has locked must not fill the batches of statements that work on many rows.
+"""Tests that locked rows do not fill the batches of statements that work on many rows.
 
-A statement that first picks a limited batch and then skips what is locked in it does nothing, each time, while a whole
-batch is locked.
+If a statement picks a limited batch first and then skips the locked rows in it, it does nothing while another session
+has locked a whole batch. Each repetition picks the same batch.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ def lock(table, condition="true"):
 
 @pytest.mark.promise("locked-rows-stop-nothing")
 @pytest.mark.parametrize("table", ["pgqueue_execution", "pgqueue_job"])
-def test_rescue_passes_locked_rows_by(engine, second, table):
+def test_rescue_locked_rows_in_front_are_skipped(engine, second, table):
     helpers.make_jobs(engine, LOCKED + FREE)
-    free = [one.execution_id for one in helpers.claim_all(engine)][LOCKED:]
+    free = [job.execution_id for job in helpers.claim_all(engine)][LOCKED:]
     helpers.end_lease(engine)
     with helpers.transaction(second, lock(table, IN_FRONT.format(table))):
         assert sorted(helpers.rescue(engine)) == free
     assert len(helpers.rescue(engine)) == 100
 
 
-def test_rescue_removes_orphans_behind_locked_ones(engine, second):
+def test_rescue_orphans_behind_locked_rows_are_removed(engine, second):
     helpers.make_jobs(engine, LOCKED + FREE)
-    free = [one.execution_id for one in helpers.claim_all(engine)][LOCKED:]
+    free = [job.execution_id for job in helpers.claim_all(engine)][LOCKED:]
     helpers.end_lease(engine)
     engine.execute("DELETE FROM pgqueue_job")
     with helpers.transaction(second, lock("pgqueue_execution", IN_FRONT.format("pgqueue_execution"))):
@@ -42,7 +42,7 @@ def test_rescue_removes_orphans_behind_locked_ones(engine, second):
         assert not set(free) & set(helpers.rows_of(engine, "pgqueue_execution"))
 
 
-def test_rescue_takes_a_fifth_of_the_open_executions(engine):
+def test_rescue_many_expired_leases_takes_a_fifth_per_call(engine):
     helpers.make_jobs(engine, 1000)
     for _ in range(2):
         helpers.claim_all(engine)
@@ -52,7 +52,7 @@ def test_rescue_takes_a_fifth_of_the_open_executions(engine):
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-def test_rescue_under_strict_isolation_takes_jobs_back(engine, isolation):
+def test_rescue_strict_isolation_takes_jobs_back(engine, isolation):
     engine.execute(f"SET default_transaction_isolation = '{isolation}'")
     helpers.make_jobs(engine, FREE)
     helpers.claim_all(engine)
@@ -62,7 +62,7 @@ def test_rescue_under_strict_isolation_takes_jobs_back(engine, isolation):
 
 @pytest.mark.promise("locked-rows-stop-nothing")
 @pytest.mark.parametrize("table", ["pgqueue_execution", "pgqueue_job"])
-def test_prune_passes_locked_rows_by(engine, second, monkeypatch, table):
+def test_prune_locked_rows_in_front_are_skipped(engine, second, monkeypatch, table):
     monkeypatch.setattr(lifecycle.pruning, "PRUNE_LIMIT", 100)
     monkeypatch.setattr(lifecycle, "PRUNE_LIMIT", 100)
     prune = lifecycle.prune
@@ -78,7 +78,7 @@ def test_prune_passes_locked_rows_by(engine, second, monkeypatch, table):
 
 
 @pytest.mark.promise("locked-rows-stop-nothing")
-def test_expire_passes_locked_rows_by(engine, second):
+def test_expire_locked_rows_in_front_are_skipped(engine, second):
     job_ids = helpers.make_jobs(engine, LOCKED + FREE)
     engine.execute("UPDATE pgqueue_job SET expires_at = statement_timestamp() - interval '1 s' + id * interval '1 us'")
     with helpers.transaction(second, lock("pgqueue_job", IN_FRONT.format("pgqueue_job"))):

@@ -1,4 +1,7 @@
-"""Two `enqueue_many()` of the same unique keys at once: each takes the keys in one order, so none waits for ever."""
+"""Tests of `enqueue_many()` with unique keys, mainly of two calls with the same keys at once.
+
+Each call inserts the keys in the same order. Otherwise each call could wait for a key of the other: a deadlock.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +65,8 @@ def test_enqueue_many_of_one_batch_keeps_the_order_of_calls():
     assert ids == sorted(ids)
 
 
-def test_enqueue_many_of_large_arguments_returns_ids_in_call_order():
-    """One batch of more than one statement."""
+def test_enqueue_many_large_arguments_returns_ids_in_call_order():
+    """The large arguments divide one batch into more than one statement."""
     numbers = list(range(40))[::-1]
     calls = [((number, "x" * 50_000), {}) for number in numbers]
     ids = tasks.noop.using(unique_key=lambda number, text: key_of(number)).enqueue_many(calls)
@@ -71,6 +74,6 @@ def test_enqueue_many_of_large_arguments_returns_ids_in_call_order():
     assert [arguments[job_id]["args"][0] for job_id in ids] == numbers
 
 
-def test_enqueue_many_takes_an_iterator_beyond_one_batch():
+def test_enqueue_many_long_iterator_enqueues_all_calls():
     calls = (((number,), {}) for number in range(1500))
     assert len(tasks.noop.using(unique_key=key_of).enqueue_many(calls)) == 1500

@@ -1,4 +1,4 @@
-"""Pauses: what a worker's look finds of them, and what its claims leave alone."""
+"""Tests of pauses: what a lane scan returns about them, and which jobs a claim skips."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MAIL, OTHER = Lane("mail", 0), Lane("other", 5)
 
 
 def claimable(engine):
-    """The jobs that a worker would claim now, by its look and its claim."""
-    look = lifecycle.scan_lanes(engine)
-    lanes = [lane for lane, seconds in look.due_in.items() if seconds <= 0]
-    claimed = helpers.claim_all(engine, *lanes, paused_tasks=look.paused_tasks) if lanes else []
-    lifecycle.release(engine, [lifecycle.Released(one.key) for one in claimed])
-    return {one.job_id for one in claimed}
+    """Return the ids of the jobs that a worker would claim now, with a lane scan and a claim."""
+    scan = lifecycle.scan_lanes(engine)
+    lanes = [lane for lane, seconds in scan.due_in.items() if seconds <= 0]
+    claimed = helpers.claim_all(engine, *lanes, paused_tasks=scan.paused_tasks) if lanes else []
+    lifecycle.release(engine, [lifecycle.Released(job.key) for job in claimed])
+    return {job.job_id for job in claimed}
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def jobs(engine):
 
 
 @pytest.mark.quick
-def test_a_paused_queue_is_left_alone_and_still_takes_jobs(engine, jobs):
+def test_pause_queue_stops_claims_and_accepts_jobs(engine, jobs):
     lifecycle.pause(engine, Pausable.QUEUE, "mail")
     assert claimable(engine) == {jobs["other"], jobs["add"]}
     later = helpers.make_job(engine, queue_name="mail")
@@ -46,7 +46,7 @@ def test_a_paused_queue_is_left_alone_and_still_takes_jobs(engine, jobs):
     assert claimable(engine) == {*jobs.values(), later}
 
 
-def test_a_paused_task_is_passed_by_in_its_lane(engine, jobs):
+def test_pause_task_skips_its_jobs_in_lane(engine, jobs):
     lifecycle.pause(engine, Pausable.TASK, "tests.app.tasks.add")
     assert claimable(engine) == {jobs["mail"], jobs["other"]}
     assert lifecycle.next_in_line(engine, helpers.lanes_from_start(OTHER), paused_tasks=[helpers.NOOP]) == jobs["add"]
@@ -54,7 +54,7 @@ def test_a_paused_task_is_passed_by_in_its_lane(engine, jobs):
     assert claimable(engine) == set(jobs.values())
 
 
-def test_a_worker_passes_by_a_paused_task_under_all_its_names(engine, monkeypatch):
+def test_pause_task_with_alias_pauses_all_its_names(engine, monkeypatch):
     monkeypatch.setattr(registry, "names_of", lambda name: (name, "its.old.name"))
     lifecycle.pause(engine, Pausable.TASK, helpers.NOOP)
     lanes = Lanes([])
@@ -62,14 +62,14 @@ def test_a_worker_passes_by_a_paused_task_under_all_its_names(engine, monkeypatc
     assert lanes.paused_tasks == [helpers.NOOP, "its.old.name"]
 
 
-def test_a_queue_and_a_task_of_the_same_name_are_two(engine, jobs):
+def test_pause_task_named_like_queue_leaves_queue_active(engine, jobs):
     lifecycle.pause(engine, Pausable.TASK, "mail")
     assert claimable(engine) == set(jobs.values())
     assert not lifecycle.resume(engine, Pausable.QUEUE, "mail")
 
 
 @pytest.mark.parametrize("kind", list(Pausable))
-def test_a_pause_ends_by_itself_at_its_time(engine, jobs, kind):
+def test_pause_with_duration_ends_at_its_time(engine, jobs, kind):
     name = "mail" if kind is Pausable.QUEUE else helpers.NOOP
     lifecycle.pause(engine, kind, name, for_seconds=600)
     assert jobs["mail"] not in claimable(engine)
@@ -80,13 +80,13 @@ def test_a_pause_ends_by_itself_at_its_time(engine, jobs, kind):
     assert not lifecycle.resume(engine, kind, name)
 
 
-def test_a_worker_knows_when_to_wake_for_the_end_of_a_pause(engine, jobs):
+def test_scan_lanes_timed_pause_returns_seconds_to_its_end(engine, jobs):
     lifecycle.pause(engine, Pausable.QUEUE, "mail", for_seconds=600)
     assert 590 < lifecycle.scan_lanes(engine).due_in[MAIL] <= 600
 
 
 @pytest.mark.promise("pause-rollback")
-def test_a_pause_counts_from_its_commit_and_not_if_it_rolls_back(engine, second, jobs):
+def test_pause_uncommitted_has_no_effect_until_commit(engine, second, jobs):
     second.execute("BEGIN")
     lifecycle.pause(second, Pausable.QUEUE, "mail")
     assert jobs["mail"] in claimable(engine)
@@ -98,25 +98,25 @@ def test_a_pause_counts_from_its_commit_and_not_if_it_rolls_back(engine, second,
     assert jobs["mail"] not in claimable(engine)
 
 
-def test_a_pause_told_anew_keeps_its_beginning(engine):
+def test_pause_repeated_keeps_start_and_updates_reason(engine):
     lifecycle.pause(engine, Pausable.QUEUE, "mail", for_seconds=60, paused_by="ada", reason="the server is down")
-    [(began, _)] = helpers_of(engine)
+    [(paused_at, _)] = pause_times(engine)
     statements.clock.shift_seconds = 30
     lifecycle.pause(engine, Pausable.QUEUE, "mail", paused_by="grace", reason="still")
-    assert helpers_of(engine) == [(began, None)]
+    assert pause_times(engine) == [(paused_at, None)]
     assert helpers.scalar(engine, "SELECT paused_by || reason FROM pgqueue_pause") == "gracestill"
 
 
-def test_one_that_had_ended_begins_anew(engine):
+def test_pause_after_its_end_gets_new_start(engine):
     lifecycle.pause(engine, Pausable.QUEUE, "mail", for_seconds=60)
-    [(began, _)] = helpers_of(engine)
+    [(paused_at, _)] = pause_times(engine)
     statements.clock.shift_seconds = 90
     lifecycle.pause(engine, Pausable.QUEUE, "mail")
-    [(again, _)] = helpers_of(engine)
-    assert again > began
+    [(paused_again_at, _)] = pause_times(engine)
+    assert paused_again_at > paused_at
 
 
-def test_those_that_ended_long_ago_are_forgotten_and_no_others(engine):
+def test_prune_pauses_removes_only_those_ended_long_ago(engine):
     for name, for_seconds in (("over", 60), ("just", 250), ("later", 450), ("mail", None)):
         lifecycle.pause(engine, Pausable.QUEUE, name, for_seconds=for_seconds)
     statements.clock.shift_seconds = 300
@@ -124,19 +124,22 @@ def test_those_that_ended_long_ago_are_forgotten_and_no_others(engine):
     assert helpers.scalar(engine, "SELECT string_agg(name, ' ' ORDER BY name) FROM pgqueue_pause") == "just later mail"
 
 
-def helpers_of(engine):
+def pause_times(engine):
     return engine.execute("SELECT paused_at, paused_until FROM pgqueue_pause").fetchall()
 
 
-def test_workers_are_told_to_look_again_of_a_pause_and_of_its_end(engine, second):
+def test_pause_and_resume_notify_workers(engine, second):
     second.execute(f"LISTEN {CHANNEL}")
     control.pause("mail")
     assert control.resume("mail")
     assert [notice.payload for notice in second.notifies(timeout=10, stop_after=2)] == [PAUSES_CHANGED] * 2
 
 
-def test_two_operators_pause_at_once(engine, second, watcher):
-    """The second waits for the first: a moment, for neither does anything else in its transaction."""
+def test_pause_by_two_operators_at_once_keeps_one_row(engine, second, watcher):
+    """The second operator waits for the transaction of the first.
+
+    The wait is short, because neither transaction does anything else.
+    """
     second.execute("BEGIN")
     lifecycle.pause(second, Pausable.QUEUE, "mail")
     pausing = helpers.Background(lambda: lifecycle.pause(engine, Pausable.QUEUE, "mail", reason="later"))
@@ -146,11 +149,11 @@ def test_two_operators_pause_at_once(engine, second, watcher):
     assert helpers.scalar(second, "SELECT count(*) || reason FROM pgqueue_pause GROUP BY reason") == "1later"
 
 
-def test_a_drain_waits_for_a_claim_by_a_look_from_before_the_pause(engine, jobs, monkeypatch):
-    still, claimed = control.running("mail"), []
+def test_drain_claim_by_earlier_scan_is_waited_for(engine, jobs, monkeypatch):
+    running_jobs, claimed = control.running("mail"), []
 
     def count_then_claim():
-        found = still.count()
+        found = running_jobs.count()
         claimed.extend([] if claimed else helpers.claim_all(engine, MAIL, limit=1))
         return found
 
@@ -158,7 +161,7 @@ def test_a_drain_waits_for_a_claim_by_a_look_from_before_the_pause(engine, jobs,
     assert control.drain("mail", timeout=1.5) == len(claimed) == 1
 
 
-def test_clear_passes_by_what_somebody_has_locked(engine, second):
+def test_clear_queue_cancels_only_its_ready_jobs(engine, second):
     ids = helpers.make_jobs(engine, 3, queue_name="mail")
     later = helpers.make_job(engine, queue_name="mail", delay_seconds=3600.0)
     other = helpers.make_job(engine)

@@ -1,7 +1,7 @@
-"""Ids recur: after `TRUNCATE … RESTART IDENTITY` (`manage.py flush`), and after an older dump is restored.
+"""Tests of ids that are used again: after `TRUNCATE … RESTART IDENTITY` (`manage.py flush`) or a restored older dump.
 
-A worker that outlives that still holds executions of before. Their ids name new executions of other jobs soon after.
-Nothing that such a worker writes may touch these.
+A worker that keeps running still has executions from before in flight. Soon, new executions of other jobs have the same
+ids. No write of such a worker may change the new executions.
 """
 
 import pytest
@@ -19,7 +19,7 @@ def start_ids_anew(engine):
 
 
 def restore_an_older_dump(engine):
-    """Put the tables back to what they were before the claim, and the sequences with them."""
+    """Restore the tables and the sequence of the execution ids to their state before the claim."""
     engine.execute("DELETE FROM pgqueue_execution")
     engine.execute("UPDATE pgqueue_job SET state = 'ready', attempt = 0")
     engine.execute("SELECT setval('pgqueue_execution_id_seq', 1, false)")
@@ -46,15 +46,15 @@ FENCED = {
 @pytest.mark.promise("restarted-ids-do-no-harm", "defect-restarted-ids")
 @pytest.mark.parametrize("ids_recur", [start_ids_anew, restore_an_older_dump])
 @pytest.mark.parametrize("act", FENCED)
-def test_fenced_act_after_ids_restart_leaves_new_execution_open(engine, act, ids_recur):
+def test_transition_of_old_execution_leaves_new_one_open(engine, act, ids_recur):
     old = one_running(engine)
     ids_recur(engine)
     new = one_running(engine)
     assert new.execution_id == old.execution_id
     before = helpers.everything(engine)
-    told = FENCED[act](engine, old.key)[old.execution_id]
-    fate = told.status
-    assert fate is (TransitionStatus.ALREADY_DONE if act == "succeed_and_discard" else TransitionStatus.LOST)
+    result = FENCED[act](engine, old.key)[old.execution_id]
+    status = result.status
+    assert status is (TransitionStatus.ALREADY_DONE if act == "succeed_and_discard" else TransitionStatus.LOST)
     assert helpers.everything(engine) == before
     done = FENCED[act](engine, new.key)[new.execution_id]
     assert done.status is TransitionStatus.DONE
@@ -62,21 +62,21 @@ def test_fenced_act_after_ids_restart_leaves_new_execution_open(engine, act, ids
 
 @pytest.mark.parametrize("act", sorted(set(FENCED) - {"note_progress"}))
 def test_end_of_old_execution_after_new_one_ended_is_lost(engine, act):
-    """SETTLE must not take the end of the new execution for the old one's own earlier write."""
+    """SETTLE must not mistake the end of the new execution for an earlier write of the old execution."""
     old = one_running(engine)
     start_ids_anew(engine)
     new = one_running(engine)
     assert FENCED[act](engine, new.key)
-    told = FENCED[act](engine, old.key)[old.execution_id]
-    fate = told.status
-    assert fate is (TransitionStatus.ALREADY_DONE if act == "succeed_and_discard" else TransitionStatus.LOST)
+    result = FENCED[act](engine, old.key)[old.execution_id]
+    status = result.status
+    assert status is (TransitionStatus.ALREADY_DONE if act == "succeed_and_discard" else TransitionStatus.LOST)
 
 
-def test_rescue_whose_execution_recurs_leaves_new_one(engine, second, gates):
+def test_rescue_execution_id_reused_leaves_new_execution(engine, second, gates):
     old = one_running(engine)
     helpers.end_lease(engine)
 
-    def ids_restart_meanwhile(held):
+    def ids_restart_meanwhile(execution):
         start_ids_anew(second)
         assert one_running(second).execution_id == old.execution_id
         helpers.end_lease(second)
@@ -99,12 +99,12 @@ def test_remove_orphans_of_old_execution_leaves_new_orphan(engine):
 
 def test_key_of_claim_equals_key_of_open_execution(engine):
     claimed = one_running(engine)
-    [held] = lifecycle.open_executions(engine, 1)
-    assert held.key == claimed.key == helpers.key_of(engine, claimed.execution_id)
+    [execution] = lifecycle.open_executions(engine, 1)
+    assert execution.key == claimed.key == helpers.key_of(engine, claimed.execution_id)
 
 
 def test_fence_with_rounded_floats_still_matches(engine):
-    """A role may have `extra_float_digits = 0`, which cuts a double to 15 digits."""
+    """A role can have `extra_float_digits = 0`, which rounds a double to 15 digits."""
     engine.execute("SET extra_float_digits = 0")
     claimed = one_running(engine)
     engine.execute("SET extra_float_digits = 1")

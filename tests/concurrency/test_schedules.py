@@ -1,4 +1,4 @@
-"""Schedules on several connections: who fires a tick, and what is there of it if anything fails."""
+"""Tests of schedules on several connections: which session fires a tick, and what is written if a write fails."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ OPTIONS = lifecycle.JobOptions("default", 0, 10)
 
 
 def counts(connection) -> tuple[int, int]:
-    """Jobs, and ticks that were dealt with."""
+    """Return the number of jobs and the number of recorded ticks."""
     return tuple(helpers.scalar(connection, f"SELECT count(*) FROM pgqueue_{name}") for name in ("job", "schedulerun"))
 
 
-def test_two_workers_that_have_read_the_same_fire_once(engine, second):
-    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+def test_fire_by_two_workers_at_once_fires_once(engine, second):
+    schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     with helpers.transaction(engine):
-        assert helpers.fire(engine, one).what == "fired"
-        assert helpers.fire(second, one) is None, "it waited for the other, or fired too"
+        assert helpers.fire(engine, schedule).what == "fired"
+        assert helpers.fire(second, schedule) is None, (
+            "the second worker must neither wait for the first nor fire the tick again"
+        )
         engine.execute("COMMIT")
-    assert helpers.fire(second, one) is None
+    assert helpers.fire(second, schedule) is None
     assert counts(engine) == (1, 1)
 
 
@@ -44,28 +46,31 @@ def test_two_workers_that_have_read_the_same_fire_once(engine, second):
     ],
     ids=["it is paused", "no worker's code has it", "its tick has not come"],
 )
-def test_one_that_may_not_fire_does_not_whoever_asks(engine, change):
-    """A worker looks before it asks, and the statement again."""
+def test_fire_schedule_not_due_does_nothing(engine, change):
+    """A worker checks the schedule before it fires the tick, and the statement checks it again."""
     schedule_id = helpers.make_schedule(engine)
     engine.execute(f"UPDATE pgqueue_schedule SET {change}")
     assert helpers.fire(engine, helpers.schedule_of(engine, schedule_id)) is None
     assert counts(engine) == (0, 0)
 
 
-def test_one_that_comes_late_to_the_row_finds_it_changed(engine, second, watcher):
-    """Its snapshot is from before the other's commit, its lock from after."""
+def test_fire_delayed_by_table_lock_fires_once(engine, second, watcher):
+    """The snapshot of the delayed statement is older than the other session's commit, and its locks are newer.
+
+    A later call with the same old values then finds the schedule changed, and does not fire the tick again.
+    """
     schedule_id = helpers.make_schedule(engine)
-    one = helpers.schedule_of(engine, schedule_id)
+    schedule = helpers.schedule_of(engine, schedule_id)
     with helpers.transaction(engine, "LOCK TABLE pgqueue_schedulerun IN ACCESS EXCLUSIVE MODE"):
-        late = helpers.Background(lambda: helpers.fire(second, one))
+        late = helpers.Background(lambda: helpers.fire(second, schedule))
         helpers.wait_for_lock(watcher, second.info.backend_pid)
         engine.execute("COMMIT")
     assert late.result().what == "fired"
-    assert helpers.fire(engine, one) is None
+    assert helpers.fire(engine, schedule) is None
     assert counts(engine) == (1, 1)
 
 
-def test_after_many_ticks_the_last_one_s_job_still_counts(engine):
+def test_fire_if_running_skip_after_many_ticks_sees_last_job(engine):
     schedule_id = helpers.make_schedule(engine, due_in=-3600.0, if_running="skip")
     engine.execute(
         "INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, job_id) "
@@ -79,8 +84,11 @@ def test_after_many_ticks_the_last_one_s_job_still_counts(engine):
 
 
 @pytest.mark.promise("tick-fired-once")
-def test_eight_workers_fire_each_of_fifty_ticks_once(engine, new_connection, monkeypatch):
-    """All look at the same moment, again and again, while an operator edits the rows."""
+def test_scheduler_eight_workers_fire_each_tick_once(engine, new_connection, monkeypatch):
+    """Eight schedulers check the schedules at the same time, six times each, while an operator edits the rows.
+
+    Two of them could fire the same tick, or a tick could be lost. Each tick must fire exactly once.
+    """
     monkeypatch.setattr(declarations, "definitions", lambda alias: {})
     seen_at, _ = lifecycle.read_schedules(engine)
     first_at = seen_at - timedelta(seconds=49)
@@ -119,9 +127,9 @@ def test_eight_workers_fire_each_of_fifty_ticks_once(engine, new_connection, mon
 @pytest.mark.quick
 @pytest.mark.promise("tick-all-or-nothing")
 @pytest.mark.parametrize("table", ["pgqueue_job", "pgqueue_schedulerun", "pgqueue_schedule"])
-def test_a_tick_is_all_there_or_not_at_all(engine, table):
-    """Whichever of the three writes fails, none of them is done, and the tick is owed still."""
-    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+def test_fire_one_write_refused_writes_nothing(engine, table):
+    """If one of the three writes fails, none of them takes effect, and the tick is still due."""
+    schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     event = "UPDATE" if table == "pgqueue_schedule" else "INSERT"
     engine.execute(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'refused'; END$$"
@@ -129,53 +137,55 @@ def test_a_tick_is_all_there_or_not_at_all(engine, table):
     try:
         engine.execute(f"CREATE TRIGGER refusing BEFORE {event} ON {table} FOR EACH ROW EXECUTE FUNCTION refuse()")
         with pytest.raises(psycopg.Error, match="refused"):
-            helpers.fire(engine, one)
+            helpers.fire(engine, schedule)
     finally:
         engine.execute("DROP FUNCTION refuse CASCADE")
     assert counts(engine) == (0, 0)
-    assert helpers.schedule_of(engine, one.schedule_id)._replace(seen_at=one.seen_at) == one
-    assert helpers.fire(engine, one).what == "fired"
+    assert helpers.schedule_of(engine, schedule.schedule_id)._replace(seen_at=schedule.seen_at) == schedule
+    assert helpers.fire(engine, schedule).what == "fired"
 
 
 @pytest.mark.promise("tick-lost-reply")
-def test_what_was_fired_before_the_reply_was_lost_is_not_fired_again(engine, second):
-    """The worker that asks again has read the row before."""
-    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
-    assert helpers.fire(engine, one).what == "fired"
-    assert helpers.fire(engine, one) is None
-    engine.execute("UPDATE pgqueue_schedule SET next_run_at = %s", [one.next_run_at])  # a row that was restored
-    assert helpers.fire(engine, one).what == "again"
+def test_fire_after_lost_reply_does_not_fire_again(engine, second):
+    """The worker that lost the reply fires again with the row as it was before the first call."""
+    schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    assert helpers.fire(engine, schedule).what == "fired"
+    assert helpers.fire(engine, schedule) is None
+    engine.execute("UPDATE pgqueue_schedule SET next_run_at = %s", [schedule.next_run_at])  # a restored row
+    assert helpers.fire(engine, schedule).what == "again"
     assert counts(engine) == (1, 1)
 
 
-@pytest.mark.parametrize("act", [helpers.fire, lambda engine, one: lifecycle.pause_schedule(engine, one.schedule_id)])
-def test_a_plan_by_what_was_read_before_is_not_written(engine, act):
-    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
-    act(engine, one)
+@pytest.mark.parametrize(
+    "act", [helpers.fire, lambda engine, schedule: lifecycle.pause_schedule(engine, schedule.schedule_id)]
+)
+def test_plan_schedule_stale_read_writes_nothing(engine, act):
+    schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    act(engine, schedule)
     before = helpers.rows_of(engine, "pgqueue_schedule")
-    assert not lifecycle.plan_schedule(engine, one, one.next_run_at + timedelta(days=1))
+    assert not lifecycle.plan_schedule(engine, schedule, schedule.next_run_at + timedelta(days=1))
     assert helpers.rows_of(engine, "pgqueue_schedule") == before
 
 
 @pytest.mark.parametrize("change", ["pause", "definition"])
-def test_what_was_worked_out_before_a_change_is_not_written_after_it(engine, second, change):
-    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+def test_fire_schedule_changed_since_read_writes_nothing(engine, second, change):
+    schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     if change == "pause":
-        lifecycle.pause_schedule(second, one.schedule_id)
+        lifecycle.pause_schedule(second, schedule.schedule_id)
     else:
         changed = helpers.definition(expression="@daily")
         assert lifecycle.change_schedule(
-            second, one.schedule_id, changed, revision=one.revision, next_run_at=one.next_run_at
+            second, schedule.schedule_id, changed, revision=schedule.revision, next_run_at=schedule.next_run_at
         )
-    assert helpers.fire(engine, one) is None
-    assert not lifecycle.plan_schedule(engine, one, one.next_run_at + timedelta(days=1))
+    assert helpers.fire(engine, schedule) is None
+    assert not lifecycle.plan_schedule(engine, schedule, schedule.next_run_at + timedelta(days=1))
     assert not lifecycle.change_schedule(
-        engine, one.schedule_id, helpers.definition(), revision=one.revision, next_run_at=one.next_run_at
+        engine, schedule.schedule_id, helpers.definition(), revision=schedule.revision, next_run_at=schedule.next_run_at
     )
     assert counts(engine) == (0, 0)
 
 
-def test_two_workers_that_start_at_once_write_a_definition_down_once(engine, second):
+def test_add_schedule_by_two_workers_adds_one_row(engine, second):
     seen_at, _ = lifecycle.read_schedules(engine)
     with helpers.transaction(engine):
         assert lifecycle.add_schedule(engine, helpers.definition(), origin="code", next_run_at=seen_at)
@@ -187,34 +197,34 @@ def test_two_workers_that_start_at_once_write_a_definition_down_once(engine, sec
     assert lifecycle.add_schedule(engine, helpers.definition(), origin="admin", next_run_at=seen_at) is not None
 
 
-def test_no_act_on_a_schedule_waits_for_its_row(engine, second, monkeypatch):
+def test_schedule_transitions_locked_row_do_not_wait(engine, second, monkeypatch):
     monkeypatch.setattr(schedules, "LOCK_WAIT_SECONDS", 0.05)
     engine.execute("SET lock_timeout = '1s'")
-    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     change = partial(
         lifecycle.change_schedule,
-        *(engine, one.schedule_id, helpers.definition()),
-        revision=one.revision,
-        next_run_at=one.next_run_at,
+        *(engine, schedule.schedule_id, helpers.definition()),
+        revision=schedule.revision,
+        next_run_at=schedule.next_run_at,
     )
     with helpers.transaction(second, "SELECT FROM pgqueue_schedule FOR UPDATE"):
-        assert helpers.fire(engine, one) is None
-        assert not lifecycle.plan_schedule(engine, one, one.next_run_at)
+        assert helpers.fire(engine, schedule) is None
+        assert not lifecycle.plan_schedule(engine, schedule, schedule.next_run_at)
         assert not change()
-        lifecycle.confirm_schedules(engine, [one.schedule_id])
-        assert lifecycle.remove_schedules(engine, [one.schedule_id], 0.0) == []
-        for act in (
-            lambda: lifecycle.run_schedule(engine, one, OPTIONS),
-            lambda: lifecycle.pause_schedule(engine, one.schedule_id),
-            lambda: lifecycle.resume_schedule(engine, one.schedule_id, one.next_run_at),
+        lifecycle.confirm_schedules(engine, [schedule.schedule_id])
+        assert lifecycle.remove_schedules(engine, [schedule.schedule_id], 0.0) == []
+        for call in (
+            lambda: lifecycle.run_schedule(engine, schedule, OPTIONS),
+            lambda: lifecycle.pause_schedule(engine, schedule.schedule_id),
+            lambda: lifecycle.resume_schedule(engine, schedule.schedule_id, schedule.next_run_at),
             partial(change, tries=True),
         ):
             with pytest.raises(JobLocked):
-                act()
-    assert lifecycle.pause_schedule(engine, one.schedule_id)
+                call()
+    assert lifecycle.pause_schedule(engine, schedule.schedule_id)
 
 
-def test_a_schedule_that_is_removed_takes_its_ticks_with_it_and_no_others(engine):
+def test_remove_schedules_deletes_only_its_own_ticks(engine):
     mine, other = helpers.make_schedule(engine), helpers.make_schedule(engine, "another")
     for schedule_id in (mine, other):
         assert helpers.fire(engine, helpers.schedule_of(engine, schedule_id)).what == "fired"
@@ -228,7 +238,7 @@ KEYED = OPTIONS._replace(unique_key="k", task_name=helpers.NOOP)
 FOR_PERIOD = KEYED._replace(period_seconds=3600.0)
 
 
-def take(connection, options):
+def enqueue_same_key(connection, options):
     """Enqueue a job with the same key."""
     if options is KEYED:
         helpers.enqueue_unique(connection, "k")
@@ -239,80 +249,81 @@ def take(connection, options):
 @pytest.mark.promise("tick-unique-key-taken")
 @pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
 @pytest.mark.parametrize(("end", "what"), [("COMMIT", "duplicate"), ("ROLLBACK", "fired")])
-def test_a_tick_that_meets_an_enqueue_of_its_key_is_skipped_or_fired_as_that_ends(
-    engine, second, watcher, options, end, what
-):
-    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+def test_fire_key_being_enqueued_follows_its_outcome(engine, second, watcher, options, end, what):
+    schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     second.execute("BEGIN")
-    take(second, options)
-    waiting = helpers.Background(lambda: helpers.fire(engine, one, options=options))
+    enqueue_same_key(second, options)
+    waiting = helpers.Background(lambda: helpers.fire(engine, schedule, options=options))
     helpers.wait_for_lock(watcher, engine.info.backend_pid)
-    assert helpers.fire(watcher, one, options=options) is None, "nobody else waits for it, or fires it"
+    assert helpers.fire(watcher, schedule, options=options) is None, (
+        "a third session must neither wait for the key nor fire the tick"
+    )
     second.execute(end)
     assert waiting.result().what == what
     assert counts(engine) == (1, 1)
-    assert helpers.fire(second, one, options=options) is None
+    assert helpers.fire(second, schedule, options=options) is None
 
 
 @pytest.mark.promise("tick-unique-key-locked")
 @pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
-def test_for_a_key_that_an_open_transaction_has_it_waits_once_and_the_tick_stays_owed(
-    engine, second, options, monkeypatch
-):
-    """Also behind a pooler, where the session has no time-out of its own."""
+def test_fire_key_locked_times_out_and_tick_stays_due(engine, second, options, monkeypatch):
+    """This must work behind a pooler too, where the session has no `lock_timeout` of its own."""
     engine.execute("SET lock_timeout = 0")
     monkeypatch.setattr(schedules, "KEY_WAIT", "50ms")
-    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     with helpers.transaction(second):
-        take(second, options)
+        enqueue_same_key(second, options)
         for _ in range(2):
-            assert helpers.fire(engine, one, options=options) == ("waits", None)
+            assert helpers.fire(engine, schedule, options=options) == ("waits", None)
         assert counts(engine) == (0, 0)
         assert helpers.scalar(engine, "SHOW lock_timeout") == "0"
         engine.execute("SET lock_timeout = '50ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            lifecycle.run_schedule(engine, one, options)
-    assert helpers.fire(engine, one, options=options).what == "fired"
+            lifecycle.run_schedule(engine, schedule, options)
+    assert helpers.fire(engine, schedule, options=options).what == "fired"
     assert counts(engine) == (1, 1)
 
 
 @pytest.mark.promise("tick-unique-key-locked")
-def test_while_a_key_is_waited_for_the_other_schedules_fire(engine, second, monkeypatch):
+def test_scheduler_key_locked_other_schedules_fire(engine, second, monkeypatch):
     monkeypatch.setattr(declarations, "definitions", lambda alias: {})
     monkeypatch.setitem(registry._tasks, helpers.NOOP, tasks.noop.using(unique_key="k"))
     monkeypatch.setattr(schedules, "KEY_WAIT", "50ms")
-    yearly = {"expression": "@yearly"}  # the next tick of a minute may be a moment away
+    yearly = {"expression": "@yearly"}  # the next tick of a schedule that fires each minute may come during the test
     helpers.make_schedule(engine, "held", **yearly)
     arguments = '{"args":[1],"kwargs":{}}'
     helpers.make_schedule(engine, "free", task_name="tests.app.tasks.add", arguments=arguments, **yearly)
     with helpers.transaction(second):
-        take(second, KEYED)
-        assert Scheduler().turn(engine) > 1, "it is not tried again without a pause"
+        enqueue_same_key(second, KEYED)
+        assert Scheduler().turn(engine) > 1, "the scheduler must wait before it tries the locked key again"
         assert counts(engine) == (1, 1)
     Scheduler().turn(engine)
     assert counts(engine) == (2, 2)
 
 
 @pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
-def test_eight_schedules_of_one_key_make_one_job_at_once(new_connection, engine, options):
-    ones = [helpers.schedule_of(engine, helpers.make_schedule(engine, f"{number}")) for number in range(8)]
-    firing = [helpers.Background(partial(helpers.fire, new_connection(), one, options=options)) for one in ones]
+def test_fire_eight_schedules_of_one_key_adds_one_job(new_connection, engine, options):
+    all_schedules = [helpers.schedule_of(engine, helpers.make_schedule(engine, f"{number}")) for number in range(8)]
+    firing = [
+        helpers.Background(partial(helpers.fire, new_connection(), schedule, options=options))
+        for schedule in all_schedules
+    ]
     assert sorted(each.result().what for each in firing) == ["duplicate"] * 7 + ["fired"]
     assert counts(engine) == (1, 8)
 
 
 @pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
-def test_what_an_operator_asks_for_is_not_noted_where_the_key_is_taken(engine, options):
-    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
-    assert lifecycle.run_schedule(engine, one, options).what == "fired"
-    assert lifecycle.run_schedule(engine, one, options) == ("duplicate", None)
+def test_run_schedule_key_taken_records_no_tick(engine, options):
+    schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    assert lifecycle.run_schedule(engine, schedule, options).what == "fired"
+    assert lifecycle.run_schedule(engine, schedule, options) == ("duplicate", None)
     assert counts(engine) == (1, 1)
     assert len(lifecycle.open_windows(engine, helpers.NOOP, ["k"])) == (options is FOR_PERIOD)
 
 
-def test_a_tick_fired_inside_a_transaction_that_rolls_back_was_never_fired(engine, second):
-    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
+def test_fire_rolled_back_tick_can_fire_again(engine, second):
+    schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     with helpers.transaction(engine):
-        helpers.fire(engine, one)
+        helpers.fire(engine, schedule)
     assert counts(engine) == (0, 0)
-    assert helpers.fire(second, one).what == "fired"
+    assert helpers.fire(second, schedule).what == "fired"

@@ -1,4 +1,7 @@
-"""Acts apply only to what their caller has seen: state, `finished_at` and `run_after`, compared in the statement."""
+"""Tests that an operator transition changes a job only if it is still as the caller saw it.
+
+The statement compares the state, `finished_at` and `run_after` with the values that the caller saw.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("committing")
 
 
 def die(engine) -> int:
-    """Claim the job that is due, and let its last attempt fail; return its id."""
+    """Claim the due job, let its last attempt fail, and return its id."""
     claimed = helpers.claim_one(engine)
     lifecycle.fail(engine, helpers.failed(claimed.key, delay_seconds=None))
     return claimed.job_id
@@ -28,20 +31,20 @@ def dead_jobs(engine, count: int = 1) -> list[int]:
     return sorted(die(engine) for _ in range(count))
 
 
-def test_retry_in_code_repeats_nothing_that_died_again(engine):
+def test_retry_job_dead_again_is_refused(engine):
     [job_id] = dead_jobs(engine)
     first, second = Job.objects.get(pk=job_id), Job.objects.get(pk=job_id)
     assert first.retry()
     assert not second.retry()
     assert die(engine) == job_id
-    assert not second.retry(), "it is dead again, but that is another death"
+    assert not second.retry(), "the job is dead again, but with a later finished_at than the instance has"
     assert not first.retry()
     second.refresh_from_db()
     assert second.retry()
 
 
 @pytest.mark.promise("operator-compares")
-def test_retry_two_clicks_at_once_run_the_job_once(engine, second):
+def test_retry_two_clicks_at_once_retry_job_once(engine, second):
     for _ in range(5):
         [job_id] = dead_jobs(engine)
         row = Job.objects.get(pk=job_id)
@@ -55,14 +58,14 @@ def test_retry_two_clicks_at_once_run_the_job_once(engine, second):
 def test_retry_of_a_stale_instance_changes_nothing(engine):
     job = tasks.noop.enqueue()
     die(engine)
-    assert not job.retry(), "it was read as ready"
+    assert not job.retry(), "the instance was read while the job was ready"
     job.refresh_from_db()
     assert job.retry()
 
 
 @pytest.mark.promise("operator-compares")
 @pytest.mark.parametrize("microseconds", [1, -1])
-def test_retry_compares_to_the_microsecond(engine, microseconds):
+def test_retry_finished_at_one_microsecond_off_is_refused(engine, microseconds):
     [job_id] = dead_jobs(engine)
     job = Job.objects.get(pk=job_id)
     engine.execute("UPDATE pgqueue_job SET finished_at = finished_at + %s * interval '1 microsecond'", [microseconds])
@@ -72,7 +75,7 @@ def test_retry_compares_to_the_microsecond(engine, microseconds):
 
 
 @pytest.mark.parametrize("setting", ["SET TIME ZONE 'Asia/Kathmandu'", "SET datestyle = 'German, DMY'"])
-def test_retry_in_a_foreign_session_still_compares(engine, setting):
+def test_retry_unusual_session_settings_still_matches(engine, setting):
     [job_id] = dead_jobs(engine)
     job = Job.objects.get(pk=job_id)
     with connection.cursor() as cursor:
@@ -83,25 +86,25 @@ def test_retry_in_a_foreign_session_still_compares(engine, setting):
         connection.close()
 
 
-def test_queryset_retry_leaves_what_died_since_it_began(engine, monkeypatch):
+def test_queryset_retry_job_died_since_start_is_skipped(engine, monkeypatch):
     ids = dead_jobs(engine, 4)
     monkeypatch.setattr("django_pgqueue.models.operations.BATCH_SIZE", 2)
     retried: list[list[int]] = []
-    plain = lifecycle.retry
+    original_retry = lifecycle.retry
 
     def retry_beside_another_operator(connection, job_ids, **options):
-        if not retried:  # another operator has retried the jobs of the second batch, and one fails again
-            assert plain(engine, ids[2:])
+        if not retried:  # another operator retries the jobs of the second batch, and one of them fails again
+            assert original_retry(engine, ids[2:])
             assert die(engine) in ids[2:]
         retried.append(list(job_ids))
-        return plain(connection, job_ids, **options)
+        return original_retry(connection, job_ids, **options)
 
     monkeypatch.setattr(lifecycle, "retry", retry_beside_another_operator)
     assert Job.objects.filter(state="dead").retry() == 2
     assert [job_id for batch in retried for job_id in batch] == ids[:2]
 
 
-def test_cancel_of_a_finished_job_leaves_a_later_retry(engine):
+def test_cancel_stale_dead_job_leaves_later_retry(engine):
     [job_id] = dead_jobs(engine)
     seen_dead = Job.objects.get(pk=job_id)
     assert Job.objects.get(pk=job_id).retry()
@@ -109,37 +112,37 @@ def test_cancel_of_a_finished_job_leaves_a_later_retry(engine):
     assert helpers.state_of(engine, job_id) == "ready"
 
 
-def test_cancel_reaches_a_job_that_began_to_run(engine):
+def test_cancel_job_started_since_read_reaches_it(engine):
     job = tasks.noop.enqueue()
     helpers.claim_one(engine)
     assert job.cancel()
 
 
-def test_cancel_compares_what_was_seen(engine):
+def test_cancel_state_differs_from_seen_changes_nothing(engine):
     job_id = helpers.make_job(engine)
     helpers.claim_one(engine)
     assert lifecycle.cancel(engine, [job_id], seen={job_id: Seen("ready")}) == {}
     assert lifecycle.cancel(engine, [job_id], seen={job_id: Seen("running")}) == {job_id: "running"}
 
 
-def test_run_now_leaves_the_backoff_of_a_later_attempt(engine):
+def test_run_now_stale_instance_leaves_later_backoff(engine):
     job = tasks.noop.using(run_after=3600).enqueue()
-    twice = Job.objects.get(pk=job.pk)
+    stale = Job.objects.get(pk=job.pk)
     assert job.run_now()
     claimed = helpers.claim_one(engine)
     lifecycle.fail(engine, helpers.failed(claimed.key, delay_seconds=3600.0))
-    assert not twice.run_now()
+    assert not stale.run_now()
     assert not job.run_now()
-    twice.refresh_from_db()
-    assert twice.run_now()
+    stale.refresh_from_db()
+    assert stale.run_now()
 
 
-def test_run_schedule_twice_makes_one_job(engine):
-    one = helpers.schedule_of(engine, helpers.make_schedule(engine, due_in=3600.0))
+def test_run_schedule_repeated_click_adds_one_job(engine):
+    schedule = helpers.schedule_of(engine, helpers.make_schedule(engine, due_in=3600.0))
     options = lifecycle.JobOptions("default", 0, 10)
-    first = lifecycle.run_schedule(engine, one, options, seen_last_run=None)
+    first = lifecycle.run_schedule(engine, schedule, options, seen_last_run=None)
     assert first is not None and first.what == "fired"
-    assert lifecycle.run_schedule(engine, one, options, seen_last_run=None) is None
+    assert lifecycle.run_schedule(engine, schedule, options, seen_last_run=None) is None
     last = engine.execute("SELECT last_run_at FROM pgqueue_schedule").fetchone()[0]
-    assert lifecycle.run_schedule(engine, one, options, seen_last_run=last) is not None
+    assert lifecycle.run_schedule(engine, schedule, options, seen_last_run=last) is not None
     assert Job.objects.count() == 2

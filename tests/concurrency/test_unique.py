@@ -1,4 +1,4 @@
-"""Unique keys: one job for each while they hold, and no state change that is stuck on one."""
+"""Tests of unique keys: one job at a time has a key, and a taken key blocks no change of a job's state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = "order:7"
 OTHER_CALL = '{"args":[8],"kwargs":{}}'
 
 
-def waits_for_another(watcher, connection):
+def wait_for_other_session(watcher, connection):
     helpers.wait_for_lock(watcher, connection.info.backend_pid)
 
 
@@ -23,19 +23,21 @@ def key_of(engine, job_id):
     return helpers.job_row(engine, job_id)["unique_key"]
 
 
-# ------------------------------------------------------------------ how long a key holds
+# ------------------------------------------------------------------ how long a key stays taken
 
 
 @pytest.mark.parametrize("ready_only", [False, True])
-def test_while_one_waits_there_is_no_other(engine, ready_only):
+def test_enqueue_key_of_ready_job_adds_no_job(engine, ready_only):
     assert helpers.enqueue_unique(engine, KEY, ready_only=ready_only)
     assert helpers.enqueue_unique(engine, KEY, ready_only=ready_only) is None
     assert helpers.enqueue_unique(engine, "order:8", ready_only=ready_only)
-    assert helpers.enqueue_unique(engine, KEY, ready_only=ready_only, task_name="tests.app.tasks.add"), "another task's"
+    assert helpers.enqueue_unique(engine, KEY, ready_only=ready_only, task_name="tests.app.tasks.add"), (
+        "the same key of another task is free"
+    )
 
 
 @pytest.mark.parametrize("ready_only", [False, True])
-def test_while_it_runs_as_asked(engine, ready_only):
+def test_enqueue_key_of_running_job_follows_ready_only(engine, ready_only):
     helpers.enqueue_unique(engine, KEY, ready_only=ready_only)
     claimed = helpers.claim_one(engine)
     assert bool(helpers.enqueue_unique(engine, KEY, ready_only=ready_only)) is ready_only
@@ -49,20 +51,20 @@ def lost_with_its_worker(engine, claimed):
 
 
 ENDS = {
-    "succeeded": lambda engine, one: lifecycle.succeed(engine, helpers.succeeded(one.key)),
-    "gone": lambda engine, one: lifecycle.succeed_and_discard(engine, [one.key]),
-    "dead": lambda engine, one: lifecycle.fail(engine, helpers.failed(one.key, None)),
+    "succeeded": lambda engine, claimed: lifecycle.succeed(engine, helpers.succeeded(claimed.key)),
+    "gone": lambda engine, claimed: lifecycle.succeed_and_discard(engine, [claimed.key]),
+    "dead": lambda engine, claimed: lifecycle.fail(engine, helpers.failed(claimed.key, None)),
     "lost with its worker": lost_with_its_worker,
-    "stopped": lambda engine, one: lifecycle.end_cancelled(
-        engine, [lifecycle.Cancelled(one.key, *helpers.AGES, "as asked")]
+    "stopped": lambda engine, claimed: lifecycle.end_cancelled(
+        engine, [lifecycle.Cancelled(claimed.key, *helpers.AGES, "as asked")]
     ),
 }
 
 
 @pytest.mark.promise("unique-key-free-at-end")
 @pytest.mark.parametrize("end", ENDS)
-def test_however_a_job_ends_its_key_is_free(engine, end):
-    """One whose worker was lost held its key for ever elsewhere."""
+def test_unique_key_job_ended_is_free(engine, end):
+    """In another job queue package, a job whose worker was lost kept its key for ever."""
     helpers.enqueue_unique(engine, KEY)
     claimed = helpers.claim_one(engine)
     assert helpers.enqueue_unique(engine, KEY) is None
@@ -82,7 +84,7 @@ def expire(engine, job_id):
 @pytest.mark.promise("unique-key-free-at-end")
 @pytest.mark.parametrize("ready_only", [False, True])
 @pytest.mark.parametrize("end", [lambda engine, job_id: lifecycle.cancel(engine, [job_id]), set_aside, expire])
-def test_also_one_that_never_ran(engine, end, ready_only):
+def test_unique_key_job_ended_before_start_is_free(engine, end, ready_only):
     job = helpers.enqueue_unique(engine, KEY, ready_only=ready_only)
     end(engine, job.job_id)
     assert helpers.enqueue_unique(engine, KEY, ready_only=ready_only)
@@ -93,23 +95,26 @@ def test_also_one_that_never_ran(engine, end, ready_only):
 
 @pytest.mark.quick
 @pytest.mark.promise("unique-two-sessions")
-def test_of_two_at_once_the_second_waits_and_there_is_one_job(engine, second, watcher):
+def test_enqueue_key_uncommitted_waits_and_adds_no_job(engine, second, watcher):
     second.execute("BEGIN")
     first = helpers.enqueue_unique(second, KEY)
     waiting = helpers.Background(lambda: helpers.enqueue_unique(engine, KEY))
-    waits_for_another(watcher, engine)
+    wait_for_other_session(watcher, engine)
     second.execute("COMMIT")
     assert waiting.result() is None
     assert lifecycle.holders(engine, helpers.NOOP, [KEY]) == {KEY: first.job_id}
 
 
 @pytest.mark.promise("unique-rollback")
-def test_a_rollback_lets_the_other_through(engine, second, watcher):
-    """Uniqueness by an advisory lock lost the job here."""
+def test_enqueue_key_rolled_back_adds_job(engine, second, watcher):
+    """The second call waits for the first transaction, which rolls back.
+
+    With uniqueness by an advisory lock, the job of the second call was lost here.
+    """
     second.execute("BEGIN")
     helpers.enqueue_unique(second, KEY)
     waiting = helpers.Background(lambda: helpers.enqueue_unique(engine, KEY))
-    waits_for_another(watcher, engine)
+    wait_for_other_session(watcher, engine)
     second.execute("ROLLBACK")
     assert waiting.result() is not None
 
@@ -127,19 +132,19 @@ of_both_kinds = pytest.mark.parametrize("replace", [replaces_one, replaces_many]
 
 
 @of_both_kinds
-def test_a_replacement_that_meets_a_claim_leaves_what_runs_alone(engine, second, watcher, replace):
+def test_replace_job_being_claimed_leaves_it_unchanged(engine, second, watcher, replace):
     job = helpers.enqueue_unique(engine, KEY)
     second.execute("BEGIN")
     helpers.claim_one(second)
     replacing = helpers.Background(lambda: replace(engine, OTHER_CALL))
-    waits_for_another(watcher, engine)
+    wait_for_other_session(watcher, engine)
     second.execute("COMMIT")
     assert not replacing.result()
     assert helpers.job_row(engine, job.job_id)["arguments"] == {"args": [], "kwargs": {}}
 
 
 @of_both_kinds
-def test_a_call_that_cannot_replace_what_runs_does_not_hold_up_its_end(engine, second, replace):
+def test_replace_running_job_does_not_block_completion(engine, second, replace):
     helpers.enqueue_unique(engine, KEY)
     claimed = helpers.claim_one(engine)
     second.execute("BEGIN")
@@ -150,7 +155,7 @@ def test_a_call_that_cannot_replace_what_runs_does_not_hold_up_its_end(engine, s
 
 
 @pytest.mark.promise("unique-two-sessions")
-def test_many_sessions_at_once_make_one_job(new_connection):
+def test_enqueue_same_key_eight_sessions_add_one_job(new_connection):
     calls = [
         helpers.Background(lambda connection=connection: helpers.enqueue_unique(connection, KEY))
         for connection in [new_connection() for _ in range(8)]
@@ -161,7 +166,7 @@ def test_many_sessions_at_once_make_one_job(new_connection):
 # ------------------------------------------------------------------ replace
 
 
-def test_a_replacement_takes_the_place_of_what_waits_with_all_attempts(engine):
+def test_replace_ready_job_resets_its_attempts(engine):
     job = helpers.enqueue_unique(engine, KEY, delay_seconds=60.0)
     lifecycle.run_now(engine, [job.job_id])
     lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).key, 600.0))
@@ -173,23 +178,23 @@ def test_a_replacement_takes_the_place_of_what_waits_with_all_attempts(engine):
     assert row["run_after"] == replaced.run_after
 
 
-# ------------------------------------------------------------------ nothing is stuck on a key
+# ------------------------------------------------------------------ a taken key blocks no transition
 
 
 def back_by_release(engine, keys):
-    return lifecycle.release(engine, [lifecycle.Released(one) for one in keys])
+    return lifecycle.release(engine, [lifecycle.Released(key) for key in keys])
 
 
 def back_by_snooze(engine, keys):
-    return lifecycle.snooze(engine, [lifecycle.Released(one, 1.0) for one in keys])
+    return lifecycle.snooze(engine, [lifecycle.Released(key, 1.0) for key in keys])
 
 
 def back_by_failure(engine, keys):
-    return lifecycle.fail(engine, [row for one in keys for row in helpers.failed(one)])
+    return lifecycle.fail(engine, [row for key in keys for row in helpers.failed(key)])
 
 
 def back_by_crash(engine, keys):
-    return lifecycle.fail(engine, [row for one in keys for row in helpers.failed(one, 0.0, Outcome.CRASHED)])
+    return lifecycle.fail(engine, [row for key in keys for row in helpers.failed(key, 0.0, Outcome.CRASHED)])
 
 
 def back_by_rescue(engine, keys):
@@ -199,20 +204,22 @@ def back_by_rescue(engine, keys):
 
 @pytest.mark.promise("unique-returning-job")
 @pytest.mark.parametrize("back", [back_by_release, back_by_snooze, back_by_failure, back_by_crash, back_by_rescue])
-def test_what_comes_back_while_another_waits_does_so_without_its_key_and_with_its_batch(engine, back):
+def test_return_to_ready_key_taken_clears_only_that_key(engine, back):
     helpers.enqueue_unique(engine, KEY, ready_only=True)
     plain = helpers.make_job(engine)
     helpers.enqueue_unique(engine, "order:8")
     claimed = helpers.claim_all(engine)
     assert len(claimed) == 3
     newer = helpers.enqueue_unique(engine, KEY, ready_only=True)
-    moves = back(engine, sorted(one.key for one in claimed))
-    assert {moved.state for moved in moves.values()} == {"ready"}
-    keys = {one.job_id: key_of(engine, one.job_id) for one in claimed}
+    results = back(engine, sorted(job.key for job in claimed))
+    assert {result.state for result in results.values()} == {"ready"}
+    keys = {job.job_id: key_of(engine, job.job_id) for job in claimed}
     assert sorted(keys.values(), key=str) == [None, None, "order:8"]
     assert keys[plain] is None
     assert key_of(engine, newer.job_id) == KEY
-    assert helpers.enqueue_unique(engine, "order:8") is None, "this one holds its key all the time"
+    assert helpers.enqueue_unique(engine, "order:8") is None, (
+        "the second job must keep its key while it runs and when it is ready again"
+    )
 
 
 def dead_with_key(engine, key=KEY):
@@ -223,7 +230,7 @@ def dead_with_key(engine, key=KEY):
 
 @pytest.mark.promise("unique-operator-retry")
 @pytest.mark.parametrize("running", [False, True])
-def test_an_operator_s_retry_is_left_out_where_another_has_the_key_and_stops_no_other(engine, running):
+def test_retry_key_taken_skips_only_that_job(engine, running):
     dead, other = dead_with_key(engine), dead_with_key(engine, "order:8")
     helpers.enqueue_unique(engine, KEY)
     if running:
@@ -233,7 +240,7 @@ def test_an_operator_s_retry_is_left_out_where_another_has_the_key_and_stops_no_
     assert helpers.state_of(engine, dead) == "dead"
 
 
-def test_of_several_dead_ones_with_a_key_the_latest_is_retried(engine):
+def test_retry_dead_jobs_with_one_key_retries_latest(engine):
     dead = [dead_with_key(engine) for _ in range(3)]
     plain = helpers.make_job(engine)
     lifecycle.cancel(engine, [plain])
@@ -242,8 +249,11 @@ def test_of_several_dead_ones_with_a_key_the_latest_is_retried(engine):
 
 
 @pytest.mark.parametrize("running", [False, True])
-def test_a_retry_of_many_is_one_statement_whatever_keys_are_there(engine, monkeypatch, running):
-    """Each alone comes to the same, but only where another session is in between."""
+def test_retry_many_with_keys_sends_one_statement(engine, monkeypatch, running):
+    """The fallback of one statement per job has the same result.
+
+    It is only needed if another session takes a key in between.
+    """
     dead = [*(dead_with_key(engine) for _ in range(3)), dead_with_key(engine, "order:8")]
     helpers.enqueue_unique(engine, "order:8")
     if running:
@@ -256,12 +266,12 @@ def test_a_retry_of_many_is_one_statement_whatever_keys_are_there(engine, monkey
 
 @pytest.mark.promise("unique-operator-retry")
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
-def test_a_retry_that_meets_an_enqueue_waits_for_its_end_and_stops_no_other(engine, second, watcher, end):
+def test_retry_key_being_enqueued_waits_for_its_outcome(engine, second, watcher, end):
     dead, other = dead_with_key(engine), dead_with_key(engine, "order:8")
     second.execute("BEGIN")
     helpers.enqueue_unique(second, KEY)
     retrying = helpers.Background(lambda: lifecycle.retry(engine, [dead, other]))
-    waits_for_another(watcher, engine)
+    wait_for_other_session(watcher, engine)
     second.execute(end)
     wanted = {other: "ready"} if end == "COMMIT" else {other: "ready", dead: "ready"}
     assert retrying.result() == wanted
@@ -278,36 +288,38 @@ def many(engine, *keys, replace=False):
     )
 
 
-def test_of_many_those_whose_key_is_there_are_left_out_also_within_the_batch(engine):
-    there = helpers.enqueue_unique(engine, "a")
+def test_enqueue_many_taken_or_repeated_keys_are_skipped(engine):
+    existing = helpers.enqueue_unique(engine, "a")
     added = many(engine, "a", "b", None, "b", None, "c")
     assert [key for _, key in added] == ["b", None, None, "c"]
-    assert lifecycle.holders(engine, helpers.NOOP, ["a", "b", "x"]) == {"a": there.job_id, "b": added[0][0]}
+    assert lifecycle.holders(engine, helpers.NOOP, ["a", "b", "x"]) == {"a": existing.job_id, "b": added[0][0]}
 
 
-def test_of_many_replacements_with_one_key_the_last_counts(engine):
-    there = helpers.enqueue_unique(engine, "a", delay_seconds=60.0)
+def test_replace_many_repeated_key_changes_one_job(engine):
+    existing = helpers.enqueue_unique(engine, "a", delay_seconds=60.0)
     changed = {key: job_id for job_id, key in many(engine, "a", "b", "a", None, None, replace=True)}
-    assert changed["a"] == there.job_id
+    assert changed["a"] == existing.job_id
     assert set(changed) == {"a", "b", None}
-    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_job") == 4, "calls without a key are two"
+    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_job") == 4, (
+        "each of the two calls without a key adds a job"
+    )
 
 
-def test_of_many_replacements_one_whose_job_runs_leaves_it_alone(engine):
+def test_replace_many_running_job_is_left_unchanged(engine):
     helpers.enqueue_unique(engine, "a")
     before = helpers.job_row(engine, helpers.claim_one(engine).job_id)
     assert [key for _, key in many(engine, "a", "b", replace=True)] == ["b"]
     assert helpers.job_row(engine, before["id"]) == before
 
 
-def test_a_holder_is_a_job_of_that_task(engine):
+def test_holders_same_key_of_two_tasks_are_separate(engine):
     mine = helpers.enqueue_unique(engine, KEY)
     other = helpers.enqueue_unique(engine, KEY, task_name="tests.app.tasks.add")
     assert lifecycle.holders(engine, helpers.NOOP, [KEY]) == {KEY: mine.job_id}
     assert lifecycle.holders(engine, "tests.app.tasks.add", [KEY]) == {KEY: other.job_id}
 
 
-def test_the_look_for_holders_goes_by_the_index(engine):
+def test_holders_query_uses_unique_index(engine):
     helpers.make_jobs(engine, 5000)
     helpers.enqueue_unique(engine, KEY)
     engine.execute("ANALYZE pgqueue_job")

@@ -1,4 +1,4 @@
-"""Unique keys for a period: one job each, whatever becomes of it, until the period is over."""
+"""Tests of uniqueness windows: a key adds one job per period, independent of the state of that job."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ OTHER_CALL = '{"args":[8],"kwargs":{}}'
 
 @pytest.fixture
 def later(monkeypatch):
-    """Move the clock of all sessions here to the end of a period that begins now."""
+    """Return a function that moves the clock of all sessions of this process by `PERIOD_SECONDS`."""
     return lambda: monkeypatch.setattr(statements.clock, "shift_seconds", PERIOD_SECONDS)
 
 
-def waits_for_another(watcher, connection):
+def wait_for_other_session(watcher, connection):
     helpers.wait_for_lock(watcher, connection.info.backend_pid)
 
 
-# ------------------------------------------------------------------ how long a key is held
+# ------------------------------------------------------------------ how long a key stays taken
 
 
-def test_for_its_period_there_is_no_other_and_then_there_is(engine, later):
+def test_window_open_adds_no_job_until_it_ends(engine, later):
     first = helpers.enqueue_for_period(engine, KEY)
     assert len(first) == 1
     assert helpers.enqueue_for_period(engine, KEY) == []
     assert helpers.enqueue_for_period(engine, "order:8")
-    assert helpers.enqueue_for_period(engine, KEY, task_name="tests.app.tasks.add"), "another task's"
+    assert helpers.enqueue_for_period(engine, KEY, task_name="tests.app.tasks.add"), (
+        "the same key of another task is free"
+    )
     later()
     assert lifecycle.open_windows(engine, helpers.NOOP, [KEY]) == {}
     second = helpers.enqueue_for_period(engine, KEY)
@@ -68,7 +70,7 @@ def is_cancelled(engine):
 
 @pytest.mark.promise("uniqueness-window-independent-of-state")
 @pytest.mark.parametrize("what", [runs, is_gone_with_its_success, dies_and_is_retried, is_rescued, is_cancelled])
-def test_whatever_becomes_of_the_job_the_key_is_held_and_no_act_is_stuck_on_it(engine, what):
+def test_window_job_changes_state_stays_open(engine, what):
     job_ids = helpers.enqueue_for_period(engine, KEY)
     what(engine)
     assert helpers.enqueue_for_period(engine, KEY) == []
@@ -81,14 +83,14 @@ def test_whatever_becomes_of_the_job_the_key_is_held_and_no_act_is_stuck_on_it(e
 @pytest.mark.promise("uniqueness-window-sessions")
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 @pytest.mark.parametrize("is_over", [False, True], ids=["new", "over"])
-def test_of_two_at_once_the_second_waits_for_the_end_of_the_first(engine, second, watcher, later, end, is_over):
+def test_enqueue_key_uncommitted_waits_for_its_outcome(engine, second, watcher, later, end, is_over):
     if is_over:
         helpers.enqueue_for_period(engine, KEY)
         later()
     second.execute("BEGIN")
     first = helpers.enqueue_for_period(second, KEY)
     waiting = helpers.Background(lambda: helpers.enqueue_for_period(engine, KEY))
-    waits_for_another(watcher, engine)
+    wait_for_other_session(watcher, engine)
     second.execute(end)
     added = waiting.result()
     assert len(added) == (end == "ROLLBACK")
@@ -97,7 +99,7 @@ def test_of_two_at_once_the_second_waits_for_the_end_of_the_first(engine, second
 
 @pytest.mark.promise("uniqueness-window-sessions")
 @pytest.mark.parametrize("is_over", [False, True], ids=["new", "over"])
-def test_many_sessions_at_once_make_one_job(new_connection, engine, later, is_over):
+def test_enqueue_eight_sessions_add_one_job_per_key(new_connection, engine, later, is_over):
     if is_over:
         helpers.enqueue_for_period(engine, KEY)
         later()
@@ -108,42 +110,46 @@ def test_many_sessions_at_once_make_one_job(new_connection, engine, later, is_ov
     assert sum(len(call.result()) for call in calls) == 3
 
 
-def test_who_was_left_out_holds_up_nobody(engine, second):
-    """A key that is held for long is asked for by many, each in a transaction with other work to do."""
+def test_enqueue_key_taken_blocks_no_other_session(engine, second):
+    """A skipped call must not lock the window until its transaction ends.
+
+    Many calls ask for a key that stays taken for long, each in a transaction with other work. They would block
+    each other.
+    """
     helpers.enqueue_for_period(engine, KEY, "other")
     second.execute("BEGIN")
     assert helpers.enqueue_for_period(second, KEY) == []
-    assert helpers.enqueue_for_period(engine, "other", KEY) == [], "and waits for no lock"
+    assert helpers.enqueue_for_period(engine, "other", KEY) == [], "a skipped call must not wait for a lock"
     second.execute("COMMIT")
 
 
-def test_a_replacement_waits_for_a_claim_and_leaves_what_runs_alone(engine, second, watcher):
+def test_replace_job_being_claimed_leaves_it_unchanged(engine, second, watcher):
     [job_id] = helpers.enqueue_for_period(engine, KEY)
     second.execute("BEGIN")
     helpers.claim_one(second)
     replacing = helpers.Background(lambda: helpers.replace_for_period(engine, KEY, call=OTHER_CALL))
-    waits_for_another(watcher, engine)
+    wait_for_other_session(watcher, engine)
     second.execute("COMMIT")
     assert replacing.result() == []
     assert helpers.job_row(engine, job_id)["arguments"] == {"args": [], "kwargs": {}}
 
 
-def test_a_replacement_that_meets_another_is_the_last(engine, second, watcher):
+def test_replace_beside_replacement_last_one_wins(engine, second, watcher):
     [job_id] = helpers.enqueue_for_period(engine, KEY)
     second.execute("BEGIN")
     assert helpers.replace_for_period(second, KEY, call='{"args":[7],"kwargs":{}}') == [job_id]
     replacing = helpers.Background(lambda: helpers.replace_for_period(engine, KEY, call=OTHER_CALL, priority=9))
-    waits_for_another(watcher, engine)
+    wait_for_other_session(watcher, engine)
     second.execute("COMMIT")
     assert replacing.result() == [job_id]
     row = helpers.job_row(engine, job_id)
     assert (row["arguments"], row["priority"], row["state"]) == (json.loads(OTHER_CALL), 9, "ready")
 
 
-# ------------------------------------------------------------------ what is over is forgotten
+# ------------------------------------------------------------------ pruning of windows that have ended
 
 
-def test_holds_that_are_over_are_forgotten_but_for_one_that_is_being_taken_anew(engine, second, later):
+def test_prune_windows_window_reopened_is_kept(engine, second, later):
     helpers.enqueue_for_period(engine, "a", "b", "c")
     later()
     kept = helpers.enqueue_for_period(engine, "d")
@@ -169,7 +175,7 @@ def test_holds_that_are_over_are_forgotten_but_for_one_that_is_being_taken_anew(
         (sql.unique.PRUNE_WINDOWS, {"limit": 1000}, "pgqueue_uniqueness_window_ends"),
     ],
 )
-def test_holds_are_found_by_an_index(engine, statement, params, index):
+def test_window_statements_use_an_index(engine, statement, params, index):
     for batch in range(10):
         helpers.enqueue_for_period(engine, *(f"{batch}:{number}" for number in range(500)))
     engine.execute("ANALYZE pgqueue_uniqueness_window")

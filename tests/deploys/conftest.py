@@ -1,4 +1,4 @@
-"""Fixtures of the tests with two releases: the trees, databases with the schema of each, and processes of each."""
+"""Fixtures of the tests with two releases: their source trees, databases with their schemas, and their processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from . import trees
 
 
 class Releases(NamedTuple):
-    """The trees, and databases to copy that each has migrated."""
+    """The two source trees, and for each tree a database that it has migrated and that tests copy."""
 
     previous: Path
     next: Path
@@ -30,13 +30,13 @@ class Releases(NamedTuple):
 
 @pytest.fixture(scope="session")
 def releases(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Releases]:
-    """Both releases; the server that has the test database has theirs too."""
+    """Both releases. Their databases are on the server that has the test database."""
     home = tmp_path_factory.mktemp("releases")
     made = Releases(trees.build_previous(home), trees.build_next(home), {})
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(contextlib.closing(helpers.connect()))
         for tree in (made.previous, made.next):
-            # The later schema grows from the earlier one, as in life.
+            # The later schema is made by migrating the earlier one, as in a real upgrade.
             source = made.databases.get(made.previous, "template1")
             made.databases[tree] = stack.enter_context(database(server, f"schema_{tree.name}", source))
             run(tree, settings_of(made.databases[tree]), "-m", "django", "migrate", "-v0")
@@ -45,7 +45,7 @@ def releases(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) ->
 
 @contextlib.contextmanager
 def database(server: EngineConnection, purpose: str, source: str) -> Iterator[str]:
-    """A database made as a copy of another, gone in the end."""
+    """Copy a database, and drop the copy in the end."""
     name = f"{connection.settings_dict['NAME']}_{purpose}"
     server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
     server.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}"')
@@ -54,12 +54,12 @@ def database(server: EngineConnection, purpose: str, source: str) -> Iterator[st
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """Django's settings of a database on the server of the test database."""
+    """Return Django's settings for a database on the server of the test database."""
     return {key: connection.settings_dict[key] for key in DATABASE_KEYS} | {"NAME": name}
 
 
 def code_of(tree: Path) -> dict[str, str]:
-    """The variables by which a process has the code of a tree, whatever its directory."""
+    """Return the environment variables with which a process imports the code of a tree, whatever its directory."""
     return {
         "PYTHONPATH": f"{tree}{os.pathsep}{trees.TOP}",
         "PYTHONSAFEPATH": "1",
@@ -68,7 +68,7 @@ def code_of(tree: Path) -> dict[str, str]:
 
 
 def run(tree: Path, settings: dict[str, Any], *arguments: str) -> str:
-    """Run Python with the code of a tree to its end; return what it wrote."""
+    """Run Python with the code of a tree until it ends; return its output."""
     command, variables = [sys.executable, *arguments], environment(settings) | code_of(tree)
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -83,13 +83,13 @@ class Deployment:
         self.settings = settings
         self.home = home
         self.record = home / "record"
-        """What the tasks write: a line each, with the release that ran it."""
+        """The file to which each task writes a line, with the release that ran it."""
         self.workers: list[Worker] = []
         self._stack = stack
         self.watcher = self.connect()
 
     def connect(self) -> EngineConnection:
-        """A session of the test's own on the database."""
+        """Open a session for the test itself on the database."""
         where: dict[str, Any] = {
             key.lower(): self.settings[key] or None for key in ("HOST", "PORT", "USER", "PASSWORD")
         }
@@ -106,7 +106,7 @@ class Deployment:
         return worker
 
     def run(self, tree: Path, code: str) -> str:
-        """Run lines of an application of a release; `path` is the record's, and the shop's tasks are there."""
+        """Run code as an application of a release. `path` is the path of the record, and the tasks are imported."""
         prepare = "import django; django.setup(); from shop.tasks import *; from django_pgqueue.models import Job"
         return run(tree, self.settings, "-c", f"{prepare}; path = {str(self.record)!r}\n{code}")
 
@@ -124,17 +124,20 @@ class Deployment:
         return process
 
     def counts(self) -> dict[str, int]:
-        """How many jobs are in each state."""
+        """Return the number of jobs in each state."""
         return dict(self.watcher.execute("SELECT state, count(*) FROM pgqueue_job GROUP BY state").fetchall())
 
     def lines(self) -> list[str]:
-        """What the tasks have written."""
+        """Return the lines that the tasks have written."""
         return self.record.read_text().splitlines() if self.record.exists() else []
 
 
 @pytest.fixture
 def deployed(committing: None, releases: Releases, tmp_path: Path) -> Iterator[Any]:
-    """Makes a deployment whose database has the schema of the release given; all is gone after the test."""
+    """Return a function that makes a deployment whose database has the schema of a release.
+
+    After the test, its processes are ended and its database is dropped.
+    """
     made: list[Deployment] = []
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(contextlib.closing(helpers.connect()))

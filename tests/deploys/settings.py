@@ -1,4 +1,4 @@
-"""Settings of the processes of one release: its own package, and the shop in its version."""
+"""Settings of the processes of a release, which use its version of the package and of the shop."""
 
 from tests.worker_settings import DATABASES, LOGGING, PGQUEUE
 

@@ -1,7 +1,8 @@
-"""`migrate` while workers work and applications enqueue, and a long transaction is in the way: nothing stalls over 2 s.
+"""Test that `migrate` stalls no session for more than 2 s.
 
-The promise is about what the migration adds, so the longest pause before it began, which is the machine's, is added to
-the bound. Without `LockTable` everything would stall for as long as the transaction takes.
+Workers run jobs and applications enqueue meanwhile, and a long transaction blocks the migration. The promise covers
+only the delay that the migration adds. The longest pause before the migration, which the machine causes, is therefore
+added to the bound. Without `LockTable` every session would stall until the long transaction ends.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from tests import helpers
 pytestmark = pytest.mark.process
 
 PROMISED_SECONDS = 2.0
-HELD_SECONDS = float(os.environ.get("PGQUEUE_TEST_HELD_SECONDS", "3"))
-"""How long the long transaction takes: as much longer than the promise as CI has time for."""
+TRANSACTION_SECONDS = float(os.environ.get("PGQUEUE_TEST_HELD_SECONDS", "3"))
+"""Duration of the long transaction. It is as much longer than the promise as CI has time for."""
 CALM_SECONDS = 1.0
 SHIP: dict[str, Any] = {
     "task_name": "shop.tasks.ship",
@@ -40,7 +41,7 @@ SHIP: dict[str, Any] = {
 
 
 class Producer:
-    """Enqueues a job each 10 ms, as an application of the earlier release does, and notes when each was there."""
+    """Enqueue a job every 10 ms, as an application of the earlier release does, and record when each was enqueued."""
 
     def __init__(self, connection: EngineConnection, path: str) -> None:
         self.connection = connection
@@ -49,7 +50,7 @@ class Producer:
         self.enqueued: list[datetime] = []
 
     def run(self) -> None:
-        """Enqueue until told to stop."""
+        """Enqueue until `stopping` is set."""
         while not self.stopping.wait(0.01):
             arguments = f'{{"args":["{self.path}",{len(self.enqueued)}],"kwargs":{{}}}}'
             lifecycle.enqueue(self.connection, arguments=arguments, **SHIP)
@@ -59,7 +60,7 @@ class Producer:
 
 @contextmanager
 def producing(connection: EngineConnection, path: str) -> Iterator[Producer]:
-    """A producer at work."""
+    """Run a producer in the background."""
     producer = Producer(connection, path)
     work = helpers.Background(producer.run)
     try:
@@ -70,12 +71,12 @@ def producing(connection: EngineConnection, path: str) -> Iterator[Producer]:
 
 
 def longest_pause(times: list[datetime], keep: Callable[[datetime], bool]) -> float:
-    """Return the seconds of the longest pause between two times, of those that end at a time to keep."""
+    """Return the longest pause between two successive times, in seconds, among those whose end `keep` accepts."""
     return max((after - before).total_seconds() for before, after in pairwise(sorted(times)) if keep(after))
 
 
 @pytest.mark.promise("migrate-stalls-no-session")
-def test_nothing_stalls_while_a_long_transaction_is_in_the_migration_s_way(releases, deployed, record_property):
+def test_migrate_long_transaction_stalls_no_session(releases, deployed, record_property):
     deployment = deployed(releases.previous)
     worker = deployment.worker(releases.previous, "--concurrency", "4", LEASE=60.0)
     worker.wait_until_ready()
@@ -87,10 +88,10 @@ def test_nothing_stalls_while_a_long_transaction_is_in_the_migration_s_way(relea
         with helpers.transaction(deployment.connect(), "SELECT count(*) FROM pgqueue_job"):
             began = helpers.scalar(deployment.watcher, "SELECT clock_timestamp()")
             migrate = deployment.migrate(releases.next, log)
-            held = helpers.wait_until(lambda: "retrying until" in log.read_text() or migrate.poll(), 30)
-            assert held is True, log.read_text()
-            free_at = time.monotonic() + HELD_SECONDS
-            worker.wait_until(lambda: time.monotonic() > free_at, HELD_SECONDS + 20)
+            is_retrying = helpers.wait_until(lambda: "retrying until" in log.read_text() or migrate.poll(), 30)
+            assert is_retrying is True, log.read_text()
+            free_at = time.monotonic() + TRANSACTION_SECONDS
+            worker.wait_until(lambda: time.monotonic() > free_at, TRANSACTION_SECONDS + 20)
             assert migrate.poll() is None, log.read_text()
         assert migrate.wait(60) == 0, log.read_text()
         after = len(producer.enqueued)

@@ -1,4 +1,4 @@
-"""Workers and applications of two releases on the schema of either: nothing runs twice, nothing is lost."""
+"""Test workers and applications of two releases on the schema of either: no job is lost, and none runs twice."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ ENQUEUE = "ship.using(queue_name={queue!r}).enqueue_many([((path, n), {{}}) for 
 
 
 def enqueue(deployment, tree, **first):
-    """Enqueue 200 numbers into each queue, from the one given on, by the application of a release."""
+    """Enqueue 200 jobs into each queue, with numbers that begin at the given one, as an application of a release."""
     deployment.run(tree, "\n".join(ENQUEUE.format(queue=queue, first=number) for queue, number in first.items()))
 
 
 def ran(deployment):
-    """Return how many jobs each release ran, by hundreds of their numbers; fail if one ran twice."""
+    """Return how many jobs each release ran, by their number divided by 200. Fail if a job ran twice."""
     lines = [line.split() for line in deployment.lines()]
     assert max(Counter(number for number, _ in lines).values()) == 1
     return Counter((int(number) // 200, release) for number, release in lines)
 
 
 @pytest.mark.promise("both-releases-share-later-schema")
-def test_workers_and_applications_of_both_share_the_schema_of_the_later_one(releases, deployed):
+def test_both_releases_on_later_schema_run_each_job_once(releases, deployed):
     deployment = deployed(releases.next)
     old = deployment.worker(releases.previous, "--queues", "old,any")
     new = deployment.worker(releases.next, "--queues", "new,any")
@@ -49,7 +49,7 @@ def test_workers_and_applications_of_both_share_the_schema_of_the_later_one(rele
 
 
 @pytest.mark.promise("worker-waits-for-schema")
-def test_a_worker_waits_for_the_schema_of_its_release_while_the_earlier_one_works(releases, deployed):
+def test_new_worker_on_earlier_schema_waits_for_migrate(releases, deployed):
     deployment = deployed(releases.previous)
     new = deployment.worker(releases.next)
     new.wait_until(lambda: "manage.py migrate" in new.said)

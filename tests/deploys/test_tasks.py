@@ -1,4 +1,4 @@
-"""Tasks that differ between two releases, whose workers and applications run side by side as real processes."""
+"""Test tasks that differ between two releases, whose workers and applications run side by side as real processes."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ FROM pgqueue_execution AS execution JOIN pgqueue_job AS job ON job.id = executio
 """
 DUE_LATER = "SELECT count(*) FROM pgqueue_job WHERE run_after > statement_timestamp()"
 HURRY = 'Job.objects.filter(state="ready", unknown_since__isnull=False).run_now()'
-"""What docs/production/upgrading.md says to do when the last old worker is gone."""
+"""The step of docs/production/upgrading.md for the time after the last old worker has stopped."""
 
 
 @pytest.mark.promise("new-jobs-wait-for-new-worker")
-def test_what_the_new_code_enqueues_waits_uncounted_for_a_new_worker(releases, deployed):
+def test_new_jobs_on_old_worker_wait_uncounted_for_new_worker(releases, deployed):
     deployment = deployed(releases.next)
     old = deployment.worker(releases.previous)
     old.wait_until_ready()
     deployment.run(releases.next, 'wrap.enqueue(path); greet.enqueue(path, person="Ada"); send_invoice.enqueue(path)')
-    given_back = "SELECT count(*) FROM pgqueue_job WHERE unknown_since IS NOT NULL AND state = 'ready'"
-    old.wait_until(lambda: deployment.watcher.execute(given_back).fetchone() == (3,))
+    released = "SELECT count(*) FROM pgqueue_job WHERE unknown_since IS NOT NULL AND state = 'ready'"
+    old.wait_until(lambda: deployment.watcher.execute(released).fetchone() == (3,))
     delays = deployment.watcher.execute(DELAYS).fetchall()
     assert [delay for delay, _ in delays] == [15.0] * 3
-    for (_, error), why in zip(delays, ("has no task", "arguments do not fit", "has no task"), strict=True):
-        assert why in error
-    assert deployment.lines() == [], "an old worker has entered a function"
+    for (_, error), reason in zip(delays, ("has no task", "arguments do not fit", "has no task"), strict=True):
+        assert reason in error
+    assert deployment.lines() == [], "the old worker must not call the function of a task"
     new = deployment.worker(releases.next)
     new.wait_until_ready()
     old.send(signal.SIGTERM)
@@ -50,9 +50,8 @@ def test_what_the_new_code_enqueues_waits_uncounted_for_a_new_worker(releases, d
 
 
 @pytest.mark.promise("old-jobs-run-or-die-with-reason")
-def test_what_the_old_code_enqueued_runs_by_an_alias_and_by_defaults_and_else_is_dead_after_its_time(
-    releases, deployed
-):
+def test_old_jobs_on_new_worker_run_or_become_dead(releases, deployed):
+    """One job runs by an alias and one by a default value. The third does not fit and is dead after its time."""
     deployment = deployed(releases.next)
     deployment.run(releases.previous, 'send_bill.enqueue(path); paint.enqueue(path); greet.enqueue(path, name="Ada")')
     new = deployment.worker(releases.next, UNKNOWN_TASK_LIMIT=0.2)

@@ -1,8 +1,8 @@
-"""Two releases as two source trees, from which real processes run.
+"""Build two releases as two source trees, from which the tests start real processes.
 
-`previous` is this checkout's package, or that of the tree which PGQUEUE_PREVIOUS_TREE names, as a real earlier release.
-`next` is this checkout's package as a later release may be: with columns and an index more, by three migrations after
-the last one, and code that writes them.
+`previous` is the package of this checkout. If PGQUEUE_PREVIOUS_TREE names another tree, such as a real earlier release,
+`previous` is the package of that tree. `next` is the package of this checkout, changed like a later release: three more
+migrations add columns and an index, and the code writes these columns.
 """
 
 from __future__ import annotations
@@ -81,6 +81,6 @@ def _writing_notes(sql: str) -> str:
         after, values = re.subn(
             r"(VALUES \(|SELECT)\n    %\(task_name\)s", rf"\1 '{ENQUEUED_BY_NEXT}', %(task_name)s", after, count=1
         )
-        assert mark and columns == values == 1, "the statements that enqueue look otherwise now"
+        assert mark and columns == values == 1, "the text of the enqueue statements has changed: adapt this function"
         sql = before + mark + after
     return sql

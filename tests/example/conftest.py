@@ -1,4 +1,4 @@
-"""A folder of documents, and the example project's commands on a database server of their own."""
+"""A folder of documents, and the commands of the example project with their own database server."""
 
 import os
 import shutil
@@ -22,13 +22,16 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
-    """A directory for the server, with a short name, for sockets; who uses it is known by it."""
+    """Yield a directory for the server. Kill the processes that still use it afterwards.
+
+    Its path is short, because the server creates sockets in it. `users_of` finds processes by this path.
+    """
     try:
         server.binaries()
     except ImproperlyConfigured as reason:
         pytest.skip(str(reason))
     path = Path(tempfile.mkdtemp(prefix="pgq-"))
-    path.chmod(0o711)  # the server's account has to get in
+    path.chmod(0o711)  # the server's account needs access
     yield path
     for pid in users_of(path):
         with suppress(ProcessLookupError):
@@ -38,7 +41,7 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Thirty documents, five of which cannot be indexed, and two files that are no documents."""
+    """Return a folder with 30 documents, five of which cannot be indexed, and two files that are not documents."""
     top = tmp_path_factory.mktemp("documents")
     (top / "package").mkdir()
     for number in range(20):
@@ -59,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def start(place: Path) -> Iterator[Start]:
-    """Starts management commands of the example project; they have nothing but `place` in common."""
+    """Yield a function that starts a management command of the example project. The commands share only `place`."""
     started: list[subprocess.Popen[str]] = []
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
 
@@ -84,7 +87,7 @@ def start(place: Path) -> Iterator[Start]:
 
 
 def users_of(place: Path) -> list[int]:
-    """Return the processes that have `place` as their directory for temporary files (none known without /proc)."""
+    """Return the ids of processes whose directory for temporary files is `place`. Without /proc the list is empty."""
     found = []
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
@@ -94,6 +97,6 @@ def users_of(place: Path) -> list[int]:
 
 
 def end(process: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str]:
-    """Wait for a command's end; return its exit code and what it said."""
+    """Wait until a command ends; return its exit code and its output."""
     output, _ = process.communicate(timeout=seconds)
     return process.returncode, output

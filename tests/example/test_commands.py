@@ -1,4 +1,4 @@
-"""A demo that is told to stop in the middle, and what it is made of, alone."""
+"""The demo that gets SIGTERM while it runs, and `import_documents` without the demo."""
 
 import signal
 from pathlib import Path
@@ -10,7 +10,7 @@ from .conftest import Start, end, users_of
 pytestmark = pytest.mark.process
 
 
-def test_sigterm_in_the_middle_stops_everything(start: Start, folder: Path, place: Path) -> None:
+def test_demo_sigterm_while_running_stops_all_processes(start: Start, folder: Path, place: Path) -> None:
     process = start("demo", folder)
     assert process.stdout
     for line in process.stdout:
@@ -24,7 +24,7 @@ def test_sigterm_in_the_middle_stops_everything(start: Start, folder: Path, plac
     assert users_of(place) == []
 
 
-def test_import_alone(start: Start, folder: Path) -> None:
+def test_import_documents_alone_imports_or_reports_missing(start: Start, folder: Path) -> None:
     code, output = end(start("migrate", "--verbosity", 0))
     assert code == 0, output
     code, output = end(start("import_documents", folder))

@@ -1,6 +1,7 @@
-"""The demo, run twice on a small folder: the second time it stays, is tampered with, and is stopped.
+"""Two runs of the demo on a small folder.
 
-The tests share the two runs, in this order.
+The second run keeps serving the admin; the tests change a document in its database and then stop it. The tests share
+the two runs and depend on their order in this file.
 """
 
 import re
@@ -30,19 +31,19 @@ def first_run(start: Start, folder: Path) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def served(start: Start, folder: Path, first_run: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The second run, which serves, and its URL."""
+    """Yield the process of the second run, which serves the admin, and its URL."""
     process = start("demo", folder, "--deadline", 60, "--serve", "--port", 0)
     assert process.stdout
-    said = ""
+    output = ""
     for line in process.stdout:
-        said += line
+        output += line
         if found := re.search(r"http://\S+", line):
             yield process, found[0]
             return
-    raise AssertionError(said)
+    raise AssertionError(output)
 
 
-def test_adds_up(first_run):
+def test_demo_first_run_reports_correct_counts(first_run):
     code, output = first_run
     assert code == 0, output
     assert "30 documents in = 25 succeeded + 5 dead" in output
@@ -53,30 +54,30 @@ def test_adds_up(first_run):
     assert "Everything is correct." in output
 
 
-def test_leaves_no_process(first_run, place):
+def test_demo_first_run_leaves_no_process(first_run, place):
     assert users_of(place) == []
 
 
-def test_serves_the_admin(served):
+def test_demo_serve_shows_the_admin_login(served):
     _, url = served
     with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 -- printed by the demo
         assert answer.status == 200
         assert "Log in" in answer.read().decode()
 
 
-def test_search_finds_what_was_indexed(served, start):
+def test_search_indexed_words_finds_the_document(served, start):
     code, output = end(start("search", "--limit", 30, "savepoints", "or", "nowhere"))
     assert code == 0, output
     assert "module_3.py\n    Module 3 about savepoints." in output
 
 
-def test_a_second_demo_is_refused(served, start, folder):
+def test_demo_while_another_runs_is_refused(served, start, folder):
     code, output = end(start("demo", folder))
     assert code == 1
     assert "Another demo is running" in output
 
 
-def test_check_sees_one_wrong_count(served, start):
+def test_check_documents_wrong_count_is_reported(served, start):
     code, output = end(start("shell", "-c", TAMPER))
     assert code == 0, output
     code, output = end(start("check_documents"))
@@ -85,7 +86,7 @@ def test_check_sees_one_wrong_count(served, start):
     assert "its sum is" not in output
 
 
-def test_interrupt_stops_everything(served, place):
+def test_demo_interrupt_stops_all_processes(served, place):
     process, _ = served
     assert len(users_of(place)) >= 5 or not Path("/proc/self").exists()  # demo, admin, worker and its two, PostgreSQL's
     process.send_signal(signal.SIGINT)

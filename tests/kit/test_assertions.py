@@ -1,4 +1,4 @@
-"""What was enqueued is found by what is asked for, and a failure says what came nearest."""
+"""Tests of the assertions: they find enqueued jobs by the given values, and a failure shows the closest job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 NOON = datetime(2040, 1, 1, 12, tzinfo=UTC)
 
 
-def test_a_job_is_found_by_each_thing_that_is_asked_for():
+def test_assert_enqueued_each_filter_finds_job():
     job = tasks.add.using(queue_name="mail", priority=3, run_after=NOON).enqueue(7, b={"x": (1,)})
     tasks.noop.enqueue()
     for wanted in (
@@ -34,7 +34,7 @@ def test_a_job_is_found_by_each_thing_that_is_asked_for():
     assert enqueued("tests.app.tasks.add") == [job]
 
 
-def test_a_delay_is_told_as_it_was_given():
+def test_assert_enqueued_run_after_compares_delay():
     job = tasks.noop.using(run_after=timedelta(minutes=5)).enqueue()
     assert (
         assert_enqueued(tasks.noop, run_after=300) == assert_enqueued(tasks.noop, run_after=timedelta(minutes=5)) == job
@@ -43,7 +43,7 @@ def test_a_delay_is_told_as_it_was_given():
         assert_enqueued(tasks.noop, run_after=301)
 
 
-def test_tasks_of_djangos_framework_are_found():
+def test_assert_enqueued_django_task_is_found():
     result = framework.add.enqueue(1)
     assert str(assert_enqueued(framework.add, args=[1], kwargs={}).pk) == result.id
 
@@ -59,7 +59,7 @@ def test_tasks_of_djangos_framework_are_found():
         ({"args": [8], "queue_name": "other"}, r"args is \[7\], not \[8\]; queue_name is 'mail', not 'other'"),
     ],
 )
-def test_a_failure_shows_the_nearest_miss(wanted, words):
+def test_assert_enqueued_failure_shows_closest_job(wanted, words):
     tasks.add.using(queue_name="mail").enqueue(7, b=1)
     tasks.add.enqueue(99, b=99)
     assert_not_enqueued(tasks.add, **wanted)
@@ -69,7 +69,7 @@ def test_a_failure_shows_the_nearest_miss(wanted, words):
         assert_enqueued(tasks.add, **wanted)
 
 
-def test_a_failure_says_that_it_has_run_already():
+def test_assert_enqueued_job_already_run_shows_state():
     tasks.noop.enqueue()
     run_jobs()
     with pytest.raises(AssertionError, match="state is 'succeeded', not 'ready'"):
@@ -77,7 +77,7 @@ def test_a_failure_says_that_it_has_run_already():
     assert_enqueued(tasks.noop, state="succeeded")
 
 
-def test_a_failure_says_what_was_enqueued_instead():
+def test_assert_enqueued_no_such_job_lists_waiting_jobs():
     with pytest.raises(AssertionError, match=r"no job of tests\.app\.tasks\.add is enqueued; no other job is waiting"):
         assert_enqueued(tasks.add)
     tasks.noop.enqueue()
@@ -85,14 +85,14 @@ def test_a_failure_says_what_was_enqueued_instead():
         assert_enqueued(tasks.add)
 
 
-def test_what_was_not_to_be_is_shown():
+def test_assert_not_enqueued_matching_job_is_shown():
     assert_not_enqueued()
     tasks.add.enqueue(1, b=2)
     with pytest.raises(AssertionError, match=r"tests.app.tasks.add\(1, b=2\)"):
         assert_not_enqueued(tasks.add, args=[1])
 
 
-def test_a_block_s_jobs_are_captured_in_their_order_bulk_too():
+def test_capture_jobs_single_and_bulk_are_in_order():
     tasks.noop.enqueue()
     with capture_jobs() as jobs, capture_jobs(tasks.add) as added:
         tasks.noop.enqueue()
@@ -107,14 +107,14 @@ def test_a_block_s_jobs_are_captured_in_their_order_bulk_too():
     assert [job.arguments["args"] for job in added] == [[1], [2]]
 
 
-def test_they_may_have_run_in_the_block():
+def test_capture_jobs_run_in_block_shows_new_state():
     with capture_jobs() as jobs:
         tasks.noop.enqueue()
         run_jobs()
     assert [job.state for job in jobs] == ["succeeded"]
 
 
-def test_what_goes_wrong_in_a_block_is_not_hidden():
+def test_capture_jobs_error_in_block_is_raised():
     with pytest.raises(DatabaseError, match="division by zero"), transaction.atomic(), capture_jobs():
         tasks.noop.enqueue()
         connection.cursor().execute("SELECT 1 / 0")

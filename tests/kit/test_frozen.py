@@ -1,4 +1,4 @@
-"""The kit where Python's time stands still: `freezegun` and `time-machine` move that, and not the queue's."""
+"""Tests of the testing tools with `freezegun` and `time-machine`: these freeze Python's clock, but not the queue's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOON = "2030-01-01 12:00:00+00:00"
 
 
 @pytest.mark.parametrize("stop", [freezegun.freeze_time, lambda to: time_machine.travel(to, tick=False)])
-def test_jobs_run_and_come_due_while_pythons_time_stands_still(stop):
+def test_run_jobs_frozen_python_time_runs_due_jobs(stop):
     with stop(NOON):
         job = tasks.noop.enqueue()
         assert job.enqueued_at.year < 2030

@@ -1,4 +1,7 @@
-"""A finish in the caller's thread waits for whoever holds its rows, as a beat does for a moment."""
+"""Tests of a completion in the caller's thread while another session has locked its rows.
+
+A heartbeat, for example, locks an execution for a moment. The completion waits for the lock.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ LOCK = "SELECT FROM pgqueue_execution WHERE id = %s FOR UPDATE"
 
 @pytest.fixture
 def attempted(committing):
-    """The report of a job that has run, and whose end is not written."""
+    """Return the report of a job that has run and whose completion is not written."""
     job = tasks.noop.enqueue()
     claimed = claim_one(connection, job.pk, worker_id=0, lease_seconds=60.0)
     return foreground.attempt("default", claimed, Notes())
 
 
-def test_it_is_written_when_they_let_go(attempted, engine, second):
+def test_write_locked_row_is_written_after_unlock(attempted, engine, second):
     second.execute("BEGIN")
     second.execute(LOCK, [attempted.claimed.execution_id])
     writing = helpers.Background(lambda: foreground.write(engine, attempted, Notes()))
@@ -33,7 +36,7 @@ def test_it_is_written_when_they_let_go(attempted, engine, second):
     assert helpers.state_of(second, attempted.claimed.job_id) == "succeeded"
 
 
-def test_it_says_so_when_they_do_not(attempted, engine, second, monkeypatch):
+def test_write_row_stays_locked_raises_job_locked(attempted, engine, second, monkeypatch):
     monkeypatch.setattr(foreground, "LOCKED_SECONDS", 0.1)
     second.execute("BEGIN")
     second.execute(LOCK, [attempted.claimed.execution_id])
@@ -41,7 +44,7 @@ def test_it_says_so_when_they_do_not(attempted, engine, second, monkeypatch):
         foreground.write(engine, attempted, Notes())
 
 
-def test_a_job_that_somebody_holds_is_not_run(committing, second):
+def test_run_jobs_locked_job_is_not_run(committing, second):
     job = tasks.noop.enqueue()
     second.execute("BEGIN")
     second.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [job.pk])

@@ -1,4 +1,4 @@
-"""The plugin's fixtures and marker; and the real worker in a test."""
+"""Tests of the fixtures and the marker of the pytest plugin, and of a real worker in a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.quick
-def test_the_fixture_is_the_kit_with_a_database(pgqueue):
+def test_pgqueue_fixture_provides_tools_and_database(pgqueue):
     tasks.noop.enqueue()
     pgqueue.assert_enqueued(tasks.noop)
     assert pgqueue.run_jobs() == 1
@@ -24,11 +24,11 @@ def test_the_fixture_is_the_kit_with_a_database(pgqueue):
 
 @pytest.mark.quick
 @pytest.mark.pgqueue(MAX_ATTEMPTS=3)
-def test_the_marker_changes_options():
+def test_pgqueue_marker_changes_setting():
     assert get_settings().MAX_ATTEMPTS == 3
 
 
-def test_and_only_for_its_test():
+def test_pgqueue_marker_absent_keeps_default():
     assert get_settings().MAX_ATTEMPTS == 10
 
 
@@ -40,7 +40,7 @@ immediate = pytest.mark.pgqueue(IMMEDIATE=True)
 @pytest.mark.quick
 @immediate
 @pytest.mark.django_db
-def test_a_job_runs_at_its_enqueue_by_way_of_json():
+def test_immediate_enqueue_runs_job_with_json_values():
     job = tasks.add.enqueue(1, b=2)
     assert (job.state, job.result, job.attempt) == ("succeeded", 3, 1)
     assert tasks.add.enqueue((1,), b=[2]).result == [1, 2]
@@ -48,14 +48,14 @@ def test_a_job_runs_at_its_enqueue_by_way_of_json():
 
 @immediate
 @pytest.mark.django_db(transaction=True)
-def test_it_does_so_without_a_transaction_too():
+def test_immediate_without_transaction_runs_job():
     assert tasks.add.enqueue(1, b=2).state == "succeeded"
 
 
 @pytest.mark.quick
 @immediate
 @pytest.mark.django_db
-def test_bulk_and_djangos_framework_do_so_too():
+def test_immediate_bulk_and_django_tasks_run_jobs():
     ids = tasks.add.enqueue_many([((n,), {"b": n}) for n in range(3)])
     assert [job.result for job in Job.objects.filter(pk__in=ids).order_by("pk")] == [0, 2, 4]
     assert framework.add.enqueue(1, b=2).return_value == 3
@@ -63,7 +63,7 @@ def test_bulk_and_djangos_framework_do_so_too():
 
 @immediate
 @pytest.mark.django_db
-def test_the_same_errors_come_from_an_enqueue():
+def test_immediate_invalid_call_raises_same_errors():
     with pytest.raises(TypeError, match="cannot be called"):
         tasks.add.enqueue()
     with pytest.raises(TypeError, match="JSON cannot represent"):
@@ -72,7 +72,7 @@ def test_the_same_errors_come_from_an_enqueue():
 
 @immediate
 @pytest.mark.django_db
-def test_a_failure_is_written_and_logged_and_not_raised(caplog):
+def test_immediate_failing_task_is_logged_not_raised(caplog):
     result = framework.boom.enqueue("logged")
     assert result.status == "FAILED"
     assert "ValueError: logged" in caplog.text
@@ -80,20 +80,20 @@ def test_a_failure_is_written_and_logged_and_not_raised(caplog):
 
 @immediate
 @pytest.mark.django_db
-def test_what_is_due_later_waits():
+def test_immediate_delayed_job_stays_ready():
     assert tasks.noop.using(run_after=60).enqueue().state == "ready"
 
 
 @pytest.mark.django_db
-def test_without_it_nothing_runs():
+def test_immediate_off_job_stays_ready():
     assert tasks.noop.enqueue().state == "ready"
 
 
-# ------------------------------------------------------------------ the real worker
+# ------------------------------------------------------------------ a real worker
 
 
 @pytest.mark.pgqueue(POLL_INTERVAL_WITHOUT_LISTEN=0.5, LEASE=timedelta(seconds=30))
-def test_a_live_worker_runs_what_is_committed(live_worker):
+def test_live_worker_runs_committed_jobs(live_worker):
     job = tasks.add.enqueue(1, b=2)
     result = framework.third_time.enqueue()
     live_worker.wait_until_idle()
@@ -109,8 +109,8 @@ def test_a_live_worker_runs_what_is_committed(live_worker):
 
 
 @pytest.mark.promise("defect-live-worker-of-channels")
-def test_live_worker_is_ours_behind_channels(transactional_db, tmp_path, monkeypatch):
-    """Channels has a `runworker` too, and may come first in INSTALLED_APPS."""
+def test_live_worker_behind_channels_uses_our_runworker(transactional_db, tmp_path, monkeypatch):
+    """Channels has a command `runworker` too, and its app can come first in INSTALLED_APPS."""
     commands = tmp_path / "fake_channels" / "management" / "commands"
     commands.mkdir(parents=True)
     for package in (commands, commands.parent, commands.parent.parent):
@@ -131,12 +131,12 @@ def test_live_worker_is_ours_behind_channels(transactional_db, tmp_path, monkeyp
     assert job.result == 3
 
 
-def test_one_that_cannot_start_says_why(transactional_db, tmp_path):
+def test_live_worker_start_fails_shows_reason(transactional_db, tmp_path):
     with pytest.raises(RuntimeError, match="unrecognized arguments: --nonsense"):
         module.LiveWorker(tmp_path).start("--nonsense")
 
 
-def test_one_that_is_not_ready_in_time_is_ended(transactional_db, tmp_path, monkeypatch):
+def test_live_worker_not_ready_in_time_is_ended(transactional_db, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "START_SECONDS", 0.01)
     worker = module.LiveWorker(tmp_path)
     with pytest.raises(RuntimeError, match="not ready"):
@@ -145,7 +145,7 @@ def test_one_that_is_not_ready_in_time_is_ended(transactional_db, tmp_path, monk
 
 
 @pytest.mark.parametrize("tasks_setting", [{"default": {"BACKEND": "x", "OPTIONS": {"BACKOFF": print}}}])
-def test_what_cannot_be_told_to_a_worker_is_named(transactional_db, tmp_path, settings, tasks_setting):
+def test_live_worker_option_not_serializable_is_named(transactional_db, tmp_path, settings, tasks_setting):
     settings.TASKS = tasks_setting
     with pytest.raises(RuntimeError, match="built-in function print"):
         module.LiveWorker(tmp_path).start()

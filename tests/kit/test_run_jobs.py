@@ -1,4 +1,7 @@
-"""Time travel and `run_jobs(until=…)`: delayed jobs and retries come due, no row is touched, nobody sleeps."""
+"""Tests of `time_travel()` and `run_jobs(until=…)`.
+
+Delayed jobs and retries become due without a change of their rows and without a sleep.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def states():
     return list(Job.objects.order_by("pk").values_list("state", flat=True))
 
 
-def test_a_delayed_job_comes_due_on_the_journey_and_only_there():
+def test_time_travel_delayed_job_is_due_only_inside():
     job = tasks.noop.using(run_after=timedelta(minutes=10)).enqueue()
     assert run_jobs() == 0
     with time_travel(minutes=9):
@@ -33,7 +36,7 @@ def test_a_delayed_job_comes_due_on_the_journey_and_only_there():
     assert clock.shift_seconds == 0
 
 
-def test_it_is_a_decorator_too_and_ends_with_an_error():
+def test_time_travel_decorator_error_resets_clock():
     @time_travel(hours=1)
     def fails():
         assert clock.shift_seconds == 3600
@@ -44,12 +47,12 @@ def test_it_is_a_decorator_too_and_ends_with_an_error():
     assert clock.shift_seconds == 0
 
 
-def test_nobody_travels_into_the_past():
+def test_time_travel_negative_time_raises_value_error():
     with pytest.raises(ValueError, match="cannot go back by 60 s"), time_travel(minutes=-1):
         pass
 
 
-def test_what_is_enqueued_on_a_journey_is_of_that_time():
+def test_time_travel_enqueued_job_has_travelled_time():
     with time_travel(days=1):
         job = tasks.noop.enqueue()
         assert run_jobs() == 1
@@ -61,7 +64,7 @@ def test_what_is_enqueued_on_a_journey_is_of_that_time():
     [timedelta(minutes=30), 1800, lambda: timezone.now() + timedelta(minutes=30)],
     ids=["delta", "s", "instant"],
 )
-def test_until_runs_each_job_at_its_time_and_no_later_one(until):
+def test_run_jobs_until_runs_each_job_at_its_time(until):
     for minutes in (20, 10, 40):
         tasks.noop.using(run_after=timedelta(minutes=minutes)).enqueue()
     assert run_jobs(until=until() if callable(until) else until) == 2
@@ -72,13 +75,13 @@ def test_until_runs_each_job_at_its_time_and_no_later_one(until):
     assert clock.shift_seconds == 0
 
 
-def test_until_runs_retries_to_the_end():
+def test_run_jobs_until_runs_all_retries():
     framework.always.using(max_attempts=2).enqueue()
     assert run_jobs(until=timedelta(days=1)) == 2
     assert states() == ["dead"]
 
 
-def test_max_jobs_and_queue_hold_on_the_journey_too():
+def test_run_jobs_until_respects_max_jobs_and_queue():
     for queue_name in ("a", "b", "a"):
         tasks.noop.using(run_after=60, queue_name=queue_name).enqueue()
     assert run_jobs("a", until=120, max_jobs=1) == 1
@@ -86,37 +89,40 @@ def test_max_jobs_and_queue_hold_on_the_journey_too():
     assert states() == ["succeeded", "succeeded", "ready"]
 
 
-def test_an_instant_needs_a_time_zone():
+def test_run_jobs_until_naive_datetime_raises_value_error():
     with pytest.raises(ValueError, match="time zone"):
         run_jobs(until=timezone.now().replace(tzinfo=None))
 
 
-def test_a_statement_that_fails_in_a_task_spoils_nothing_else():
-    """A worker has no transaction around a task; a test has one, which PostgreSQL ends at the first error."""
+def test_run_jobs_failed_statement_leaves_other_jobs_intact():
+    """An error of a statement in one task must not affect the next job.
+
+    A worker runs a task without a surrounding transaction. A test has one, and PostgreSQL aborts it at the first error.
+    """
     framework.refused_by_the_database.enqueue()
     tasks.noop.enqueue()
     assert run_jobs() == 2
     assert states() == ["dead", "succeeded"]
 
 
-def test_a_coroutine_function_travels_too_and_a_class_is_refused():
+def test_time_travel_decorates_coroutine_but_not_class():
     @time_travel(hours=1)
-    async def journey():
+    async def shift_inside():
         return clock.shift_seconds
 
-    assert asyncio.run(journey()) == 3600
+    assert asyncio.run(shift_inside()) == 3600
     assert clock.shift_seconds == 0
     with pytest.raises(TypeError, match="decorate the methods"):
         time_travel(hours=1)(Job)
 
 
 @pytest.mark.parametrize("kind", ["snooze", "cancel"])
-def test_a_task_that_ends_itself_has_not_failed(kind):
+def test_run_jobs_snooze_or_cancel_raises_no_error(kind):
     tasks.raise_directive.enqueue(kind, after=60)
     assert run_jobs(raising=True) == 1
 
 
-def test_the_keyboard_interrupts_the_test_and_not_the_job_alone():
+def test_run_jobs_keyboard_interrupt_is_raised():
     job = tasks.raise_exception.enqueue("keyboard_interrupt")
     with pytest.raises(KeyboardInterrupt):
         run_jobs()

@@ -1,4 +1,4 @@
-"""`run_jobs(schedules=True)`: the code's schedules in a test, on its own connection, at the pace it likes."""
+"""Tests of `run_jobs(schedules=True)`: a test runs the schedules of the code on its own connection, without waiting."""
 
 from __future__ import annotations
 
@@ -25,35 +25,37 @@ def sweep(what: str = "all") -> str:
 
 @pytest.fixture
 def sweeping(monkeypatch):
-    """A task that the code has run each hour, and another way at midnight."""
+    """Return a task with two schedules: one each hour, and one at midnight with another argument."""
     monkeypatch.setattr(registry, "_tasks", {})
     monkeypatch.setattr(declarations, "_declared", {})
     ran.clear()
     return task(schedule=[every(hours=1), cron("@daily", args=["night"])])(sweep)
 
 
-def test_a_day_of_schedules_takes_no_time(sweeping):
+def test_run_jobs_schedules_one_day_runs_all_ticks(sweeping):
     assert run_jobs(until=timedelta(days=1), schedules=True, raising=True) == 25
     assert (ran.count("all"), ran.count("night")) == (24, 1)
-    assert {one.name for one in Schedule.objects.all()} == {sweeping.name, f"{sweeping.name}:2"}
+    assert {schedule.name for schedule in Schedule.objects.all()} == {sweeping.name, f"{sweeping.name}:2"}
     assert clock.shift_seconds == 0
 
 
-def test_each_runs_at_its_time_and_what_it_enqueues_at_its_own(sweeping):
+def test_run_jobs_schedules_each_job_has_time_of_its_tick(sweeping):
     with capture_jobs(sweeping) as jobs:
         run_jobs(until=timedelta(hours=3), schedules=True)
     assert all(job.run_after.minute == job.run_after.second == 0 for job in jobs)
     assert [job.state for job in Job.objects.all()] == ["succeeded"] * len(jobs)
 
 
-def test_on_a_journey_what_was_missed_is_made_up_once(sweeping):
-    assert run_jobs(schedules=True) == 0, "it writes down what the code says"
+def test_time_travel_missed_ticks_run_once(sweeping):
+    assert run_jobs(schedules=True) == 0, (
+        "the first call only adds the schedules of the code, whose first ticks are not due"
+    )
     with time_travel(hours=5):
         assert run_jobs(schedules=True) >= 1
     assert ran.count("all") == 1
 
 
-def test_their_jobs_are_as_those_of_an_enqueue(monkeypatch, settings):
+def test_scheduled_job_task_options_are_those_of_enqueue(monkeypatch, settings):
     settings.PGQUEUE = {"TASK_MODULES": [__name__]}
     monkeypatch.setattr(registry, "_tasks", {})
     monkeypatch.setattr(declarations, "_declared", {})
@@ -69,6 +71,6 @@ def test_their_jobs_are_as_those_of_an_enqueue(monkeypatch, settings):
     assert (job.unique_key, job.expires_at - job.enqueued_at) == ("k", timedelta(minutes=1))
 
 
-def test_without_asking_for_them_no_schedule_runs(sweeping):
+def test_run_jobs_without_schedules_runs_no_tick(sweeping):
     assert run_jobs(until=timedelta(days=1)) == 0
     assert not Schedule.objects.exists()

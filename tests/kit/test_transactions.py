@@ -1,4 +1,4 @@
-"""The kit inside Django's own `TestCase`: its transaction, its counted queries, its captured callbacks."""
+"""Tests of the testing tools in Django's `TestCase`: its transaction, its query counts and its captured callbacks."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ ANOTHER_FOR_READING = ["tests.kit.test_transactions.ReadsElsewhere"]
 
 
 class ReadsElsewhere:
-    """A router whose replica does not exist here: whoever asks it fails."""
+    """Route reads to a replica that does not exist, so that every read through this router fails."""
 
     def db_for_read(self, model, **hints):
         return "a replica"
 
 
 class InsideTestCase(TestCase):
-    def test_an_enqueue_is_one_query(self):
+    def test_enqueue_sends_one_query(self):
         with self.assertNumQueries(1):
             tasks.noop.enqueue()
         with self.assertNumQueries(1):
             framework.add.enqueue(1, b=2)
 
-    def test_the_wake_up_is_a_callback_of_the_commit(self):
+    def test_enqueue_registers_one_on_commit_callback(self):
         with self.captureOnCommitCallbacks() as callbacks:
             tasks.noop.enqueue()
         self.assertEqual(len(callbacks), 1)
 
-    def test_which_does_no_harm_inside_the_test_s_transaction(self):
+    def test_on_commit_callback_in_test_leaves_job_runnable(self):
         with self.captureOnCommitCallbacks(execute=True), self.assertNumQueries(1):
             tasks.noop.enqueue()
         self.assertEqual(run_jobs(), 1)
 
-    def test_what_a_task_leaves_to_its_commit_is_captured(self):
+    def test_run_jobs_on_commit_callback_of_task_is_captured(self):
         tasks.add_at_commit.enqueue()
         self.assertEqual(run_jobs(raising=True, max_jobs=1), 1)
         self.assertEqual(run_jobs(), 0)
@@ -45,13 +45,13 @@ class InsideTestCase(TestCase):
             self.assertEqual(run_jobs(raising=True, max_jobs=1), 1)
         assert_enqueued(tasks.noop)
 
-    def test_a_savepoint_takes_its_jobs_back(self):
+    def test_savepoint_rolled_back_removes_its_jobs(self):
         with self.assertRaises(ZeroDivisionError), transaction.atomic():
             tasks.noop.enqueue()
-            1 / 0  # noqa: B018 -- what is raised matters
+            1 / 0  # noqa: B018 -- the test needs the exception
         self.assertEqual(run_jobs(), 0)
 
     @override_settings(DATABASE_ROUTERS=ANOTHER_FOR_READING)
-    def test_what_is_enqueued_is_looked_for_where_it_was_written(self):
+    def test_assert_enqueued_read_replica_reads_primary(self):
         tasks.noop.enqueue()
         assert_enqueued(tasks.noop)

@@ -1,4 +1,4 @@
-"""Fixtures of the tests that start workers."""
+"""Fixtures of the tests that start workers and private database servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from .server import Server
 
 @pytest.fixture
 def start(committing: None, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
-    """Starts workers on the test database; whatever state a test leaves them in, they are gone after it."""
+    """Return a function that starts workers on the test database.
+
+    After the test, the fixture checks the logs of the workers and kills those that still run.
+    """
     workers: list[Worker] = []
     with contextlib.ExitStack() as stack:
 
@@ -33,7 +36,7 @@ def start(committing: None, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
 
 @contextlib.contextmanager
 def short_path() -> Iterator[Path]:
-    """A directory for a server: the path of a socket in it must end at 103 bytes."""
+    """Create a directory for a server with a short path: the path of a socket in it can have at most 103 bytes."""
     with tempfile.TemporaryDirectory(prefix="pgq", dir="/tmp") as home:
         Path(home).chmod(0o755)
         yield Path(home)
@@ -41,7 +44,7 @@ def short_path() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def migrated_data() -> Iterator[Path]:
-    """The data directory of a server that has our tables and does not run, to copy instead of making it each time."""
+    """Return the data directory of a stopped server with our tables, which tests copy instead of creating one."""
     with short_path() as home:
         cluster = Server(home).cluster
         cluster.stop()
@@ -50,7 +53,7 @@ def migrated_data() -> Iterator[Path]:
 
 @pytest.fixture
 def server(migrated_data: Path) -> Iterator[Server]:
-    """A private server, stopped after the test."""
+    """Start a private server, and stop it after the test."""
     with short_path() as home:
         own = Server(home, data=migrated_data)
         yield own

@@ -1,4 +1,4 @@
-"""A worker as a real process: started, signalled, looked into, and never left behind."""
+"""Run workers as real processes in tests: start them, send them signals, read their logs, and always end them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ QUICK = {
     "PRUNE_INTERVAL": 0.5,
     "GRACE": 2.0,
 }
-"""Times short enough that a test need not wait long for a lease to run out."""
+"""Settings with short times, so that a test need not wait long until a lease expires."""
 
 
 DATABASE_KEYS = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
 
 
 def environment(database: dict[str, Any] | None, **options: Any) -> dict[str, str]:
-    """The environment of a process that is to use this test's database, or the one given."""
+    """Return the environment of a process that uses the given database, by default the database of this test."""
     where = database or {key: connection.settings_dict[key] for key in DATABASE_KEYS}
     return os.environ | {
         "DJANGO_SETTINGS_MODULE": "tests.worker_settings",
@@ -43,7 +43,7 @@ def environment(database: dict[str, Any] | None, **options: Any) -> dict[str, st
 
 
 def django(*arguments: str, database: dict[str, Any] | None = None, **options: Any) -> str:
-    """Run a management command to its end; return what it wrote."""
+    """Run a management command until it ends, and return its standard output."""
     command = [sys.executable, "-m", "django", *arguments]
     done = subprocess.run(command, env=environment(database, **options), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -51,14 +51,14 @@ def django(*arguments: str, database: dict[str, Any] | None = None, **options: A
 
 
 def command_of(pid: int) -> str:
-    """The name of a process, or nothing if it has ended."""
+    """Return the name of a process, or an empty string if the process has ended."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip()
     return ""
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes below one, at all depths."""
+    """Return the descendants of a process, at all depths."""
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:
@@ -67,7 +67,7 @@ def descendants(pid: int) -> list[int]:
 
 
 class Worker:
-    """`manage.py runworker` under this test's control."""
+    """A process of `manage.py runworker` that the test controls."""
 
     def __init__(
         self,
@@ -79,9 +79,16 @@ class Worker:
         output: int | None = None,
         **options: Any,
     ) -> None:
-        """Start one: `prefix` is a program that starts it, `variables` go into its environment, options to PGQUEUE.
+        """Start the worker.
 
-        What it writes is in the file `log`, except where `output` is another descriptor.
+        Args:
+            log: The file to which the worker writes its output.
+            arguments: Arguments of `runworker`.
+            database: Settings of the database; by default, the database of this test.
+            prefix: The command line of a program that starts the worker.
+            variables: Additional environment variables.
+            output: A file descriptor to which the worker writes instead of `log`.
+            options: Settings in PGQUEUE.
         """
         self.log = log
         with log.open("ab") as file:
@@ -96,67 +103,67 @@ class Worker:
 
     @property
     def children(self) -> list[int]:
-        """The worker processes under the supervisor, the oldest first."""
+        """The worker processes of the supervisor, oldest first."""
         return [pid for pid in self.forked if not command_of(pid).startswith("pgqueue-")]
 
     @property
     def forked(self) -> list[int]:
-        """All processes that the supervisor has forked, its helpers included."""
+        """All processes that the supervisor has forked, including its helper processes."""
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 
     @property
     def said(self) -> str:
-        """All that it has logged."""
+        """Everything that the worker has logged."""
         return self.log.read_text()
 
     def wait_for_child(self) -> int:
-        """Wait until a worker process runs, and return its pid."""
-        self.wait_until(lambda: set(self.forked) > set(self.children) != set())  # a helper gets its name after its fork
+        """Wait until a worker process runs, and return its process id."""
+        self.wait_until(lambda: set(self.forked) > set(self.children) != set())  # a helper is named after its fork
         return self.children[0]
 
     def wait_until(self, condition: Callable[[], Any], seconds: float = 20) -> Any:
-        """Wait for a condition; if it does not come about, fail with what the worker has said."""
+        """Wait until a condition is true. If it stays false, fail with the worker's log."""
         try:
             return helpers.wait_until(condition, seconds)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.said}") from None
 
     def wait_until_ready(self) -> int:
-        """Wait until its fetcher and listener are connected; return the pid of its first child."""
+        """Wait until fetcher and listener are connected, and return the process id of the first worker process."""
         self.wait_for_child()
         self.wait_until(lambda: "is ready" in self.said)
         return self.wait_for_child()
 
     def send(self, number: int) -> None:
-        """Send a signal to the supervisor alone."""
+        """Send a signal to the supervisor only."""
         self.process.send_signal(number)
 
     def send_all(self, number: int) -> None:
-        """Send a signal to supervisor and children, as a terminal's Ctrl-C or an out-of-memory killer does."""
+        """Send a signal to the supervisor and its worker processes, as Ctrl-C or an out-of-memory killer does."""
         for pid in [*self.children, self.process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def exit_code(self, seconds: float = 20) -> int:
-        """Wait until it has ended; return its exit code."""
+        """Wait until the worker has ended, and return its exit code."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the worker has not ended in {seconds} s:\n{self.said}") from None
 
     def has_drained(self, seconds: float = 30) -> bool:
-        """Wait until it has ended; say whether all was well."""
+        """Wait until the worker has ended; return True, or fail if its exit code is not 0."""
         assert self.exit_code(seconds) == 0, self.said
         return True
 
     def assert_sound(self) -> None:
-        """Fail if anything in the worker's own machinery went wrong, whatever became of the jobs."""
+        """Fail if the log reports an error in the worker itself, whatever happened to the jobs."""
         for words in ("Exception in callback", "never retrieved", "worker process failed", "cleaning up after"):
             assert words not in self.said, self.said
 
     def end(self) -> None:
-        """End it and its children, whatever state they are in."""
+        """Kill the worker and the processes that it has forked, in whatever state they are."""
         children = self.forked
         for pid in [self.process.pid, *children]:
             with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a PostgreSQL socket, which can swallow everything, or one reply."""
+"""A TCP proxy in front of a PostgreSQL socket. It can lose a single reply, or all data in both directions."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ Predicate = Callable[[str, bytes], bool]
 
 
 class Proxy:
-    """Passes bytes between clients and a server until told otherwise."""
+    """Passes bytes between clients and a server, unless a test makes it lose them."""
 
     def __init__(self, socket_path: str) -> None:
         self.socket_path = socket_path
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
         self.black_hole = threading.Event()
-        """While set, nothing passes in either direction, and no connection is closed."""
+        """While it is set, the proxy passes no data in either direction and closes no connection."""
         self.swallow: Predicate | None = None
-        """Given (application name, reply): whether to lose this reply, and its connection with it; once."""
+        """Takes (application name, reply). When it returns True, the proxy once loses the reply and its connection."""
         self.swallowed = 0
         self._closed = threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Close everything."""
+        """Close the listening socket and all connections."""
         self._closed.set()
         self.listener.close()
 
     def settings(self, database: dict[str, Any]) -> dict[str, Any]:
-        """The settings of a database that is reached through this proxy."""
+        """Return the settings of a database, changed so that connections go through this proxy."""
         return database | {"HOST": "127.0.0.1", "PORT": str(self.port)}
 
     def _accept(self) -> None:

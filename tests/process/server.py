@@ -1,4 +1,4 @@
-"""A PostgreSQL of a test's own, to crash and restart at will."""
+"""A private PostgreSQL server, which a test can stop, crash and restart."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .harness import django
 
 
 class Server:
-    """A cluster in `home`, a short path, with our tables in its database `postgres`.
+    """A cluster in `home`, which must have a short path. Its database `postgres` has our tables.
 
-    With `data`, the data directory of another one that does not run, it is a copy of that.
+    With `data`, the data directory of a stopped cluster, the new cluster is a copy of that cluster.
     """
 
     def __init__(
@@ -30,13 +30,13 @@ class Server:
         self.settings = self.settings_for("postgres")
         if data:
             self.cluster.home.mkdir(mode=0o700)
-            subprocess.run(["cp", "-a", data, self.cluster.data], check=True)  # it belongs to the server's account
+            subprocess.run(["cp", "-a", data, self.cluster.data], check=True)  # the server's account must own the copy
         self.cluster.start()
         if not data:
             django("migrate", "-v0", database=self.settings)
 
     def settings_for(self, database: str) -> dict[str, str]:
-        """The keys of Django's DATABASES that lead to one of its databases."""
+        """Return an entry of Django's DATABASES for one of the server's databases."""
         return {
             "ENGINE": "django.db.backends.postgresql",
             "NAME": database,
@@ -45,7 +45,7 @@ class Server:
         }
 
     def connect(self, database: str = "postgres") -> EngineConnection:
-        """A session of the test's own on it."""
+        """Open a session for the test itself."""
         where = self.cluster.connection_settings
         return EngineConnection.connect(
             host=where["HOST"], port=where["PORT"], user=where["USER"], dbname=database, autocommit=True

@@ -1,4 +1,4 @@
-"""Receivers, backoffs, log handlers and exit functions of the application stop nothing but themselves."""
+"""Slow or failing receivers, backoffs, log handlers and exit functions of the application affect only themselves."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def notes(tmp_path: Path) -> Callable[[], list[str]]:
-    """What the hooks have noted so far."""
+    """Return a function that returns the lines that the hooks have written so far."""
     path = tmp_path / "notes"
     return lambda: path.read_text().splitlines() if path.exists() else []
 
 
 @pytest.fixture
 def start_with(start, tmp_path):
-    """Starts a worker with hooks of `tests.hooks`."""
+    """Return a function that starts a worker with hooks of `tests.hooks`."""
 
-    def start_it(hooks, *arguments, **options):
+    def start_worker(hooks, *arguments, **options):
         variables = {"PGQUEUE_TEST_HOOKS": hooks, "PGQUEUE_TEST_HOOKS_FILE": str(tmp_path / "notes")}
         return start(*arguments, variables=variables, **options)
 
-    return start_it
+    return start_worker
 
 
 def kill_runner_of(job: Job, worker: Worker, started: Path) -> None:
-    """Kill the worker process that runs a job."""
+    """Wait until a job has started, then kill the worker process that runs it."""
     worker.wait_until(started.exists)
     execution = Execution.objects.get(job=job, finished_at=None)
     from django_pgqueue.models import Worker as Record
@@ -47,7 +47,10 @@ def kill_runner_of(job: Job, worker: Worker, started: Path) -> None:
 
 
 def assert_ran_once(job):
-    """It may have waited in the process that was killed, for which it is not charged."""
+    """Assert that a job has started once.
+
+    The job can have been prefetched in the process that was killed. That claim is released and not charged.
+    """
     executions = Execution.objects.filter(job=job)
     assert executions.filter(started_at__isnull=False).count() == 1
     assert set(executions.values_list("outcome", flat=True)) <= {"succeeded", "released"}
@@ -116,7 +119,7 @@ def test_crash_with_blocked_log_handler_keeps_heartbeats(start_with, notes, tmp_
 
 
 @pytest.mark.promise("exit-functions-run", "defect-no-exit-functions")
-def test_worker_that_drains_runs_exit_functions(start_with, notes):
+def test_worker_until_empty_runs_exit_functions(start_with, notes):
     for _ in range(10):
         tasks.noop.enqueue()
         before = len(notes())
@@ -140,7 +143,7 @@ def test_isolated_process_that_ends_runs_exit_functions(start_with, notes, how):
 
 
 def test_stop_waits_for_slow_exit_function_of_isolated_process(start_with, notes):
-    """Exporters of traces send their last spans there, which takes a while."""
+    """Trace exporters send their last spans in an exit function, which takes a while."""
     job = tasks.isolated_noop.enqueue()
     worker = start_with("slow_exit_function")
     worker.wait_until(lambda: succeeded(job))

@@ -1,4 +1,4 @@
-"""Jobs that are cancelled while they run: told within a second, stopped after the grace, and ended as cancelled."""
+"""Cancelling running jobs: a job is notified within a second, stopped after the grace period, and ends as cancelled."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ STOPPED = "stopped while it ran because the job was cancelled"
 
 @pytest.fixture
 def begin(start, tmp_path):
-    """Enqueues a task that says when it has begun, and waits until it has; returns the job and its worker."""
+    """Return a function that enqueues a task, waits until it has started, and returns the job and its worker."""
 
-    def begin_one(task, *args, worker=None, arguments=(), **options):
+    def begin_job(task, *args, worker=None, arguments=(), **options):
         started = tmp_path / f"started-{len(list(tmp_path.iterdir()))}"
         job = task.enqueue(*args, str(started))
         worker = worker or start(*arguments, **{"CANCEL_GRACE": 0.3, "LEASE": 600.0, "POLL_INTERVAL": 60.0, **options})
         worker.wait_until(started.exists)
         return job, worker
 
-    return begin_one
+    return begin_job
 
 
 def wait_for_end(worker, job):
@@ -39,8 +39,11 @@ def wait_for_end(worker, job):
 
 @pytest.mark.promise("cancel-notifies-job")
 @pytest.mark.parametrize("arguments", [(), ("--no-listen",)])
-def test_a_task_that_asks_hears_of_it_and_ends_with_its_own_reason(begin, arguments):
-    """Long before the grace is over, and before the next beat, which is 150 s away: longer than any wait here."""
+def test_cancel_task_that_checks_ends_with_its_own_reason(begin, arguments):
+    """The job is notified long before the grace period ends and before the next heartbeat.
+
+    The next heartbeat is 150 s away, which is longer than any wait in this test.
+    """
     worker = None
     for task in (tasks.look_around, tasks.look_around_apart, framework.look_around):
         job, worker = begin(task, worker=worker, arguments=arguments, CANCEL_GRACE=600.0)
@@ -51,12 +54,12 @@ def test_a_task_that_asks_hears_of_it_and_ends_with_its_own_reason(begin, argume
 
 
 @pytest.mark.promise("cancel-stops-after-grace")
-def test_one_that_does_not_ask_is_stopped(begin):
+def test_cancel_task_without_check_is_stopped_after_grace(begin):
     worker = None
     for task in (tasks.look_at_nothing, tasks.look_at_nothing_apart, tasks.query_for_long, tasks.await_long):
         job, worker = begin(task, worker=worker)
         assert job.cancel()
-        assert not job.cancel(), "asked twice"
+        assert not job.cancel(), "the second request must return False"
         execution = wait_for_end(worker, job)
         assert (job.state, execution.outcome, execution.error) == ("cancelled", "cancelled", STOPPED), task
         assert job.attempt == 1
@@ -65,15 +68,18 @@ def test_one_that_does_not_ask_is_stopped(begin):
         assert other.result == 3
 
 
-def test_a_coroutine_is_cancelled_without_a_grace(begin):
+def test_cancel_coroutine_ends_without_grace_period(begin):
     job, worker = begin(tasks.await_long, CANCEL_GRACE=600.0)
     job.cancel()
     assert wait_for_end(worker, job).outcome == "cancelled"
 
 
 @pytest.mark.parametrize("arguments", [(), ("--no-listen",)])
-def test_a_coroutine_that_cleans_up_is_left_alone(begin, tmp_path, arguments):
-    """Also when the worker looks again, on another's account or because it hears nothing."""
+def test_cancel_coroutine_cleaning_up_is_not_repeated(begin, tmp_path, arguments):
+    """The worker checks for requests again: because another job is cancelled, or because it receives no notifications.
+
+    It must not cancel the coroutine a second time, because that would end the clean-up.
+    """
     cleaned = tmp_path / "cleaned"
     job = tasks.clean_up_for_a_while.enqueue(str(tmp_path / "began"), str(cleaned))
     other, worker = begin(tasks.look_around, arguments=arguments, CANCEL_GRACE=600.0)
@@ -85,8 +91,8 @@ def test_a_coroutine_that_cleans_up_is_left_alone(begin, tmp_path, arguments):
     assert cleaned.exists()
 
 
-def test_a_stopping_worker_is_told_as_soon(begin):
-    """The fetcher, which hears notifications, has ended by then."""
+def test_cancel_in_stopping_worker_notifies_the_job(begin):
+    """The fetcher, which receives notifications, has already ended."""
     job, worker = begin(tasks.look_around, GRACE=60.0, CANCEL_GRACE=600.0)
     worker.wait_until_ready()
     worker.send(signal.SIGTERM)
@@ -96,14 +102,14 @@ def test_a_stopping_worker_is_told_as_soon(begin):
     worker.wait_until(lambda: Job.objects.get(pk=job.pk).finished_at, 5)
 
 
-def test_a_success_counts_all_the_same(begin):
+def test_cancel_job_that_returns_keeps_its_success(begin):
     job, worker = begin(tasks.finish_all_the_same)
     job.cancel()
     wait_for_end(worker, job)
     assert (job.state, job.result) == ("succeeded", "cleaned up")
 
 
-def test_an_atomic_task_is_rolled_back(begin):
+def test_cancel_atomic_task_rolls_back(begin):
     job, worker = begin(tasks.create_group_until_cancelled, "half-way")
     job.cancel()
     wait_for_end(worker, job)
@@ -111,7 +117,7 @@ def test_an_atomic_task_is_rolled_back(begin):
     assert not Group.objects.exists()
 
 
-def test_one_that_stays_is_closed_with_its_stack_and_its_slot_used_again(begin, tmp_path):
+def test_cancel_stuck_job_stores_stack_and_frees_slot(begin, tmp_path):
     end = tmp_path / "end"
     started = tmp_path / "began"
     job = tasks.stay_all_the_same.enqueue(str(started), str(end))
@@ -130,7 +136,7 @@ def test_one_that_stays_is_closed_with_its_stack_and_its_slot_used_again(begin, 
     assert Job.objects.get(pk=job.pk).state == "cancelled"
 
 
-def test_a_request_counts_from_its_commit(begin):
+def test_cancel_request_rolled_back_has_no_effect(begin):
     job, worker = begin(tasks.look_around, CANCEL_GRACE=600.0)
     with transaction.atomic():
         job.cancel()
@@ -141,7 +147,7 @@ def test_a_request_counts_from_its_commit(begin):
     assert wait_for_end(worker, job).error == "stopped half-way"
 
 
-def test_one_that_waits_for_a_slot_never_starts(begin, tmp_path):
+def test_cancel_job_waiting_for_slot_never_starts(begin, tmp_path):
     job, worker = begin(tasks.look_around, arguments=("--concurrency", "1"))
     waiting = tasks.look_around.enqueue(str(tmp_path / "never"))
     waiting.cancel()
@@ -152,7 +158,7 @@ def test_one_that_waits_for_a_slot_never_starts(begin, tmp_path):
     assert not (tmp_path / "never").exists()
 
 
-def test_each_of_several_workers_tells_its_own(begin, start):
+def test_cancel_in_bulk_reaches_jobs_of_several_workers(begin, start):
     jobs = [begin(tasks.look_around, arguments=("--concurrency", "1"), CANCEL_GRACE=600.0) for _ in range(3)]
     assert Job.objects.filter(state="running").cancel() == 3
     for job, worker in jobs:

@@ -1,4 +1,4 @@
-"""Workers that die, freeze, or lose their database: nothing is lost, and only who is to blame is charged."""
+"""Workers that die, freeze or lose their database: no job is lost, and only jobs that can be the cause are charged."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ def states() -> dict[str, int]:
 
 
 @pytest.mark.promise("lost-process-jobs-return", "only-started-jobs-charged")
-def test_a_killed_child_is_noticed_at_once_and_only_started_jobs_are_charged(start, tmp_path):
+def test_killed_process_charges_only_started_jobs(start, tmp_path):
+    """The supervisor notices the loss within 5 s, although the lease lasts 60 s."""
     started, done = tmp_path / "started", tmp_path / "done"
     running = tasks.wait_for_file.using(priority=10).enqueue(str(done), started=str(started))
     worker = start("--concurrency", "1", LEASE=60.0)
     worker.wait_until(started.exists)
     child = worker.children[0]
-    # Its neighbours, claimed and not started: as the fetcher would, by the same statement, under the child's id.
+    # Claim the other jobs without starting them, as the fetcher would: with its statement and the child's worker id.
     tasks.noop.enqueue_many([((), {})] * 499)
     os.kill(child, signal.SIGSTOP)
     claim_for(Execution.objects.get(job=running).worker_id, 499)
@@ -64,13 +65,13 @@ def claim_for(worker_id: int, count: int) -> None:
 
 
 @pytest.mark.promise("lost-worker-jobs-return")
-def test_everything_killed_is_rescued_by_another_worker(start, tmp_path):
+def test_killed_worker_is_rescued_by_another_worker(start, tmp_path):
     started = tmp_path / "started"
     job = tasks.wait_for_file.enqueue(str(tmp_path / "done"), started=str(started))
     lost = start()
     lost.wait_until(started.exists)
     started.unlink()
-    other = start("--queues", "nothing")  # it rescues, and runs nothing
+    other = start("--queues", "nothing")  # it rescues jobs but runs none
     other.wait_until_ready()
     lost.send_all(signal.SIGKILL)
     other.wait_until(lambda: Job.objects.get(pk=job.pk).state == "ready")
@@ -79,7 +80,7 @@ def test_everything_killed_is_rescued_by_another_worker(start, tmp_path):
     assert Execution.objects.get(job=job).outcome == "crashed"
 
 
-def test_what_was_rescued_wakes_an_idle_worker(start, tmp_path):
+def test_rescue_of_job_wakes_idle_worker(start, tmp_path):
     started, done = tmp_path / "started", tmp_path / "done"
     job = tasks.wait_again.enqueue(str(done), str(started))
     lost = start("--concurrency", "1")
@@ -95,31 +96,31 @@ def test_what_was_rescued_wakes_an_idle_worker(start, tmp_path):
 
 
 @pytest.mark.promise("late-end-of-frozen-process-is-refused")
-def test_a_zombie_counts_for_nothing(start, tmp_path):
+def test_late_completion_of_frozen_worker_is_refused(start, tmp_path):
     started, done = tmp_path / "started", tmp_path / "done"
     job = tasks.create_group_and_wait.enqueue("zombie", str(done), started=str(started))
-    zombie = start()
-    zombie.wait_until(started.exists)
-    zombie.send_all(signal.SIGSTOP)
+    frozen = start()
+    frozen.wait_until(started.exists)
+    frozen.send_all(signal.SIGSTOP)
     other = start("--queues", "nothing")
     other.wait_until(lambda: Execution.objects.get(job=job).outcome == "crashed", 30)
     done.touch()
-    zombie.send_all(signal.SIGCONT)
-    zombie.wait_until(lambda: "lease" in zombie.said or "no longer" in zombie.said or "closed by" in zombie.said)
-    zombie.send(signal.SIGTERM)
-    zombie.exit_code()
+    frozen.send_all(signal.SIGCONT)
+    frozen.wait_until(lambda: "lease" in frozen.said or "no longer" in frozen.said or "closed by" in frozen.said)
+    frozen.send(signal.SIGTERM)
+    frozen.exit_code()
     assert Execution.objects.get(job=job, attempt=1).outcome == "crashed"
     finished = Execution.objects.filter(job=job, outcome="succeeded").count()
     assert Group.objects.filter(name="zombie").count() == finished
 
 
 @pytest.mark.promise("atomic-lost-lease-rolls-back")
-def test_an_atomic_task_that_lost_its_lease_leaves_no_row(start, engine, tmp_path):
+def test_atomic_task_after_lost_lease_rolls_back(start, engine, tmp_path):
     started, done = tmp_path / "started", tmp_path / "done"
     job = tasks.create_group_and_wait.enqueue("lost", str(done), started=str(started))
     worker = start(LEASE=60.0)
     worker.wait_until(started.exists)
-    # As a rescue by somebody to whom this worker looked lost.
+    # Do what a rescue does when another process considers this worker lost.
     engine.execute(
         "UPDATE pgqueue_execution SET outcome = 'crashed', finished_at = now() WHERE job_id = %(id)s", {"id": job.pk}
     )
@@ -131,7 +132,7 @@ def test_an_atomic_task_that_lost_its_lease_leaves_no_row(start, engine, tmp_pat
 
 
 @pytest.mark.promise("crashing-job-becomes-dead")
-def test_a_segfault_among_two_hundred_ends_dead_and_the_rest_succeed(start):
+def test_segfault_among_200_jobs_ends_dead_others_succeed(start):
     poison = tasks.segfault.enqueue()
     tasks.noop.enqueue_many([((), {})] * 200)
     worker = start()
@@ -142,7 +143,7 @@ def test_a_segfault_among_two_hundred_ends_dead_and_the_rest_succeed(start):
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_a_task_that_ends_the_process_is_a_crash_whatever_its_exit_code(start, code):
+def test_process_exit_with_any_code_counts_as_crash(start, code):
     poison = tasks.exit_at_once.enqueue(code)
     tasks.noop.enqueue_many([((), {})] * 20)
     worker = start()
@@ -151,8 +152,8 @@ def test_a_task_that_ends_the_process_is_a_crash_whatever_its_exit_code(start, c
     assert poison.crashes == 3
 
 
-def test_c_code_that_holds_the_interpreter_keeps_its_lease(start):
-    job = tasks.hold_the_interpreter.enqueue(5)  # more than two leases
+def test_lease_with_interpreter_blocked_in_c_is_kept(start):
+    job = tasks.hold_the_interpreter.enqueue(5)  # longer than two leases
     worker, rescuer = start(), start("--queues", "nothing")
     rescuer.wait_until_ready()
     worker.wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded", 30)
@@ -160,7 +161,7 @@ def test_c_code_that_holds_the_interpreter_keeps_its_lease(start):
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_a_restart_of_the_database_ends_no_worker_and_loses_nothing(start, server, tmp_path, mode):
+def test_database_restart_keeps_worker_and_loses_no_job(start, server, tmp_path, mode):
     worker = start(database=server.settings)
     worker.wait_until_ready()
     with server.connect() as connection:
@@ -171,7 +172,7 @@ def test_a_restart_of_the_database_ends_no_worker_and_loses_nothing(start, serve
     assert worker.process.poll() is None
 
 
-def test_terminated_sessions_under_load_lose_nothing(start, server):
+def test_terminated_sessions_under_load_lose_no_job(start, server):
     worker = start(database=server.settings)
     worker.wait_until_ready()
     with server.connect() as connection:
@@ -206,14 +207,14 @@ def wait_for_all(server, worker) -> None:
         assert scalar(connection, "SELECT count(*) FROM pgqueue_job WHERE crashes > 0") == 0
 
 
-def test_what_nobody_holds_is_given_back_by_an_idle_worker_too(start):
-    """As after a claim whose commit came long after its worker had given it up."""
+def test_unknown_execution_in_idle_worker_is_released(start):
+    """The state is the same as after a claim whose commit came long after its worker had given up the claim."""
     worker = start()
     worker.wait_until_ready()
     [worker_id] = Worker.objects.values_list("pk", flat=True)
     session = helpers.connect()
     try:
-        with session.transaction():  # so that the worker sees them claimed, and not before
+        with session.transaction():  # the worker must not see the jobs before they are claimed
             helpers.make_jobs(session, 5, queue_name="elsewhere")
             assert (
                 len(helpers.claim_all(session, Lane("elsewhere", 0), limit=5, free_slots=0, worker_id=worker_id)) == 5
@@ -224,7 +225,7 @@ def test_what_nobody_holds_is_given_back_by_an_idle_worker_too(start):
     assert set(Job.objects.values_list("attempt", flat=True)) == {1}
 
 
-def test_a_subtask_that_exits_fails_its_job_and_leaves_the_loop_to_the_others(start):
+def test_subtask_exit_fails_its_job_and_keeps_event_loop(start):
     poison = tasks.end_the_loop.using(max_attempts=1, priority=1).enqueue()
     tasks.async_add.enqueue_many([((1, 2), {})] * 50)
     worker = start()
@@ -233,14 +234,14 @@ def test_a_subtask_that_exits_fails_its_job_and_leaves_the_loop_to_the_others(st
     assert poison.crashes == 0
 
 
-def test_a_drain_by_several_processes_outlives_the_death_of_one(start):
+def test_until_empty_with_crashed_process_runs_all_jobs(start):
     tasks.segfault.enqueue()
     tasks.noop.enqueue_many([((), {})] * 100)
     assert start("--until-empty", "--processes", "2").exit_code(60) == 0
     assert states() == {"succeeded": 100, "dead": 1}
 
 
-def test_a_worker_whose_output_nobody_reads_any_more_ends_all_the_same(committing):
+def test_worker_with_closed_output_pipe_stops_cleanly(committing):
     process = subprocess.Popen(
         [sys.executable, "-m", "django", "runworker"],
         stdout=subprocess.PIPE,
@@ -260,7 +261,7 @@ def test_a_worker_whose_output_nobody_reads_any_more_ends_all_the_same(committin
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_task_that_closes_the_output_neither_silences_nor_ends_its_process(start):
+def test_task_that_closes_output_keeps_process_and_log(start):
     tasks.close_output.enqueue()
     worker = start("--concurrency", "2")
     worker.wait_until(lambda: states() == {"succeeded": 1})
@@ -272,7 +273,7 @@ def test_a_task_that_closes_the_output_neither_silences_nor_ends_its_process(sta
 
 
 def members_of(session: int) -> list[int]:
-    """The living processes of a session."""
+    """Return the processes of a session that have not ended."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -282,7 +283,7 @@ def members_of(session: int) -> list[int]:
     return found
 
 
-def test_children_do_not_share_a_pool_of_connections(start):
+def test_connection_pool_in_two_processes_is_not_shared(start):
     database = {**{key: connection.settings_dict[key] for key in DATABASE_KEYS}, "OPTIONS": {"pool": True}}
     jobs = [tasks.add.enqueue(number, 1000) for number in range(60)]
     own = [tasks.echo.enqueue(number) for number in range(60)]

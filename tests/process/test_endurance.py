@@ -1,7 +1,7 @@
-"""A worker outlives every state of its database: it says so once, not a thousand times, and goes on by itself.
+"""The worker survives database outages: it logs them at most once a second, and continues by itself.
 
-Each case has a worker, a role and a database of its own on one server, and all of them are ill at the same time, so
-that the whole takes as long as one. `tests/process/test_network.py` has what a network does to statements under way.
+Each case has its own worker, role and database on one server. All outages happen at the same time, so that all cases
+together take as long as one. `tests/process/test_network.py` tests what a network does to statements in progress.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .server import Server
 
 pytestmark = pytest.mark.process
 
-ILL_SECONDS = 3.0
-PATIENCE_SECONDS = 30.0
+OUTAGE_SECONDS = 3.0
+MAX_WAIT_SECONDS = 30.0
 BEFORE, MEANWHILE = 20, 30
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'"
 TABLES = ("pgqueue_job", "pgqueue_execution", "pgqueue_worker")
@@ -41,20 +41,20 @@ LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (\d+) \S+ (\w+) ")
 
 
 class Case:
-    """A worker, and what happens to its database."""
+    """A worker, and an outage of its database."""
 
-    works_on = False
-    """Whether jobs run all the same."""
+    jobs_continue = False
+    """Whether jobs continue to run during the outage."""
 
     def __init__(self, server: Server, tmp_path: Path) -> None:
         self.server = server
         self.name = self.role = name = type(self).__name__.lower()
-        self.going_on = tmp_path / f"{name}.go"
+        self.end_file = tmp_path / f"{name}.go"
         self.started = tmp_path / f"{name}.started"
         self.tmp_path = tmp_path
-        self.ill_at = 0.0
+        self.outage_began_at = 0.0
         self.lines: list[tuple[str, float]] = []
-        self.worked_on = False
+        self.jobs_continued = False
         self.health_file = tmp_path / f"{name}.json"
         self.health: dict[str, Any] = {}
         with server.connect() as admin:
@@ -72,7 +72,7 @@ class Case:
         return psycopg.connect(host=host, user=user, dbname=self.name, autocommit=True)
 
     def start(self) -> None:
-        self.enqueue("wait_for_file", f'{{"args":["{self.going_on}"],"kwargs":{{"started":"{self.started}"}}}}', 1)
+        self.enqueue("wait_for_file", f'{{"args":["{self.end_file}"],"kwargs":{{"started":"{self.started}"}}}}', 1)
         self.enqueue("noop", NO_ARGUMENTS, BEFORE - 1)
         log = self.tmp_path / f"{self.name}.log"
         self.worker = Worker(log, "--health-file", str(self.health_file), database=self.settings(), LEASE=30.0)
@@ -82,27 +82,27 @@ class Case:
             admin.execute(ENQUEUE, [task, arguments, in_seconds, count])
 
     def left(self) -> int:
-        """How many jobs have not succeeded."""
+        """Return how many jobs have not succeeded."""
         with self.connect() as admin:
             return int(scalar(admin, "SELECT count(*) FROM pgqueue_job WHERE state <> 'succeeded'"))
 
     def begin(self) -> None:
-        """Fall ill."""
+        """Start the outage."""
 
     def end(self) -> None:
-        """Be well again."""
+        """End the outage."""
 
     def run(self, *statements: str, database: str | None = None) -> None:
         with self.connect() if database is None else self.server.connect() as admin:
             for statement in statements:
                 admin.execute(statement.format(role=self.role, name=self.name))
 
-    def tells_of_trouble(self) -> bool:
+    def reports_outage(self) -> bool:
         self.health = json.loads(self.health_file.read_text())
         return bool(self.health["status"] == "database away")
 
     def lines_since(self, instant: float) -> list[tuple[str, float]]:
-        """The lines of level WARNING and above: the process, and when. Each line of a traceback counts."""
+        """Return (process id, time) of each log line of level WARNING or above. Each line of a traceback counts."""
         found, pid, logged_at, counts = [], "", 0.0, False
         for line in self.worker.said.splitlines():
             if match := LINE.match(line):
@@ -114,9 +114,9 @@ class Case:
 
 
 class Settings(Case):
-    """Settings of the role that the engine's sessions do without."""
+    """Settings of the role that do not apply to the engine's sessions."""
 
-    works_on = True
+    jobs_continue = True
 
     def begin(self) -> None:
         for setting in ("statement_timeout = 1", "lock_timeout = 1", "idle_in_transaction_session_timeout = 1"):
@@ -162,7 +162,7 @@ class NoConnect(Case):
 
 
 class NoRight(Case):
-    """A right on one table alone: what does not need it goes on."""
+    """The role lacks a privilege on one table only. Statements that do not need it continue to work."""
 
     def begin(self) -> None:
         self.run("REVOKE UPDATE ON pgqueue_execution FROM {role}")
@@ -180,7 +180,7 @@ class NoPassword(Case):
 
 
 class NoRoom(Case):
-    """The same SQLSTATE as when all of max_connections are taken."""
+    """The SQLSTATE is the same as when all of max_connections are in use."""
 
     def begin(self) -> None:
         self.run("ALTER ROLE {role} CONNECTION LIMIT 0", TERMINATE)
@@ -190,33 +190,33 @@ class NoRoom(Case):
 
 
 class Locked(Case):
-    """As by a migration that takes its time."""
+    """The tables are locked, as by a slow migration."""
 
     def begin(self) -> None:
-        self.held = self.connect()
-        self.held.execute("BEGIN")
-        self.held.execute("LOCK TABLE pgqueue_job, pgqueue_execution IN ACCESS EXCLUSIVE MODE")
+        self.locking = self.connect()
+        self.locking.execute("BEGIN")
+        self.locking.execute("LOCK TABLE pgqueue_job, pgqueue_execution IN ACCESS EXCLUSIVE MODE")
 
     def end(self) -> None:
-        self.held.close()
+        self.locking.close()
 
 
 class NoName(Case):
-    """The name of the server's host leads nowhere."""
+    """The name of the server's host cannot be resolved."""
 
     def settings(self) -> dict[str, Any]:
-        self._lead_to(str(self.server.settings["HOST"]))
+        self._set_service_host(str(self.server.settings["HOST"]))
         return {**super().settings(), "HOST": "", "PORT": "", "OPTIONS": {"service": "mine"}}
 
-    def _lead_to(self, host: str) -> None:
+    def _set_service_host(self, host: str) -> None:
         (self.tmp_path / "services").write_text(f"[mine]\nhost={host}\n")
 
     def begin(self) -> None:
-        self._lead_to("nowhere.invalid")
+        self._set_service_host("nowhere.invalid")
         self.run(TERMINATE)
 
     def end(self) -> None:
-        self._lead_to(str(self.server.settings["HOST"]))
+        self._set_service_host(str(self.server.settings["HOST"]))
 
 
 CASES = [
@@ -245,8 +245,8 @@ def serve(home: Path) -> Server:
 
 
 @pytest.fixture(scope="module")
-def endured(tmp_path_factory: pytest.TempPathFactory, django_db_setup: None) -> Iterator[list[Case]]:
-    """Every case, after its time of illness and its recovery."""
+def cases_after_outage(tmp_path_factory: pytest.TempPathFactory, django_db_setup: None) -> Iterator[list[Case]]:
+    """Run all cases, and return them after their outage and recovery."""
     tmp_path = tmp_path_factory.mktemp("endurance")
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgq", dir="/tmp")))
@@ -261,40 +261,40 @@ def endured(tmp_path_factory: pytest.TempPathFactory, django_db_setup: None) -> 
             stack.callback(case.worker.end)
         wait_for_all(cases, lambda case: case.started.exists() and case.left() == 1)
         for case in cases:
-            case.enqueue("noop", NO_ARGUMENTS, MEANWHILE, in_seconds=ILL_SECONDS / 2)
-        be_ill(cases)
+            case.enqueue("noop", NO_ARGUMENTS, MEANWHILE, in_seconds=OUTAGE_SECONDS / 2)
+        cause_outages(cases)
         yield cases
 
 
-def be_ill(cases: list[Case]) -> None:
+def cause_outages(cases: list[Case]) -> None:
     for case in cases:
-        case.ill_at = time.time()
+        case.outage_began_at = time.time()
         case.begin()
-    wait_for_all([case for case in cases if case.works_on], lambda case: case.left() == 1)
-    time.sleep(max(0.0, cases[0].ill_at + ILL_SECONDS - time.time()))
-    wait_for_all([case for case in cases if not case.works_on], Case.tells_of_trouble)
+    wait_for_all([case for case in cases if case.jobs_continue], lambda case: case.left() == 1)
+    time.sleep(max(0.0, cases[0].outage_began_at + OUTAGE_SECONDS - time.time()))
+    wait_for_all([case for case in cases if not case.jobs_continue], Case.reports_outage)
     for case in cases:
-        case.lines = case.lines_since(case.ill_at)
-        case.worked_on = case.works_on and case.left() == 1
+        case.lines = case.lines_since(case.outage_began_at)
+        case.jobs_continued = case.jobs_continue and case.left() == 1
         case.end()
-        case.going_on.touch()
+        case.end_file.touch()
     wait_for_all(cases, lambda case: case.left() == 0)
 
 
 def wait_for_all(cases: Iterable[Case], condition: Callable[[Case], bool]) -> None:
-    """Wait until a condition has come about for all, but not for ever: the tests tell for which it has not."""
-    waiting, deadline = list(cases), time.monotonic() + PATIENCE_SECONDS
+    """Wait until a condition is true for all cases, within a limit. Tests report the cases where it stays false."""
+    waiting, deadline = list(cases), time.monotonic() + MAX_WAIT_SECONDS
     while waiting and time.monotonic() < deadline:
         waiting = [case for case in waiting if not condition(case)]
         time.sleep(0.05)
 
 
 @pytest.fixture(params=CASES, ids=lambda kind: kind.__name__)
-def case(request: pytest.FixtureRequest, endured: list[Case]) -> Case:
-    return next(case for case in endured if type(case) is request.param)
+def case(request: pytest.FixtureRequest, cases_after_outage: list[Case]) -> Case:
+    return next(case for case in cases_after_outage if type(case) is request.param)
 
 
-def test_it_lives_and_has_done_all_once_and_charged_nothing(case, count=BEFORE + MEANWHILE):
+def test_worker_after_outage_ran_each_job_once_uncharged(case, count=BEFORE + MEANWHILE):
     assert case.worker.process.poll() is None, case.worker.said
     with case.connect() as admin:
         assert scalar(admin, "SELECT count(*) FROM pgqueue_job") == count
@@ -304,40 +304,43 @@ def test_it_lives_and_has_done_all_once_and_charged_nothing(case, count=BEFORE +
     assert "set aside" not in case.worker.said
 
 
-def test_it_works_on_where_it_can(case):
-    assert case.worked_on is case.works_on, case.worker.said
+def test_worker_during_outage_runs_jobs_where_possible(case):
+    assert case.jobs_continued is case.jobs_continue, case.worker.said
 
 
-def test_it_says_so_and_not_more_than_once_a_second(case):
-    assert case.lines or case.works_on, case.worker.said
+def test_worker_during_outage_logs_at_most_once_a_second(case):
+    assert case.lines or case.jobs_continue, case.worker.said
     assert_once_a_second(case, case.lines)
 
 
 def assert_once_a_second(case: Case, lines: list[tuple[str, float]]) -> None:
-    """Each process logs at most one line per second."""
-    for place, (pid, logged_at) in enumerate(lines):  # a line is written a little after it was allowed
-        soon = [other for other in lines[place:] if other[0] == pid and other[1] < logged_at + 0.8]
-        assert len(soon) == 1, case.worker.said
+    """Assert that each process logs at most one line per second."""
+    for place, (pid, logged_at) in enumerate(lines):  # a line is written shortly after it was permitted
+        within_a_second = [other for other in lines[place:] if other[0] == pid and other[1] < logged_at + 0.8]
+        assert len(within_a_second) == 1, case.worker.said
 
 
-def test_its_health_tells_that_it_lives_and_is_not_ready(case):
-    if case.works_on:
+def test_health_during_outage_is_database_away_but_alive(case):
+    if case.jobs_continue:
         return
     assert case.health["status"] == "database away"
     assert case.health["errors"] + sum(process["errors"] for process in case.health["processes"]) > 0
     assert health.judge(str(case.health_file))[0]
 
 
-def test_it_says_when_it_is_over(case):
-    if not case.works_on:
+def test_worker_after_outage_logs_its_end_and_is_ready(case):
+    if not case.jobs_continue:
         case.worker.wait_until(lambda: "database outage is over" in case.worker.said)
         case.worker.wait_until(lambda: health.judge(str(case.health_file), ready=True)[0])
 
 
-def test_a_server_that_stops_and_then_rejects_and_then_only_reads(endured):
-    """As when it fails over. The last test of this file: all but one worker are ended, to have it quick."""
+def test_worker_during_failover_limits_log_and_runs_all_jobs(cases_after_outage):
+    """As in a failover, the server stops, then rejects connections, and then is read-only.
+
+    This must be the last test of the file: it ends all workers except one, to be quick.
+    """
     began_at = time.time()
-    case, *others = endured
+    case, *others = cases_after_outage
     for other in others:
         other.worker.end()
     cluster = case.server.cluster
@@ -352,7 +355,7 @@ def test_a_server_that_stops_and_then_rejects_and_then_only_reads(endured):
     with case.server.connect() as admin:
         assert scalar(admin, "SELECT pg_promote()")
     case.worker.wait_until(lambda: case.left() == 0)
-    test_it_lives_and_has_done_all_once_and_charged_nothing(case, BEFORE + 2 * MEANWHILE)
+    test_worker_after_outage_ran_each_job_once_uncharged(case, BEFORE + 2 * MEANWHILE)
     lines = case.lines_since(began_at)
     assert lines, case.worker.said
     assert_once_a_second(case, lines)

@@ -1,4 +1,4 @@
-"""`manage.py pgqueue run`, and `runworker --reload`."""
+"""`manage.py pgqueue run` runs one job in the foreground; `runworker --reload` restarts when the code changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(job_id, *arguments):
     call_command("pgqueue", "run", str(job_id), *arguments)
 
 
-def test_a_job_runs_in_the_foreground_due_or_not(capsys):
+def test_pgqueue_run_job_not_yet_due_succeeds(capsys):
     job = tasks.add.using(run_after=3600).enqueue(1, b=2)
     run(job.pk)
     job.refresh_from_db()
@@ -35,7 +35,7 @@ def test_a_job_runs_in_the_foreground_due_or_not(capsys):
     assert job.executions.get().worker_id == worker.pk
 
 
-def test_one_in_the_foreground_hears_that_it_is_to_be_cancelled(tmp_path):
+def test_pgqueue_run_cancelled_job_is_notified(tmp_path):
     started = tmp_path / "started"
     job = tasks.look_around.enqueue(str(started))
 
@@ -52,7 +52,7 @@ def test_one_in_the_foreground_hears_that_it_is_to_be_cancelled(tmp_path):
     assert (job.state, job.executions.get().error) == ("cancelled", "stopped half-way")
 
 
-def test_a_failure_shows_its_traceback_and_is_an_exit_code(capsys):
+def test_pgqueue_run_failing_job_prints_traceback_and_exits_1(capsys):
     result = framework.boom.enqueue("shown")
     with pytest.raises(SystemExit) as exit_:
         run(result.id)
@@ -64,7 +64,7 @@ def test_a_failure_shows_its_traceback_and_is_an_exit_code(capsys):
         run(result.id, "--retry")
 
 
-def test_what_is_not_there_or_somebody_elses_is_said(engine):
+def test_pgqueue_run_missing_or_running_job_is_refused(engine):
     with pytest.raises(CommandError, match="Job 4711 does not exist"):
         run(4711)
     job = tasks.noop.enqueue()
@@ -73,7 +73,7 @@ def test_what_is_not_there_or_somebody_elses_is_said(engine):
         run(job.pk)
 
 
-def test_what_it_leaves_open_takes_nothing_back(engine):
+def test_pgqueue_run_job_leaving_transaction_keeps_success(engine):
     job = tasks.spoil.enqueue("transaction")
     run(job.pk)
     connection.close()
@@ -117,7 +117,7 @@ def hang():
 }
 
 
-def test_a_worker_starts_anew_when_the_code_changes_and_charges_nobody(engine, committing, tmp_path):
+def test_reload_after_code_change_restarts_and_charges_nothing(engine, committing, tmp_path):
     import json
 
     from django.db import connections

@@ -1,4 +1,4 @@
-"""Code of the application that hangs or raises anything, at each boundary: the worker goes on, and every job ends."""
+"""Application code hangs or raises anything at each boundary: the worker continues, and every job ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def start(start, settings):
-    """Start a worker that knows the hostile tasks."""
+    """Return a function that starts a worker that knows the hostile tasks."""
     settings.PGQUEUE = {"TASK_MODULES": MODULES}
     return lambda *arguments, **options: start(*arguments, **{"TASK_MODULES": MODULES} | options)
 
@@ -35,7 +35,7 @@ def test_receiver_that_misbehaves_stops_no_completion(start, name):
     later = hostile.work.enqueue(1)
     worker.wait_until(lambda: Job.objects.get(pk=later.pk).state == "succeeded")
     worker.send(signal.SIGTERM)
-    assert worker.exit_code(15) == 0, "a receiver that hangs is waited for 5 s at most"
+    assert worker.exit_code(15) == 0, "a stopping worker must wait at most 5 s for a receiver that hangs"
     assert set(Execution.objects.values_list("outcome", flat=True)) == {"succeeded"}
 
 
@@ -62,11 +62,11 @@ def test_terminated_session_fails_one_receiver(start, tmp_path, watcher):
     worker.wait_until(lambda: len(file.read_text().split()) >= 2 + 30 - 2)
 
 
-def test_receivers_hear_of_everything_before_a_drained_worker_ends(start, tmp_path):
+def test_receivers_with_until_empty_run_before_worker_exits(start, tmp_path):
     file = tmp_path / "pids"
     hostile.work.enqueue_many([((number,), {}) for number in range(100)])
     assert start("--until-empty", "--concurrency", "4", variables=receiver("ask", file)).has_drained()
-    assert len(file.read_text().split()) == 2 * 100, "job_started and job_succeeded of each"
+    assert len(file.read_text().split()) == 2 * 100, "each job must send job_started and job_succeeded"
 
 
 @pytest.mark.promise("defect-backoff-system-exit")
@@ -86,7 +86,7 @@ def test_backoff_that_fails_does_not_stop_rescue(start, tmp_path, task):
     lost = start("--concurrency", "1")
     lost.wait_until(started.exists)
     lost.send_all(signal.SIGKILL)
-    Job.objects.filter(pk=job.pk).update(crashes=1)  # so that the backoff is asked: the first crash is due at once
+    Job.objects.filter(pk=job.pk).update(crashes=1)  # the first crash is due at once, without calling the backoff
     rescuer = start("--concurrency", "1", LEASE=2.0)
     rescuer.wait_until(lambda: Execution.objects.get(job=job).outcome == "crashed")
     after = hostile.work.enqueue()
@@ -122,7 +122,7 @@ def test_dead_service_replaces_its_process(start, tmp_path, name):
     after = hostile.work.enqueue()
     worker.wait_until(lambda: Job.objects.get(pk=after.pk).state == "succeeded")
     worker.wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded")
-    assert Job.objects.get(pk=job.pk).crashes == 0, "no job is charged"
+    assert Job.objects.get(pk=job.pk).crashes == 0, "the job must not be charged"
 
 
 @pytest.mark.parametrize("name", ["completer", "fetcher", "maintenance"])
@@ -152,7 +152,7 @@ def test_slot_thread_that_dies_is_replaced(start):
 
 @pytest.mark.promise("defect-hanging-key-stops-schedules")
 def test_schedule_with_hanging_receivers_and_keys_goes_on(start, engine):
-    """The service that fires schedules waits for no receiver, and for a key for some seconds at most."""
+    """The service that fires schedules waits for no receiver, and waits a few seconds at most for a unique key."""
     hanging = helpers.make_schedule(engine, "hanging", task_name=hostile.hanging_key.name)
     helpers.make_schedule(engine, "sound", task_name=hostile.work.name)
     worker = start("--concurrency", "1", variables=receiver("hang"))

@@ -1,4 +1,4 @@
-"""What idle worker processes ask of the database when one job is enqueued."""
+"""The number of transactions that idle worker processes send to the database when one job is enqueued."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROCESSES = 8
 ENQUEUES = 10
 LIMIT = 20
 QUIET = {"LEASE": 600.0, "RESCUE_INTERVAL": 600.0, "PRUNE_INTERVAL": 600.0, "POLL_INTERVAL": 600.0}
-"""So that hardly anything but what is measured reaches the database."""
+"""Settings with which hardly any transaction reaches the database, except those that the test measures."""
 FLUSH_SECONDS = 11.0
 """An idle session reports its counters to PostgreSQL after ten seconds at the latest."""
 
@@ -52,9 +52,9 @@ def transactions_per_enqueue(worker) -> float:
 
 @pytest.mark.promise("defect-idle-fleet-transactions")
 @pytest.mark.timeout(120)
-def test_enqueue_costs_an_idle_fleet_few_transactions(start):
-    """The process that takes the job needs about nine."""
+def test_enqueue_with_idle_fleet_costs_few_transactions(start):
+    """The process that claims the job needs about nine transactions."""
     worker = start("--processes", str(PROCESSES), "--concurrency", "2", **QUIET)
     measured = transactions_per_enqueue(worker)
-    print(f"{PROCESSES} processes: {measured:.1f} transactions for each enqueue")  # noqa: T201 -- a figure for people
+    print(f"{PROCESSES} processes: {measured:.1f} transactions for each enqueue")  # noqa: T201 -- the measured figure
     assert measured <= LIMIT

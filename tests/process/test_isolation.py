@@ -1,4 +1,4 @@
-"""Jobs in processes of their own: what they do to those is their own affair."""
+"""Isolated jobs: whatever a job does to its process, it affects no other job and not the worker."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.promise("lost-isolated-process-jobs-return")
-def test_a_crash_is_charged_to_that_job_alone(start, tmp_path):
-    """In one worker, one way to crash after the other."""
+def test_isolated_crash_charges_only_the_crashed_job(start, tmp_path):
+    """One worker runs crashing jobs one after another, each with a different way to crash."""
     may_end, started = tmp_path / "may end", tmp_path / "started"
     neighbours = [
         tasks.wait_for_file.enqueue(str(may_end), started=str(started)),
@@ -67,7 +67,7 @@ def test_a_crash_is_charged_to_that_job_alone(start, tmp_path):
     assert len(worker.children) == 1
 
 
-def test_a_process_is_used_again_and_closed_when_something_stays_in_it(start):
+def test_isolated_process_is_reused_until_a_job_leaks(start):
     first = [tasks.isolated_pid.enqueue() for _ in range(3)]
     worker = start("--concurrency", "1")
     worker.wait_until(lambda: succeeded(*first))
@@ -85,7 +85,7 @@ def test_a_process_is_used_again_and_closed_when_something_stays_in_it(start):
     worker.wait_until(lambda: not is_alive(pid))
 
 
-def test_every_kind_of_task_works_there(start):
+def test_isolated_task_of_each_kind_works(start):
     added = tasks.isolated_async_add.enqueue(1, 2)
     written = tasks.isolated_create_group.enqueue("isolated")
     failing = tasks.isolated_fail.enqueue("as asked")
@@ -102,7 +102,7 @@ def test_every_kind_of_task_works_there(start):
 
 
 @pytest.mark.quick
-def test_all_jobs_are_isolated_by_option(start):
+def test_isolation_option_isolates_all_jobs(start):
     jobs = [tasks.pid.enqueue(), tasks.async_add.enqueue(1, 2)]
     worker = start("--isolation", "process")
     worker.wait_until(lambda: succeeded(*jobs))
@@ -110,7 +110,7 @@ def test_all_jobs_are_isolated_by_option(start):
 
 
 @pytest.mark.promise("crashed-job-runs-isolated")
-def test_a_job_that_has_crashed_a_worker_is_isolated_from_then_on(start):
+def test_job_after_crash_runs_isolated_from_then_on(start):
     job = tasks.die_once.enqueue()
     worker = start(LEASE=60.0)
     worker.wait_until(lambda: succeeded(job))
@@ -120,10 +120,10 @@ def test_a_job_that_has_crashed_a_worker_is_isolated_from_then_on(start):
     children = worker.children
     assert job.retry()
     worker.wait_until(lambda: Job.objects.filter(pk=job.pk, state="succeeded", attempt=2, crashes=1).exists())
-    assert worker.children == children, "its crash of the first attempt, after an operator's retry, hit the worker"
+    assert worker.children == children, "after an operator's retry, a crash must not end the worker process"
 
 
-def test_what_ends_the_worker_process_is_no_fault_of_isolated_jobs(start, tmp_path):
+def test_worker_process_crash_does_not_charge_isolated_job(start, tmp_path):
     may_end, started = tmp_path / "may end", tmp_path / "started"
     isolated = tasks.isolated_pid.enqueue(str(may_end), started=str(started))
     worker = start(LEASE=60.0)
@@ -136,7 +136,7 @@ def test_what_ends_the_worker_process_is_no_fault_of_isolated_jobs(start, tmp_pa
     assert (isolated.attempt, isolated.crashes, isolated.isolated) == (1, 0, False)
 
 
-def test_an_endless_loop_in_c_is_killed_at_its_timeout_with_its_stack(start):
+def test_isolated_loop_in_c_is_killed_at_timeout_with_stack(start):
     job = tasks.loop_in_c.enqueue()
     worker = start("--until-empty")
     assert worker.has_drained()
@@ -148,7 +148,7 @@ def test_an_endless_loop_in_c_is_killed_at_its_timeout_with_its_stack(start):
         assert (execution.finished_at - execution.started_at).total_seconds() < 3
 
 
-def test_what_a_job_changes_in_its_process_reaches_no_other_job(start):
+def test_isolated_process_with_changed_state_is_replaced(start):
     worker = start("--concurrency", "1")
     for what in ("directory", "umask", "alarm", "handler"):
         leaving = tasks.leave_behind.enqueue(what)
@@ -157,7 +157,7 @@ def test_what_a_job_changes_in_its_process_reaches_no_other_job(start):
         assert result_of(leaving) != result_of(after), what
 
 
-def test_a_process_that_ends_while_it_is_idle_is_no_jobs_fault(start):
+def test_isolated_process_killed_while_idle_charges_no_job(start):
     worker = start("--concurrency", "1")
     for _ in range(2):
         job = tasks.isolated_pid.enqueue()
@@ -168,8 +168,11 @@ def test_a_process_that_ends_while_it_is_idle_is_no_jobs_fault(start):
     assert set(Execution.objects.values_list("outcome", flat=True)) == {"succeeded"}
 
 
-def test_a_copy_that_a_task_has_forked_answers_for_nobody(start):
-    """Its answer would be taken for the job's, or for the next one's; in a thread it would stay for ever."""
+def test_fork_by_task_copy_returns_no_result(start):
+    """A task forks, and the copy returns from the task too.
+
+    The copy's answer would count as the job's or as the next job's answer. In a thread, the copy would run for ever.
+    """
     worker = start("--concurrency", "1")
     jobs = [
         task.enqueue(f"job {number}")
@@ -182,8 +185,11 @@ def test_a_copy_that_a_task_has_forked_answers_for_nobody(start):
     Group.objects.filter(name__startswith="job ").delete()
 
 
-def test_a_process_that_does_not_read_holds_its_slot_no_longer_than_the_timeout(start, tmp_path):
-    """More than fits into the socket: one cell is stopped, the other has ended and left its socket open elsewhere."""
+def test_isolated_process_not_reading_frees_slot_at_timeout(start, tmp_path):
+    """The argument is larger than the socket's buffer, and nothing reads it.
+
+    One isolated process is stopped. Another has ended, but a process that it forked keeps its socket open.
+    """
     may_end = tmp_path / "may end"
     worker = start("--concurrency", "1")
     first = tasks.isolated_pid.enqueue()
@@ -200,7 +206,7 @@ def test_a_process_that_does_not_read_holds_its_slot_no_longer_than_the_timeout(
     may_end.touch()
 
 
-def test_a_program_that_a_job_has_started_is_killed_with_it(start, tmp_path):
+def test_program_of_isolated_job_is_killed_at_timeout(start, tmp_path):
     path = tmp_path / "pid"
     job = tasks.run_a_program.enqueue(str(path))
     worker = start("--until-empty")
@@ -210,18 +216,18 @@ def test_a_program_that_a_job_has_started_is_killed_with_it(start, tmp_path):
     wait_until(lambda: not is_alive(program))
 
 
-def test_a_nursery_that_does_not_answer_is_replaced_with_its_worker(start):
+def test_killed_fork_server_is_replaced_with_worker_process(start):
     worker = start("--concurrency", "1")
     [child] = [worker.wait_until_ready()]
-    [nursery] = descendants(child)
-    os.kill(nursery, signal.SIGKILL)
+    [fork_server] = descendants(child)
+    os.kill(fork_server, signal.SIGKILL)
     job = tasks.isolated_pid.using(max_attempts=1).enqueue()
     worker.wait_until(lambda: succeeded(job))
     assert [child] != worker.children
     assert "died" not in worker.said
 
 
-MAKE_ONE = """
+START_PROCESS_SCRIPT = """
 import os, signal, time
 import django
 django.setup()
@@ -239,16 +245,16 @@ print(os.getpgid(process.pid) == process.pid)
 
 
 @pytest.mark.django_db
-def test_a_fork_may_reset_the_wakeup_descriptor():
-    """As asyncio has each do from Python 3.12 on."""
-    run = [sys.executable, "-c", MAKE_ONE]
+def test_fork_server_fork_may_reset_wakeup_descriptor():
+    """From Python 3.12 on, asyncio makes each forked process do this."""
+    run = [sys.executable, "-c", START_PROCESS_SCRIPT]
     done = subprocess.run(run, env=environment(None), capture_output=True, text=True, check=False, timeout=60)
-    assert done.stdout == "True\n", f"it has ended before it was one: {done.stderr}"
+    assert done.stdout == "True\n", f"the isolated process must start: {done.stderr}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_processes_end_with_their_worker(start, tmp_path, number):
-    """Also one that is stopped just then, and so runs no code of its own."""
+def test_isolated_processes_end_when_their_worker_ends(start, tmp_path, number):
+    """This includes a stopped process, which runs no code of its own."""
     may_end, started = tmp_path / "may end", tmp_path / "started"
     job = tasks.isolated_pid.enqueue(str(may_end), started=str(started))
     worker = start("--grace", "0.5")
@@ -267,7 +273,7 @@ def test_processes_end_with_their_worker(start, tmp_path, number):
 
 @pytest.mark.parametrize("whose", ["of all", "of the isolated process"])
 def test_isolated_job_after_connection_loss_succeeds_first_try(start, whose):
-    """Its process has asked the database nothing since, and cannot have noticed."""
+    """The isolated process has sent no query since then, so it cannot have noticed the loss."""
     worker = start("--concurrency", "1", LEASE=60.0)
     first = tasks.isolated_create_group.using(max_attempts=1).enqueue("first")
     worker.wait_until(lambda: succeeded(first))
@@ -283,7 +289,7 @@ def test_isolated_job_after_connection_loss_succeeds_first_try(start, whose):
     second.refresh_from_db()
     Group.objects.all().delete()
     assert (second.state, second.attempt) == ("succeeded", 1), Execution.objects.get(job=second).error
-    assert result_of(second)[1] == result_of(first)[1], "it was another process"
+    assert result_of(second)[1] == result_of(first)[1], "both jobs must run in the same isolated process"
 
 
 def own_backend() -> int:
@@ -299,13 +305,13 @@ def test_program_of_isolated_job_ends_when_its_process_dies(start, tmp_path, die
     worker.wait_until(path.exists)
     program = int(path.read_text())
     [child] = worker.children
-    _, cell, _ = descendants(child)
+    _, isolated_process, _ = descendants(child)
     assert is_alive(program)
     if dies == "worker and supervisor":
         worker.send(signal.SIGKILL)
-    os.kill(cell if dies == "isolated process" else child, signal.SIGKILL)
+    os.kill(isolated_process if dies == "isolated process" else child, signal.SIGKILL)
     wait_until(lambda: not is_alive(program), 3)
-    wait_until(lambda: not is_alive(cell), 3)
+    wait_until(lambda: not is_alive(isolated_process), 3)
 
 
 def test_isolated_processes_end_when_their_fork_server_is_killed(start, tmp_path):
@@ -313,17 +319,17 @@ def test_isolated_processes_end_when_their_fork_server_is_killed(start, tmp_path
     tasks.isolated_pid.enqueue(str(may_end), started=str(started))
     worker = start()
     worker.wait_until(started.exists)
-    nursery, cell = descendants(worker.children[0])
-    os.kill(nursery, signal.SIGKILL)
-    wait_until(lambda: not is_alive(cell), 3)
+    fork_server, isolated_process = descendants(worker.children[0])
+    os.kill(fork_server, signal.SIGKILL)
+    wait_until(lambda: not is_alive(isolated_process), 3)
 
 
 def test_fork_server_outlives_signals_while_its_worker_lives(start):
     worker = start("--concurrency", "1")
     child = worker.wait_until_ready()
-    [nursery] = descendants(child)
+    [fork_server] = descendants(child)
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
-        os.kill(nursery, number)
+        os.kill(fork_server, number)
     job = tasks.isolated_pid.enqueue()
     worker.wait_until(lambda: succeeded(job))
     assert worker.children == [child]

@@ -1,4 +1,4 @@
-"""One job leaves everything behind, and the next one, on the same slot, finds nothing of it."""
+"""One job leaks state of all kinds, and the next job on the same slot finds none of it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def _found_by_workers(settings):
     settings.PGQUEUE = {"TASK_MODULES": MODULES}
 
 
-def test_the_next_job_finds_nothing_of_it(start):
-    """Kinds that make the worker close the connection, and one that must not, each before each kind of task."""
+def test_leak_of_one_job_is_invisible_to_the_next_job(start):
+    """Each kind of leak runs before each kind of task. One kind must not make the worker close the connection."""
     leaving = [
         lambda to: to(leftovers.leave).enqueue("connection"),
         lambda to: to(leftovers.leave).enqueue("session"),
@@ -60,13 +60,13 @@ def test_the_next_job_finds_nothing_of_it(start):
     assert not Group.objects.exists()
 
 
-def test_a_cache_is_made_once_for_a_slot(start):
+def test_cache_connection_in_slot_is_created_once(start):
     jobs = [leftovers.the_cache.enqueue() for _ in range(5)]
     assert start("--concurrency", "1", "--until-empty", TASK_MODULES=MODULES).has_drained()
     assert Job.objects.filter(pk__in=[job.pk for job in jobs]).values("result").distinct().count() == 1
 
 
-def test_what_is_the_whole_process_s_is_told_and_cured_by_another_process(start, tmp_path):
+def test_leak_of_process_state_is_logged_and_replaces_process(start, tmp_path):
     wanderer = leftovers.wander.enqueue(str(tmp_path))
     worker = start("--concurrency", "1", TASK_MODULES=MODULES)
     worker.wait_until(lambda: "is replaced" in worker.said)

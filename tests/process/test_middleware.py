@@ -1,4 +1,4 @@
-"""Middleware in real workers: threads, coroutines, processes of their own, the foreground."""
+"""Middleware in real workers surrounds jobs in threads, coroutines, isolated processes and the foreground."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TENANCY = ["tests.app.middleware.Tenancy"]
 
 @pytest.fixture
 def acme():
-    """The caller's tenant."""
+    """Set the tenant of the caller to "acme"."""
     with override_settings(PGQUEUE={"MIDDLEWARE": TENANCY}):
         token = app.tenant.set("acme")
         yield
@@ -25,7 +25,7 @@ def acme():
 
 @pytest.mark.promise("middleware-surrounds-every-job")
 @pytest.mark.parametrize("options", [(), ("--isolation", "process")], ids=["", "isolated"])
-def test_a_context_variable_reaches_the_task_wherever_it_runs(committing, acme, start, options):
+def test_middleware_context_variable_reaches_every_task(committing, acme, start, options):
     jobs = [task.enqueue() for task in (tasks.current_tenant, tasks.acurrent_tenant, tasks.isolated_tenant)]
     app.tenant.set("another")
     jobs.append(tasks.current_tenant.using(headers={"x": 1}).enqueue())
@@ -33,14 +33,14 @@ def test_a_context_variable_reaches_the_task_wherever_it_runs(committing, acme, 
     assert [job.wait(20) for job in jobs] == ["acme", "acme", "acme", "another"]
 
 
-def test_a_job_in_the_foreground_has_it_too(committing, acme):
+def test_middleware_in_foreground_reaches_the_task(committing, acme):
     job = tasks.current_tenant.enqueue()
     django("pgqueue", "run", str(job.pk), MIDDLEWARE=TENANCY)
     assert job.wait(0) == "acme"
 
 
 @pytest.mark.promise("swallowed-exception-counts")
-def test_what_swallows_a_timeout_does_not_undo_it(start):
+def test_middleware_that_swallows_timeout_does_not_undo_it(start):
     timed_out = tasks.tell_and_stay.enqueue()
     stopped = tasks.await_for_ever.enqueue()
     start(MIDDLEWARE=["tests.app.middleware.SwallowsToo"])

@@ -1,4 +1,4 @@
-"""A network that swallows: replies that are lost after the commit, connections that are black holes."""
+"""A network that loses data: replies are lost after the commit, or connections become black holes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def outcomes(server) -> dict[str, int]:
 
 
 @pytest.mark.promise("lost-claim-reply-leaves-no-job-stuck")
-def test_a_lost_reply_of_a_claim_is_given_back_and_run_uncounted(start, server, proxy):
+def test_lost_claim_reply_releases_jobs_and_runs_them_uncharged(start, server, proxy):
     worker = start("--no-listen", database=proxy.settings(server.settings))
     worker.wait_until_ready()
     proxy.swallow = lambda name, reply: name == "pgqueue:fetcher" and b"tests.app.tasks" in reply
@@ -45,7 +45,7 @@ def test_a_lost_reply_of_a_claim_is_given_back_and_run_uncounted(start, server, 
 
 
 @pytest.mark.promise("lost-completion-reply-is-looked-up")
-def test_a_lost_reply_of_a_finish_is_settled_by_asking_again(start, server, proxy):
+def test_lost_completion_reply_is_looked_up(start, server, proxy):
     worker = start("--no-listen", database=proxy.settings(server.settings))
     worker.wait_until_ready()
     proxy.swallow = lambda name, reply: name == "pgqueue:completer" and b"SELECT " in reply
@@ -58,7 +58,7 @@ def test_a_lost_reply_of_a_finish_is_settled_by_asking_again(start, server, prox
 
 
 @pytest.mark.promise("lost-network-jobs-return")
-def test_a_black_hole_is_noticed_and_nothing_is_lost(start, server, proxy):
+def test_network_black_hole_is_noticed_and_loses_no_job(start, server, proxy):
     worker = start("--no-listen", database=proxy.settings(server.settings), LEASE=3.0)
     worker.wait_until_ready()
     proxy.black_hole.set()
@@ -72,7 +72,7 @@ def test_a_black_hole_is_noticed_and_nothing_is_lost(start, server, proxy):
 
 
 @pytest.mark.promise("atomic-lost-commit-reply-counts-once")
-def test_an_atomic_commit_whose_reply_is_lost_counts_once(start, server, proxy):
+def test_lost_atomic_commit_reply_counts_once(start, server, proxy):
     worker = start("--no-listen", database=proxy.settings(server.settings))
     worker.wait_until_ready()
     proxy.swallow = lambda name, reply: not name and b"COMMIT\0" in reply

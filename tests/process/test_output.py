@@ -1,4 +1,4 @@
-"""Output that goes nowhere: closed streams, full disks, and a log pipe that nobody reads."""
+"""A worker whose output cannot be written: closed streams, full disks, and a log pipe that nobody reads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_worker_without_output_works_and_stops_cleanly(start, redirection):
 
 @pytest.fixture
 def full_pipe() -> Iterator[int]:
-    """The writing end of a pipe that is full, and that nobody reads."""
+    """Return the writing end of a full pipe that nobody reads."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     os.set_blocking(writer, False)
@@ -56,7 +56,7 @@ def full_pipe() -> Iterator[int]:
 
 @pytest.mark.promise("full-log-pipe")
 def test_worker_with_full_log_pipe_completes_and_reruns_nothing(start, full_pipe, tmp_path):
-    """Each of these jobs makes the engine log a line, some of them with a traceback; none logs itself."""
+    """The engine logs a line for each of these jobs, for some with a traceback. The jobs themselves log nothing."""
     jobs = [*[tasks.noop.enqueue() for _ in range(300)], *[tasks.isolated_noop.enqueue() for _ in range(3)]]
     failing = [tasks.fail.using(max_attempts=1).enqueue() for _ in range(20)]
     worker = start("--grace", "3", output=full_pipe)
@@ -88,22 +88,22 @@ def test_lease_end_with_full_log_pipe_ends_process_in_time(start, full_pipe, tmp
     worker.wait_until(lambda: Execution.objects.filter(job=job, started_at__isnull=False).exists())
     [child] = worker.children
     if kind == "isolated":
-        worker.wait_until(started.exists)  # the claim is written before there is a process for the job
+        worker.wait_until(started.exists)  # the claim is written before the job has a process
     family = descendants(child)[1:] if kind == "isolated" else [child, *descendants(child)]
     assert family
     worker.send(signal.SIGSTOP)
     began = time.monotonic()
     wait_until(lambda: not any(map(is_alive, family)), 10)
     assert time.monotonic() - began < 2.0 + 1.5
-    worker.send(signal.SIGTERM)  # so that it starts no other process
+    worker.send(signal.SIGTERM)  # the supervisor must not start another process
     worker.send(signal.SIGCONT)
     assert worker.exit_code() == 0
     job.refresh_from_db()
     assert (job.state, job.crashes) == ("ready", 0)
 
 
-def test_lease_end_process_killed_without_a_stop_job_is_not_charged(start, full_pipe):
-    """The supervisor knows from shared memory why the process ended."""
+def test_lease_end_without_stop_does_not_charge_job(start, full_pipe):
+    """The supervisor reads from shared memory why the process ended."""
     job = tasks.hold_the_interpreter.enqueue(4)
     worker = start("--concurrency", "1", output=full_pipe)
     worker.wait_until(lambda: Execution.objects.filter(job=job, started_at__isnull=False).exists())

@@ -1,4 +1,4 @@
-"""A real worker and an operator who pauses."""
+"""Real workers obey an operator who pauses, drains and clears queues and tasks."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ def state_of(job):
 
 
 @pytest.mark.promise("pause-obeyed")
-def test_an_idle_worker_obeys_from_the_next_job_on_and_wakes_for_the_resume(start):
+def test_pause_idle_worker_obeys_and_wakes_at_the_resume(start):
     worker = start(POLL_INTERVAL=60.0)
     worker.wait_until_ready()
     first = tasks.noop.using(queue_name="mail").enqueue()
     worker.wait_until(lambda: state_of(first) == "succeeded")
     control.pause("mail", reason="the server is down", by="ada")
-    held = tasks.noop.using(queue_name="mail").enqueue()
+    paused = tasks.noop.using(queue_name="mail").enqueue()
     for _ in range(5):
         other = tasks.noop.enqueue()
         worker.wait_until(lambda other=other: state_of(other) == "succeeded")
-    assert state_of(held) == "ready"
+    assert state_of(paused) == "ready"
     assert control.resume("mail")
-    worker.wait_until(lambda: state_of(held) == "succeeded", 10)
+    worker.wait_until(lambda: state_of(paused) == "succeeded", 10)
 
 
-def test_an_idle_worker_leaves_a_paused_task_alone_when_nothing_else_waits(start):
-    """The look that found no job at all says what is paused too: the next job is claimed before another look."""
+def test_pause_of_task_without_other_jobs_is_obeyed(start):
+    """A scan that finds no job also returns what is paused. The worker claims the next job before another scan."""
     worker = start(POLL_INTERVAL=60.0)
     worker.wait_until_ready()
     control.pause(task=tasks.add)
     other = tasks.noop.enqueue()
     worker.wait_until(lambda: state_of(other) == "succeeded")
-    time.sleep(0.7)  # it has looked for the last time, and sleeps until it is woken
-    held = tasks.add.enqueue(1, 2)
+    time.sleep(0.7)  # the worker has scanned for the last time and sleeps until it is woken
+    paused = tasks.add.enqueue(1, 2)
     after = tasks.noop.enqueue()
     worker.wait_until(lambda: state_of(after) == "succeeded")
-    assert state_of(held) == "ready"
+    assert state_of(paused) == "ready"
 
 
 @pytest.mark.promise("pause-obeyed")
-def test_a_worker_under_load_obeys_and_a_drain_waits_for_what_runs(start):
+def test_drain_under_load_pauses_and_waits_for_running_jobs(start):
     tasks.spin_a_while.enqueue_many(((0.01,), {}) for _ in range(3000))
     worker = start("--concurrency", "2")
     worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() > 20)
@@ -63,7 +63,7 @@ def test_a_worker_under_load_obeys_and_a_drain_waits_for_what_runs(start):
     assert control.resume(task=tasks.spin_a_while)
 
 
-def test_a_clear_leaves_alone_what_begins_meanwhile(start):
+def test_clear_under_load_leaves_started_jobs_alone(start):
     tasks.spin_a_while.enqueue_many(((0.01,), {}) for _ in range(3000))
     worker = start("--concurrency", "4", LEASE=60.0)
     worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() > 20)
@@ -72,14 +72,14 @@ def test_a_clear_leaves_alone_what_begins_meanwhile(start):
 
 
 @pytest.mark.promise("pause-ends-by-itself")
-def test_the_end_of_a_pause_needs_nobody(start):
+def test_pause_with_end_time_ends_by_itself(start):
     control.pause("mail", until=1.5)
-    held = tasks.noop.using(queue_name="mail").enqueue()
+    paused = tasks.noop.using(queue_name="mail").enqueue()
     worker = start(POLL_INTERVAL=60.0, POLL_INTERVAL_WITHOUT_LISTEN=60.0)
-    worker.wait_until(lambda: state_of(held) == "succeeded", 20)
+    worker.wait_until(lambda: state_of(paused) == "succeeded", 20)
 
 
-def test_a_drain_that_lasts_too_long_says_how_many_still_run(start, tmp_path):
+def test_drain_timeout_returns_number_of_running_jobs(start, tmp_path):
     done, started = tmp_path / "done", tmp_path / "started"
     job = tasks.wait_for_file.using(queue_name="mail").enqueue(str(done), started=str(started))
     worker = start()

@@ -1,4 +1,4 @@
-"""Processes that are replaced for what they did or how they grew: no job is lost, run twice, or charged."""
+"""Processes that are replaced because of their number of jobs or their memory: no job is lost, run twice or charged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def assert_each_ran_once_and_uncharged(count: int) -> None:
 
 
 @pytest.mark.parametrize("processes", ["1", "3"])
-def test_after_so_many_jobs(start, tmp_path, processes):
+def test_recycling_after_max_jobs_loses_no_job(start, tmp_path, processes):
     path, count = tmp_path / "record", 300
     tasks.record.enqueue_many([((str(path), str(number)), {}) for number in range(count)])
     worker = start("--max-jobs", "40", "--processes", processes, "--concurrency", "4")
@@ -34,8 +34,11 @@ def test_after_so_many_jobs(start, tmp_path, processes):
     assert "died" not in worker.said
 
 
-def test_while_slow_ones_run_on_threads_and_on_the_loop(start, tmp_path):
-    """They outlast the process's term: it waits for them, longer than a stop would."""
+def test_recycling_waits_for_slow_jobs_beyond_the_grace(start, tmp_path):
+    """Slow jobs run on threads and on the event loop when their process is due for replacement.
+
+    The process waits for them, and longer than a stop would.
+    """
     go_on, path = tmp_path / "go", tmp_path / "record"
     started = [tmp_path / name for name in ("sync", "async")]
     slow = [
@@ -46,8 +49,8 @@ def test_while_slow_ones_run_on_threads_and_on_the_loop(start, tmp_path):
     worker.wait_until(lambda: all(mark.exists() for mark in started))
     tasks.record.enqueue_many([((str(path), str(number)), {}) for number in range(40)])
     worker.wait_until(lambda: "will be replaced" in worker.said)
-    first, told_at = worker.children[0], time.monotonic()
-    worker.wait_until(lambda: time.monotonic() > told_at + 1)  # five times the grace that a stop would have given
+    first, announced_at = worker.children[0], time.monotonic()
+    worker.wait_until(lambda: time.monotonic() > announced_at + 1)  # five times the grace period of a stop
     assert Execution.objects.filter(job__in=slow, outcome=None).count() == 2
     go_on.touch()
     worker.wait_until(lambda: not Job.objects.exclude(state="succeeded").exists(), 60)
@@ -58,8 +61,8 @@ def test_while_slow_ones_run_on_threads_and_on_the_loop(start, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["ends", "is killed"])
-def test_replacement_runs_at_full_width_once_its_predecessor(start, tmp_path, how):
-    """Until then both together run no more jobs than one process does."""
+def test_replacement_uses_all_places_once_predecessor_ended(start, tmp_path, how):
+    """Until the predecessor ends, both processes together run no more jobs than one process does."""
     end_first, started, end_rest = tmp_path / "end first", tmp_path / "started", tmp_path / "end rest"
     tasks.wait_for_file.using(max_attempts=1).enqueue(str(end_first), started=str(started))
     worker = start("--max-jobs", "2", "--concurrency", "2")
@@ -80,7 +83,7 @@ def test_replacement_runs_at_full_width_once_its_predecessor(start, tmp_path, ho
     end_rest.touch()
 
 
-def test_async_ones(start, tmp_path):
+def test_recycling_with_async_jobs_loses_no_job(start, tmp_path):
     tasks.async_overlap.enqueue_many([((str(tmp_path / "record"),), {}) for _ in range(100)])
     worker = start("--max-jobs", "25", "--processes", "2", "--concurrency", "4", "--until-empty")
     assert worker.has_drained(60)
@@ -88,7 +91,7 @@ def test_async_ones(start, tmp_path):
     assert (tmp_path / "record").read_text().split().count("end") == 100
 
 
-def test_after_it_has_grown(start):
+def test_recycling_after_memory_growth_loses_no_job(start):
     tasks.leak_memory.enqueue_many([((10,), {})] * 60)
     worker = start("--max-rss-mb", "250", "--processes", "2", "--concurrency", "2")
     worker.wait_until(lambda: not Job.objects.exclude(state="succeeded").exists(), 60)
@@ -98,7 +101,7 @@ def test_after_it_has_grown(start):
 
 
 def most_at_a_time(lines: list[str]) -> int:
-    """Return how many jobs ran at the same time at most, by the order in which they recorded start and end."""
+    """Return the highest number of jobs that ran at the same time, from the order of their recorded begins and ends."""
     running = most = 0
     for line in lines:
         running += 1 if line == "begin" else -1
@@ -115,7 +118,7 @@ def sessions() -> int:
 @pytest.mark.promise("concurrency-bound")
 @pytest.mark.parametrize("kind", ["threads", "coroutines", "memory"])
 def test_recycling_beside_long_jobs_is_bounded(start, tmp_path, kind):
-    """Every short term has a long job that outlasts it: retiring processes must not pile up."""
+    """Each process is replaced soon and has a long job that outlasts it. Retiring processes must not accumulate."""
     path, go_on, concurrency, processes = tmp_path / "record", tmp_path / "go", 3, 2
     short = tasks.async_overlap if kind == "coroutines" else tasks.overlap
     for _ in range(concurrency * processes * 2):
@@ -125,19 +128,19 @@ def test_recycling_beside_long_jobs_is_bounded(start, tmp_path, kind):
     worker = start(*reason, "--concurrency", str(concurrency), "--processes", str(processes))
     seen = []
 
-    def look() -> None:
+    def record_counts() -> None:
         seen.append((len(worker.children), sessions()))
 
     def has_seen_recycling() -> bool:
-        look()
+        record_counts()
         return bool(worker.said.count("will be replaced: it finishes") >= processes)
 
     worker.wait_until(has_seen_recycling, 30)
     until = time.monotonic() + 3
-    worker.wait_until(lambda: look() or time.monotonic() > until)
+    worker.wait_until(lambda: record_counts() or time.monotonic() > until)
     assert most_at_a_time(path.read_text().split()) <= concurrency * processes
     go_on.touch()
-    worker.wait_until(lambda: look() or not Job.objects.exclude(state="succeeded").exists(), 60)
+    worker.wait_until(lambda: record_counts() or not Job.objects.exclude(state="succeeded").exists(), 60)
     lines = path.read_text().split()
     assert most_at_a_time(lines) <= concurrency * processes
     assert lines.count("end") == Job.objects.count()

@@ -1,4 +1,4 @@
-"""Live workers whose ids recur: the tables are emptied as by `manage.py flush`, or restored from an older dump."""
+"""Live workers whose ids recur, because `manage.py flush` emptied the tables or an older dump was restored."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def flush(session):
 
 
 def restore_an_older_dump(session):
-    """One in which nothing had been claimed, and the job that runs had not been enqueued."""
+    """Restore a dump from before the first claim, and from before the running job was enqueued."""
     session.execute("DELETE FROM pgqueue_execution; DELETE FROM pgqueue_job")
     session.execute("SELECT setval('pgqueue_execution_id_seq', 1, false)")
 
 
 @pytest.mark.promise("restarted-ids-do-no-harm")
 @pytest.mark.parametrize("ids_recur", [flush, restore_an_older_dump])
-def test_end_of_old_job_after_ids_restart_counts_for_nobody(start, tmp_path, ids_recur):
+def test_completion_of_old_job_after_ids_restart_is_discarded(start, tmp_path, ids_recur):
     old_end, new_end, old_started, new_started = (tmp_path / name for name in ("a", "b", "old", "new"))
     tasks.wait_for_file.enqueue(str(old_end), started=str(old_started))
     first = start("--queues", "default", LEASE=60.0)
@@ -50,7 +50,7 @@ def test_end_of_old_job_after_ids_restart_counts_for_nobody(start, tmp_path, ids
 
 @pytest.mark.promise("worker-survives-emptied-tables")
 def test_worker_after_flush_interrupts_old_jobs_keeps_new_ones(start, tmp_path):
-    """Its heartbeat must extend ids far below those that were open before, and its record must come back."""
+    """The heartbeat must extend ids far below those that were open before, and the worker's record must return."""
     tasks.noop.enqueue_many([((), {})] * 300)
     worker = start("--concurrency", "2", LEASE=2.0)
     worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 300)
@@ -58,7 +58,7 @@ def test_worker_after_flush_interrupts_old_jobs_keeps_new_ones(start, tmp_path):
     tasks.wait_for_file.enqueue(str(tmp_path / "never"), started=str(started))
     worker.wait_until(started.exists)
     ran_from = time.monotonic()
-    worker.wait_until(lambda: time.monotonic() - ran_from > 2.5)  # five beats: the mark is at its id
+    worker.wait_until(lambda: time.monotonic() - ran_from > 2.5)  # five heartbeats: the mark has reached this job's id
     with helpers.connect() as session:
         flush(session)
     new = tasks.wait_for_file.enqueue(str(may_end), started=str(again))
@@ -76,7 +76,10 @@ def test_worker_after_flush_interrupts_old_jobs_keeps_new_ones(start, tmp_path):
 
 
 def test_process_whose_running_id_recurs_runs_both_jobs(start, tmp_path):
-    """Within one process the new execution would take the place of the old one: it is claimed again instead."""
+    """Both executions have the same id in one process.
+
+    The new execution would replace the old one, so the process releases the new job and claims it again.
+    """
     old_started, new_started, may_end = tmp_path / "old", tmp_path / "new", tmp_path / "may end"
     tasks.stay_all_the_same.enqueue(str(old_started), str(may_end))
     worker = start("--concurrency", "2", LEASE=60.0)

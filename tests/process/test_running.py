@@ -1,4 +1,4 @@
-"""A worker process at its ordinary work."""
+"""Real workers in ordinary operation: claiming, polling, retries, ordering, replacement and pruning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process
 
 
 @pytest.mark.quick
-def test_a_drain_runs_what_is_due_and_ends(start):
+def test_until_empty_runs_due_jobs_and_exits(start):
     jobs = [tasks.add.enqueue(number, b=1) for number in range(20)]
     later = tasks.noop.using(run_after=3600).enqueue()
     assert start("--until-empty").has_drained()
@@ -24,7 +24,7 @@ def test_a_drain_runs_what_is_due_and_ends(start):
     assert Execution.objects.count() == 20
 
 
-def test_a_job_enqueued_while_the_worker_sleeps_starts_at_once(start):
+def test_enqueue_wakes_sleeping_worker(start):
     worker = start(POLL_INTERVAL=60.0)
     worker.wait_until_ready()
     job = tasks.add.enqueue(1, 2)
@@ -32,14 +32,14 @@ def test_a_job_enqueued_while_the_worker_sleeps_starts_at_once(start):
 
 
 @pytest.mark.promise("lost-notification-costs-a-poll")
-def test_without_notifications_it_polls(start):
+def test_worker_without_notifications_polls(start):
     worker = start("--no-listen")
     worker.wait_until_ready()
     job = tasks.add.enqueue(1, 2)
     worker.wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded", 10)
 
 
-def test_a_job_due_later_starts_at_its_time_without_a_poll(start):
+def test_delayed_job_starts_when_due_without_poll(start):
     worker = start(POLL_INTERVAL=60.0, POLL_INTERVAL_WITHOUT_LISTEN=60.0)
     worker.wait_until_ready()
     job = tasks.noop.using(run_after=1.5).enqueue()
@@ -48,7 +48,7 @@ def test_a_job_due_later_starts_at_its_time_without_a_poll(start):
     assert execution.claimed_at >= Job.objects.get(pk=job.pk).run_after
 
 
-def test_a_retry_comes_at_its_time_also_where_the_worker_would_sleep_longer(start, tmp_path):
+def test_retry_before_next_poll_starts_at_its_time(start, tmp_path):
     job = tasks.fail_slowly_once.enqueue(str(tmp_path / "failed"))
     worker = start(POLL_INTERVAL=120.0)
     worker.wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded")
@@ -56,18 +56,18 @@ def test_a_retry_comes_at_its_time_also_where_the_worker_would_sleep_longer(star
     assert 0.3 <= job.result < 10
 
 
-def test_async_and_sync_tasks_run_side_by_side(start, tmp_path):
+def test_async_and_sync_tasks_run_at_the_same_time(start, tmp_path):
     done, sync_started, async_started = (tmp_path / name for name in ("done", "sync", "async"))
-    one = tasks.wait_for_file.enqueue(str(done), started=str(sync_started))
-    other = tasks.await_file.enqueue(str(done), started=str(async_started))
+    sync_job = tasks.wait_for_file.enqueue(str(done), started=str(sync_started))
+    async_job = tasks.await_file.enqueue(str(done), started=str(async_started))
     worker = start("--concurrency", "2")
     worker.wait_until(lambda: sync_started.exists() and async_started.exists())
     done.touch()
     worker.wait_until(lambda: set(Job.objects.values_list("state", flat=True)) == {"succeeded"})
-    assert Execution.objects.filter(job__in=[one, other], outcome="succeeded").count() == 2
+    assert Execution.objects.filter(job__in=[sync_job, async_job], outcome="succeeded").count() == 2
 
 
-def test_no_more_run_at_a_time_than_asked_for_of_both_kinds_together(start, tmp_path):
+def test_concurrency_limits_sync_and_async_jobs_together(start, tmp_path):
     record = tmp_path / "record"
     for number in range(30):
         (tasks.overlap if number % 2 else tasks.async_overlap).enqueue(str(record))
@@ -78,7 +78,7 @@ def test_no_more_run_at_a_time_than_asked_for_of_both_kinds_together(start, tmp_
     assert running[-1] == 0
 
 
-def test_named_queues_are_strict_in_the_order_named(start, tmp_path):
+def test_named_queues_are_served_in_the_order_named(start, tmp_path):
     record = tmp_path / "record"
     for queue_name in ("bulk", "critical", "ignored"):
         calls = [((str(record), queue_name), {}) for _ in range(5)]
@@ -88,7 +88,7 @@ def test_named_queues_are_strict_in_the_order_named(start, tmp_path):
     assert Job.objects.filter(queue_name="ignored", state="ready").count() == 5
 
 
-def test_higher_priority_runs_first_and_first_due_first_within_it(start, tmp_path):
+def test_jobs_run_by_priority_then_by_due_time(start, tmp_path):
     record = tmp_path / "record"
     for priority in (0, 50, -50):
         for number in range(3):
@@ -97,7 +97,7 @@ def test_higher_priority_runs_first_and_first_due_first_within_it(start, tmp_pat
     assert record.read_text().split() == [f"{priority}/{number}" for priority in (50, 0, -50) for number in range(3)]
 
 
-def test_several_processes_share_the_work_and_no_job_runs_twice(start, tmp_path):
+def test_two_processes_run_each_job_once(start, tmp_path):
     record = tmp_path / "record"
     tasks.record.enqueue_many([((str(record), str(number)), {}) for number in range(2000)])
     assert start("--processes", "2", "--until-empty").has_drained(60)
@@ -106,7 +106,7 @@ def test_several_processes_share_the_work_and_no_job_runs_twice(start, tmp_path)
     assert Worker.objects.filter(stopped_at=None).count() == 0
 
 
-def test_a_process_is_replaced_after_its_number_of_jobs_without_charging_any(start):
+def test_max_jobs_replaces_process_and_charges_nothing(start):
     tasks.noop.enqueue_many([((), {})] * 300)
     worker = start("--max-jobs", "50", "--until-empty")
     assert worker.has_drained(60)
@@ -115,7 +115,7 @@ def test_a_process_is_replaced_after_its_number_of_jobs_without_charging_any(sta
     assert not Execution.objects.filter(outcome__in=["failed", "crashed"]).exists()
 
 
-def test_a_process_that_is_replaced_finishes_what_it_runs_however_long_that_takes(start, tmp_path):
+def test_replaced_process_finishes_its_slow_job(start, tmp_path):
     started, done = tmp_path / "started", tmp_path / "done"
     slow = tasks.wait_for_file.enqueue(str(done), started=str(started))
     tasks.noop.enqueue()
@@ -133,13 +133,13 @@ def test_a_process_that_is_replaced_finishes_what_it_runs_however_long_that_take
     assert Execution.objects.filter(job=slow).count() == 1
 
 
-def test_a_process_that_has_grown_is_replaced(start):
+def test_max_rss_replaces_process_that_has_grown(start):
     worker = start("--max-rss-mb", "1")
     worker.wait_for_child()
     wait_until(lambda: Worker.objects.filter(stopped_at__isnull=False).exists(), 20)
 
 
-def test_a_worker_waits_for_migrations_and_says_so(start, engine):
+def test_worker_without_migrations_waits_and_logs_it(start, engine):
     engine.execute("UPDATE django_migrations SET app = 'elsewhere' WHERE app = 'pgqueue'")
     try:
         job = tasks.noop.enqueue()
@@ -152,7 +152,7 @@ def test_a_worker_waits_for_migrations_and_says_so(start, engine):
     assert Job.objects.get(pk=job.pk).state == "succeeded"
 
 
-def test_finished_jobs_are_pruned_while_the_worker_runs(start):
+def test_pruner_in_running_worker_deletes_finished_jobs(start):
     tasks.noop.enqueue_many([((), {})] * 20)
     worker = start(RETENTION={"succeeded": 0.01})
     worker.wait_until(lambda: not Job.objects.exists())

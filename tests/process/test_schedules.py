@@ -1,4 +1,4 @@
-"""Schedules with real workers: three of them, killed in turn; an outage; code that says when."""
+"""Schedules with real workers: killed workers, no worker for a while, a database outage, and a locked schedule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FROM pgqueue_schedulerun
 
 
 @pytest.mark.promise("tick-fired-once")
-def test_each_second_is_fired_once_by_three_workers_of_which_one_is_killed_after_the_other(start, engine):
+def test_schedule_fires_each_tick_once_while_workers_are_killed(start, engine):
     helpers.make_schedule(engine, expression="every 1 second")
     engine.execute("UPDATE pgqueue_schedule SET next_run_at = date_trunc('second', next_run_at)")
     workers = [start("--concurrency", "2", SCHEDULE_INTERVAL=0.5) for _ in range(3)]
@@ -38,8 +38,8 @@ def test_each_second_is_fired_once_by_three_workers_of_which_one_is_killed_after
 
 
 @pytest.mark.promise("tick-after-outage")
-def test_what_came_while_no_worker_was_there_runs_once_at_its_start(start, engine):
-    """And a row that somebody adds is seen soon, without a restart."""
+def test_schedule_ticks_missed_without_worker_run_once(start, engine):
+    """The worker also notices a row that is added later, without a restart."""
     helpers.make_schedule(engine, "nightly", due_in=-3 * 3600.0, expression="@hourly")
     worker = start()
     worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 1)
@@ -49,7 +49,7 @@ def test_what_came_while_no_worker_was_there_runs_once_at_its_start(start, engin
     assert ScheduleRun.objects.filter(schedule__name="nightly").count() == 1
 
 
-def test_a_worker_goes_on_with_schedules_when_the_database_is_there_again(start, engine):
+def test_schedules_after_database_outage_continue(start, engine):
     helpers.make_schedule(engine, expression="every 1 second")
     worker = start(SCHEDULE_INTERVAL=0.2)
     worker.wait_until(ScheduleRun.objects.exists)
@@ -72,18 +72,18 @@ def test_a_worker_goes_on_with_schedules_when_the_database_is_there_again(start,
     assert worker.exit_code() == 0
 
 
-def test_one_that_an_open_transaction_holds_stops_no_other_and_no_job(start, engine, second):
-    held_id = helpers.make_schedule(engine, "held", expression="every 1 second", due_in=1.0)
+def test_schedule_with_locked_row_does_not_delay_others(start, engine, second):
+    locked_id = helpers.make_schedule(engine, "held", expression="every 1 second", due_in=1.0)
     helpers.make_schedule(engine, "free", expression="every 1 second", due_in=1.0)
     with helpers.transaction(second):
-        second.execute("SELECT FROM pgqueue_schedule WHERE id = %s FOR UPDATE", [held_id])
+        second.execute("SELECT FROM pgqueue_schedule WHERE id = %s FOR UPDATE", [locked_id])
         worker = start(SCHEDULE_INTERVAL=0.2)
         worker.wait_until(lambda: ScheduleRun.objects.filter(schedule__name="free").count() >= 3)
-        assert not ScheduleRun.objects.filter(schedule=held_id).exists()
-    worker.wait_until(lambda: ScheduleRun.objects.filter(schedule=held_id).exists())
+        assert not ScheduleRun.objects.filter(schedule=locked_id).exists()
+    worker.wait_until(lambda: ScheduleRun.objects.filter(schedule=locked_id).exists())
 
 
-def test_a_drain_fires_nothing(start, engine):
+def test_until_empty_fires_no_schedule(start, engine):
     helpers.make_schedule(engine, expression="every 1 second")
     job_id = helpers.make_job(engine)
     assert start("--until-empty").has_drained()

@@ -1,4 +1,4 @@
-"""A library's mutable scope in a context variable belongs to one job: the next one does not see what it holds."""
+"""A library's mutable scope in a context variable belongs to one job: the next job does not see its contents."""
 
 from __future__ import annotations
 

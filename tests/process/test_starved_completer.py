@@ -1,4 +1,4 @@
-"""A worker whose completer gets no connection: it claims nothing, says so, and leaves the jobs to others."""
+"""A worker whose completer gets no connection claims nothing, reports this, and leaves the jobs to other workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMPLETERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database(
 
 @pytest.fixture
 def role(committing: None, watcher: psycopg.Connection[Any]) -> Iterator[str]:
-    """A role of its own, so that its connections can be counted and bounded."""
+    """Create a role for the worker, so that the test can count and limit its connections."""
     [is_superuser] = watcher.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone() or [False]
     if not is_superuser:
         pytest.skip("making a role needs a superuser in DATABASE_URL")
@@ -40,17 +40,17 @@ def role(committing: None, watcher: psycopg.Connection[Any]) -> Iterator[str]:
 
 
 def as_role(role: str) -> dict[str, Any]:
-    connection.ensure_connection()  # an embedded server tells only then where it is
+    connection.ensure_connection()  # an embedded server's address is known only then
     own = {key: connection.settings_dict[key] for key in DATABASE_KEYS}
     return own | {"ENGINE": "django.db.backends.postgresql", "USER": role, "PASSWORD": "made-up"}
 
 
-def told(path) -> dict[str, Any]:
+def read_health(path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {"status": ""}
 
 
 def starve(watcher, role: str) -> None:
-    """Take the completer's connection away, and leave no room for another; those that are open stay."""
+    """End the completer's connection and allow no other. Connections that are already open stay open."""
     watcher.execute(f"ALTER ROLE {role} CONNECTION LIMIT 1")
     for [pid] in watcher.execute(COMPLETERS, ["pgqueue:completer"]).fetchall():
         watcher.execute("SELECT pg_terminate_backend(%s)", [pid])
@@ -60,30 +60,30 @@ def starve(watcher, role: str) -> None:
 def test_starved_worker_leaves_its_jobs_to_a_healthy_one(start, role, watcher, tmp_path):
     path = tmp_path / "health.json"
     starved = start("--concurrency", "4", "--health-file", str(path), database=as_role(role))
-    starved.wait_until(lambda: told(path)["status"] == "ok")
+    starved.wait_until(lambda: read_health(path)["status"] == "ok")
     tasks.noop.enqueue()
     starved.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 1)
     own_id = Worker.objects.get().pk
     starve(watcher, role)
-    tasks.noop.enqueue()  # the end of this one cannot be written
-    starved.wait_until(lambda: told(path)["status"] == "completions stuck")
-    assert told(path)["processes"][0]["completions_behind_seconds"] > 1
+    tasks.noop.enqueue()  # the completion of this job cannot be written
+    starved.wait_until(lambda: read_health(path)["status"] == "completions stuck")
+    assert read_health(path)["processes"][0]["completions_behind_seconds"] > 1
     assert health.judge(str(path), ready=True)[0] is False
     assert health.judge(str(path))[0] is True
     before = Execution.objects.filter(worker_id=own_id).count()
     tasks.noop.enqueue_many([((), {})] * 300)
     healthy = start("--concurrency", "4")
     healthy.wait_until(lambda: Job.objects.filter(state="succeeded").count() >= 301)
-    assert Execution.objects.filter(worker_id=own_id).count() == before, "it has claimed nothing more"
+    assert Execution.objects.filter(worker_id=own_id).count() == before, "the starved worker must claim nothing more"
     assert Execution.objects.filter(worker_id=own_id, outcome=None).count() <= 1
     watcher.execute(f"ALTER ROLE {role} CONNECTION LIMIT -1")
     starved.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 302)
-    starved.wait_until(lambda: told(path)["status"] == "ok")
+    starved.wait_until(lambda: read_health(path)["status"] == "ok")
     assert set(Execution.objects.values_list("outcome", flat=True)) == {"succeeded"}
 
 
-def test_starved_worker_ends_after_a_lease(start, role, watcher):
-    """What it could not write is given back, and another worker does it."""
+def test_starved_worker_process_ends_after_a_lease(start, role, watcher):
+    """The job whose completion could not be written is requeued, and another worker runs it."""
     starved = start("--concurrency", "4", database=as_role(role), LEASE=4.0)
     tasks.noop.enqueue()
     starved.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 1)
@@ -98,16 +98,16 @@ def test_starved_worker_ends_after_a_lease(start, role, watcher):
 
 @pytest.mark.promise("starved-worker-claims-nothing")
 def test_worker_without_room_for_its_completer_claims_nothing(start, role, watcher):
-    """From its start: the completer connects before the first claim."""
+    """The completer cannot connect when the worker starts. It must connect before the first claim."""
     tasks.noop.enqueue_many([((), {})] * 50)
-    watcher.execute(f"ALTER ROLE {role} CONNECTION LIMIT 1")  # which the supervisor has
+    watcher.execute(f"ALTER ROLE {role} CONNECTION LIMIT 1")  # the supervisor uses this connection
     start("--concurrency", "4", database=as_role(role)).wait_until_ready()
     start("--concurrency", "4").wait_until(lambda: Job.objects.filter(state="succeeded").count() == 50)
     assert Execution.objects.count() == 50
 
 
 def test_frozen_statement_of_the_completer_stops_claims(start, watcher):
-    """Its session is stopped in mid-statement: a second later nothing more is claimed."""
+    """The completer's session is stopped during a statement. A second later, the worker claims nothing more."""
     worker = start("--concurrency", "2", "--no-listen", LEASE=60.0)
     tasks.noop.enqueue()
     worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 1)
@@ -116,14 +116,14 @@ def test_frozen_statement_of_the_completer_stops_claims(start, watcher):
     try:
         first = tasks.noop.enqueue()
         worker.wait_until(lambda: Job.objects.get(pk=first.pk).state == "running")
-        worker.wait_until(lambda: _is_left_alone(worker))
+        worker.wait_until(lambda: _enqueued_job_stays_ready(worker))
     finally:
         os.kill(pid, signal.SIGCONT)
     worker.wait_until(lambda: not Job.objects.exclude(state="succeeded").exists())
 
 
-def _is_left_alone(worker) -> bool:
-    """Enqueue a job, and say whether it still waits after four polls."""
+def _enqueued_job_stays_ready(worker) -> bool:
+    """Enqueue a job, and return whether it is still ready after four polls."""
     job = tasks.noop.enqueue()
     try:
         worker.wait_until(lambda: Job.objects.get(pk=job.pk).state != "ready", 1.0)

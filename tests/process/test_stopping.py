@@ -1,4 +1,4 @@
-"""Signals: what is finished, what is given back, and how soon."""
+"""Stop signals: which jobs finish, which jobs are released, and how soon the worker exits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.app import tasks
 pytestmark = pytest.mark.process
 
 
-def run_one(start, tmp_path, task=tasks.wait_for_file, **options):
+def start_running_job(start, tmp_path, task=tasks.wait_for_file, **options):
     """Start a worker and a job that waits for a file; return (worker, job, file) once the job runs."""
     started, done = tmp_path / "started", tmp_path / "done"
     job = task.enqueue(str(done), started=str(started))
@@ -25,15 +25,15 @@ def run_one(start, tmp_path, task=tasks.wait_for_file, **options):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_an_idle_worker_ends_at_once(start, number):
+def test_stop_of_idle_worker_exits_at_once(start, number):
     worker = start()
     worker.wait_until_ready()
     worker.send(number)
     assert worker.exit_code(5) == 0
 
 
-def test_a_job_shorter_than_the_grace_finishes_and_counts_once(start, tmp_path):
-    worker, job, done = run_one(start, tmp_path, GRACE=20.0)
+def test_stop_with_job_within_grace_finishes_it_once(start, tmp_path):
+    worker, job, done = start_running_job(start, tmp_path, GRACE=20.0)
     worker.send(signal.SIGTERM)
     worker.wait_until(lambda: "stopping" in worker.said)
     done.touch()
@@ -45,8 +45,8 @@ def test_a_job_shorter_than_the_grace_finishes_and_counts_once(start, tmp_path):
 
 @pytest.mark.promise("deploy-charges-nothing")
 @pytest.mark.parametrize("task", [tasks.wait_for_file, tasks.await_file], ids=["thread", "coroutine"])
-def test_a_job_longer_than_the_grace_is_given_back_uncounted(start, tmp_path, task):
-    worker, job, _ = run_one(start, tmp_path, task, GRACE=0.3)
+def test_stop_with_job_beyond_grace_releases_it_uncharged(start, tmp_path, task):
+    worker, job, _ = start_running_job(start, tmp_path, task, GRACE=0.3)
     worker.send(signal.SIGTERM)
     assert worker.exit_code() == 0
     job.refresh_from_db()
@@ -54,8 +54,8 @@ def test_a_job_longer_than_the_grace_is_given_back_uncounted(start, tmp_path, ta
     assert Execution.objects.get(job=job).outcome == "released"
 
 
-def test_a_stopping_worker_claims_nothing_more_and_gives_back_what_waits(start, tmp_path):
-    worker, _, done = run_one(start, tmp_path, GRACE=20.0)
+def test_stop_with_new_job_leaves_it_ready(start, tmp_path):
+    worker, _, done = start_running_job(start, tmp_path, GRACE=20.0)
     worker.send(signal.SIGTERM)
     worker.wait_until(lambda: "stopping" in worker.said)
     later = tasks.noop.enqueue()
@@ -66,8 +66,8 @@ def test_a_stopping_worker_claims_nothing_more_and_gives_back_what_waits(start, 
     assert not Execution.objects.filter(outcome=None).exists()
 
 
-def test_a_second_signal_gives_back_at_once(start, tmp_path):
-    worker, job, _ = run_one(start, tmp_path, GRACE=60.0)
+def test_second_signal_releases_running_job_at_once(start, tmp_path):
+    worker, job, _ = start_running_job(start, tmp_path, GRACE=60.0)
     worker.send(signal.SIGTERM)
     worker.wait_until(lambda: "stopping" in worker.said)
     worker.send(signal.SIGTERM)
@@ -76,10 +76,10 @@ def test_a_second_signal_gives_back_at_once(start, tmp_path):
     assert (job.state, job.attempt) == ("ready", 0)
 
 
-def test_a_third_signal_ends_everything_here_and_now(start, tmp_path):
-    worker, _, _ = run_one(start, tmp_path, GRACE=60.0)
+def test_third_signal_kills_all_processes_at_once(start, tmp_path):
+    worker, _, _ = start_running_job(start, tmp_path, GRACE=60.0)
     children = worker.children
-    os.kill(children[0], signal.SIGSTOP)  # so that nothing but the third signal can end it
+    os.kill(children[0], signal.SIGSTOP)  # only the third signal can end a stopped process
     for count in range(3):
         worker.send(signal.SIGTERM)
         if count < 2:
@@ -88,8 +88,8 @@ def test_a_third_signal_ends_everything_here_and_now(start, tmp_path):
     worker.wait_until(lambda: not any(os.path.exists(f"/proc/{pid}/cwd") for pid in children))
 
 
-def test_a_signal_to_the_whole_group_counts_once(start, tmp_path):
-    worker, job, done = run_one(start, tmp_path, GRACE=20.0)
+def test_signal_to_all_processes_counts_once(start, tmp_path):
+    worker, job, done = start_running_job(start, tmp_path, GRACE=20.0)
     worker.send_all(signal.SIGINT)
     worker.wait_until(lambda: "stopping" in worker.said)
     done.touch()
@@ -99,8 +99,8 @@ def test_a_signal_to_the_whole_group_counts_once(start, tmp_path):
 
 
 @pytest.mark.promise("lost-supervisor-jobs-return")
-def test_children_end_by_themselves_when_the_supervisor_is_killed(start, tmp_path):
-    worker, job, _ = run_one(start, tmp_path, GRACE=0.5)
+def test_killed_supervisor_lets_processes_release_and_exit(start, tmp_path):
+    worker, job, _ = start_running_job(start, tmp_path, GRACE=0.5)
     children = worker.children
     worker.send(signal.SIGKILL)
     worker.exit_code()
@@ -110,8 +110,11 @@ def test_children_end_by_themselves_when_the_supervisor_is_killed(start, tmp_pat
 
 @pytest.mark.promise("stop-releases-running-job-last")
 def test_running_job_at_a_stop_is_released_just_before_exit(start, tmp_path):
-    """Whatever the completer waits for: a released job starts elsewhere, while it still runs here."""
-    worker, finished, done = run_one(start, tmp_path, GRACE=0.3, LEASE=60.0)
+    """A released job can start on another worker while it still runs here.
+
+    The release must therefore come just before the exit, whatever the completer waits for.
+    """
+    worker, finished, done = start_running_job(start, tmp_path, GRACE=0.3, LEASE=60.0)
     stubborn = tasks.stay_all_the_same.enqueue(str(tmp_path / "started-too"), str(tmp_path / "end"))
     worker.wait_until((tmp_path / "started-too").exists)
     child = worker.children[0]
@@ -123,14 +126,14 @@ def test_running_job_at_a_stop_is_released_just_before_exit(start, tmp_path):
         released_at = time.monotonic()
         worker.wait_until(lambda: not os.path.exists(f"/proc/{child}/cwd"), 15)
         alone_seconds = time.monotonic() - released_at
-    assert alone_seconds < 3, "it was released 9.8 s before the exit once"
+    assert alone_seconds < 3, "the release must come just before the exit; once it came 9.8 s before"
     assert worker.exit_code() == 0
     stubborn.refresh_from_db()
     assert (stubborn.state, stubborn.attempt, stubborn.crashes) == ("ready", 0, 0)
 
 
 def test_job_that_ends_in_time_is_written_before_any_release(start, tmp_path):
-    worker, finished, done = run_one(start, tmp_path, GRACE=0.3, LEASE=60.0)
+    worker, finished, done = start_running_job(start, tmp_path, GRACE=0.3, LEASE=60.0)
     stubborn = tasks.stay_all_the_same.enqueue(str(tmp_path / "started-too"), str(tmp_path / "end"))
     worker.wait_until((tmp_path / "started-too").exists)
     with helpers.connect() as session, session.transaction():
@@ -159,8 +162,8 @@ def test_job_that_fails_when_interrupted_by_a_stop_is_uncharged(start, tmp_path)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.005, 0.01, 0.02, 0.04])
-def test_a_signal_while_a_process_is_being_replaced_loses_nobody_their_way(start, delay):
-    """The order to stop may come before the new process has its id."""
+def test_stop_during_process_replacement_exits_cleanly(start, delay):
+    """The stop signal can arrive before the new process has its id."""
     worker = start("--processes", "4")
     worker.wait_until(lambda: worker.said.count("is ready") == 4)
     for pid in worker.children:

@@ -1,4 +1,4 @@
-"""Tasks that run for longer than their timeout: each ends as what it is, and takes nobody with it."""
+"""Tasks that run longer than their timeout: each fails with the correct outcome and affects no other job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_timed_out(job: Job) -> bool:
     return Execution.objects.filter(job_id=job.pk, outcome="failed", exception_class=TIMEOUT).exists()
 
 
-def test_what_can_be_stopped_is_stopped_at_its_time(start):
+def test_timeout_stops_thread_coroutine_and_query(start):
     spinning = tasks.spin.enqueue()
     waiting = tasks.await_for_ever.enqueue()
     querying = tasks.wait_for_the_server.enqueue()
@@ -39,8 +39,11 @@ def test_what_can_be_stopped_is_stopped_at_its_time(start):
     assert (tidy.state, tidy.result) == ("succeeded", "cleaned up")
 
 
-def test_a_job_that_is_stopped_while_it_logs_leaves_the_log_to_others(start):
-    """An exception between a handler's lock and its `try` would leave it locked: no thread could log any more."""
+def test_timeout_while_logging_leaves_log_handler_unlocked(start):
+    """A timeout throws an exception into a job that logs.
+
+    Between a handler's lock and its `try`, the exception would leave the handler locked, and no thread could log.
+    """
     jobs = [tasks.log_all_the_time.enqueue() for _ in range(24)]
     worker = start("--concurrency", "6", LEASE=60.0)
     child = worker.wait_until_ready()
@@ -52,12 +55,12 @@ def test_a_job_that_is_stopped_while_it_logs_leaves_the_log_to_others(start):
 
 
 @pytest.mark.promise("atomic-abandoned-rolls-back")
-def test_what_stays_is_closed_with_its_stack_its_slot_is_used_again_and_its_effects_roll_back(start, tmp_path):
+def test_timeout_of_stuck_job_frees_slot_and_rolls_back(start, tmp_path):
     end = tmp_path / "end"
-    stays = [tasks.await_stubbornly.enqueue(str(end)), tasks.create_group_and_stay.enqueue("late", str(end))]
+    stuck = [tasks.await_stubbornly.enqueue(str(end)), tasks.create_group_and_stay.enqueue("late", str(end))]
     worker = start("--concurrency", "2")
-    worker.wait_until(lambda: all(map(is_timed_out, stays)))
-    for job in stays:
+    worker.wait_until(lambda: all(map(is_timed_out, stuck)))
+    for job in stuck:
         execution = only_execution(job)
         assert "Stack 5 s after the job should have stopped" in execution.traceback
         assert f"in {job.task_name.rsplit('.', 1)[1]}" in execution.traceback
@@ -65,12 +68,12 @@ def test_what_stays_is_closed_with_its_stack_its_slot_is_used_again_and_its_effe
     worker.wait_until(lambda: Job.objects.filter(pk__in=[job.pk for job in after], state="succeeded").count() == 2)
     end.touch()
     worker.wait_until(lambda: worker.said.count("has now ended") == 2)
-    assert set(Execution.objects.filter(job__in=stays).values_list("outcome", flat=True)) == {"failed"}
+    assert set(Execution.objects.filter(job__in=stuck).values_list("outcome", flat=True)) == {"failed"}
     assert not Group.objects.filter(name="late").exists()
     assert "no longer belong to this worker" not in worker.said
 
 
-def test_a_blocked_event_loop_is_replaced_and_what_else_ran_there_is_given_back(start, tmp_path):
+def test_blocked_event_loop_is_replaced_and_releases_other_jobs(start, tmp_path):
     end, neighbour_may_end = tmp_path / "end", tmp_path / "neighbour"
     started = tmp_path / "started"
     neighbour = tasks.await_file.enqueue(str(neighbour_may_end), started=str(started))
@@ -90,15 +93,15 @@ def test_a_blocked_event_loop_is_replaced_and_what_else_ran_there_is_given_back(
     end.touch()
 
 
-def test_after_three_that_stay_the_process_is_replaced(start, tmp_path):
-    """The replacement works while the old one still finishes what it has."""
+def test_timeout_of_three_stuck_jobs_replaces_process(start, tmp_path):
+    """The replacement runs jobs while the old process still finishes its running job."""
     may_end, started = tmp_path / "may end", tmp_path / "started"
     slow = tasks.wait_for_file.enqueue(str(may_end), started=str(started))
     worker = start("--concurrency", "4")
     worker.wait_until(started.exists)
     [first] = worker.children
-    stays = [tasks.sleep_in_c.enqueue(600) for _ in range(3)]
-    worker.wait_until(lambda: all(map(is_timed_out, stays)))
+    stuck = [tasks.sleep_in_c.enqueue(600) for _ in range(3)]
+    worker.wait_until(lambda: all(map(is_timed_out, stuck)))
     worker.wait_until(lambda: len(worker.children) == 2)
     job = tasks.pid.enqueue()
     worker.wait_until(lambda: Job.objects.filter(pk=job.pk, state="succeeded").exists())
@@ -111,7 +114,7 @@ def test_after_three_that_stay_the_process_is_replaced(start, tmp_path):
     assert first != job.result
 
 
-def test_what_keeps_the_whole_process_from_running_is_killed_with_it_and_alone_charged(start, tmp_path):
+def test_timeout_that_blocks_process_charges_only_its_job(start, tmp_path):
     started, may_end = tmp_path / "started", tmp_path / "may end"
     neighbour = tasks.wait_for_file.enqueue(str(may_end), started=str(started))
     worker = start(LEASE=60.0)
@@ -123,13 +126,13 @@ def test_what_keeps_the_whole_process_from_running_is_killed_with_it_and_alone_c
     worker.wait_until(lambda: Job.objects.filter(pk=neighbour.pk, state="succeeded").exists())
     neighbour.refresh_from_db()
     assert (neighbour.attempt, neighbour.crashes) == (1, 0)
-    # From now on it runs isolated, where its timeout is kept to the moment.
+    # From now on, the job runs isolated, where its timeout is enforced exactly.
     worker.wait_until(lambda: Job.objects.filter(pk=guilty.pk, state="dead").exists())
     assert Execution.objects.filter(job=guilty).latest("id").exception_class == TIMEOUT
 
 
-def test_what_waits_for_a_log_handler_s_lock_has_failed_and_was_not_cancelled(start, tmp_path):
-    """Nothing can be thrown into it, so nobody has told it that its time is over; it is tried again all the same."""
+def test_timeout_of_job_waiting_for_log_lock_is_retried(start, tmp_path):
+    """No exception can be thrown into the job, so it does not learn of its timeout. It is retried all the same."""
     end = tmp_path / "end"
     job = tasks.log_behind_another.enqueue(str(tmp_path / "started"), str(end))
     worker = start(LEASE=60.0)

@@ -1,4 +1,4 @@
-"""The tutorial, gone through as a reader would: its files written, its commands run, what it shows compared."""
+"""Follow the tutorial as a reader would: write its files, run its commands, and compare the output."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .harness import DATABASE_KEYS
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 TOP = Path(__file__).parents[2]
 NOT_FOR_A_TEST = {"pip", ".", "createsuperuser", "runserver"}
-"""Programs and commands: the environment is there already, and nobody sits before it."""
+"""Programs and commands that the test skips: the environment exists already, and no user can answer or browse."""
 
 
 class Reader:
-    """Who goes through it, in an empty folder and with a database that is empty too."""
+    """A reader who follows the tutorial in an empty folder, with an empty database."""
 
     def __init__(self, folder: Path, database: dict[str, str]) -> None:
         self.folder = folder
@@ -35,14 +35,14 @@ class Reader:
         self.ask: Callable[[], str] | None = None
 
     def file(self, name: str, text: str) -> None:
-        """Write a file as the page has it; the settings grow, and lead to the test's server."""
+        """Write a file as the page shows it. Append text to the settings, and point them to the test's server."""
         path = self.folder / name
         if name.endswith("settings.py"):
             text = f"{path.read_text()}\n{text}\nDATABASES['default'].update({json.dumps(self.database)})\n"
         path.write_text(text)
 
     def command(self, line: str) -> None:
-        """Run one line of a terminal; a worker stays, and takes the place of the one before."""
+        """Run one command line. A worker keeps running in the background and replaces the previous worker."""
         words = shlex.split(line)
         if NOT_FOR_A_TEST & set(words[:3]) or words[:3] == ["python", "-m", "venv"]:
             return
@@ -58,7 +58,7 @@ class Reader:
         self.run([*program, *words[1:]])
 
     def run(self, command: list[str]) -> None:
-        """Run a command now; run it again where what it shows is compared and the worker is not so far yet."""
+        """Run a command now. `shows()` repeats it as long as the worker has not produced the expected output."""
 
         def run() -> str:
             done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
@@ -69,13 +69,13 @@ class Reader:
         self.ask = lambda: first.pop() if first else run()
 
     def shows(self, text: str) -> None:
-        """Wait until the last command shows what the page does."""
+        """Wait until the last command shows the output on the page."""
         ask, self.ask = self.ask, None
         if ask is not None:
             wait_until(lambda: ask() == text, 60)
 
     def stop_worker(self) -> None:
-        """End the worker as Ctrl-C does, in a moment and well."""
+        """Stop the worker as Ctrl-C does; fail if it does not exit soon and with code 0."""
         if self.worker is not None:
             self.worker.terminate()
             assert self.worker.wait(40) == 0, (self.folder / "worker.log").read_text()
@@ -89,7 +89,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transactional_db: No
     where = {key: str(connection.settings_dict[key]) for key in DATABASE_KEYS} | {"NAME": f"tutorial_{os.getpid()}"}
     own = Reader(tmp_path, where)
     with connection.cursor() as server:
-        server.execute(f"CREATE DATABASE {where['NAME']} TEMPLATE template0")  # that nobody else is connected to
+        server.execute(f"CREATE DATABASE {where['NAME']} TEMPLATE template0")  # nobody else is connected to it
         yield own
         if own.worker is not None:
             own.worker.kill()
@@ -97,7 +97,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transactional_db: No
         server.execute(f"DROP DATABASE {where['NAME']} WITH (FORCE)")
 
 
-def test_the_tutorial_does_what_it_says(reader: Reader) -> None:
+def test_tutorial_commands_show_the_documented_output(reader: Reader) -> None:
     shown = 0
     for kind, text in BLOCK.findall(PAGES[TUTORIAL]):
         if kind == "python":

@@ -1,4 +1,7 @@
-"""The roles of docs/production/security.md, made from its text on a database that `queue_owner` has migrated."""
+"""Fixtures with the roles of docs/production/security.md.
+
+The roles are made from the text of that page, on a database that `queue_owner` has migrated.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,10 @@ PASSWORD = "made-up"
 
 
 class Roles:
-    """A database with the roles of the document. Roles are the whole server's, hence a prefix of this database's own.
+    """A database with the roles of the page.
 
-    For each of `GROUPS` there is a user who is a member of it, and of nothing else.
+    Roles belong to the whole server, so their names begin with the name of this database. For each of `GROUPS` there is
+    a user who is a member of that group only.
     """
 
     def __init__(self, database: str) -> None:
@@ -45,27 +49,27 @@ class Roles:
         return f"{self.database}_user_{name}"
 
     def as_user(self, name: str) -> dict[str, Any]:
-        """What is different for one of the users, from the settings of the tests' own connection."""
+        """Return the settings of one of the users that differ from the settings of the tests' own connection."""
         return {"NAME": self.database, "USER": self.user(name), "PASSWORD": PASSWORD}
 
     def make(self) -> None:
-        with patient() as server:
+        with connect_with_long_timeout() as server:
             server.execute(f"CREATE DATABASE {self.database}")
-        with swapped({"NAME": self.database}), closing(helpers.connect()) as superuser:
+        with changed_default_database({"NAME": self.database}), closing(helpers.connect()) as superuser:
             superuser.execute(self.before_migrating)
             for name in GROUPS:
                 superuser.execute(f"CREATE ROLE {self.user(name)} LOGIN PASSWORD '{PASSWORD}'")
                 superuser.execute(f"GRANT {self.group(name)} TO {self.user(name)}")
-            with swapped(self.as_user("owner")):
+            with changed_default_database(self.as_user("owner")):
                 owner = {key: connection.settings_dict[key] for key in DATABASE_KEYS}
                 django("migrate", "-v0", database=owner | {"OPTIONS": {"assume_role": self.group("owner")}})
-            for _ in range(2):  # after a later migration it is run again
+            for _ in range(2):  # the page says to run it again after a later migration
                 superuser.execute(self.after_migrating)
-            others = ", ".join(self.user(name) for name in GROUPS)
-            superuser.execute(f"GRANT ALL ON {', '.join(APPLICATION)}, django_admin_log TO {others}")
+            users = ", ".join(self.user(name) for name in GROUPS)
+            superuser.execute(f"GRANT ALL ON {', '.join(APPLICATION)}, django_admin_log TO {users}")
 
     def remove(self) -> None:
-        with patient() as server:
+        with connect_with_long_timeout() as server:
             server.execute(f"DROP DATABASE IF EXISTS {self.database} WITH (FORCE)")
             for name in GROUPS:
                 server.execute(f"DROP ROLE IF EXISTS {self.user(name)}")
@@ -74,19 +78,25 @@ class Roles:
 
 
 @contextmanager
-def patient() -> Iterator[EngineConnection]:
-    """A connection that waits: dropping a database is a checkpoint, and writes what every test before has changed."""
+def connect_with_long_timeout() -> Iterator[EngineConnection]:
+    """Open a connection with a long timeout.
+
+    Dropping a database causes a checkpoint, which writes everything that the tests before have changed.
+    """
     with closing(helpers.connect()) as server:
         server.statement_timeout_seconds = 100.0
-        server.execute("SET statement_timeout = 0")  # the server's own patience is 31 s
+        server.execute("SET statement_timeout = 0")  # the server's own limit is 31 s
         yield server
 
 
 @contextmanager
-def swapped(changes: dict[str, Any]) -> Iterator[None]:
-    """Let the default alias lead elsewhere: Django's connection, engine connections, and the workers a test starts."""
+def changed_default_database(changes: dict[str, Any]) -> Iterator[None]:
+    """Change the settings of the default alias.
+
+    This affects Django's connection, engine connections, and the workers that a test starts.
+    """
     before = connections["default"]
-    before.ensure_connection()  # an embedded server tells only then where it is
+    before.ensure_connection()  # the address of an embedded server is known only after this
     settings = before.settings_dict | {"ENGINE": "django.db.backends.postgresql"} | changes
     connections["default"] = DatabaseWrapper(settings, "default")
     try:
@@ -113,9 +123,9 @@ def made_roles(django_db_setup: None, django_db_blocker: Any) -> Iterator[Roles]
 
 @pytest.fixture
 def superuser(made_roles: Roles, django_db_blocker: Any) -> Iterator[EngineConnection]:
-    """A connection that may do everything, to the roles' database, with empty tables."""
+    """A superuser's connection to the database of the roles, with empty tables."""
     with django_db_blocker.unblock():
-        with swapped({"NAME": made_roles.database}):
+        with changed_default_database({"NAME": made_roles.database}):
             connected = helpers.connect()
         with closing(connected):
             helpers.empty_tables(connected)
@@ -125,13 +135,16 @@ def superuser(made_roles: Roles, django_db_blocker: Any) -> Iterator[EngineConne
 
 @pytest.fixture
 def as_role(superuser: EngineConnection, made_roles: Roles) -> Callable[[str], Any]:
-    """Lets Django, engine connections and workers be a member of one of the roles, and of nothing else."""
-    return lambda name: swapped(made_roles.as_user(name))
+    """Return a function that lets Django, engine connections and workers log in as a member of one role only."""
+    return lambda name: changed_default_database(made_roles.as_user(name))
 
 
 @pytest.fixture
 def refusals(as_role: Callable[[str], Any]) -> Callable[[str, Iterable[str]], dict[str, str | None]]:
-    """Runs statements as a role; returns the SQLSTATE that each is refused with, None if it is not."""
+    """Return a function that runs statements as a role.
+
+    It returns the SQLSTATE with which each statement is refused, or None if the statement succeeds.
+    """
 
     def run(role: str, statements: Iterable[str]) -> dict[str, str | None]:
         with as_role(role), closing(helpers.connect()) as session:
@@ -151,7 +164,7 @@ def sqlstate(session: EngineConnection, statement: str) -> str | None:
 
 @pytest.fixture
 def start_as(as_role: Callable[[str], Any], tmp_path: Path) -> Iterator[Callable[..., Worker]]:
-    """Starts a worker that logs in as a role."""
+    """Return a function that starts a worker that logs in as a role."""
     workers: list[Worker] = []
 
     def start(role: str, *arguments: str, **options: Any) -> Worker:

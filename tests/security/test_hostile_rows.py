@@ -1,4 +1,7 @@
-"""Rows that somebody who may write the table, but not run code, has put there: they stop nothing and start nothing."""
+"""Test rows that were inserted by a user who can write to the tables but cannot run code.
+
+Such rows must not stop other jobs, break a page, or start any code. Also test that a worker listens on no socket.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +129,7 @@ def insert_job(on: Any, **changes: Any) -> int:
 
 @pytest.fixture
 def hostile(engine: Any) -> Iterator[list[int]]:
-    """All those rows, committed, as they may have come before there were checks; they are due before any other."""
+    """Insert and commit all these rows, as if they were older than the constraints. They are due before other jobs."""
     with helpers.without_row_checks(engine):
         yield insert_all(engine)
 
@@ -147,27 +150,27 @@ def insert_all(engine: Any) -> list[int]:
 @pytest.mark.quick
 @pytest.mark.promise("bad-row-constraints")
 @pytest.mark.parametrize("changes", REFUSED, ids=str)
-def test_what_the_table_refuses(engine, changes):
+def test_insert_impossible_row_is_refused(engine, changes):
     with pytest.raises((psycopg.IntegrityError, psycopg.DataError)):
         insert_job(engine, **changes)
 
 
 @pytest.mark.parametrize("name", [DROP, "", "a b", "x" * 101, "ä", "a\nb", 7])
-def test_no_task_puts_a_job_under_such_a_name(committing, name):
+def test_enqueue_invalid_queue_name_raises(committing, name):
     with pytest.raises(InvalidTask):
         tasks.noop.using(queue_name=name).enqueue()
 
 
-def test_no_worker_is_told_such_a_queue(committing):
+def test_runworker_invalid_queue_name_is_refused(committing):
     with pytest.raises(AssertionError, match="Invalid queue name"):
         django("runworker", "--until-empty", "--queues", DROP)
 
 
 @pytest.mark.django_db
-def test_every_page_of_the_admin_opens():
+def test_admin_hostile_rows_every_page_opens():
     with connection.cursor() as cursor:
         cursor.execute(helpers.CHECKS)
-        for table, name, _ in cursor.fetchall():  # undone with the test's transaction
+        for table, name, _ in cursor.fetchall():  # the rollback of the test restores it
             cursor.execute(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
         hostile = insert_all(cursor)
     client = Client()
@@ -180,75 +183,75 @@ def test_every_page_of_the_admin_opens():
         assert len(answer.content) < 9_000_000, url
 
 
-def test_the_figures_can_be_read(hostile):
+def test_stats_hostile_rows_return_figures(hostile):
     assert DROP in stats.names(connection).queues
     assert stats.last_id(connection) >= hostile[-1]
     assert stats.first_id_since(connection, 3600) is not None
 
 
 @pytest.mark.process
-def test_a_worker_goes_on(engine, hostile, start):
-    """Jobs behind the hostile rows run, a while later too; the old ones are pruned; nothing is imported."""
+def test_worker_hostile_rows_other_jobs_run(engine, hostile, start):
+    """Jobs behind the hostile rows must run, also some time later. Old rows are pruned, and no module is imported."""
     always_there = {"os", "builtins", "encodings", "subprocess"}
     modules = sorted({name.split(".")[0] for name in IMPORTABLE if name[0].isalpha()} - always_there)
     ids = helpers.make_jobs(engine, 5)
     worker = start("--concurrency", "2")
-    worker.wait_until(lambda: {helpers.state_of(engine, one) for one in ids} == {"succeeded"})
+    worker.wait_until(lambda: {helpers.state_of(engine, job_id) for job_id in ids} == {"succeeded"})
     pruned = "SELECT count(*) = 0 FROM pgqueue_job WHERE state = 'succeeded' AND finished_at = '2001-01-01'"
     worker.wait_until(lambda: helpers.scalar(engine, pruned))
     due = "SELECT count(*) = 0 FROM pgqueue_job WHERE state = 'ready' AND limit_key IS NULL AND run_after < %s"
     worker.wait_until(lambda: helpers.scalar(engine, due, ["2021-01-01"]))
     for _ in range(100):
-        engine.execute("SELECT pg_notify(%s, %s)", [CHANNEL, DROP])  # as anybody on the server may
+        engine.execute("SELECT pg_notify(%s, %s)", [CHANNEL, DROP])  # every role of the server can do this
     worker.wait_until(lambda: "its lease ran out" in worker.said and "is dead after" in worker.said)
-    asked = f'{{"args":[{list(map(str, modules))!r}],"kwargs":{{}}}}'.replace("'", '"')
-    last_id = helpers.make_job(engine, task_name="tests.app.tasks.loaded", arguments=[asked])
+    arguments = f'{{"args":[{list(map(str, modules))!r}],"kwargs":{{}}}}'.replace("'", '"')
+    last_id = helpers.make_job(engine, task_name="tests.app.tasks.loaded", arguments=[arguments])
     worker.wait_until(lambda: helpers.state_of(engine, last_id) == "succeeded")
     assert helpers.scalar(engine, "SELECT result FROM pgqueue_job WHERE id = %s", [last_id]) == []
     worker.send(15)
     assert worker.exit_code() == 0, worker.said
     assert " died " not in worker.said, worker.said
-    assert "\n2001-01-01" not in worker.said and "\x1b" not in worker.said, "a line that a row has forged"
+    assert "\n2001-01-01" not in worker.said and "\x1b" not in worker.said, "a row must not forge a log line"
 
 
-# ------------------------------------------------------------------ nothing listens
+# ------------------------------------------------------------------ listening sockets
 
 
-def inodes(pids: list[int]) -> set[str]:
-    """The sockets that these processes hold open."""
+def socket_inodes(pids: list[int]) -> set[str]:
+    """Return the inodes of the sockets that these processes have open."""
     links = [os.readlink(fd) for pid in pids for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()]
     return {found[1] for link in links if (found := re.fullmatch(r"socket:\[(\d+)\]", link))}
 
 
-def listening(held: set[str]) -> list[str]:
-    """Lines of /proc/net for those of these sockets that take connections, or datagrams from anybody."""
+def listening_sockets(open_sockets: set[str]) -> list[str]:
+    """Return the lines of /proc/net for those of these sockets that accept connections, or any sender's datagrams."""
     found = []
     for name, state, inode, wanted in (("tcp", 3, 9, "0A"), ("tcp6", 3, 9, "0A"), ("unix", 3, 6, "00010000")):
         lines = [line.split() for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
-        found += [" ".join(line) for line in lines if line[inode] in held and line[state] == wanted]
+        found += [" ".join(line) for line in lines if line[inode] in open_sockets and line[state] == wanted]
     for name in ("udp", "udp6", "raw", "raw6"):
         lines = [line.split() for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
-        found += [" ".join(line) for line in lines if line[9] in held]
+        found += [" ".join(line) for line in lines if line[9] in open_sockets]
     return found
 
 
 @pytest.mark.process
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads /proc")
-def test_a_worker_listens_to_nobody(start):
+def test_worker_running_listens_on_no_socket(start):
     worker = start("--processes", "2")
     worker.wait_until(lambda: worker.said.count("is ready") == 2)
-    held = inodes([worker.process.pid, *worker.children])
-    assert len(held) >= 8, "its connections to the server"
-    assert listening(held) == []
+    open_sockets = socket_inodes([worker.process.pid, *worker.children])
+    assert len(open_sockets) >= 8, "the sockets must include the connections to the server"
+    assert listening_sockets(open_sockets) == []
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads /proc")
 @pytest.mark.parametrize("kind", ["tcp", "unix", "udp"])
-def test_a_listener_would_be_seen(tmp_path, kind):
+def test_listening_sockets_open_listener_is_found(tmp_path, kind):
     address: Any = str(tmp_path / "s") if kind == "unix" else ("127.0.0.1", 0)
     family = socket.AF_UNIX if kind == "unix" else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM) as one:
-        one.bind(address)
+    with socket.socket(family, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM) as opened:
+        opened.bind(address)
         if kind != "udp":
-            one.listen()
-        assert listening(inodes([os.getpid()]))
+            opened.listen()
+        assert listening_sockets(socket_inodes([os.getpid()]))

@@ -1,7 +1,7 @@
-"""The roles of docs/production/security.md: each can do its work, and none anything else.
+"""Test the roles of docs/production/security.md: each can do its own work and nothing else.
 
-The first test is exact: PostgreSQL checks privileges for an EXPLAIN as it does for the statement, so every statement of
-the package is asked about for every role. The others do the real thing.
+The first test is exact. PostgreSQL checks the privileges for an EXPLAIN as it does for the statement itself, so that
+test explains every statement of the package as every role. The other tests run the real operations.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ UNIQUE = {
     "ENQUEUE_UNIQUE", "ENQUEUE_OR_REPLACE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_MANY_OR_REPLACE",
     "ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD",
 }  # fmt: skip
-"""For who may both enqueue and look, and has what the page says besides."""
+"""These need the privileges to enqueue and to read, and the further grants that the page lists."""
 SCHEDULER = {
     "SCHEDULES", "FIRE", "RUN_SCHEDULE", "PLAN_SCHEDULE", "ADD_SCHEDULE", "CHANGE_SCHEDULE", "CONFIRM_SCHEDULES",
     "SWITCH_SCHEDULE", "REMOVE_SCHEDULES", "PRUNE_SCHEDULE_RUNS", "SCHEDULE_ARGUMENTS", "NOTE_PROBLEM",
@@ -50,22 +50,24 @@ STATEMENTS = statements.STATEMENTS | {
     name: text for name, text in vars(stats).items() if name.isupper() and isinstance(text, str)
 }
 MAY = {
-    "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID"},  # what RETURNING reads
+    # The enqueuer may read the columns that RETURNING needs. These statements read no others.
+    "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID"},
     "viewer": READING,
-    "operator": READING | OPERATOR | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES"},  # all write what is theirs
+    # The further statements of the operator write only what the operator may write.
+    "operator": READING | OPERATOR | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES"},
     "worker": set(STATEMENTS) - ENQUEUER - UNIQUE - OPERATOR - SCHEDULER,
     "scheduler": SCHEDULER
     | ENQUEUER
     | {"LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK"}
     | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID"}
-    | {"HOLDERS", "PRUNABLE", "PRUNABLE_TASK"}  # names and states of jobs
+    | {"HOLDERS", "PRUNABLE", "PRUNABLE_TASK"}  # these read names and states of jobs
     | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_FOR_PERIOD", "OPEN_WINDOWS"},
 }
 
 
 @pytest.fixture
 def parameters(superuser: EngineConnection, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What each statement is given, from running them all."""
+    """The parameters of each statement, recorded while all of them run."""
     given: dict[str, Any] = {"NAMES": {"names_limit": 9, "recent_jobs": 9}, "FIRST_ID_SINCE": {"seconds": 1.0}}
     original = statements_module.execute
 
@@ -85,7 +87,7 @@ def parameters(superuser: EngineConnection, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("role", MAY)
-def test_a_role_may_run_its_statements_and_no_other(superuser, as_role, parameters, role):
+def test_role_each_statement_only_its_own_are_allowed(superuser, as_role, parameters, role):
     allowed = set()
     with as_role(role), closing(helpers.connect()) as session:
         for name, statement in STATEMENTS.items():
@@ -98,10 +100,10 @@ def test_a_role_may_run_its_statements_and_no_other(superuser, as_role, paramete
     assert allowed == MAY[role]
 
 
-# ------------------------------------------------------------------ what each can do
+# ------------------------------------------------------------------ what each role can do
 
 
-def test_the_owner_owns_the_tables_and_cannot_log_in(superuser, made_roles):
+def test_owner_role_owns_the_tables_and_cannot_log_in(superuser, made_roles):
     owners = "SELECT DISTINCT tableowner FROM pg_tables WHERE tablename LIKE 'pgqueue%%'"
     assert helpers.scalar(superuser, owners) == made_roles.group("owner")
     groups = [made_roles.group(name) for name in GROUPS]
@@ -113,7 +115,7 @@ def test_the_owner_owns_the_tables_and_cannot_log_in(superuser, made_roles):
     assert helpers.scalar(superuser, "SELECT count(*) FROM pg_roles WHERE rolname = ANY (%s)", [groups]) == len(groups)
 
 
-def test_the_enqueuer_enqueues(superuser, as_role):
+def test_enqueuer_role_enqueue_succeeds(superuser, as_role):
     listener = superuser
     listener.execute(f"LISTEN {CHANNEL}")
     with as_role("enqueuer"):
@@ -128,7 +130,7 @@ def test_the_enqueuer_enqueues(superuser, as_role):
     assert set(rows) > {job.pk, *ids}
 
 
-def test_the_viewer_sees_and_the_operator_acts_in_the_admin(superuser, as_role):
+def test_admin_viewer_only_reads_and_operator_acts(superuser, as_role):
     job_id = helpers.make_job(superuser, task_name="tests.app.tasks.add", delay_seconds=3600.0)
     dead_id = helpers.make_job(superuser, queue_name="other")
     [claimed] = helpers.claim_all(superuser, lifecycle.Lane("other", 0))
@@ -148,8 +150,8 @@ def test_the_viewer_sees_and_the_operator_acts_in_the_admin(superuser, as_role):
             client.force_login(User.objects.get_or_create(username="root", is_staff=True, is_superuser=True)[0])
             for url in urls:
                 assert client.get(f"/admin/pgqueue/{url}").status_code == 200, url
-            for act, acted_on in (("run", job_id), ("cancel", job_id), ("retry", dead_id)):
-                url = f"/admin/pgqueue/job/{acted_on}/{act}/"
+            for action, target_id in (("run", job_id), ("cancel", job_id), ("retry", dead_id)):
+                url = f"/admin/pgqueue/job/{target_id}/{action}/"
                 if code:
                     with pytest.raises(Exception, match=code.decode()):
                         client.post(url)
@@ -161,7 +163,7 @@ def test_the_viewer_sees_and_the_operator_acts_in_the_admin(superuser, as_role):
     }
 
 
-def test_an_application_that_is_operator_and_enqueuer_needs_no_more(superuser, as_role, made_roles):
+def test_operator_and_enqueuer_roles_all_operations_succeed(superuser, as_role, made_roles):
     superuser.execute(f"GRANT {made_roles.group('enqueuer')} TO {made_roles.user('operator')}")
     try:
         with as_role("operator"):
@@ -175,7 +177,7 @@ def test_an_application_that_is_operator_and_enqueuer_needs_no_more(superuser, a
         superuser.execute(f"REVOKE {made_roles.group('enqueuer')} FROM {made_roles.user('operator')}")
 
 
-def test_who_enqueues_with_a_key_needs_what_the_page_says_besides(superuser, as_role, made_roles):
+def test_enqueuer_role_unique_key_works_with_extra_grants(superuser, as_role, made_roles):
     page = DOCUMENT.read_text()
     granted = [*re.findall(r"`(GRANT UPDATE [^`]+)`", page), *BLOCK.findall(page)[2].strip().split(";\n")]
     user, viewer = made_roles.user("enqueuer"), made_roles.group("viewer")
@@ -211,14 +213,14 @@ ARGUMENTS = {"async_add": "[1]", "create_group": '["made by the worker"]', "rais
 
 
 @pytest.mark.process
-def test_the_worker_works(superuser, start_as):
-    """Every way a job can end, a lost worker's job, one that cannot be claimed, an orphan, and old ones to prune."""
-    lost_id, orphaned_id = leave_behind(superuser), leave_behind(superuser)
+def test_worker_role_every_kind_of_job_ends_as_expected(superuser, start_as):
+    """Cover every way a job can end, a lost worker's job, a job that cannot be claimed, an orphan, and an old job."""
+    lost_id, orphaned_id = make_abandoned_job(superuser), make_abandoned_job(superuser)
     superuser.execute("DELETE FROM pgqueue_job WHERE id = %s", [orphaned_id])
     worker = start_as("worker", "--concurrency", "2", CRASH_BUDGET=1)
     worker.wait_until_ready()
-    beat = "SELECT last_heartbeat_at > started_at FROM pgqueue_worker"
-    worker.wait_until(lambda: helpers.scalar(superuser, beat))
+    has_heartbeat = "SELECT last_heartbeat_at > started_at FROM pgqueue_worker"
+    worker.wait_until(lambda: helpers.scalar(superuser, has_heartbeat))
     ids = {
         name: helpers.make_job(
             superuser,
@@ -234,21 +236,22 @@ def test_the_worker_works(superuser, start_as):
     superuser.execute("UPDATE pgqueue_job SET state = 'dead', finished_at = '2001-01-01' WHERE id = %s", [old_id])
     superuser.execute(f"NOTIFY {CHANNEL}")
     wanted = {ids[name]: state for name, state in JOBS.items()} | {lost_id: "succeeded", bad_id: "dead", old_id: None}
-    gone = f"SELECT count(*) = 0 FROM pgqueue_execution WHERE job_id IN ({orphaned_id}, {ids['keeps_nothing']})"
-    worker.wait_until(lambda: {one: helpers.state_of(superuser, one) for one in wanted} == wanted, 40)
-    worker.wait_until(lambda: helpers.scalar(superuser, gone))
-    crash_id = helpers.make_job(superuser, task_name="tests.app.tasks.exit_at_once")  # alone: it takes neighbours along
+    are_removed = f"SELECT count(*) = 0 FROM pgqueue_execution WHERE job_id IN ({orphaned_id}, {ids['keeps_nothing']})"
+    worker.wait_until(lambda: {job_id: helpers.state_of(superuser, job_id) for job_id in wanted} == wanted, 40)
+    worker.wait_until(lambda: helpers.scalar(superuser, are_removed))
+    # This job runs alone, because its crash also ends the other jobs of its process.
+    crash_id = helpers.make_job(superuser, task_name="tests.app.tasks.exit_at_once")
     worker.wait_until(lambda: helpers.state_of(superuser, crash_id) == "dead")
     worker.send(15)
     assert worker.exit_code() == 0, worker.said
-    for trouble in ("permission denied", "do not arrive", "startup parameter"):
-        assert trouble not in worker.said, worker.said
+    for text in ("permission denied", "do not arrive", "startup parameter"):
+        assert text not in worker.said, worker.said
     assert helpers.scalar(superuser, "SELECT bool_or(stopped_at IS NOT NULL) FROM pgqueue_worker")
     assert "fires no schedules" in worker.said
 
 
 @pytest.mark.process
-def test_a_worker_that_is_scheduler_too_fires(superuser, start_as, made_roles):
+def test_worker_and_scheduler_roles_schedule_fires(superuser, start_as, made_roles):
     helpers.make_schedule(superuser, expression="every 1 second")
     superuser.execute(f"GRANT {made_roles.group('scheduler')} TO {made_roles.user('worker')}")
     try:
@@ -262,8 +265,8 @@ def test_a_worker_that_is_scheduler_too_fires(superuser, start_as, made_roles):
         superuser.execute(f"REVOKE {made_roles.group('scheduler')} FROM {made_roles.user('worker')}")
 
 
-def leave_behind(superuser) -> int:
-    """A job in the hands of a worker that is no more."""
+def make_abandoned_job(superuser) -> int:
+    """Make a job that a lost worker had claimed; return its id."""
     job_id = helpers.make_job(superuser, queue_name="lost")
     [claimed] = helpers.claim_all(superuser, lifecycle.Lane("lost", 0), worker_id=1_000_000)
     superuser.execute("UPDATE pgqueue_execution SET started_at = NULL WHERE id = %s", [claimed.execution_id])
@@ -272,13 +275,13 @@ def leave_behind(superuser) -> int:
 
 
 @pytest.mark.process
-def test_the_worker_prunes_by_hand(superuser, as_role):
+def test_worker_role_prune_command_succeeds(superuser, as_role):
     with as_role("worker"):
         assert "Deleted 0" in django("pgqueue", "prune")
         assert "dead" in django("pgqueue", "prune", "--dry-run")
 
 
-# ------------------------------------------------------------------ what none of them can
+# ------------------------------------------------------------------ what the roles cannot do
 
 STRUCTURE = [
     "DROP TABLE pgqueue_job",
@@ -354,23 +357,23 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("role", FORBIDDEN)
-def test_what_is_not_granted_is_refused(refusals, role):
+def test_role_forbidden_statement_is_refused(refusals, role):
     assert refusals(role, FORBIDDEN[role]) == dict.fromkeys(FORBIDDEN[role], "42501")
 
 
 @pytest.mark.parametrize("role", FORBIDDEN)
-def test_no_role_can_become_another(refusals, made_roles, role):
+def test_role_set_role_to_another_is_refused(refusals, made_roles, role):
     own = {role, {"operator": "viewer", "scheduler": "enqueuer"}.get(role, role)}
     others = [f"SET ROLE {made_roles.group(other)}" for other in GROUPS if other not in own]
     assert refusals(role, others) == dict.fromkeys(others, "42501")
 
 
-def test_each_statement_that_is_refused_is_one(superuser):
-    """By somebody who may do everything: else a slip of the pen would pass for a refusal."""
+def test_forbidden_statement_as_superuser_succeeds(superuser):
+    """A superuser must be able to run each statement. Otherwise a mistake in a statement would look like a refusal."""
     for statement in set(chain.from_iterable(FORBIDDEN.values())):
         with helpers.transaction(superuser):
             superuser.execute(statement)
 
 
-def test_the_tests_refuse_enough():
+def test_forbidden_statements_each_role_has_at_least_ten():
     assert all(len(statements) >= 10 for statements in FORBIDDEN.values())

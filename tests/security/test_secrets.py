@@ -1,6 +1,7 @@
-"""A secret in a job's arguments is in the job's row, and nowhere else: in no log line, error, traceback or repr.
+"""Test that a secret in a job's arguments is stored in the job's row only.
 
-What a task itself logs, raises or returns is its own; these tasks keep the secret to themselves.
+It must not be in any log record, error, traceback or repr. The package cannot control what a task itself logs, raises
+or returns, so the tasks of these tests do not reveal the secret.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ENDINGS = {
     "keep_secret": "dead",
     "keep_secret_async": "dead",
     "keep_secret_atomic": "dead",
-    "raise_directive": "ready",  # it has no such argument
+    "raise_directive": "ready",  # the task has no such argument
     "nobody_knows": "ready",
 }
 fail: Any = tasks.fail
@@ -42,8 +43,8 @@ def enqueue_all(on: Any) -> dict[str, int]:
 
 
 @pytest.mark.process
-def test_a_worker_at_debug_tells_no_secret(engine, start, monkeypatch):
-    """Each ending, and a crash, a lost worker, a claim that fails on its data, a grace that is over."""
+def test_worker_at_debug_level_logs_no_secret(engine, start, monkeypatch):
+    """Cover each ending, a crash, a lost worker, a claim that fails on its data, and an expired grace period."""
     monkeypatch.setenv("PGQUEUE_TEST_LOG", "DEBUG")
     engine.execute("ALTER TABLE pgqueue_job ADD CONSTRAINT never_13 CHECK (priority <> 13 OR state <> 'running')")
     try:
@@ -55,7 +56,7 @@ def test_a_worker_at_debug_tells_no_secret(engine, start, monkeypatch):
         helpers.end_lease(engine)
         worker = start("--concurrency", "2", CRASH_BUDGET=1, GRACE=0.2)
         wanted = {ids[name]: state for name, state in ENDINGS.items()} | {bad_id: "dead", lost_id: "dead"}
-        worker.wait_until(lambda: {one: helpers.state_of(engine, one) for one in wanted} == wanted)
+        worker.wait_until(lambda: {job_id: helpers.state_of(engine, job_id) for job_id in wanted} == wanted)
         crash_id = helpers.make_job(
             engine, task_name="tests.app.tasks.exit_at_once", arguments=['{"args":[],"kwargs":{"code":7}}']
         )
@@ -75,14 +76,14 @@ def test_a_worker_at_debug_tells_no_secret(engine, start, monkeypatch):
 
 
 @pytest.mark.django_db
-def test_no_record_and_no_signal_has_a_secret(caplog):
-    """Records with all that hangs on them, but for the frames of an exception's own traceback."""
+def test_run_jobs_logs_and_signals_contain_no_secret(caplog):
+    """Check the records with all their attributes, except for the frames of an exception's own traceback."""
     caplog.set_level(logging.DEBUG)
     log.enable()
-    told: list[Any] = []
+    signalled: list[Any] = []
     senders = [value for value in vars(signals).values() if isinstance(value, signals.Signal)]
     for signal in senders:
-        signal.connect(lambda **about: told.append(about), weak=False, dispatch_uid="secrets")
+        signal.connect(lambda **about: signalled.append(about), weak=False, dispatch_uid="secrets")
     try:
         enqueue_all(connection)
         run_jobs()
@@ -90,16 +91,18 @@ def test_no_record_and_no_signal_has_a_secret(caplog):
         log.disable()
         for signal in senders:
             signal.disconnect(dispatch_uid="secrets")
-    assert len(told) >= len(ENDINGS)
-    ours = [record for record in caplog.records if record.name.startswith("django_pgqueue")]
-    assert len(ours) >= len(ENDINGS)
-    assert SECRET not in "".join(f"{vars(record)} {record.getMessage()}" for record in ours) + caplog.text + str(told)
+    assert len(signalled) >= len(ENDINGS)
+    records = [record for record in caplog.records if record.name.startswith("django_pgqueue")]
+    assert len(records) >= len(ENDINGS)
+    assert SECRET not in "".join(f"{vars(record)} {record.getMessage()}" for record in records) + caplog.text + str(
+        signalled
+    )
     assert not [row for row in Execution.objects.values() if SECRET in str(row)]
 
 
 @pytest.mark.quick
 @pytest.mark.django_db
-def test_no_repr_has_a_secret():
+def test_repr_job_with_secret_omits_the_secret():
     job = noop.enqueue(SECRET, password=SECRET)
     run_jobs()
     stored = Job.objects.get(pk=job.pk)
@@ -128,11 +131,13 @@ def test_no_repr_has_a_secret():
         lambda: noop.enqueue_many([((), {"password": SECRET.encode()})]),
     ],
 )
-def test_no_refusal_has_a_secret(wrong):
+def test_enqueue_refused_call_error_omits_the_secret(wrong):
     with pytest.raises((TypeError, ValueError)) as refused:
         wrong()
-    ours = refused.value
-    while ours is not None:  # also what it was raised from
-        assert SECRET not in f"{ours!s} {ours!r}"
-        ours = None if ours.__suppress_context__ and ours.__cause__ is None else (ours.__cause__ or ours.__context__)
+    shown = refused.value
+    while shown is not None:  # check its causes too
+        assert SECRET not in f"{shown!s} {shown!r}"
+        shown = (
+            None if shown.__suppress_context__ and shown.__cause__ is None else (shown.__cause__ or shown.__context__)
+        )
     assert SECRET not in "".join(traceback.format_exception(refused.value))

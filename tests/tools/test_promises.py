@@ -1,4 +1,4 @@
-"""The pages name the tests that hold each promise, and a promise without one is found."""
+"""The documentation names the tests that prove each promise, and a promise without a test is reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = "| what | held by |\n|---|---|\n| it works <!-- works --> | {held} |\n"
 TESTS = {"works": ["`tests/test_a.py::test_one`", "`tests/test_b.py::test_two`"]}
 
 
-def test_pages_name_the_tests_of_today():
+def test_pages_name_the_current_tests():
     pages = {page: (promises.TOP / page).read_text() for page in promises.PAGES}
     assert promises.problems(pages, promises.marked()) == []
 
@@ -38,7 +38,7 @@ def test_written_keeps_faults_and_replaces_tests():
     assert promises.problems({"page": text}, TESTS) == []
 
 
-def test_written_row_without_other_holders_lists_only_tests():
+def test_written_row_with_tests_only_lists_the_tests():
     text = promises.written(PAGE.format(held=""), TESTS)
     assert text == PAGE.format(held="`tests/test_a.py::test_one`, `tests/test_b.py::test_two`")
 
@@ -49,13 +49,13 @@ def test_problems_renamed_test_page_is_out_of_date(held):
     assert "out of date" in problem
 
 
-def test_problems_promise_without_holder_is_found():
+def test_problems_promise_without_test_is_found():
     [problem] = promises.problems({"page": PAGE.format(held="")}, {})
     assert "no test has @pytest.mark.promise('works')" in problem
 
 
 @pytest.mark.parametrize("held", ["F90", "the model", "the checker over every history"])
-def test_problems_promise_held_by_a_program_passes(held):
+def test_problems_promise_kept_by_a_program_passes(held):
     assert promises.problems({"page": PAGE.format(held=held)}, {}) == []
 
 

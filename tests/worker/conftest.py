@@ -1,4 +1,4 @@
-"""The worker process of the process tests, for those here that need one."""
+"""Provide the `start` fixture of the process tests, which starts worker processes, to the tests in this directory."""
 
 from tests.process.conftest import start
 

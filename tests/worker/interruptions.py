@@ -1,8 +1,9 @@
-"""A program: threads take all locks of the standard library that log lines need, and are interrupted all the time.
+"""A stress program: its threads use all locks of the standard library that logging needs, and are often interrupted.
 
-Started with the path of `interruption.py`, a number of interruptions, and the word `anywhere` to break its rule. Needs
-no Django, so that every Python can run it. Prints how many exceptions arrived; the exit code is 1 if a lock stayed
-locked or nothing could be thrown.
+`test_interruption.py` starts it with the path of `interruption.py` and a number of interruptions. The additional
+argument `anywhere` disables the rule of `may_interrupt()`. The program does not need Django, so every Python can run
+it. It prints how many exceptions arrived. The exit code is 1 if a lock stayed locked or if fewer than `LEAST`
+exceptions arrived.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ def load(path):
 
 
 class Stop(BaseException):
-    """What is thrown."""
+    """The exception that is raised in the threads."""
 
 
 class Shared:
-    """Locks that all threads use."""
+    """The objects whose locks all threads use."""
 
     def __init__(self):
         self.records = queue.Queue()
@@ -55,7 +56,7 @@ class Shared:
 
 
 class Worker(threading.Thread):
-    """Uses them again and again; one exception at a time hits it."""
+    """A thread that uses the shared locks in a loop. At most one exception is on its way to it at a time."""
 
     def __init__(self, shared):
         super().__init__(daemon=True)
@@ -75,9 +76,9 @@ class Worker(threading.Thread):
                 except Stop:
                     self.leave()
                     self.arrived += 1
-                except queue.Empty:  # it was thrown between another's put and get
+                except queue.Empty:  # the exception arrived in another thread between its put and its get
                     self.leave()
-            except Stop:  # while it was being left
+            except Stop:  # the exception arrived during `leave()`
                 self.leave()
                 self.arrived += 1
 
@@ -98,7 +99,7 @@ def throw_into(worker, rule):
 
 
 def interrupt(workers, rule, count):
-    """Throw so many exceptions, one at a time into each, as far as the time allows; return how many that were."""
+    """Raise up to `count` exceptions, one at a time in each thread, until the time is over. Return their number."""
     thrown, stop_at = 0, time.monotonic() + SECONDS
     while thrown < count and time.monotonic() < stop_at:
         for worker in workers:
@@ -127,7 +128,10 @@ def main(path, count, *words):
     check.start()
     for thread in (*workers, check):
         thread.join(10)
-    arrived, stuck = sum(worker.arrived for worker in workers), [one for one in (*workers, check) if one.is_alive()]
+    arrived, stuck = (
+        sum(worker.arrived for worker in workers),
+        [thread for thread in (*workers, check) if thread.is_alive()],
+    )
     sys.stdout.write(f"{arrived} of {thrown} arrived, {len(stuck)} threads stuck\n")
     sys.stdout.flush()
     os._exit(1 if stuck or arrived < LEAST else 0)

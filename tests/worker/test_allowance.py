@@ -1,4 +1,4 @@
-"""How many jobs a process may run beside the one that it replaces, and when it may retire itself."""
+"""Test how many jobs a process may run beside the process that it replaces, and when it may retire itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_allowance_grows_as_predecessor_jobs_end():
 
 
 def test_allowance_after_predecessor_crashed_is_concurrency():
-    """The slots of a process that died still show what ran there."""
+    """The slots of a crashed process still show the jobs that ran there. These jobs must not count."""
     process_state = ProcessState(8)
     process_state.started(0, 100)
     allowance = Allowance(4, process_state)
@@ -42,7 +42,7 @@ def test_allowance_after_predecessor_crashed_is_concurrency():
     assert (allowance.places, allowance.may_retire) == (4, True)
 
 
-def test_hand_runs_no_more_than_its_open_places():
+def test_in_flight_start_beyond_open_places_waits_or_raises():
     in_flight = InFlight(3, opened=1)
     in_flight.add(jobs(3))
     assert in_flight.start(1, 0, wait=False) is not None
@@ -56,7 +56,7 @@ def test_hand_runs_no_more_than_its_open_places():
         in_flight.start(3, 2, wait=False)
 
 
-def test_hand_opens_no_more_than_its_capacity():
+def test_in_flight_open_places_stops_at_capacity():
     in_flight = InFlight(3, opened=1)
     assert in_flight.open_places(7)
     assert in_flight.free_slots == 3

@@ -1,4 +1,4 @@
-"""Log lines that wait for a thread or for another process: none blocks, and those that are dropped are counted."""
+"""Test that logging to a thread or to another process never blocks the caller, and counts the dropped records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 
 class Handler(logging.Handler):
-    """Keeps messages; blocks until it may go on."""
+    """A handler that keeps messages. It blocks until `may_go_on` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,16 +42,16 @@ def handler():
     handler.may_go_on.set()
     logger.removeHandler(handler)
     for name in LOGGERS:
-        for one in list(logging.getLogger(name).filters):
-            logging.getLogger(name).removeFilter(one)
+        for installed in list(logging.getLogger(name).filters):
+            logging.getLogger(name).removeFilter(installed)
 
 
-def test_blocked_handler_blocks_no_thread_and_lines_are_counted(handler, monkeypatch):
+def test_background_log_blocked_handler_drops_and_counts(handler, monkeypatch):
     monkeypatch.setattr(module, "LIMIT", 5)
     log = BackgroundLog()
     log.start()
     logger.error("first")
-    wait_until(lambda: not log._records.qsize())  # it is in the handler, which blocks
+    wait_until(lambda: not log._records.qsize())  # the record has reached the handler, which blocks
     for number in range(20):
         logger.error("line %d", number)
     assert not log.flush(0.05)
@@ -62,7 +62,7 @@ def test_blocked_handler_blocks_no_thread_and_lines_are_counted(handler, monkeyp
     assert f"{dropped} log records were dropped because the log handlers did not keep up" in handler.messages
 
 
-def test_handler_that_exits_keeps_the_thread(handler):
+def test_background_log_handler_exits_thread_continues(handler):
     handler.may_go_on.set()
     log = BackgroundLog()
     log.start()
@@ -82,12 +82,12 @@ def test_record_too_long_for_pipe_is_cut():
     assert json.loads(line)["msg"].startswith("\N{SNOWMAN}")
 
 
-def test_full_pipe_drops_lines_and_says_how_many(handler):
+def test_log_process_full_pipe_drops_lines_and_logs_count(handler):
     readers: list[int] = []
 
     def fork(main, name):
-        [isolated_process] = [one.cell_contents for one in main.__closure__ if isinstance(one.cell_contents, int)]
-        readers.append(os.dup(isolated_process))
+        [reader] = [cell.cell_contents for cell in main.__closure__ if isinstance(cell.cell_contents, int)]
+        readers.append(os.dup(reader))
         return 0
 
     process = LogProcess(fork)

@@ -1,4 +1,4 @@
-"""Signal receivers of a worker process: in a thread of their own, in order, and harmless whatever they do."""
+"""Test that signal receivers of a worker process run in their own thread, in order, and cannot harm the worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_pgqueue.worker.execution.events import IN_JOB_THREAD, Events
 from django_pgqueue.worker.runtime import django_connections
 from tests.helpers import wait_until
 
-EVIL = [SystemExit, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, RuntimeError]
+EXCEPTION_TYPES = [SystemExit, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, RuntimeError]
 
 
 @pytest.fixture
@@ -30,21 +30,21 @@ def runner():
     runner = CallbackRunner()
     yield runner
     if (thread := runner._thread) is not None:
-        thread.is_abandoned = True  # so that it ends, and closes its connection
+        thread.is_abandoned = True  # makes the thread end and close its connection
         runner.wake()
         if not thread.busy_seconds:
             thread.join(10.0)
 
 
 @pytest.fixture
-def heard(signal):
-    heard = []
+def received(signal):
+    received = []
 
-    def hear(sender, number, **about):
-        heard.append(number)
+    def receive(sender, number, **about):
+        received.append(number)
 
-    signal.connect(hear, weak=False)
-    return heard
+    signal.connect(receive, weak=False)
+    return received
 
 
 def send(runner, signal, *numbers):
@@ -53,12 +53,12 @@ def send(runner, signal, *numbers):
 
 
 @pytest.mark.promise("receivers-in-order")
-def test_callbacks_keep_order_and_leave_the_callers_thread(runner, signal, heard):
+def test_callbacks_many_events_keep_order_in_their_own_thread(runner, signal, received):
     threads = set()
     signal.connect(lambda **about: threads.add(threading.current_thread().name), weak=False)
     send(runner, signal, *range(500))
     runner.drain(10.0)
-    assert heard == list(range(500))
+    assert received == list(range(500))
     assert threads == {"pgqueue-callbacks"}
 
 
@@ -68,8 +68,8 @@ def test_event_without_listeners_starts_no_thread(runner, signal):
     assert runner._thread is None
 
 
-@pytest.mark.parametrize("kind", EVIL)
-def test_receiver_that_raises_stops_no_other(runner, signal, kind, caplog):
+@pytest.mark.parametrize("kind", EXCEPTION_TYPES)
+def test_receiver_raises_other_receivers_are_called(runner, signal, kind, caplog):
     first, last = [], []
 
     def bad(**about):
@@ -85,17 +85,17 @@ def test_receiver_that_raises_stops_no_other(runner, signal, kind, caplog):
 
 
 @pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError, GeneratorExit, RuntimeError])
-def test_foreground_receiver_that_raises_changes_nothing(signal, heard, kind):
+def test_foreground_receiver_raises_publish_returns(signal, received, kind):
     def bad(**about):
         raise kind("from a receiver")
 
     signal.connect(bad)
     for events in (Events(), IN_JOB_THREAD):
         events.publish(signal, "a.task", {"number": 1})
-    assert heard == [1, 1]
+    assert received == [1, 1]
 
 
-def test_foreground_ctrl_c_in_a_receiver_reaches_the_caller(signal):
+def test_foreground_receiver_ctrl_c_reaches_the_caller(signal):
     def interrupted(**about):
         raise KeyboardInterrupt
 
@@ -105,20 +105,20 @@ def test_foreground_ctrl_c_in_a_receiver_reaches_the_caller(signal):
 
 
 def test_coroutine_receivers_are_called(runner, signal):
-    heard = []
+    received = []
 
-    async def hear(number, **about):
-        heard.append(number)
+    async def receive(number, **about):
+        received.append(number)
 
-    signal.connect(hear)
+    signal.connect(receive)
     send(runner, signal, 1)
     runner.drain(10.0)
-    assert heard == [1]
+    assert received == [1]
 
 
 @pytest.fixture
 def hanging(signal):
-    """Receivers that hang until the test ends, as often as they are asked to."""
+    """Connect a receiver that hangs until the test ends, at each event with a negative number. Return these numbers."""
     release = threading.Event()
     entered = []
 
@@ -132,16 +132,16 @@ def hanging(signal):
     release.set()
 
 
-def test_hanging_receiver_is_abandoned_and_others_go_on(runner, signal, hanging, heard, monkeypatch, caplog):
+def test_hanging_receiver_is_abandoned_and_others_are_called(runner, signal, hanging, received, monkeypatch, caplog):
     monkeypatch.setattr(module, "CALLBACK_SECONDS", 0.05)
     send(runner, signal, 1, -1, 2, 3)
     wait_until(lambda: hanging)
-    wait_until(lambda: runner.watch() or heard == [1, -1, 2, 3])
+    wait_until(lambda: runner.watch() or received == [1, -1, 2, 3])
     [line] = [record for record in caplog.records if "has not returned" in record.getMessage()]
-    assert "release.wait(60)" in line.getMessage(), "the stack says where it hangs"
+    assert "release.wait(60)" in line.getMessage(), "the logged stack shows where the receiver hangs"
 
 
-def test_hanging_receivers_are_bounded(runner, signal, hanging, monkeypatch):
+def test_hanging_receivers_use_a_limited_number_of_threads(runner, signal, hanging, monkeypatch):
     monkeypatch.setattr(module, "CALLBACK_SECONDS", 0.02)
     before = threading.active_count()
     send(runner, signal, *[-1] * 20)
@@ -153,18 +153,18 @@ def test_hanging_receivers_are_bounded(runner, signal, hanging, monkeypatch):
     assert threading.active_count() <= before + module.ABANDONED_LIMIT + 1
 
 
-def test_hanging_receivers_that_return_make_room(runner, signal, heard, monkeypatch):
+def test_hanging_receivers_return_later_events_are_sent(runner, signal, received, monkeypatch):
     monkeypatch.setattr(module, "CALLBACK_SECONDS", 0.02)
     release = threading.Event()
     signal.connect(lambda **about: release.wait(60), weak=False)
     send(runner, signal, *range(6))
     wait_until(lambda: runner.watch() or len(runner._abandoned) == module.ABANDONED_LIMIT)
     release.set()
-    wait_until(lambda: runner.watch() or heard == list(range(6)))
+    wait_until(lambda: runner.watch() or received == list(range(6)))
     wait_until(lambda: runner.watch() or not runner._abandoned)
     send(runner, signal, 6)
     runner.drain(10.0)
-    assert heard == list(range(7))
+    assert received == list(range(7))
 
 
 @pytest.mark.promise("receivers-in-order")
@@ -172,7 +172,7 @@ def test_event_without_room_is_dropped_and_counted(runner, signal, hanging, monk
     monkeypatch.setattr(module, "QUEUE_LIMIT", 10)
     began = time.monotonic()
     send(runner, signal, *[-1] * 30)
-    assert time.monotonic() - began < 5, "an engine thread waits for nobody"
+    assert time.monotonic() - began < 5, "submitting an event does not block the engine thread"
     assert (len(runner), runner.dropped) == (10, 20)
     runner.watch()
     runner.watch()
@@ -181,7 +181,7 @@ def test_event_without_room_is_dropped_and_counted(runner, signal, hanging, monk
     ]
 
 
-def test_drain_of_a_hanging_receiver_is_bounded(runner, signal, hanging):
+def test_drain_with_hanging_receiver_ends_in_time(runner, signal, hanging):
     send(runner, signal, -1)
     wait_until(lambda: hanging)
     began = time.monotonic()
@@ -191,29 +191,29 @@ def test_drain_of_a_hanging_receiver_is_bounded(runner, signal, hanging):
     assert time.monotonic() - began < 4
 
 
-def test_dead_callback_thread_is_replaced(runner, signal, heard):
+def test_dead_callback_thread_is_replaced(runner, signal, received):
     send(runner, signal, 1)
     runner.drain(10.0)
     thread = runner._thread
-    thread.is_abandoned = True  # so that it ends, which nobody was told
+    thread.is_abandoned = True  # makes the thread end without notifying the runner
     runner.wake()
     wait_until(lambda: not thread.is_alive())
     send(runner, signal, 2)
     runner.drain(10.0)
-    assert heard == [1, 2]
+    assert received == [1, 2]
 
 
-def test_quick_receivers_that_lag_ask_for_time(runner, signal, hanging, monkeypatch):
+def test_runner_is_behind_until_receiver_counts_as_hanging(runner, signal, hanging, monkeypatch):
     monkeypatch.setattr(module, "QUEUE_LIMIT", 10)
     send(runner, signal, *[-1] * 8)
     assert runner.is_behind
     wait_until(lambda: not runner.is_behind)
-    assert len(runner) == 8, "the receiver hangs: nobody waits for it"
+    assert len(runner) == 8, "the events still wait, but claims do not wait for a hanging receiver"
 
 
 @pytest.fixture
 def watched():
-    """Note what happens on connections, as a worker process does from its start."""
+    """Watch what happens on connections, as a worker process does from its start."""
     connection_created.connect(django_connections._watch_connection)
     yield
     connection_created.disconnect(django_connections._watch_connection)
@@ -223,7 +223,7 @@ def watched():
 def test_terminated_session_fails_one_receiver_at_most(committing, engine, watched, runner, signal):
     pids, failures = [], []
 
-    def ask(number, **about):
+    def record_pid(number, **about):
         try:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_backend_pid()")
@@ -232,7 +232,7 @@ def test_terminated_session_fails_one_receiver_at_most(committing, engine, watch
             failures.append(number)
             raise
 
-    signal.connect(ask)
+    signal.connect(record_pid)
     send(runner, signal, 0)
     runner.drain(10.0)
     engine.execute("SELECT pg_terminate_backend(%(pid)s)", {"pid": pids[0]})
@@ -240,4 +240,4 @@ def test_terminated_session_fails_one_receiver_at_most(committing, engine, watch
     runner.drain(10.0)
     assert len(failures) <= 1
     assert len(pids) >= 15
-    assert len(set(pids)) == 2, "one new session for all that follow"
+    assert len(set(pids)) == 2, "all later receivers share one new session"

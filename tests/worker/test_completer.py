@@ -1,4 +1,4 @@
-"""What the completer does with reports that cannot be written as they are."""
+"""Test how the completer writes reports in batches, and what it does with reports that cannot be written unchanged."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def report(claimed, ending=Ending.SUCCEEDED, **changes):
     return Report(claimed, ending, now - 0.02, now - 0.01, **changes)
 
 
-def test_a_flood_is_written_in_batches(engine, completer):
+def test_completer_flood_of_reports_is_written_in_batches(engine, completer):
     helpers.make_jobs(engine, 1200)
     claimed = [*helpers.claim_all(engine), *helpers.claim_all(engine), *helpers.claim_all(engine)]
-    for one in claimed:
-        completer.hand_over(report(one))
+    for job in claimed:
+        completer.hand_over(report(job))
     rounds = 0
     while len(completer):
         completer.tick()
@@ -42,18 +42,18 @@ def test_a_flood_is_written_in_batches(engine, completer):
     assert {row["state"] for row in helpers.rows_of(engine, "pgqueue_job").values()} == {"succeeded"}
 
 
-def test_large_results_are_written_in_smaller_batches(engine, completer):
+def test_completer_large_results_use_smaller_batches(engine, completer):
     helpers.make_jobs(engine, 40)
-    for one in helpers.claim_all(engine):
-        completer.hand_over(report(one, result=LARGE))
+    for job in helpers.claim_all(engine):
+        completer.hand_over(report(job, result=LARGE))
     written = []
     while len(completer):
         completer.tick()
         written.append(completer.finished)
-    assert written == [17, 34, 40], "1 MiB, and what reaches over it"
+    assert written == [17, 34, 40], "a batch ends with the report that exceeds 1 MiB"
 
 
-def test_a_buffer_of_large_reports_is_full_sooner(engine, completer):
+def test_completer_large_reports_fill_the_buffer_sooner(engine, completer):
     helpers.make_job(engine)
     claimed = helpers.claim_one(engine)
     for _ in range(500):
@@ -70,7 +70,7 @@ def failed(claimed):
     return report(claimed, Ending.FAILED, traceback=LARGE)
 
 
-def test_an_end_that_cannot_be_stored_is_a_failure_that_says_so_and_its_batch_is_written(engine, completer):
+def test_completer_unstorable_result_fails_only_its_own_job(engine, completer):
     helpers.make_jobs(engine, 3)
     first, bad, last = helpers.claim_all(engine)
     completer.hand_over(report(first))
@@ -78,19 +78,19 @@ def test_an_end_that_cannot_be_stored_is_a_failure_that_says_so_and_its_batch_is
     completer.hand_over(report(last))
     while len(completer):
         completer.tick()
-    assert [helpers.state_of(engine, one.job_id) for one in (first, bad, last)] == ["succeeded", "dead", "succeeded"]
+    assert [helpers.state_of(engine, job.job_id) for job in (first, bad, last)] == ["succeeded", "dead", "succeeded"]
     assert "could not be stored" in helpers.execution_row(engine, bad.execution_id)["error"]
 
 
-def test_a_locked_row_delays_only_its_own_job(engine, second, completer):
+def test_completer_locked_row_delays_only_its_own_job(engine, second, completer):
     helpers.make_jobs(engine, 3)
-    one, locked, other = helpers.claim_all(engine)
+    first, locked, last = helpers.claim_all(engine)
     with helpers.transaction(second, f"SELECT 1 FROM pgqueue_job WHERE id = {locked.job_id} FOR UPDATE"):
-        for claimed in (one, locked, other):
+        for claimed in (first, locked, last):
             completer.hand_over(report(claimed))
         completer.tick()
         assert len(completer) == 1
-        assert [helpers.state_of(engine, c.job_id) for c in (one, locked, other)] == [
+        assert [helpers.state_of(engine, job.job_id) for job in (first, locked, last)] == [
             "succeeded",
             "running",
             "succeeded",
@@ -99,7 +99,7 @@ def test_a_locked_row_delays_only_its_own_job(engine, second, completer):
     assert helpers.state_of(engine, locked.job_id) == "succeeded"
 
 
-def test_a_lost_connection_loses_no_report(engine, completer):
+def test_completer_lost_connection_keeps_the_report(engine, completer):
     helpers.make_job(engine)
     claimed = helpers.claim_one(engine)
     completer.tick()
@@ -110,7 +110,7 @@ def test_a_lost_connection_loses_no_report(engine, completer):
     helpers.wait_until(
         lambda: not helpers.scalar(engine, "SELECT count(*) FROM pg_stat_activity WHERE pid = %s", [pid])
     )
-    completer._stopping.set()  # so that the pause after the error is none
+    completer._stopping.set()  # the interval after the error then ends at once
     completer._survive()
     assert len(completer) == 1
     completer._survive()
@@ -118,7 +118,7 @@ def test_a_lost_connection_loses_no_report(engine, completer):
     assert helpers.state_of(engine, claimed.job_id) == "succeeded"
 
 
-def test_each_ending_of_a_batch_is_written_by_its_own_act(engine, completer):
+def test_completer_mixed_batch_writes_each_ending(engine, completer):
     helpers.make_jobs(engine, 5)
     endings = {
         Ending.SUCCEEDED: "succeeded",
@@ -128,15 +128,15 @@ def test_each_ending_of_a_batch_is_written_by_its_own_act(engine, completer):
         Ending.CANCELLED: "cancelled",
     }
     claimed = helpers.claim_all(engine)
-    for one, ending in zip(claimed, endings, strict=True):
-        completer.hand_over(report(one, ending))
+    for job, ending in zip(claimed, endings, strict=True):
+        completer.hand_over(report(job, ending))
     completer.tick()
-    assert [helpers.state_of(engine, one.job_id) for one in claimed] == list(endings.values())
+    assert [helpers.state_of(engine, job.job_id) for job in claimed] == list(endings.values())
     assert lifecycle.open_executions(engine, 1) == []
 
 
 @pytest.mark.parametrize(("batch", "rests"), [(1000, 1), (1, 0)])
-def test_writes_begin_apart_unless_a_whole_batch_waits(engine, completer, monkeypatch, batch, rests):
+def test_completer_writes_begin_apart_unless_batch_is_full(engine, completer, monkeypatch, batch, rests):
     monkeypatch.setattr(module, "BATCH", batch)
     helpers.make_job(engine)
     completer.hand_over(report(helpers.claim_one(engine)))

@@ -1,4 +1,4 @@
-"""What a job leaves on its thread's connection does not reach the next one."""
+"""Test that what a job leaves on its thread's database connection does not reach the next job."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CLEAN = ["0", "0", "0", "False", "True"]
         ("DECLARE c CURSOR WITH HOLD FOR SELECT 1", True),
     ],
 )
-def test_statements_that_last_are_told_from_those_that_do_not(statement, changes):
+def test_changes_the_session_detects_lasting_statements(statement, changes):
     assert changes_the_session(statement) is changes
 
 
@@ -54,50 +54,50 @@ SPOILED = [
 
 
 @pytest.mark.process
-def test_the_next_job_finds_a_clean_connection(start):
-    """On one slot, in the order of enqueueing: each job that spoils the connection, and after each one that looks."""
-    looks = {}
+def test_next_job_after_changed_session_gets_clean_connection(start):
+    """Each job that changes its session is followed by a job that reads the session's state, in order, on one slot."""
+    inspections = {}
     for kind in SPOILED:
         tasks.spoil.enqueue(kind)
-        looks[tasks.session_state.enqueue().pk] = kind
+        inspections[tasks.session_state.enqueue().pk] = kind
     assert start("--concurrency", "1", "--until-empty").has_drained()
-    found = {kind: Job.objects.values_list("state", "result").get(pk=pk) for pk, kind in looks.items()}
+    found = {kind: Job.objects.values_list("state", "result").get(pk=pk) for pk, kind in inspections.items()}
     assert found == dict.fromkeys(SPOILED, ("succeeded", CLEAN))
     assert not Group.objects.exists()
 
 
 @pytest.mark.process
-def test_connections_are_kept_between_jobs(start):
+def test_connection_after_clean_job_is_reused(start):
     jobs = [tasks.backend.enqueue() for _ in range(10)]
     assert start("--concurrency", "1", "--until-empty").has_drained()
     assert len(set(Job.objects.filter(pk__in=[job.pk for job in jobs]).values_list("result", flat=True))) == 1
 
 
 @pytest.mark.process
-def test_the_asynchronous_orm_has_one_connection_on_one_thread(start):
+def test_async_orm_in_many_jobs_uses_one_connection_and_thread(start):
     jobs = [tasks.async_orm.enqueue() for _ in range(10)]
     assert start("--until-empty").has_drained()
-    where = {tuple(job.result) for job in Job.objects.filter(pk__in=[job.pk for job in jobs])}
-    assert len(where) == 1
-    [(thread, _)] = where
+    used = {tuple(job.result) for job in Job.objects.filter(pk__in=[job.pk for job in jobs])}
+    assert len(used) == 1
+    [(thread, _)] = used
     assert thread != threading.current_thread().name
 
 
-def test_the_jobs_connections_notice_a_server_that_is_gone_and_the_workers_own_sooner(monkeypatch):
+def test_notice_lost_servers_sets_timeouts_and_keeps_options(monkeypatch):
     monkeypatch.setattr(engine_connection, "_for_django", {})
     monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", {"keepalives_idle": 77})
     notice_lost_servers()
-    jobs = connections["default"].get_connection_params()
-    assert (jobs["keepalives_idle"], jobs["tcp_user_timeout"]) == (77, get_settings().LEASE * 1000)
-    asked = {}
-    monkeypatch.setattr(EngineConnection, "connect", lambda **params: asked.update(params) or SimpleNamespace())
+    job_params = connections["default"].get_connection_params()
+    assert (job_params["keepalives_idle"], job_params["tcp_user_timeout"]) == (77, get_settings().LEASE * 1000)
+    engine_params = {}
+    monkeypatch.setattr(EngineConnection, "connect", lambda **params: engine_params.update(params) or SimpleNamespace())
     monkeypatch.setattr(engine_connection, "_has_its_options", lambda connection: True)
     monkeypatch.setattr(engine_connection, "refuse_an_old_primary", lambda connection, alias: None)
     engine_connection.connect("default", "test")
-    assert (asked["keepalives_idle"], asked["tcp_user_timeout"]) == (77, KEEPALIVE["tcp_user_timeout"])
+    assert (engine_params["keepalives_idle"], engine_params["tcp_user_timeout"]) == (77, KEEPALIVE["tcp_user_timeout"])
 
 
-def test_a_server_lost_after_a_jobs_last_statement_is_no_error_of_the_cleaning(new_connection, monkeypatch):
+def test_after_job_server_lost_closes_the_connection(new_connection, monkeypatch):
     connection = connections["default"]
     connection.ensure_connection()
     monkeypatch.setattr(connection, "execute_wrappers", [])
@@ -109,10 +109,10 @@ def test_a_server_lost_after_a_jobs_last_statement_is_no_error_of_the_cleaning(n
     assert connection.connection is None
 
 
-def test_clean_context_has_nothing_of_its_thread():
-    held: ContextVar[dict[str, str] | None] = ContextVar("held", default=None)
-    held.set({"user": "of another job"})
+def test_clean_context_omits_variables_of_its_thread():
+    user: ContextVar[dict[str, str] | None] = ContextVar("held", default=None)
+    user.set({"user": "of another job"})
     context = django_connections.clean_context()
-    assert context.run(held.get) is None
+    assert context.run(user.get) is None
     cache = context.run(lambda: caches["default"])
-    assert context.copy().run(lambda: caches["default"]) is cache, "connected once for all jobs of a thread"
+    assert context.copy().run(lambda: caches["default"]) is cache, "all jobs of a thread share one cache connection"

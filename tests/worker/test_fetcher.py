@@ -1,4 +1,7 @@
-"""What the fetcher claims, in which order, how much ahead, and how soon it finds what lies behind its cursors."""
+"""Test which jobs the fetcher claims: in which order, and how many in advance.
+
+The tests also check how soon the fetcher finds jobs that lie behind its cursors.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 
 
 class NoPool:
-    """Slots that start nothing: a test starts and ends jobs itself."""
+    """A pool that starts no jobs. The tests start and end the submitted jobs themselves."""
 
     def __init__(self, in_flight):
         self.in_flight = in_flight
@@ -67,12 +70,12 @@ def make_fetcher(committing):
         )
 
     yield make
-    for one in (*links, *wakers):
-        one.close()
+    for closable in (*links, *wakers):
+        closable.close()
 
 
 def take(fetcher, count=None):
-    """Start and end what the fetcher has claimed, as slots of no patience would; return the claimed jobs."""
+    """Start and end the jobs that the fetcher has claimed, as slots that do not wait would. Return these jobs."""
     taken = []
     while fetcher.pool.submitted and (count is None or len(taken) < count):
         claimed = fetcher.pool.submitted.popleft()
@@ -83,31 +86,31 @@ def take(fetcher, count=None):
 
 
 def wait(seconds):
-    """Let time pass that the fetcher measures its speed by."""
+    """Let real time pass, because the fetcher measures its speed by it."""
     until = time.monotonic() + seconds
     helpers.wait_until(lambda: time.monotonic() > until)
 
 
 def drain(fetcher, finish_on=None):
-    """Tick until nothing is left that is due; return all claimed, in order."""
-    everything = []
+    """Tick until no due job is left. Return all claimed jobs in order."""
+    all_claimed = []
     while fetcher.empty_scans < 2:
         fetcher.tick()
         taken = take(fetcher)
-        everything += taken
+        all_claimed += taken
         if finish_on is not None and taken:
-            lifecycle.succeed(finish_on, helpers.succeeded(*(one.key for one in taken)))
-    return everything
+            lifecycle.succeed(finish_on, helpers.succeeded(*(job.key for job in taken)))
+    return all_claimed
 
 
-def test_it_claims_for_the_free_slots_at_first(engine, make_fetcher):
+def test_fetcher_first_claim_fills_only_the_free_slots(engine, make_fetcher):
     helpers.make_jobs(engine, 100)
     fetcher = make_fetcher(capacity=10)
     fetcher.tick()
     assert len(fetcher.in_flight.waiting) == 10
 
 
-def test_it_claims_ahead_of_fast_slots_and_not_of_slow_ones(engine, make_fetcher):
+def test_fetcher_fast_slots_get_prefetched_jobs_slow_do_not(engine, make_fetcher):
     helpers.make_jobs(engine, 5000)
     fetcher = make_fetcher(capacity=10)
     sizes = []
@@ -121,22 +124,22 @@ def test_it_claims_ahead_of_fast_slots_and_not_of_slow_ones(engine, make_fetcher
     assert fetcher._room() <= 10 + 1
 
 
-def test_what_waits_for_a_slot_longer_than_a_second_is_given_back_uncounted(engine, make_fetcher):
+def test_fetcher_job_prefetched_over_1_s_is_released_uncounted(engine, make_fetcher):
     helpers.make_jobs(engine, 5)
     fetcher = make_fetcher(capacity=5)
     fetcher.tick()
     assert len(fetcher.in_flight.waiting) == 5
 
-    def given_back():
+    def released_count():
         fetcher.tick()
         return [row["outcome"] for row in helpers.rows_of(engine, "pgqueue_execution").values()].count("released")
 
-    helpers.wait_until(lambda: given_back() >= 5, 3)
+    helpers.wait_until(lambda: released_count() >= 5, 3)
     rows = helpers.rows_of(engine, "pgqueue_job").values()
     assert {(row["state"], row["attempt"]) for row in rows} <= {("ready", 0), ("running", 1)}
 
 
-def test_behind_the_free_slots_no_job_on_its_last_attempt_is_taken(engine, make_fetcher):
+def test_claim_last_attempt_jobs_fill_only_the_free_slots(engine, make_fetcher):
     helpers.make_jobs(engine, 20, max_attempts=1)
     claimed = lifecycle.claim(engine, helpers.lanes_from_start(), limit=10, free_slots=3, worker_id=7, lease_seconds=60)
     assert len(claimed) == 3
@@ -145,21 +148,21 @@ def test_behind_the_free_slots_no_job_on_its_last_attempt_is_taken(engine, make_
 LARGE = '{"args":["' + "x" * 250_000 + '"],"kwargs":{}}'
 
 
-def test_large_jobs_that_follow_small_ones_are_claimed_ahead_up_to_a_size(engine, make_fetcher):
+def test_fetcher_large_jobs_after_small_are_limited_by_size(engine, make_fetcher):
     helpers.make_jobs(engine, 3000)
     helpers.make_jobs(engine, 100, arguments=[LARGE] * 100)
     fetcher = make_fetcher(capacity=10)
-    fetcher._rate.per_second = lambda: 1e6  # so that the limit of a claim is all that bounds it, but for the size
+    fetcher._rate.per_second = lambda: 1e6  # so that only CLAIM_LIMIT and the size limit a claim
     claims = []
     while not claims or len(claims[-1]) == 500:
         fetcher.tick()
         claims.append(take(fetcher))
-    assert sum(len(one.arguments) for one in claims[-1]) <= lifecycle.AHEAD_BYTES < 100 * len(LARGE)
+    assert sum(len(job.arguments) for job in claims[-1]) <= lifecycle.AHEAD_BYTES < 100 * len(LARGE)
     fetcher.tick()
     assert len(fetcher.in_flight.waiting) <= 10 + lifecycle.AHEAD_BYTES / len(LARGE)
 
 
-def test_jobs_larger_than_what_is_claimed_ahead_still_fill_the_slots(engine):
+def test_claim_jobs_over_the_size_limit_still_fill_the_slots(engine):
     helpers.make_jobs(engine, 5)
     cursors = helpers.lanes_from_start()
     options = {"limit": 5, "worker_id": 7, "lease_seconds": 60, "ahead_bytes": 1}
@@ -168,16 +171,16 @@ def test_jobs_larger_than_what_is_claimed_ahead_still_fill_the_slots(engine):
     assert len(lifecycle.claim(engine, cursors, free_slots=3, **options)) == 3
 
 
-def test_queues_of_one_priority_take_turns(engine, make_fetcher):
+def test_fetcher_queues_of_one_priority_take_turns(engine, make_fetcher):
     for queue_name in ("a", "b"):
         helpers.make_jobs(engine, 40, queue_name=queue_name)
-    order = [one.queue_name for one in drain(make_fetcher(capacity=10), engine)]
+    order = [job.queue_name for job in drain(make_fetcher(capacity=10), engine)]
     assert len(order) == 80
     assert {"a", "b"} <= set(order[:30])
 
 
-def test_a_late_commit_behind_the_cursor_is_found_within_the_bound(engine, second, make_fetcher):
-    """Its insert commits after later ones were claimed: only a claim from the start finds it."""
+def test_fetcher_late_commit_behind_cursor_is_claimed_in_time(engine, second, make_fetcher):
+    """The job's insert commits after later jobs were claimed. Only a claim from the start can find the job."""
     late = second
     late.execute("BEGIN")
     [late_id] = helpers.make_jobs(late, 1)
@@ -192,47 +195,47 @@ def test_a_late_commit_behind_the_cursor_is_found_within_the_bound(engine, secon
     found = []
     while late_id not in found:
         fetcher.tick()
-        found += [one.job_id for one in take(fetcher)]
-        assert time.monotonic() - committed_at < 1.0 + 0.5, "a second, and some patience with the machine"
+        found += [job.job_id for job in take(fetcher)]
+        assert time.monotonic() - committed_at < 1.0 + 0.5, "1 s, and 0.5 s of tolerance for a slow machine"
 
 
-def test_a_retried_job_is_found_again(engine, make_fetcher):
+def test_fetcher_released_job_behind_cursor_is_claimed_again(engine, make_fetcher):
     job_ids = helpers.make_jobs(engine, 50)
     fetcher = make_fetcher(capacity=10)
     claimed = drain(fetcher)
-    assert [one.job_id for one in claimed] == job_ids
+    assert [job.job_id for job in claimed] == job_ids
     lifecycle.release(engine, [lifecycle.Released(claimed[0].key)])
     fetcher.restart_scans()
-    assert [one.job_id for one in drain(fetcher)] == [job_ids[0]]
+    assert [job.job_id for job in drain(fetcher)] == [job_ids[0]]
 
 
 @pytest.mark.promise("bad-row-stops-no-queue")
-def test_a_row_that_makes_the_claim_fail_is_set_aside_and_the_others_run(engine, make_fetcher):
+def test_claim_failing_row_is_set_aside_and_others_are_claimed(engine, make_fetcher):
     good, bad, more = (helpers.make_job(engine) for _ in range(3))
     engine.execute(f"ALTER TABLE pgqueue_job ADD CONSTRAINT trap CHECK (state <> 'running' OR id <> {bad})")
     try:
         claimed = drain(make_fetcher(), engine)
     finally:
         engine.execute("ALTER TABLE pgqueue_job DROP CONSTRAINT trap")
-    assert [one.job_id for one in claimed] == [good, more]
+    assert [job.job_id for job in claimed] == [good, more]
     row = helpers.job_row(engine, bad)
     assert row["state"] == "dead"
-    [execution] = [one for one in helpers.rows_of(engine, "pgqueue_execution").values() if one["job_id"] == bad]
+    [execution] = [row for row in helpers.rows_of(engine, "pgqueue_execution").values() if row["job_id"] == bad]
     assert "cannot be claimed" in execution["error"]
 
 
-def test_a_row_that_cannot_even_be_set_aside_is_passed_by(engine, make_fetcher):
+def test_claim_failing_row_that_cannot_change_is_skipped(engine, make_fetcher):
     bad, good = (helpers.make_job(engine) for _ in range(2))
     engine.execute(f"ALTER TABLE pgqueue_job ADD CONSTRAINT trap CHECK (state = 'ready' OR id <> {bad})")
     try:
         claimed = drain(make_fetcher(), engine)
     finally:
         engine.execute("ALTER TABLE pgqueue_job DROP CONSTRAINT trap")
-    assert [one.job_id for one in claimed] == [good]
+    assert [job.job_id for job in claimed] == [good]
     assert helpers.state_of(engine, bad) == "ready"
 
 
-def test_an_idle_fetcher_looks_often_at_first_and_then_sleeps_until_something_is_due(engine, make_fetcher):
+def test_fetcher_idle_polls_often_then_sleeps_until_due(engine, make_fetcher):
     fetcher = make_fetcher()
     fetcher.may_sleep(30.0)
     assert [fetcher.tick() for _ in range(4)] == [0.005, 0.015, 0.06, 0.24]
@@ -243,7 +246,7 @@ def test_an_idle_fetcher_looks_often_at_first_and_then_sleeps_until_something_is
     assert fetcher.tick() == 0.005
 
 
-def test_a_hand_starts_no_more_than_its_capacity():
+def test_in_flight_start_beyond_capacity_waits_or_raises():
     in_flight = InFlight(1)
     jobs = [lifecycle.Claimed(n, n, "t", "q", 0, lifecycle.EPOCH, "{}", 1, 1, 0, False, None, 0.0) for n in (1, 2)]
     in_flight.add(jobs)
@@ -256,8 +259,8 @@ def test_a_hand_starts_no_more_than_its_capacity():
     assert in_flight.start(2, 1, wait=False) is None
 
 
-def test_no_long_sleep_before_a_claim_from_the_start(engine, make_fetcher):
-    """Where those are slow and rest long, what lies behind a cursor must not wait for the poll as well."""
+def test_fetcher_idle_sleeps_only_until_claim_from_start(engine, make_fetcher):
+    """Slow claims from the start have long intervals. Jobs behind a cursor must not wait for a long poll as well."""
     fetcher = make_fetcher()
     fetcher.may_sleep(30.0)
     helpers.make_job(engine)
@@ -267,9 +270,7 @@ def test_no_long_sleep_before_a_claim_from_the_start(engine, make_fetcher):
     assert fetcher.tick() <= 5.0
 
 
-def test_an_announced_job_is_taken_before_the_lanes_are_looked_at_and_none_is_missed_then(
-    engine, make_fetcher, monkeypatch
-):
+def test_fetcher_announced_job_is_claimed_before_lane_scan(engine, make_fetcher, monkeypatch):
     fetcher = make_fetcher()
     monkeypatch.setattr(fetcher.lanes._rest, "after", lambda seconds: 0.0)
     helpers.make_job(engine)
@@ -286,8 +287,8 @@ def test_an_announced_job_is_taken_before_the_lanes_are_looked_at_and_none_is_mi
     assert len(take(fetcher)) == 1
 
 
-def test_an_announced_job_of_a_queue_that_it_has_seen_paused_is_left_alone(engine, make_fetcher):
-    """Also where no word of the pause came."""
+def test_fetcher_announced_job_of_paused_queue_is_not_claimed(engine, make_fetcher):
+    """The fetcher also leaves the job alone if no notification of the pause arrived."""
     fetcher = make_fetcher()
     helpers.make_job(engine)
     drain(fetcher)
@@ -303,8 +304,8 @@ def test_an_announced_job_of_a_queue_that_it_has_seen_paused_is_left_alone(engin
     assert len(fetcher.in_flight.waiting) == 1
 
 
-def test_sleep_pause_and_job_announced_together_job_is_not_claimed(engine, make_fetcher, monkeypatch):
-    """The notification of the pause has the worker read the lanes before it claims the job."""
+def test_fetcher_pause_announced_with_job_does_not_claim_job(engine, make_fetcher, monkeypatch):
+    """The notification of the pause makes the fetcher scan the lanes before it claims the job."""
     fetcher = make_fetcher()
     helpers.make_job(engine)
     drain(fetcher)
@@ -317,8 +318,8 @@ def test_sleep_pause_and_job_announced_together_job_is_not_claimed(engine, make_
     assert not fetcher.in_flight.waiting
 
 
-def test_a_job_that_is_due_soon_is_not_slept_over(engine, make_fetcher, monkeypatch):
-    """Not by the pauses between the looks after the last job either."""
+def test_fetcher_job_due_soon_limits_every_sleep(engine, make_fetcher, monkeypatch):
+    """This includes the intervals of the polls that follow the last job."""
     monkeypatch.setattr(module, "IDLE_PAUSES_SECONDS", (60.0, 60.0))
     fetcher = make_fetcher()
     helpers.make_job(engine, delay_seconds=5.0)
@@ -328,7 +329,7 @@ def test_a_job_that_is_due_soon_is_not_slept_over(engine, make_fetcher, monkeypa
     assert [fetcher.tick() <= 5.0 for _ in range(3)] == [True] * 3
 
 
-def test_nothing_is_claimed_on_leases_that_are_about_to_end(engine, make_fetcher):
+def test_fetcher_leases_about_to_end_claims_nothing(engine, make_fetcher):
     helpers.make_jobs(engine, 3)
     fetcher = make_fetcher()
     fetcher.leases.leases_hold = lambda: False
@@ -336,7 +337,7 @@ def test_nothing_is_claimed_on_leases_that_are_about_to_end(engine, make_fetcher
     assert not fetcher.in_flight.waiting
 
 
-def test_no_job_is_blamed_for_a_sequence_that_is_behind_its_table(engine, make_fetcher):
+def test_claim_sequence_behind_its_table_sets_no_job_aside(engine, make_fetcher):
     helpers.make_jobs(engine, 5)
     [first, *_] = helpers.claim_all(engine, limit=3)
     engine.execute("SELECT setval('pgqueue_execution_id_seq', %(id)s, false)", {"id": first.execution_id})
@@ -346,14 +347,12 @@ def test_no_job_is_blamed_for_a_sequence_that_is_behind_its_table(engine, make_f
     assert [row["state"] for row in helpers.rows_of(engine, "pgqueue_job").values()].count("dead") == 0
 
 
-def test_a_look_that_waited_for_a_migration_s_lock_is_not_followed_by_a_rest_of_ten_times_that(
-    engine, second, watcher, make_fetcher
-):
+def test_fetcher_scan_delayed_once_by_lock_is_repeated_soon(engine, second, watcher, make_fetcher):
     fetcher = make_fetcher()
     drain(fetcher)
-    for look in (lambda: fetcher.lanes._scan(second), fetcher.tick):
+    for scan in (lambda: fetcher.lanes._scan(second), fetcher.tick):
         with helpers.transaction(engine, "LOCK TABLE pgqueue_job IN ACCESS EXCLUSIVE MODE"):
-            blocked = helpers.Background(look)
+            blocked = helpers.Background(scan)
             helpers.wait_until(lambda: helpers.scalar(watcher, WAITING) == 1)
             wait(0.5)
         blocked.result()
@@ -362,24 +361,27 @@ def test_a_look_that_waited_for_a_migration_s_lock_is_not_followed_by_a_rest_of_
         assert fetcher._full_scan_at < time.monotonic() + 3.0
 
 
-def test_a_look_that_is_slow_each_time_rests_ten_times_as_long():
-    rest = Pacing()
-    assert [rest.after(seconds) for seconds in (0.5, 0.5, 0.001, 0.5, 1.0)] == [0.0, 5.0, 0.01, 0.01, 5.0]
-    assert rest.seconds == 5.0
+def test_pacing_scan_slow_each_time_waits_ten_times_as_long():
+    pacing = Pacing()
+    assert [pacing.after(seconds) for seconds in (0.5, 0.5, 0.001, 0.5, 1.0)] == [0.0, 5.0, 0.01, 0.01, 5.0]
+    assert pacing.seconds == 5.0
 
 
-def test_a_word_that_a_job_is_to_be_cancelled_is_passed_on(make_fetcher, monkeypatch):
-    heard = []
-    fetcher = make_fetcher(on_cancel_requested=lambda: heard.append("cancel"))
+def test_fetcher_cancel_notification_calls_its_callback(make_fetcher, monkeypatch):
+    calls = []
+    fetcher = make_fetcher(on_cancel_requested=lambda: calls.append("cancel"))
     monkeypatch.setattr(fetcher.polls.waker, "wait_for_notification", lambda timeout_seconds: True)
-    for word in ("", CANCEL_REQUESTED):
-        fetcher.polls.waker.payloads = {word}
+    for payload in ("", CANCEL_REQUESTED):
+        fetcher.polls.waker.payloads = {payload}
         fetcher._sleep(0.0)
-    assert heard == ["cancel"]
+    assert calls == ["cancel"]
 
 
-def test_fetcher_after_ids_restart_holds_no_id_twice(make_fetcher, engine, monkeypatch):
-    """All else in the process knows executions by id alone: who has a used id is released, and claimed anew."""
+def test_fetcher_execution_ids_restart_releases_reused_ids(make_fetcher, engine, monkeypatch):
+    """A job that is claimed under an id in use is released, and then claimed again under another id.
+
+    Otherwise two executions would share an id, and all other parts of the process know executions by id alone.
+    """
     fetcher = make_fetcher()
     monkeypatch.setattr(NoCompleter, "ids", lambda self: {2}, raising=False)
     helpers.make_jobs(engine, 3)
@@ -388,17 +390,17 @@ def test_fetcher_after_ids_restart_holds_no_id_twice(make_fetcher, engine, monke
     assert sorted(old) == [1, 2, 3]
     for key in old:
         fetcher.in_flight.start(key, 0, wait=False)
-    fetcher.in_flight.end(2)  # its end is being written
+    fetcher.in_flight.end(2)  # the completer is still writing its completion
     helpers.empty_tables(engine)
     helpers.make_jobs(engine, 4)
     fetcher.tick()
     assert {key: fetcher.in_flight.running[key].claimed for key in (1, 3)} == {key: old[key].claimed for key in (1, 3)}
     assert list(fetcher.in_flight.waiting) == [4]
     fetcher.in_flight.start(4, 0, wait=False)
-    fetcher.restart_scans()  # they are behind the cursor
+    fetcher.restart_scans()  # the released jobs are behind the cursor
     fetcher.tick()
     new = [fetcher.in_flight.running[4].claimed, *(waiting.claimed for waiting in fetcher.in_flight.waiting.values())]
-    assert sorted(one.job_id for one in new) == [1, 2, 3, 4]
+    assert sorted(job.job_id for job in new) == [1, 2, 3, 4]
     assert fetcher.claims.begun == fetcher.claims.ended > 0
     assert [row["attempt"] for row in helpers.rows_of(engine, "pgqueue_job").values()] == [1] * 4
 

@@ -1,4 +1,4 @@
-"""Where an exception may be thrown into a thread: waits can be interrupted, and no lock stays locked."""
+"""Test where an exception may be raised in a thread: waits can be interrupted, and no lock stays locked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_interrupted_threads_leave_no_lock_locked(python):
 
 
 class Slow:
-    """A context manager whose `__enter__`, as one of C code might, calls a Python function of another name."""
+    """A context manager whose slow `__enter__` calls a Python function of another name, as one in C code might."""
 
     def __init__(self) -> None:
         self.entering, self.may_go_on = threading.Event(), threading.Event()

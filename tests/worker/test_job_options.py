@@ -1,4 +1,4 @@
-"""What a schedule's job is enqueued with: expiry, unique key and headers, as any other call of its task."""
+"""Test that a schedule's job gets expiry, unique key and headers like any other call of its task."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ KEY = "the key"
 
 
 class Worker:
-    """One worker, and the code that it has."""
+    """The scheduler of one worker, and the tasks in its code."""
 
     def __init__(self, engine, monkeypatch) -> None:
         self.engine, self.monkeypatch = engine, monkeypatch
         self.scheduler = Scheduler()
         monkeypatch.setattr(declarations, "definitions", lambda alias: {})
 
-    def has(self, **options: Any) -> Task[Any, Any]:
-        """Give it a task of the name that `helpers` schedules, with these options."""
+    def define_task(self, **options: Any) -> Task[Any, Any]:
+        """Add a task with these options, under the name that `helpers` schedules, to the code. Return the task."""
         given: dict[str, Any] = {"name": helpers.NOOP, **options}
         made: Task[Any, Any] = Task(func=tasks.noop.func, **given)
         for name in (made.name, *made.aliases):
@@ -47,8 +47,8 @@ class Worker:
     def turn(self) -> float | None:
         return self.scheduler.turn(self.engine)
 
-    def next_tick(self, schedule_id: int) -> lifecycle.Scheduled:
-        """Have the next tick of a schedule come."""
+    def make_next_tick_due(self, schedule_id: int) -> lifecycle.Scheduled:
+        """Make the next tick of a schedule due."""
         self.engine.execute("UPDATE pgqueue_schedule SET next_run_at = now() WHERE id = %s", [schedule_id])
         return helpers.schedule_of(self.engine, schedule_id)
 
@@ -59,7 +59,7 @@ def worker(engine, monkeypatch):
 
 
 def jobs_made() -> list[int | None]:
-    """For each tick that was dealt with its job."""
+    """Return the job id of each processed tick, in order; None for a tick without a job."""
     return list(ScheduleRun.objects.order_by("tick_at").values_list("job_id", flat=True))
 
 
@@ -67,8 +67,8 @@ def jobs_made() -> list[int | None]:
 
 
 @pytest.mark.promise("schedule-job-options")
-def test_its_jobs_expire_as_those_of_an_enqueue_do(engine, worker):
-    worker.has(expires=timedelta(minutes=10))
+def test_tick_of_task_with_expires_sets_expiry_of_its_job(engine, worker):
+    worker.define_task(expires=timedelta(minutes=10))
     helpers.make_schedule(engine, jitter_seconds=300.0)
     worker.turn()
     job = Job.objects.get()
@@ -76,7 +76,7 @@ def test_its_jobs_expire_as_those_of_an_enqueue_do(engine, worker):
     assert job.enqueued_at < job.run_after < job.expires_at
 
 
-def test_one_of_the_code_says_it_itself_also_to_a_worker_without_the_task(engine, worker):
+def test_tick_on_worker_without_task_sets_expiry_from_row(engine, worker):
     seen_at, _ = lifecycle.read_schedules(engine)
     definition = helpers.definition(task_name="shop.tasks.brand_new", expires_seconds=60.0)
     lifecycle.add_schedule(engine, definition, origin="code", next_run_at=seen_at)
@@ -85,49 +85,49 @@ def test_one_of_the_code_says_it_itself_also_to_a_worker_without_the_task(engine
     assert job.expires_at - job.enqueued_at == timedelta(minutes=1)
 
 
-def test_what_jitter_could_put_off_until_it_has_expired_is_refused(monkeypatch):
+def test_task_jitter_as_long_as_expiry_raises_invalid_task(monkeypatch):
     monkeypatch.setattr(registry, "_tasks", {})
     with pytest.raises(InvalidTask, match=r"expire 60 s after .* by 60 s: make jitter shorter"):
         task(expires=60, schedule=every(hours=1, jitter=60))(tasks.noop.func)
     assert registry.get(helpers.NOOP) is None
 
 
-def test_a_definition_says_what_its_jobs_have_and_is_another_one_then():
+def test_definition_with_job_options_has_another_digest():
     made = Task(func=tasks.noop.func, expires=60, unique_key=KEY)
-    plain, full = (declarations.define("a", one, every(hours=1)) for one in (tasks.noop, made))
+    plain, full = (declarations.define("a", defined, every(hours=1)) for defined in (tasks.noop, made))
     assert (full.options.expires_seconds, full.is_unique) == (60.0, True)
     unlimited = full._replace(options=full.options._replace(expires_seconds=None))
-    digests = {one.digest for one in (plain, full, full._replace(is_unique=False), unlimited)}
+    digests = {definition.digest for definition in (plain, full, full._replace(is_unique=False), unlimited)}
     assert len(digests) == 4
-    assert helpers.definition().digest == "26650b64761aa8e0e4fc69ef7af42e13", "as of the releases before"
+    assert helpers.definition().digest == "26650b64761aa8e0e4fc69ef7af42e13", "earlier releases have this digest"
 
 
-# ------------------------------------------------------------------ the unique key
+# ------------------------------------------------------------------ unique key
 
 
 @pytest.mark.promise("tick-unique-key-taken")
 @pytest.mark.parametrize("on_conflict", ["skip", "replace", "raise"])
-def test_a_tick_that_meets_a_job_with_the_key_is_skipped_and_the_next_one_fires(engine, worker, on_conflict, caplog):
-    made = worker.has(unique_key=KEY, on_conflict=on_conflict)
-    there = made.enqueue("earlier")
+def test_tick_unique_key_taken_is_skipped_and_next_one_fires(engine, worker, on_conflict, caplog):
+    made = worker.define_task(unique_key=KEY, on_conflict=on_conflict)
+    existing = made.enqueue("earlier")
     schedule_id = helpers.make_schedule(engine, arguments='{"args":["later"],"kwargs":{}}')
     with caplog.at_level("INFO", "django_pgqueue.worker"):
         worker.turn()
-    assert f"skipped: job {there.pk} has its unique key" in caplog.text
+    assert f"skipped: job {existing.pk} has its unique key" in caplog.text
     assert jobs_made() == [None]
     assert Job.objects.get().arguments["args"] == ["earlier"]
     row = Schedule.objects.get()
     assert (row.last_run_at, row.last_job_id) == (None, None)
     assert row.next_run_at > row.runs.get().tick_at
-    there.cancel()
-    worker.next_tick(schedule_id)
+    existing.cancel()
+    worker.make_next_tick_due(schedule_id)
     worker.turn()
     assert jobs_made() == [None, Job.objects.get(state="ready").pk]
     assert Job.objects.get(state="ready").unique_key == KEY
 
 
-def test_an_enqueue_meets_the_job_of_a_tick(engine, worker):
-    made = worker.has(unique_key=lambda *args, **kwargs: f"{args}{kwargs}", unique_while="ready")
+def test_enqueue_unique_key_of_tick_returns_job_of_tick(engine, worker):
+    made = worker.define_task(unique_key=lambda *args, **kwargs: f"{args}{kwargs}", unique_while="ready")
     helpers.make_schedule(engine, arguments='{"args":[1],"kwargs":{"b":2}}')
     worker.turn()
     job = Job.objects.get()
@@ -136,35 +136,33 @@ def test_an_enqueue_meets_the_job_of_a_tick(engine, worker):
     assert made.enqueue(1, b=3).pk != job.pk
 
 
-def test_a_call_without_a_key_is_always_new(engine, worker):
-    worker.has(unique_key=lambda: None)
+def test_tick_unique_key_none_always_adds_a_job(engine, worker):
+    worker.define_task(unique_key=lambda: None)
     schedule_id = helpers.make_schedule(engine)
     for _ in range(2):
         worker.turn()
-        worker.next_tick(schedule_id)
+        worker.make_next_tick_due(schedule_id)
     assert None not in jobs_made()
     assert set(Job.objects.values_list("unique_key", flat=True)) == {None}
 
 
-def test_under_an_earlier_name_it_has_the_key_of_the_present_one(engine, worker):
-    """A schedule of the admin that was made before its task was renamed."""
-    made = worker.has(name="shop.renamed", aliases=[helpers.NOOP], unique_key=KEY)
-    there = made.enqueue()
+def test_tick_former_task_name_uses_key_of_renamed_task(engine, worker):
+    """The schedule was made in the admin before its task was renamed."""
+    made = worker.define_task(name="shop.renamed", aliases=[helpers.NOOP], unique_key=KEY)
+    existing = made.enqueue()
     schedule_id = helpers.make_schedule(engine)
     worker.turn()
     assert jobs_made() == [None]
-    there.cancel()
-    worker.next_tick(schedule_id)
+    existing.cancel()
+    worker.make_next_tick_due(schedule_id)
     worker.turn()
     assert Job.objects.get(state="ready").task_name == "shop.renamed"
 
 
-def test_a_key_for_a_period_keeps_ticks_away_until_that_is_over_whatever_becomes_of_the_job(
-    engine, worker, monkeypatch
-):
-    made = worker.has(unique_key=KEY, unique_while=timedelta(hours=1))
-    there = made.enqueue()
-    there.cancel()
+def test_tick_in_uniqueness_window_is_skipped_until_it_ends(engine, worker, monkeypatch):
+    made = worker.define_task(unique_key=KEY, unique_while=timedelta(hours=1))
+    existing = made.enqueue()
+    existing.cancel()
     helpers.make_schedule(engine)
     worker.turn()
     assert jobs_made() == [None]
@@ -172,17 +170,17 @@ def test_a_key_for_a_period_keeps_ticks_away_until_that_is_over_whatever_becomes
         monkeypatch.setattr(statements.clock, "shift_seconds", shift_seconds)
         worker.turn()
     assert jobs_made() == [None, Job.objects.latest("pk").pk, None]
-    assert Job.objects.latest("pk").unique_key is None, "the window has it"
+    assert Job.objects.latest("pk").unique_key is None, "the uniqueness window has the key instead"
     assert made.enqueue().pk == Job.objects.latest("pk").pk
     assert UniquenessWindow.objects.get().ends_at - Job.objects.latest("pk").enqueued_at == timedelta(hours=1)
 
 
 @pytest.mark.promise("tick-unique-key-unknown")
 @pytest.mark.parametrize("knows", [False, True], ids=["unknown", "without a key"])
-def test_a_unique_one_is_left_to_workers_whose_code_has_its_key(engine, worker, knows, monkeypatch, caplog):
+def test_tick_unique_key_unknown_is_left_to_other_workers(engine, worker, knows, monkeypatch, caplog):
     monkeypatch.delitem(registry._tasks, helpers.NOOP)
     if knows:
-        worker.has()
+        worker.define_task()
     seen_at, _ = lifecycle.read_schedules(engine)
     definition = helpers.definition(is_unique=True)
     schedule_id = lifecycle.add_schedule(engine, definition, origin="code", next_run_at=seen_at)
@@ -191,35 +189,35 @@ def test_a_unique_one_is_left_to_workers_whose_code_has_its_key(engine, worker, 
         worker.turn()
     assert jobs_made() == []
     assert "this process's code has no unique key" in Schedule.objects.get().problem
-    worker.has(unique_key=KEY)
+    worker.define_task(unique_key=KEY)
     Scheduler().turn(engine)
     assert len(jobs_made()) == 1
     assert Schedule.objects.get().problem == ""
-    worker.has()
+    worker.define_task()
     worker.turn()
-    worker.next_tick(schedule_id)
+    worker.make_next_tick_due(schedule_id)
     worker.turn()
-    assert [record.levelname for record in caplog.records] == ["WARNING"], "said once, whatever others do in between"
+    assert [record.levelname for record in caplog.records] == ["WARNING"], "logged once, whatever others do in between"
 
 
-def test_one_of_the_admin_goes_without_a_key_when_its_task_has_none_any_more(engine, worker):
-    worker.has()
+def test_admin_schedule_task_lost_its_key_adds_job_without_key(engine, worker):
+    worker.define_task()
     helpers.make_schedule(engine, is_unique=True)
     worker.turn()
     assert Job.objects.get().unique_key is None
 
 
-def test_one_of_the_admin_whose_task_is_gone_and_had_a_key_is_shown(engine, worker):
+def test_admin_schedule_unique_task_removed_shows_problem(engine, worker):
     helpers.make_schedule(engine, task_name="shop.tasks.gone", is_unique=True)
     worker.turn()
     assert Schedule.objects.get().problem.endswith("this process's code has no unique key for shop.tasks.gone")
 
 
-# ------------------------------------------------------------------ what the project's own code does
+# ------------------------------------------------------------------ errors in the project's code, and middleware
 
 
 class Silent(Exception):
-    """Cannot even be printed."""
+    """An exception that cannot be converted to a string."""
 
     def __str__(self) -> str:
         raise RuntimeError
@@ -235,17 +233,17 @@ class Silent(Exception):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_key_that_raises_stops_no_other_and_is_shown_until_it_is_over(engine, worker, error, words, caplog):
+def test_tick_unique_key_raises_shows_problem_and_others_fire(engine, worker, error, words, caplog):
     def key(*args: object) -> str:
         raise error
 
-    worker.has(unique_key=key)
-    yearly = "0 0 1 1 *"  # whose next tick does not come within the pause that is measured here
+    worker.define_task(unique_key=key)
+    yearly = "0 0 1 1 *"  # the next tick does not come within the interval that is measured here
     arguments = '{"args":[1],"kwargs":{}}'
     helpers.make_schedule(engine, "bad", expression=yearly)
     helpers.make_schedule(engine, "good", expression=yearly, task_name="tests.app.tasks.add", arguments=arguments)
     for _ in range(3):
-        assert worker.turn() > 1, "and it is not tried again without a pause"
+        assert worker.turn() > 1, "the failed tick is not retried without an interval"
     assert Job.objects.get().task_name == "tests.app.tasks.add"
     [record] = caplog.records
     assert record.levelname == "ERROR"
@@ -253,17 +251,17 @@ def test_a_key_that_raises_stops_no_other_and_is_shown_until_it_is_over(engine, 
     assert record.exc_info[1] is error
     assert Schedule.objects.get(name="bad").problem == words
     assert Schedule.objects.get(name="good").problem == ""
-    worker.has(unique_key=KEY)
+    worker.define_task(unique_key=KEY)
     worker.turn()
-    assert Job.objects.count() == 2, "it was owed still"
+    assert Job.objects.count() == 2, "the tick was still due"
     assert Schedule.objects.get(name="bad").problem == ""
 
 
-def test_what_the_database_does_not_answer_is_no_fault_of_the_key(engine, worker, monkeypatch):
+def test_tick_query_is_cancelled_raises_and_shows_no_problem(engine, worker, monkeypatch):
     def refused(*args: object) -> str:
         raise errors.QueryCanceled("the server is slow")
 
-    worker.has(unique_key=lambda: KEY)
+    worker.define_task(unique_key=lambda: KEY)
     helpers.make_schedule(engine)
     monkeypatch.setattr(lifecycle, "arguments_of", refused)
     with pytest.raises(errors.QueryCanceled):
@@ -271,33 +269,33 @@ def test_what_the_database_does_not_answer_is_no_fault_of_the_key(engine, worker
     assert Schedule.objects.get().problem == ""
 
 
-def test_what_fails_again_after_it_was_over_is_said_again(engine, worker, caplog):
+def test_tick_unique_key_fails_after_success_logs_again(engine, worker, caplog):
     schedule_id = helpers.make_schedule(engine)
     for key in (7, "a", 7):
-        worker.has(unique_key=lambda key=key: key)
+        worker.define_task(unique_key=lambda key=key: key)
         worker.turn()
         if key == "a":
-            worker.next_tick(schedule_id)
+            worker.make_next_tick_due(schedule_id)
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
 
 
-def test_a_problem_that_another_worker_has_overcome_is_not_noted(engine, worker):
-    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
-    assert helpers.fire(engine, one).what == "fired"
-    lifecycle.note_problem(engine, one, "too late")
+def test_note_problem_after_another_worker_fired_has_no_effect(engine, worker):
+    row = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    assert helpers.fire(engine, row).what == "fired"
+    lifecycle.note_problem(engine, row, "too late")
     assert Schedule.objects.get().problem == ""
 
 
 @pytest.mark.parametrize("change", ["a pause", "another definition"])
-def test_a_problem_is_over_with(engine, worker, change):
-    one = helpers.schedule_of(engine, helpers.make_schedule(engine))
-    lifecycle.note_problem(engine, one, "why")
+def test_problem_after_pause_or_new_definition_is_cleared(engine, worker, change):
+    row = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    lifecycle.note_problem(engine, row, "why")
     assert Schedule.objects.get().problem == "why"
     if change == "a pause":
-        lifecycle.pause_schedule(engine, one.schedule_id)
+        lifecycle.pause_schedule(engine, row.schedule_id)
     else:
         definition = helpers.definition(expression="@daily")
-        lifecycle.change_schedule(engine, one.schedule_id, definition, revision=0, next_run_at=one.next_run_at)
+        lifecycle.change_schedule(engine, row.schedule_id, definition, revision=0, next_run_at=row.next_run_at)
     assert Schedule.objects.get().problem == ""
 
 
@@ -306,7 +304,7 @@ def using(name: str) -> override_settings:
 
 
 @pytest.mark.promise("schedule-job-options")
-def test_its_jobs_have_the_headers_that_middleware_gives_an_enqueue(engine, worker):
+def test_tick_with_middleware_sets_headers_of_its_job(engine, worker):
     helpers.make_schedule(engine)
     token = app.tenant.set("acme")
     with using("Tenancy"):
@@ -316,7 +314,7 @@ def test_its_jobs_have_the_headers_that_middleware_gives_an_enqueue(engine, work
 
 
 @pytest.mark.promise("schedule-raising-key")
-def test_middleware_that_refuses_it_keeps_the_tick_owed_and_is_shown(engine, worker):
+def test_tick_middleware_raises_stays_due_and_shows_problem(engine, worker):
     helpers.make_schedule(engine)
     with using("Refuses"):
         worker.turn()
@@ -325,8 +323,8 @@ def test_middleware_that_refuses_it_keeps_the_tick_owed_and_is_shown(engine, wor
     assert len(jobs_made()) == 1
 
 
-def test_a_worker_without_the_task_asks_no_middleware(engine, worker):
-    """There is no task to tell it of."""
+def test_tick_on_worker_without_task_calls_no_middleware(engine, worker):
+    """Middleware gets the task as an argument, and this worker has no such task."""
     helpers.make_schedule(engine, task_name="shop.tasks.brand_new")
     with using("Refuses"):
         worker.turn()
@@ -334,7 +332,7 @@ def test_a_worker_without_the_task_asks_no_middleware(engine, worker):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_it_asks_of_the_database_leaves_no_connection_open(engine, worker):
+def test_tick_unique_key_uses_database_closes_connection(engine, worker):
     seen = []
 
     def key() -> str:
@@ -342,7 +340,7 @@ def test_what_it_asks_of_the_database_leaves_no_connection_open(engine, worker):
         seen.append(connections["default"].connection)
         return KEY
 
-    worker.has(unique_key=key)
+    worker.define_task(unique_key=key)
     helpers.make_schedule(engine)
     service = Schedules(Link("default", "schedules"))
     working = helpers.Background(lambda: (service.tick(), connections["default"].connection))
@@ -352,14 +350,14 @@ def test_what_it_asks_of_the_database_leaves_no_connection_open(engine, worker):
     service.link.close()
 
 
-# ------------------------------------------------------------------ who is told
+# ------------------------------------------------------------------ signals
 
 
-def test_django_s_framework_is_told_of_a_job_of_its_own(engine, worker):
-    told = []
+def test_tick_of_framework_task_sends_task_enqueued(engine, worker):
+    sent = []
 
     def receiver(sender, task_result, **kwargs):
-        told.append((sender.__name__, task_result.task.name, int(task_result.id), str(task_result.status)))
+        sent.append((sender.__name__, task_result.task.name, int(task_result.id), str(task_result.status)))
 
     task_enqueued.connect(receiver)
     try:
@@ -367,4 +365,4 @@ def test_django_s_framework_is_told_of_a_job_of_its_own(engine, worker):
         worker.turn()
     finally:
         task_enqueued.disconnect(receiver)
-    assert told == [("PgQueueBackend", "noop", Job.objects.get().pk, "READY")]
+    assert sent == [("PgQueueBackend", "noop", Job.objects.get().pk, "READY")]

@@ -1,4 +1,4 @@
-"""In which order a fetcher takes its lanes, and where it begins in each."""
+"""Test in which order a fetcher claims from its lanes, and at which cursor it begins in each lane."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def lanes_with_due(due):
     return lanes
 
 
-# ------------------------------------------------------------------ in which order
+# ------------------------------------------------------------------ order of the lanes
 
 
 @pytest.mark.promise("queues-take-turns", "defect-lanes-share-rotation")
 @given(st.integers(1, 6), st.sets(st.integers(-9, 0), max_size=9), st.integers(1, 3), st.integers(0))
-def test_lanes_of_one_priority_lead_equally_often(group, lower, looks_a_claim, seed):
-    """Whatever is due below, however often lanes are ordered for one claim, and whatever else joins in between."""
+def test_lanes_of_one_priority_come_first_equally_often(group, lower, orders_per_claim, seed):
+    """Lower lanes, the number of orderings per claim and the order in which a scan returns lanes have no influence."""
     top = [Lane(f"q{number}", 1) for number in range(group)]
     lanes = lanes_with_due([*top, *(Lane("low", priority) for priority in lower)])
     led: Counter[Lane] = Counter()
-    chance = Random(seed)  # each choice drawn by Hypothesis would take ten times as long
+    chance = Random(seed)  # if Hypothesis drew each choice, the test would take ten times as long
     for _ in range(10 * group):
-        for _ in range(looks_a_claim):
+        for _ in range(orders_per_claim):
             [first, *_] = lanes.ordered(None, from_start=False)
         lanes.move_cursors([claimed_in(first)])
         led[first] += 1
@@ -64,7 +64,7 @@ def test_lanes_of_one_priority_lead_equally_often(group, lower, looks_a_claim, s
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(-3, 3)), unique=True, min_size=1))
 def test_lanes_are_ordered_by_priority_first(due):
-    lanes = lanes_with_due([Lane(*one) for one in due])
+    lanes = lanes_with_due([Lane(*name_and_priority) for name_and_priority in due])
     for _ in range(5):
         order = list(lanes.ordered(None, from_start=True))
         assert [lane.priority for lane in order] == sorted((priority for _, priority in due), reverse=True)
@@ -78,7 +78,7 @@ def test_queues_take_turns_above_many_due_lower_lanes(engine, make_fetcher):
     for queue_name in ("a", "b"):
         helpers.make_jobs(engine, 200, queue_name=queue_name)
     fetcher, served = make_fetcher(capacity=10), Counter()
-    fetcher._rate.per_second = lambda: 0.0  # so that each claim takes 10
+    fetcher._rate.per_second = lambda: 0.0  # so that each claim returns 10 jobs
     for _ in range(20):
         fetcher.tick()
         for job in take(fetcher):
@@ -88,7 +88,7 @@ def test_queues_take_turns_above_many_due_lower_lanes(engine, make_fetcher):
     assert min(served["a"], served["b"]) >= 90
 
 
-# ------------------------------------------------------------------ where to begin
+# ------------------------------------------------------------------ cursors
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def make_paused_backlog(engine, **changes):
 @pytest.mark.usefixtures("no_margin")
 @pytest.mark.parametrize("priority", [5, 0])
 def test_claim_beside_paused_backlog_walks_no_backlog(engine, make_fetcher, priority):
-    """Also where the claims are full: the paused lane comes before the one that fills them."""
+    """This also holds for full claims, because the paused lane comes before the lane that fills them."""
     make_paused_backlog(engine, queue_name="paused", priority=priority)
     helpers.make_jobs(engine, 400)
     fetcher, lane = make_fetcher(capacity=10), Lane("paused", priority)
@@ -144,10 +144,10 @@ def test_resumed_jobs_behind_the_cursor_are_found(engine, make_fetcher, ends_by_
     else:
         lifecycle.resume(engine, Pausable.TASK, PAUSED)
         fetcher.lanes.scan_again()
-    fetcher._full_scan_at = float("inf")  # the cursors themselves must be dropped
+    fetcher._full_scan_at = float("inf")  # no claim from the start: the cursors themselves must be dropped
     found = []
     helpers.wait_until(lambda: fetcher.tick() is not None and (found.extend(take(fetcher)) or len(found) == 30))
-    assert [one.job_id for one in found] == job_ids
+    assert [job.job_id for job in found] == job_ids
 
 
 @pytest.mark.usefixtures("no_margin")
@@ -156,10 +156,10 @@ def test_locked_job_behind_the_cursor_is_found_later(engine, second, make_fetche
     fetcher = make_fetcher()
     with helpers.transaction(second, "SELECT 1 FROM pgqueue_job FOR UPDATE"):
         assert drain(fetcher) == []
-    helpers.wait_until(lambda: fetcher.tick() is not None and [one.job_id for one in take(fetcher)] == [job_id])
+    helpers.wait_until(lambda: fetcher.tick() is not None and [job.job_id for job in take(fetcher)] == [job_id])
 
 
-def test_lanes_cut_by_a_full_claim_keep_their_cursors():
+def test_pass_by_full_claim_moves_only_exhausted_lanes():
     lanes = lanes_with_due([Lane("a", 2), Lane("b", 1), Lane("c", 0)])
     lanes._seen_at = lifecycle.EPOCH + timedelta(days=1)
     cursors = lanes.ordered(None, from_start=True)
@@ -178,16 +178,19 @@ def test_exhausted_lane_keeps_a_cursor_further_on():
     assert lanes._cursors == {Lane("a", 2): Cursor(job.run_after, 7)}
 
 
-def test_claim_cut_by_its_size_exhausts_no_lane(engine, make_fetcher):
-    """It returns fewer jobs than it was asked for, and more are due in the same lane."""
+def test_claim_limited_by_size_exhausts_no_lane(engine, make_fetcher):
+    """Such a claim returns fewer jobs than requested, although more jobs are due in the same lane."""
     large = '{"args":["' + "x" * 1000 + '"],"kwargs":{}}'
     helpers.make_jobs(engine, 20, arguments=[large] * 20)
     fetcher = make_fetcher(capacity=4)
     fetcher._rate.per_second = lambda: 1e6
     seen = []
     lanes = fetcher.lanes
-    whole = lanes.pass_by
-    lanes.pass_by = lambda *args, all_exhausted: (seen.append(all_exhausted), whole(*args, all_exhausted=all_exhausted))
+    unpatched = lanes.pass_by
+    lanes.pass_by = lambda *args, all_exhausted: (
+        seen.append(all_exhausted),
+        unpatched(*args, all_exhausted=all_exhausted),
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lifecycle.claims, "AHEAD_BYTES", 1)
         claim = lifecycle.claim
@@ -209,7 +212,7 @@ def test_clock_set_back_drops_the_cursors(engine, make_fetcher):
 
 @pytest.mark.promise("defect-paused-backlog-walk")
 def test_cursor_of_a_queue_that_ran_empty_is_kept(engine, second, make_fetcher):
-    """Under a held snapshot the entries of its jobs stay, and the next claim must not walk over them."""
+    """An open snapshot keeps the index entries of the queue's jobs. The next claim must not walk over these entries."""
     engine.execute("ALTER TABLE pgqueue_job SET (autovacuum_enabled = off)")
     helpers.make_jobs(engine, 5000)
     with helpers.transaction(second, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"):

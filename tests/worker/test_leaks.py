@@ -1,4 +1,4 @@
-"""What jobs change for their whole process: when it counts as left behind, and what is said of it."""
+"""Test when a change that a job makes to its whole process counts as a leak, and what is logged about it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from django_pgqueue.worker.slots.inflight import InFlight
 
 
 class Jobs:
-    """A hand whose jobs the test starts and ends."""
+    """Jobs in flight, which the test starts and ends."""
 
     def __init__(self) -> None:
         self.in_flight = InFlight(4)
@@ -41,17 +41,16 @@ def jobs() -> Jobs:
 
 
 @pytest.fixture
-def watch(jobs, monkeypatch):
-    """Begins to watch this very process; what a test changes has to be taken back by the test."""
+def start_detector(jobs, monkeypatch):
+    """Return a function that starts a leak detector for this process. Each test must undo what it changes."""
     monkeypatch.setattr(leaks, "YOUNG_SECONDS", 0.0)
     with closing(asyncio.new_event_loop()) as loop:
-        yield lambda: leaks.LeakDetector(
-            jobs.in_flight, loop
-        )  # in the test itself, for pytest changes the output before it
+        # The test itself must create the detector, because pytest replaces the output after the fixtures have run.
+        yield lambda: leaks.LeakDetector(jobs.in_flight, loop)
 
 
 @pytest.fixture
-def elsewhere(tmp_path):
+def change_directory(tmp_path):
     home = os.getcwd()
     yield lambda: os.chdir(tmp_path)
     os.chdir(home)
@@ -61,96 +60,96 @@ def lines(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if " leaked: " in record.getMessage()]
 
 
-def test_an_idle_process_is_not_even_looked_at(watch, elsewhere, monkeypatch):
-    watching = watch()
+def test_leak_detector_idle_process_is_not_checked(start_detector, change_directory, monkeypatch):
+    detector = start_detector()
     monkeypatch.setattr(leaks, "global_state", lambda: pytest.fail("looked"))
-    assert not watching.calls_for_another_process()
+    assert not detector.calls_for_another_process()
 
 
-def test_jobs_that_leave_nothing_are_not_spoken_of(watch, jobs, caplog):
-    watching = watch()
+def test_leak_detector_job_without_leak_logs_nothing(start_detector, jobs, caplog):
+    detector = start_detector()
     jobs.start(1)
     jobs.end(1)
-    assert not watching.calls_for_another_process()
+    assert not detector.calls_for_another_process()
     assert lines(caplog) == []
 
 
-def test_what_is_left_is_told_with_the_task_s_name_once(watch, jobs, elsewhere, caplog):
-    watching = watch()
+def test_leak_detector_leak_is_logged_once_with_task_name(start_detector, jobs, change_directory, caplog):
+    detector = start_detector()
     jobs.start(1)
-    elsewhere()
+    change_directory()
     jobs.end(1)
-    assert watching.calls_for_another_process()
-    assert watching.calls_for_another_process()
+    assert detector.calls_for_another_process()
+    assert detector.calls_for_another_process()
     [line] = lines(caplog)
     assert line.startswith("task shop.tasks.one leaked: the working directory")
     assert os.getcwd() in line
 
 
-def test_what_a_running_job_may_take_back_does_not_count_yet(watch, jobs, elsewhere, caplog):
-    watching = watch()
+def test_leak_detector_change_that_job_undoes_is_no_leak(start_detector, jobs, change_directory, caplog):
+    detector = start_detector()
     home = os.getcwd()
     jobs.start(1)
-    elsewhere()
-    assert not watching.calls_for_another_process()
+    change_directory()
+    assert not detector.calls_for_another_process()
     os.chdir(home)
     jobs.end(1)
-    assert not watching.calls_for_another_process()
+    assert not detector.calls_for_another_process()
     assert lines(caplog) == []
 
 
-def test_a_process_that_is_never_idle_is_judged_too(watch, jobs, elsewhere):
-    watching = watch()
+def test_leak_detector_process_never_idle_detects_leak(start_detector, jobs, change_directory):
+    detector = start_detector()
     jobs.start(1)
     jobs.start(2, "shop.tasks.two")
-    elsewhere()
-    assert not watching.calls_for_another_process()
+    change_directory()
+    assert not detector.calls_for_another_process()
     jobs.start(3, "shop.tasks.three")
     jobs.end(1)
-    assert not watching.calls_for_another_process(), "the second may be its author"
+    assert not detector.calls_for_another_process(), "the second job may have changed the directory, and still runs"
     jobs.end(2)
-    assert watching.calls_for_another_process()
+    assert detector.calls_for_another_process()
 
 
-def test_a_young_process_is_kept(watch, jobs, elsewhere, monkeypatch, caplog):
-    watching = watch()
+def test_leak_detector_young_process_logs_but_is_kept(start_detector, jobs, change_directory, monkeypatch, caplog):
+    detector = start_detector()
     monkeypatch.setattr(leaks, "YOUNG_SECONDS", 60.0)
     jobs.start(1)
-    elsewhere()
+    change_directory()
     jobs.end(1)
-    assert not watching.calls_for_another_process()
+    assert not detector.calls_for_another_process()
     assert len(lines(caplog)) == 1
 
 
-def test_the_environment_is_told_of_by_names_and_no_reason_to_end(watch, jobs, monkeypatch, caplog):
-    watching = watch()
+def test_leak_detector_environment_logs_name_and_keeps_process(start_detector, jobs, monkeypatch, caplog):
+    detector = start_detector()
     jobs.start(1)
     monkeypatch.setenv("SECRET_OF_MINE", "hush")
     jobs.end(1)
-    assert not watching.calls_for_another_process()
+    assert not detector.calls_for_another_process()
     [line] = lines(caplog)
     assert "environment variables (SECRET_OF_MINE); no action is taken" in line
 
 
-def test_settings_are_told_of_by_names(watch, jobs, caplog):
-    watching = watch()
+def test_leak_detector_changed_settings_logs_names_only(start_detector, jobs, caplog):
+    detector = start_detector()
     jobs.start(1)
-    with override_settings(SECRET_OF_MINE="hush"):  # noqa: S106 -- made up
+    with override_settings(SECRET_OF_MINE="hush"):  # noqa: S106 -- a made-up value
         jobs.end(1)
-        assert watching.calls_for_another_process()
+        assert detector.calls_for_another_process()
     [line] = lines(caplog)
     assert "SECRET_OF_MINE" in line
     assert "hush" not in line
 
 
-def test_a_setting_changed_by_hand_is_seen(watch, jobs, caplog):
-    watching = watch()
+def test_leak_detector_assigned_setting_is_detected(start_detector, jobs, caplog):
+    detector = start_detector()
     before = settings.LOGIN_URL
     jobs.start(1)
     settings.LOGIN_URL = "elsewhere"
     try:
         jobs.end(1)
-        assert watching.calls_for_another_process()
+        assert detector.calls_for_another_process()
     finally:
         settings.LOGIN_URL = before
     assert "Django's settings (LOGIN_URL)" in lines(caplog)[0]
@@ -207,42 +206,42 @@ def many_threads():
         many_threads,
     ],
 )
-def test_what_else_is_seen(watch, jobs, change, caplog):
-    watching = watch()
+def test_leak_detector_other_process_state_is_detected(start_detector, jobs, change, caplog):
+    detector = start_detector()
     jobs.start(1)
     undo = change()
     try:
         jobs.end(1)
-        assert watching.calls_for_another_process()
+        assert detector.calls_for_another_process()
     finally:
         undo()
     assert len(lines(caplog)) == 1
 
 
-def test_subtasks_left_on_the_event_loop_are_counted(watch, jobs):
-    watching = watch()
+def test_leak_detector_subtasks_left_on_loop_are_detected(start_detector, jobs):
+    detector = start_detector()
 
     async def sleep() -> None:
         await asyncio.sleep(60)
 
     jobs.start(1)
-    left = [watching.loop.create_task(sleep()) for _ in range(leaks.MORE_SUBTASKS + 1)]
+    left = [detector.loop.create_task(sleep()) for _ in range(leaks.MORE_SUBTASKS + 1)]
     jobs.end(1)
-    assert watching.calls_for_another_process()
+    assert detector.calls_for_another_process()
     for task in left:
         task.cancel()
-    watching.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    detector.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
 
-def test_a_process_logs_a_limited_number_of_leaks(watch, jobs, elsewhere, monkeypatch, caplog):
+def test_leak_detector_many_leaks_logs_up_to_the_limit(start_detector, jobs, change_directory, monkeypatch, caplog):
     monkeypatch.setattr(leaks, "LOGGED_LIMIT", 1)
-    watching = watch()
+    detector = start_detector()
     jobs.start(1)
-    elsewhere()
+    change_directory()
     undo = changed_umask()
     try:
         jobs.end(1)
-        assert watching.calls_for_another_process()
+        assert detector.calls_for_another_process()
     finally:
         undo()
     assert len(lines(caplog)) == 1

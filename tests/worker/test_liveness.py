@@ -1,4 +1,7 @@
-"""How a worker process finds out that it cannot go on: services that die or hang, completions that are stuck."""
+"""Test how a worker process finds out that it cannot continue.
+
+The causes are services that die or hang, completions that are stuck, and application code that misbehaves.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ EVIL = [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException]
 
 
 class Raising(Service):
-    """A loop that raises wherever its code can."""
+    """A service that raises in every method that it can override."""
 
     def __init__(self, kind: type[BaseException]) -> None:
         super().__init__("raising")
@@ -63,7 +66,7 @@ class Raising(Service):
 
 
 @pytest.mark.parametrize("kind", EVIL)
-def test_service_survives_whatever_its_round_raises(kind):
+def test_service_round_raises_any_exception_continues(kind):
     service = Raising(kind)
     service.start()
     wait_until(lambda: service.rounds > 3 and service.naps > 3)
@@ -73,7 +76,7 @@ def test_service_survives_whatever_its_round_raises(kind):
 
 
 class Hanging(Service):
-    """A loop whose round lasts until the test ends."""
+    """A service whose round lasts until the test sets `release`."""
 
     def __init__(self) -> None:
         super().__init__("hanging")
@@ -86,7 +89,7 @@ class Hanging(Service):
 
 
 class NoPool:
-    """Slots without threads."""
+    """A pool without threads."""
 
     def replace_dead_threads(self):
         pass
@@ -106,36 +109,36 @@ def completer():
     return completer
 
 
-def watch_over(process_state, completer, *services):
+def make_liveness(process_state, completer, *services):
     return Liveness(services, completer, CallbackRunner(), NoPool(), process_state)
 
 
 @pytest.mark.promise("dead-service-replaces-process")
-def test_service_stuck_in_one_round_is_found(process_state, completer):
+def test_liveness_service_stuck_in_a_round_reports_problem(process_state, completer):
     service = Hanging()
     service.start()
     try:
         assert service.entered.wait(10)
-        watcher = watch_over(process_state, completer, service)
-        assert watcher.problem() is None
+        liveness = make_liveness(process_state, completer, service)
+        assert liveness.problem() is None
         service._busy_since -= 61.0
-        assert "pgqueue-hanging has been in one round for 61 s" in watcher.problem()
+        assert "pgqueue-hanging has been in one round for 61 s" in liveness.problem()
         service.progressed()
-        assert watcher.problem() is None, "it gets on, if slowly"
+        assert liveness.problem() is None, "a slow round that makes progress is no problem"
     finally:
         service.release.set()
         service.stop()
 
 
-def test_service_that_sleeps_is_not_stuck(process_state, completer):
+def test_liveness_sleeping_service_reports_no_problem(process_state, completer):
     service = Hanging()
     service.release.set()
     service.start()
     wait_until(lambda: service.entered.is_set() and service.busy_seconds == 0.0)
-    assert watch_over(process_state, completer, service).problem() is None
+    assert make_liveness(process_state, completer, service).problem() is None
     service.stop()
     service.join(5.0)
-    assert watch_over(process_state, completer, service).problem() is None, "it was told to stop"
+    assert make_liveness(process_state, completer, service).problem() is None, "a stopped service is no problem"
 
 
 def report(finished_ago: float) -> Report:
@@ -144,22 +147,22 @@ def report(finished_ago: float) -> Report:
     return Report(claimed, Ending.SUCCEEDED, finished_at, finished_at)
 
 
-def test_completer_is_behind_until_it_has_connected():
+def test_completer_before_first_connect_is_behind():
     assert Completer(Link("default", "completer")).is_behind
 
 
-def test_completer_with_an_old_report_is_behind(completer):
+def test_completer_old_report_without_answer_is_behind(completer):
     assert not completer.is_behind
     completer.pending.append(report(finished_ago=0.5))
     completer._answered_at -= 100.0
-    assert not completer.is_behind, "it waits for half a second"
+    assert not completer.is_behind, "the report has waited for half a second only"
     completer.pending.append(report(finished_ago=0.0))
     completer.pending[0].finished_at -= 1.0
     assert completer.is_behind
 
 
-def test_completer_in_a_flood_is_not_behind(completer):
-    """Thousands wait for their turn, for seconds; as long as batches are written, claims go on."""
+def test_completer_backlog_with_answers_is_not_behind(completer):
+    """Thousands of reports wait for seconds. The worker continues to claim as long as batches are written."""
     completer.pending.extend(report(finished_ago=5.0) for _ in range(3000))
     assert not completer.is_behind
     completer._answered_at -= 1.1
@@ -168,38 +171,38 @@ def test_completer_in_a_flood_is_not_behind(completer):
     assert not completer.is_behind
 
 
-def test_stuck_completions_end_the_process_after_a_lease(process_state, completer, monkeypatch):
-    watcher = watch_over(process_state, completer)
+def test_liveness_completions_stuck_for_a_lease_is_a_problem(process_state, completer, monkeypatch):
+    liveness = make_liveness(process_state, completer)
     completer.pending.append(report(finished_ago=5.0))
     completer._answered_at -= 100.0
-    assert watcher.problem() is None
-    watcher._stuck_since -= 59.0
-    assert watcher.problem() is None
-    watcher._stuck_since -= 2.0
-    assert "could not write the results of 1 jobs" in watcher.problem()
+    assert liveness.problem() is None
+    liveness._stuck_since -= 59.0
+    assert liveness.problem() is None
+    liveness._stuck_since -= 2.0
+    assert "could not write the results of 1 jobs" in liveness.problem()
     completer._answered()
-    assert watcher.problem() is None
-    assert watcher._stuck_since is None
+    assert liveness.problem() is None
+    assert liveness._stuck_since is None
 
 
-def test_stuck_completions_of_an_outage_wait(process_state, completer):
-    """The leases are not extended either: what waits is written when the database is back."""
-    watcher = watch_over(process_state, completer)
+def test_liveness_completions_stuck_in_outage_is_no_problem(process_state, completer):
+    """In an outage the leases are not extended either. The reports are written when the database is back."""
+    liveness = make_liveness(process_state, completer)
     completer.pending.append(report(finished_ago=5.0))
     completer._answered_at -= 100.0
-    watcher.problem()
+    liveness.problem()
     process_state.lease_until = time.monotonic() + 20.0
-    watcher._stuck_since -= 1000.0
-    assert watcher.problem() is None
-    assert watcher._stuck_since is None
+    liveness._stuck_since -= 1000.0
+    assert liveness.problem() is None
+    assert liveness._stuck_since is None
 
 
-def test_check_comes_once_a_second(process_state, completer, monkeypatch):
-    watcher = watch_over(process_state, completer)
-    assert not watcher.check()
-    watcher._checked_at -= 1.1
-    assert watcher.check()
-    assert not watcher.check()
+def test_liveness_check_within_a_second_is_skipped(process_state, completer, monkeypatch):
+    liveness = make_liveness(process_state, completer)
+    assert not liveness.check()
+    liveness._checked_at -= 1.1
+    assert liveness.check()
+    assert not liveness.check()
 
 
 # ------------------------------------------------------------------------------- the health file
@@ -209,8 +212,8 @@ def test_check_comes_once_a_second(process_state, completer, monkeypatch):
     ("behind_seconds", "beat_ago", "status"),
     [(None, 1.0, "waiting"), (1.0, 0.1, "waiting"), (5.0, 0.5, "completions stuck"), (5.0, 10.0, "waiting")],
 )
-def test_health_status_says_that_completions_are_stuck(behind_seconds, beat_ago, status, monkeypatch):
-    """Not while nobody has had an answer since: then the database is away."""
+def test_health_file_stuck_completions_sets_status(behind_seconds, beat_ago, status, monkeypatch):
+    """The status is not set if no process has had an answer since then, because the database is away in that case."""
     monkeypatch.setattr(health_file, "health_memory", HealthMemory())
     process = ChildProcess(ProcessState(1), 1, 0)
     now = time.monotonic()
@@ -223,7 +226,7 @@ def test_health_status_says_that_completions_are_stuck(behind_seconds, beat_ago,
     assert about["completion_age_seconds"] is None
 
 
-def test_health_status_has_an_outage_that_only_a_process_notices(monkeypatch):
+def test_health_file_outage_in_one_process_sets_status(monkeypatch):
     monkeypatch.setattr(health_file, "health_memory", HealthMemory())
     process = ChildProcess(ProcessState(1), 1, 0)
     health = HealthFile(None, {1: process}, lambda: False)
@@ -237,26 +240,26 @@ def test_health_status_has_an_outage_that_only_a_process_notices(monkeypatch):
 
 
 @pytest.mark.parametrize("name", hostile.EXCEPTIONS)
-def test_hostile_exception_is_reported(committing, engine, name):
+def test_attempt_hostile_exception_is_reported(committing, engine, name):
     helpers.make_job(engine, task_name=hostile.raise_hostile.name, max_attempts=1)
     attempt = Attempt(helpers.claim_one(engine), "default", Notes())
     try:
         hostile.raise_hostile.func(name)
-    except BaseException as exception:  # noqa: BLE001 -- what it raises is what is tested
+    except BaseException as exception:  # noqa: BLE001 -- the test covers any exception
         report = attempt.ended_by(exception)
     assert report.claimed is attempt.claimed
     assert report.ending in (Ending.FAILED, Ending.SNOOZED)
     assert type(report.error) is type(report.exception_class) is type(report.traceback) is str
 
 
-def test_hostile_text_is_made_plain():
+def test_error_text_hostile_str_returns_plain_text():
     assert message(hostile.StrIsHostile()) == "hostile"
     assert message(hostile.StrExits()) == "<StrExits whose __str__ raised SystemExit>"
 
 
 @pytest.fixture
 def with_backoff(monkeypatch):
-    """Give the task another backoff."""
+    """Return a function that replaces the backoff of the task."""
 
     def change(backoff):
         task = copy.copy(hostile.raise_hostile)
@@ -267,7 +270,7 @@ def with_backoff(monkeypatch):
 
 
 @pytest.mark.parametrize("name", hostile.BACKOFFS)
-def test_hostile_backoff_is_replaced_by_the_default(committing, engine, with_backoff, name):
+def test_retry_policy_hostile_backoff_uses_the_default(committing, engine, with_backoff, name):
     with_backoff(hostile.BACKOFFS[name])
     helpers.make_job(engine, task_name=hostile.raise_hostile.name)
     claimed = helpers.claim_one(engine)
@@ -280,27 +283,30 @@ def test_hostile_backoff_is_replaced_by_the_default(committing, engine, with_bac
 
 
 @pytest.mark.timeout(30)
-def test_hanging_backoff_is_given_up_in_time(committing, engine, with_backoff, monkeypatch):
+def test_retry_policy_hanging_backoff_uses_the_default(committing, engine, with_backoff, monkeypatch):
     with_backoff(hostile.hangs)
     monkeypatch.setattr(retry_policy, "BACKOFF_SECONDS", 0.05)
     helpers.make_job(engine, task_name=hostile.raise_hostile.name)
-    held = retry_policy.as_open_execution(helpers.claim_one(engine))._replace(crashes=1)
+    execution = retry_policy.as_open_execution(helpers.claim_one(engine))._replace(crashes=1)
     before = threading.active_count()
     for _ in range(10):
-        assert 30.0 <= retry_policy.delay_after_crash(held) <= 39.0
+        assert 30.0 <= retry_policy.delay_after_crash(execution) <= 39.0
     assert threading.active_count() <= before + time_limit.HANGING_LIMIT
     time_limit._hanging.clear()
 
 
-def test_call_in_time_returns_and_raises_what_the_function_does():
+def test_call_in_time_passes_on_result_and_exception():
     assert call_in_time(lambda: 7, 10.0) == 7
     with pytest.raises(ZeroDivisionError):
         call_in_time(lambda: 1 // 0, 10.0)
 
 
 @pytest.mark.parametrize("kind", [ThreadSlot, LoopSlots, CallbackThread, *Service.__subclasses__()])
-def test_thread_class_overrides_no_private_method_of_its_base(kind):
-    """`ThreadSlot._stop()` did, and `is_alive()` of a dead slot raised `TypeError` up to Python 3.12."""
+def test_thread_class_shares_no_private_name_with_thread(kind):
+    """A subclass must not override a private method of `Thread`.
+
+    `ThreadSlot._stop()` did, and `is_alive()` of a dead slot raised `TypeError` up to Python 3.12.
+    """
     assert not {name for name in vars(kind) if name.startswith("_") and not name.startswith("__")} & set(
         vars(threading.Thread)
     )

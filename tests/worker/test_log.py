@@ -1,4 +1,4 @@
-"""Log lines: ids and names with each record, an argument or a result with none."""
+"""Test the log records of jobs: each contains ids and names, and none contains an argument or a result."""
 
 from __future__ import annotations
 
@@ -23,45 +23,48 @@ def records(caplog):
     log.disable()
 
 
-def test_each_end_is_a_line_with_the_jobs_fields(records):
+def test_log_job_ends_writes_record_with_job_fields(records):
     jobs = [tasks.noop.enqueue(SECRET), tasks.fail.enqueue(), tasks.raise_directive.enqueue("cancel")]
     run_jobs()
     by_job = {job.pk: [record for record in records.records if record.job_id == job.pk] for job in jobs}
     assert [record.levelname for record in by_job[jobs[0].pk]] == ["DEBUG", "INFO"]
     assert [record.levelname for record in by_job[jobs[1].pk]] == ["DEBUG", "WARNING", "DEBUG", "ERROR"]
     assert [record.levelname for record in by_job[jobs[2].pk]] == ["DEBUG", "INFO"]
-    end = by_job[jobs[0].pk][-1]
-    assert (end.task, end.queue, end.attempt) == ("tests.app.tasks.noop", "default", 1)
-    assert end.duration_ms >= 0
+    last_record = by_job[jobs[0].pk][-1]
+    assert (last_record.task, last_record.queue, last_record.attempt) == ("tests.app.tasks.noop", "default", 1)
+    assert last_record.duration_ms >= 0
     assert by_job[jobs[1].pk][-1].exc_info[0] is RuntimeError
 
 
-def test_headlines_of_failures_name_the_exception(records):
+def test_log_failure_message_names_the_exception(records):
     job = tasks.fail.enqueue()
     run_jobs()
-    said = [record.getMessage() for record in records.records if record.job_id == job.pk and record.levelno > 20]
-    assert said[0].startswith(
+    messages = [record.getMessage() for record in records.records if record.job_id == job.pk and record.levelno > 20]
+    assert messages[0].startswith(
         f"job {job.pk} (tests.app.tasks.fail) failed at attempt 1 with RuntimeError; retrying in "
     )
-    assert said[1] == f"job {job.pk} (tests.app.tasks.fail) is dead after attempt 2: RuntimeError: as asked"
+    assert messages[1] == f"job {job.pk} (tests.app.tasks.fail) is dead after attempt 2: RuntimeError: as asked"
 
 
-def test_no_argument_is_in_any_line(records):
+def test_log_job_with_arguments_omits_the_arguments(records):
     tasks.noop.enqueue(SECRET, password=SECRET)
     run_jobs()
     assert records.records
     assert not [record for record in records.records if SECRET in record.getMessage() or SECRET in str(vars(record))]
 
 
-def test_log_lines_need_no_receivers(records):
-    """A receiver of the application's that disconnects others, or blocks, must not cost a line."""
+def test_log_without_signal_receivers_writes_records(records):
+    """The log must not depend on signal receivers.
+
+    An application's receiver can disconnect other receivers, or block. No log record must get lost because of that.
+    """
     assert not [receiver for receiver in signals.job_succeeded.receivers if "log" in str(receiver)]
     job = tasks.noop.enqueue()
     run_jobs()
     assert f"job {job.pk} (tests.app.tasks.noop) succeeded" in records.text
 
 
-def test_levels_that_are_off_get_no_lines():
+def test_log_disabled_level_is_not_enabled_for_signal():
     logger = logging.getLogger("django_pgqueue.worker")
     before = logger.level
     logger.setLevel(logging.WARNING)
@@ -74,7 +77,7 @@ def test_levels_that_are_off_get_no_lines():
         log.disable()
 
 
-def test_log_handler_that_raises_changes_no_outcome(records):
+def test_log_handler_raises_job_still_succeeds(records):
     class Refusing(logging.Handler):
         def emit(self, record):
             raise SystemExit("the log is full")

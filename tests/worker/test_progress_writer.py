@@ -1,4 +1,4 @@
-"""What carries the progress: at most one write a second, the last value before the end, in nobody's way."""
+"""Test how progress is written: at most once a second, before the completion, and without preventing it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def claimed(engine):
 
 @pytest.fixture
 def written(monkeypatch):
-    """What each statement has written."""
+    """The progress that each statement has written, by execution."""
     calls = []
     original = lifecycle.note_progress
 
@@ -61,9 +61,9 @@ def succeeded(claimed):
     return Report(claimed, Ending.SUCCEEDED, now - 0.02, now - 0.01)
 
 
-def test_the_latest_of_all_jobs_go_in_one_statement_and_then_none_for_a_second(engine, completer, written):
+def test_completer_progress_of_many_jobs_is_one_write_a_second(engine, completer, written):
     helpers.make_jobs(engine, 3)
-    keys = [one.key for one in helpers.claim_all(engine)]
+    keys = [execution.key for execution in helpers.claim_all(engine)]
     for step in range(100):
         for key in keys:
             completer.notes.note(key, Progress(step, 99))
@@ -77,14 +77,14 @@ def test_the_latest_of_all_jobs_go_in_one_statement_and_then_none_for_a_second(e
     assert written[1:] == [{keys[0]: 1}]
 
 
-def test_where_nobody_tells_nothing_is_asked(completer):
-    """The completer connects before the first claim; after that it asks nothing."""
+def test_completer_without_progress_sends_no_statement(completer):
+    """The completer connects before the first claim. After that it sends no statement while there is no progress."""
     assert completer.tick() == module.NOTHING_SECONDS
-    completer.link.use = None  # to ask for the connection would raise
+    completer.link.use = None  # any use of the connection would raise
     assert completer.tick() == module.NOTHING_SECONDS
 
 
-def test_only_the_first_news_wakes_and_again_after_there_was_nothing():
+def test_notes_only_first_pending_note_wakes_the_writer():
     woken = []
     notes = Notes(lambda: woken.append(1))
     for step in range(10):
@@ -97,15 +97,20 @@ def test_only_the_first_news_wakes_and_again_after_there_was_nothing():
     assert len(woken) == 2
 
 
-def test_what_is_told_between_the_two_looks_of_who_goes_to_sleep_is_seen():
-    """Who tells has seen that somebody was woken, and wakes nobody."""
+def test_notes_note_between_two_checks_is_due_at_once():
+    """A note that is stored while the writer goes to sleep must not wait.
+
+    Before it sleeps, the writer checks twice whether there are notes. A thread that stores a note between these checks
+    sees that the writer was woken already, so it does not wake it. The note would wait until the next wake-up. The
+    second check must find it.
+    """
 
     class Unwritten(dict):
-        looks = 0
+        checks = 0
 
         def __len__(self):
-            self.looks += 1
-            if self.looks == 1:
+            self.checks += 1
+            if self.checks == 1:
                 return 0
             return super().__len__()
 
@@ -119,7 +124,8 @@ def test_what_is_told_between_the_two_looks_of_who_goes_to_sleep_is_seen():
 
 
 @pytest.mark.promise("last-progress-is-written")
-def test_the_last_is_written_before_the_end_whenever_the_last_write_was(engine, completer, claimed, written):
+def test_completer_last_progress_is_written_with_completion(engine, completer, claimed, written):
+    """The last progress is written with the completion, even if the last write was less than a second ago."""
     completer.notes.note(claimed.key, Progress(1, 2))
     completer.tick()
     completer.notes.note(claimed.key, Progress(2, 2, "all"))
@@ -131,7 +137,7 @@ def test_the_last_is_written_before_the_end_whenever_the_last_write_was(engine, 
 
 
 @pytest.mark.promise("last-progress-is-written")
-def test_an_end_waits_for_its_progress_where_the_row_is_locked(engine, second, completer, claimed):
+def test_completer_locked_row_delays_the_completion(engine, second, completer, claimed):
     completer.notes._written_at = time.monotonic()
     completer.notes.note(claimed.key, Progress(2, 2))
     completer.hand_over(succeeded(claimed))
@@ -145,24 +151,24 @@ def test_an_end_waits_for_its_progress_where_the_row_is_locked(engine, second, c
     assert progress_of(engine, claimed.job_id)[0] == 2.0
 
 
-def test_what_is_told_while_it_is_written_is_not_lost(engine, claimed, monkeypatch):
+def test_notes_note_during_write_is_written_next(engine, claimed, monkeypatch):
     notes = Notes()
     original = lifecycle.note_progress
 
-    def slow(connection, noted):
+    def note_during_write(connection, noted):
         notes.note(claimed.key, Progress(2))
         return original(connection, noted) | {claimed.execution_id: TransitionResult(TransitionStatus.LOCKED)}
 
     notes.note(claimed.key, Progress(1))
     with monkeypatch.context() as patched:
-        patched.setattr(lifecycle, "note_progress", slow)
+        patched.setattr(lifecycle, "note_progress", note_during_write)
         assert notes.write(engine) == {claimed.key}
     assert notes.write(engine) == set()
     assert progress_of(engine, claimed.job_id)[0] == 2.0
 
 
 @pytest.mark.promise("closed-execution-progress-dropped")
-def test_what_a_closed_execution_tells_is_dropped(engine, claimed):
+def test_notes_closed_execution_progress_is_dropped(engine, claimed):
     notes = Notes()
     lifecycle.fail(engine, helpers.failed(claimed.key))
     helpers.claim_one(engine)
@@ -173,8 +179,8 @@ def test_what_a_closed_execution_tells_is_dropped(engine, claimed):
 
 
 @pytest.mark.promise("progress-never-prevents-completion")
-def test_an_end_is_written_also_where_progress_may_not_be(engine, completer, claimed, caplog):
-    """The grants of an earlier release, for one: no column of it."""
+def test_completer_progress_refused_writes_the_completion(engine, completer, claimed, caplog):
+    """The grants of an earlier release, for example, do not include the progress columns."""
 
     def refuse(connection, noted):
         raise psycopg.errors.InsufficientPrivilege("permission denied for table pgqueue_job")
@@ -189,7 +195,7 @@ def test_an_end_is_written_also_where_progress_may_not_be(engine, completer, cla
     assert "the progress of 1 jobs cannot be written: permission denied" in caplog.text
 
 
-def test_it_waits_for_a_lost_connection(engine, claimed):
+def test_notes_lost_connection_keeps_the_progress(engine, claimed):
     notes = Notes()
     notes.note(claimed.key, Progress(1))
     lost = helpers.connect()
@@ -201,7 +207,7 @@ def test_it_waits_for_a_lost_connection(engine, claimed):
     assert progress_of(engine, claimed.job_id)[0] == 1.0
 
 
-def test_it_waits_for_a_table_that_is_locked(engine, claimed, monkeypatch):
+def test_notes_locked_table_keeps_the_progress(engine, claimed, monkeypatch):
     notes = Notes()
     notes.note(claimed.key, Progress(1))
 
@@ -216,18 +222,18 @@ def test_it_waits_for_a_table_that_is_locked(engine, claimed, monkeypatch):
     assert progress_of(engine, claimed.job_id)[0] == 1.0
 
 
-def test_a_loop_that_tells_of_each_step_sends_few_messages_and_the_last_with_its_end():
+def test_progress_sender_many_steps_sends_few_messages():
     sent = []
-    teller = ProgressSender(sent.append)
+    sender = ProgressSender(sent.append)
     for step in range(1000):
-        teller.note(KEY, Progress(step, 999))
+        sender.note(KEY, Progress(step, 999))
     assert sent[0] == {"execution_id": 7, "progress": [0, 999, ""]}
     assert len(sent) < 10
-    assert teller.message(7) == {"execution_id": 7, "progress": [999, 999, ""]}
+    assert sender.message(7) == {"execution_id": 7, "progress": [999, 999, ""]}
 
 
-def test_nobody_to_tell_is_no_failure_of_the_task():
-    def gone(message):
+def test_progress_sender_broken_pipe_raises_nothing():
+    def send_to_closed_pipe(message):
         raise BrokenPipeError
 
-    ProgressSender(gone).note(KEY, Progress(1))
+    ProgressSender(send_to_closed_pipe).note(KEY, Progress(1))

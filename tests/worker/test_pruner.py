@@ -1,4 +1,7 @@
-"""Retention: by state, by task, for ever, and not at all."""
+"""Test that finished jobs are removed after their retention, which depends on the state and the task.
+
+Also test how the maintenance service spreads this and its other duties over time.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ DAY = 24 * 3600
 
 @pytest.fixture
 def finished(committing):
-    """A job of each kind that is over."""
+    """A finished job of each kind."""
     jobs = {
         "succeeded": tasks.noop.enqueue(),
         "dead": tasks.raise_directive.enqueue("dead"),
@@ -41,7 +44,7 @@ def finished(committing):
     return jobs
 
 
-def left(jobs):
+def remaining(jobs):
     ids = set(Job.objects.values_list("pk", flat=True))
     assert set(Execution.objects.values_list("job_id", flat=True)) <= ids
     return {name for name, job in jobs.items() if job.pk in ids}
@@ -56,34 +59,34 @@ def left(jobs):
         (91, {"own"}),
     ],
 )
-def test_what_is_past_its_retention_goes(finished, engine, days, kept):
+def test_prune_job_past_its_retention_is_removed(finished, engine, days, kept):
     clock.shift_seconds = days * DAY
     Pruner().prune(engine)
-    assert left(finished) == kept
+    assert remaining(finished) == kept
 
 
 @override_settings(PGQUEUE={"RETENTION": {"succeeded": "forever", "dead": 1}})
-def test_the_settings_decide_for_tasks_without_a_retention_of_their_own(finished, engine):
+def test_prune_task_without_retention_uses_the_settings(finished, engine):
     clock.shift_seconds = 100 * DAY
     Pruner().prune(engine)
-    assert left(finished) == {"succeeded", "own"}
+    assert remaining(finished) == {"succeeded", "own"}
 
 
-def test_the_command_says_what_it_would_remove_and_then_does(finished):
+def test_prune_command_dry_run_lists_and_run_deletes(finished):
     clock.shift_seconds = 8 * DAY
     out = StringIO()
     call_command("pgqueue", "prune", "--dry-run", stdout=out)
     lines = [line.split() for line in out.getvalue().splitlines()]
     assert ["1", "succeeded", "all", "other", "tasks"] in lines
-    assert left(finished) == set(finished)
+    assert remaining(finished) == set(finished)
     out = StringIO()
     call_command("pgqueue", "prune", stdout=out)
     assert "Deleted 3 finished jobs." in out.getvalue()
 
 
 @pytest.fixture
-def heap(committing, engine):
-    """Puts finished jobs there that are past their retention, each with an execution; 1,000 of them are a batch."""
+def make_finished_jobs(committing, engine):
+    """Return a function that inserts finished jobs, each with an execution. 1,000 of them are a batch."""
 
     def put(jobs: int, state: str = "succeeded", age_days: int = 100) -> None:
         engine.execute(
@@ -99,29 +102,29 @@ def heap(committing, engine):
 
 
 @pytest.fixture
-def pruned(monkeypatch):
-    """Each prune statement that is sent: its task and state, and what it removed."""
+def prunes(monkeypatch):
+    """Each prune statement that was sent: its task, its state and the number of jobs that it removed."""
     seen: list[tuple[str | None, str, int]] = []
     prune = lifecycle.prune
 
-    def noting(connection, state, *args, **options):
-        answer = prune(connection, state, *args, **options)
-        seen.append((options["task_name"], state.value, answer.removed))
-        return answer
+    def record_prune(connection, state, *args, **options):
+        result = prune(connection, state, *args, **options)
+        seen.append((options["task_name"], state.value, result.removed))
+        return result
 
-    monkeypatch.setattr(lifecycle, "prune", noting)
+    monkeypatch.setattr(lifecycle, "prune", record_prune)
     return seen
 
 
-def test_a_round_goes_on_while_batches_are_full_and_each_kind_has_its_turn(heap, engine, pruned):
-    heap(2500, "cancelled")
-    heap(1500)
+def test_prune_full_batches_of_two_kinds_take_turns(make_finished_jobs, engine, prunes):
+    make_finished_jobs(2500, "cancelled")
+    make_finished_jobs(1500)
     pruner = Pruner()
     pruner.go_on(engine)
     assert pruner.under_way
-    assert pruner.prune(engine) == 4000 - 1000  # a round of its own, to the end
+    assert pruner.prune(engine) == 4000 - 1000  # a complete round
     assert not pruner.under_way
-    general = [(state, removed) for task, state, removed in pruned if task is None and removed]
+    general = [(state, removed) for task, state, removed in prunes if task is None and removed]
     assert general == [
         ("cancelled", 1000),
         ("cancelled", 1000),
@@ -133,13 +136,14 @@ def test_a_round_goes_on_while_batches_are_full_and_each_kind_has_its_turn(heap,
     assert not Execution.objects.exists()
 
 
-def test_a_round_with_nothing_to_remove_is_one_statement_for_each_kind(committing, engine, pruned):
+def test_prune_nothing_due_sends_one_statement_per_kind(committing, engine, prunes):
     Pruner().go_on(engine)
-    assert [one[:2] for one in pruned] == [(kind.task_name, kind.state.value) for kind in kinds()]
+    assert [statement[:2] for statement in prunes] == [(kind.task_name, kind.state.value) for kind in kinds()]
 
 
-def test_marks_pass_over_what_somebody_holds_until_the_next_round(heap, engine, second):
-    heap(2500)
+def test_prune_locked_rows_are_removed_in_the_next_round(make_finished_jobs, engine, second):
+    """The mark moves past locked rows, so the rows behind them are removed. The next round removes the others."""
+    make_finished_jobs(2500)
     pruner = Pruner()
     with helpers.transaction(second):
         second.execute("SELECT id FROM pgqueue_execution ORDER BY id LIMIT 3 FOR UPDATE")
@@ -150,8 +154,9 @@ def test_marks_pass_over_what_somebody_holds_until_the_next_round(heap, engine, 
     assert not Job.objects.exists()
 
 
-def test_workers_that_prune_at_once_take_different_jobs_and_wait_for_nobody(heap, engine, second):
-    heap(2500)
+def test_prune_two_workers_at_once_remove_different_jobs(make_finished_jobs, engine, second):
+    """A worker skips the rows that another worker has locked, and does not wait for them."""
+    make_finished_jobs(2500)
     with helpers.transaction(second):
         assert lifecycle.prune(second, State.SUCCEEDED, DAY).removed == 1000
         engine.statement_timeout_seconds = 2.0
@@ -160,8 +165,8 @@ def test_workers_that_prune_at_once_take_different_jobs_and_wait_for_nobody(heap
     assert not Job.objects.exists()
 
 
-def test_a_kind_that_fails_does_not_keep_the_others_from_their_turn(heap, engine, monkeypatch):
-    heap(10, "dead")
+def test_prune_one_kind_fails_others_are_removed(make_finished_jobs, engine, monkeypatch):
+    make_finished_jobs(10, "dead")
     prune = lifecycle.prune
 
     def failing(connection, state, *args, **options):
@@ -183,7 +188,7 @@ def test_a_kind_that_fails_does_not_keep_the_others_from_their_turn(heap, engine
 
 @pytest.fixture
 def maintenance(committing):
-    """Maintenance as a worker has it, of which nothing is due; it runs when started."""
+    """The maintenance service of a worker with no duty due. A test starts it, or calls `tick()`."""
     service = Maintenance(Link("default", "maintenance"))
     yield service
     service.stop()
@@ -196,8 +201,9 @@ def duty_of(maintenance, name):
     return next(duty for duty in maintenance.duties if duty.name == name)
 
 
-def test_a_backlog_goes_in_one_go_and_rescue_comes_in_between(heap, maintenance, monkeypatch, caplog):
-    heap(6000)
+def test_maintenance_prune_backlog_rescues_between_batches(make_finished_jobs, maintenance, monkeypatch, caplog):
+    """The batches of a backlog follow each other without the interval. Rescue has its turn between them."""
+    make_finished_jobs(6000)
     removed_at_rescue = []
     monkeypatch.setattr(
         duty_of(maintenance, "rescue"), "function", lambda: removed_at_rescue.append(maintenance.pruner.removed)
@@ -205,7 +211,7 @@ def test_a_backlog_goes_in_one_go_and_rescue_comes_in_between(heap, maintenance,
     prune = duty_of(maintenance, "prune")
     prune.due_at = 0.0
     with caplog.at_level("INFO", "django_pgqueue.worker"):
-        while prune.due_at < time.monotonic() + 1:  # it is due again in less than its interval of a minute
+        while prune.due_at < time.monotonic() + 1:  # with more to do it is due before its interval of a minute
             prune.due_at = duty_of(maintenance, "rescue").due_at = 0.0
             maintenance.tick()
     assert removed_at_rescue == [0, 1000, 2000, 3000, 4000, 5000, 6000]
@@ -213,8 +219,8 @@ def test_a_backlog_goes_in_one_go_and_rescue_comes_in_between(heap, maintenance,
     assert caplog.messages == ["pruned 6000 finished jobs"]
 
 
-def test_a_stop_ends_pruning_after_the_batch(heap, maintenance, monkeypatch):
-    heap(4000)
+def test_maintenance_stopped_while_pruning_ends_after_batch(make_finished_jobs, maintenance, monkeypatch):
+    make_finished_jobs(4000)
     prune = lifecycle.prune
 
     def stopping(*args, **options):
@@ -230,22 +236,25 @@ def test_a_stop_ends_pruning_after_the_batch(heap, maintenance, monkeypatch):
 
 
 @override_settings(PGQUEUE={"PRUNE_INTERVAL": 0.001})
-def test_a_round_that_does_not_end_is_told_of_and_looks_at_the_other_kinds_again(heap, maintenance, pruned, caplog):
-    heap(3000)
+def test_maintenance_long_prune_round_is_logged_and_restarts(make_finished_jobs, maintenance, prunes, caplog):
+    """A round that takes longer than the interval ends, so that a new round prunes the other kinds again."""
+    make_finished_jobs(3000)
     prune = duty_of(maintenance, "prune")
     with caplog.at_level("INFO", "django_pgqueue.worker"):
         for _ in range(3):
             prune.due_at = 0.0
             maintenance.tick()
     assert caplog.messages == ["pruned 1000 finished jobs"] * 3
-    assert [state for task, state, _ in pruned if task is None] == ["cancelled", "dead", "succeeded"] * 3
+    assert [state for task, state, _ in prunes if task is None] == ["cancelled", "dead", "succeeded"] * 3
 
 
 @pytest.mark.parametrize(
     ("outcome", "at_least", "less_than"),
     [("all done", 2.0, 10.0), ("fails", 0.4, 1.0), ("more to do", 0.4, 1.0)],
 )
-def test_a_slow_duty_rests_ten_times_as_long_unless_it_failed_or_has_more_to_do(outcome, at_least, less_than):
+def test_maintenance_slow_duty_waits_ten_times_its_duration(outcome, at_least, less_than):
+    """A duty that failed, or that has more to do, waits for less time: its duration must not delay it so much."""
+
     def slow():
         time.sleep(0.2)
         if outcome == "fails":
@@ -262,22 +271,22 @@ def test_a_slow_duty_rests_ten_times_as_long_unless_it_failed_or_has_more_to_do(
     assert at_least < duty.due_at - began < less_than
 
 
-def test_holds_that_are_over_are_forgotten_all_of_them(maintenance, engine):
+def test_maintenance_expired_windows_are_all_removed(maintenance, engine):
     helpers.enqueue_for_period(engine, *map(str, range(2500)), period_seconds=0.001)
     helpers.enqueue_for_period(engine, "held")
     windows = duty_of(maintenance, "windows")
     windows.due_at = 0.0
-    while windows.due_at < time.monotonic() + 60:  # it goes on while there are more
+    while windows.due_at < time.monotonic() + 60:  # while there are more windows, the duty is due again at once
         windows.due_at = 0.0
         maintenance.tick()
     assert helpers.scalar(engine, "SELECT string_agg(unique_key, '') FROM pgqueue_uniqueness_window") == "held"
 
 
-def test_a_look_for_lost_workers_that_was_answered_has_an_age(maintenance, monkeypatch):
+def test_maintenance_completed_rescue_reports_its_age(maintenance, monkeypatch):
     monkeypatch.setattr(module, "health_memory", HealthMemory())
     rescue = duty_of(maintenance, "rescue").function
     rescue()
-    assert set(module.health_memory.ages_seconds.values()) == {None}, "too soon after a connect"
+    assert set(module.health_memory.ages_seconds.values()) == {None}, "rescue waits after a connect"
     maintenance.link.connected_at -= 3600.0
     rescue()
     assert 0 <= module.health_memory.ages_seconds["rescue"] < 60

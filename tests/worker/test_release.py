@@ -1,4 +1,4 @@
-"""What is given back is not counted; what was to be cancelled ends there, and is told of."""
+"""Test that a release requeues jobs, cancels the jobs whose cancellation was requested, and sends their signal."""
 
 from __future__ import annotations
 
@@ -12,34 +12,35 @@ from tests.app import tasks
 
 
 @pytest.fixture
-def told():
-    heard = []
+def cancelled_signals():
+    """The task name and job id of each `job_cancelled` signal."""
+    received = []
 
-    def hear(sender, **data):
-        heard.append((sender, data["job_id"]))
+    def receive(sender, **data):
+        received.append((sender, data["job_id"]))
 
-    signals.job_cancelled.connect(hear)
-    yield heard
-    signals.job_cancelled.disconnect(hear)
+    signals.job_cancelled.connect(receive)
+    yield received
+    signals.job_cancelled.disconnect(receive)
 
 
-def test_a_job_to_be_cancelled_ends_where_it_is_given_back(committing, engine, told):
+def test_release_cancel_requested_job_ends_as_cancelled(committing, engine, cancelled_signals):
     kept, unwanted = tasks.noop.enqueue(), tasks.noop.enqueue()
     claimed = helpers.claim_all(engine)
     assert unwanted.cancel()
-    assert told == []
+    assert cancelled_signals == []
     release_executions(engine, claimed)
     assert helpers.state_of(engine, kept.pk) == "ready"
     assert helpers.state_of(engine, unwanted.pk) == "cancelled"
-    assert told == [(tasks.noop.name, unwanted.pk)]
+    assert cancelled_signals == [(tasks.noop.name, unwanted.pk)]
 
 
-def test_to_give_back_nothing_asks_nothing(committing, engine):
+def test_release_no_executions_returns_no_results(committing, engine):
     assert release_executions(engine, []) == {}
 
 
-def test_cancelling_jobs_that_wait_is_told_of(committing, told):
+def test_cancel_ready_jobs_sends_cancelled_signals(committing, cancelled_signals):
     jobs = [tasks.noop.enqueue() for _ in range(3)]
     assert jobs[0].cancel()
     assert Job.objects.filter(state="ready").cancel() == 2
-    assert sorted(told) == sorted((tasks.noop.name, job.pk) for job in jobs)
+    assert sorted(cancelled_signals) == sorted((tasks.noop.name, job.pk) for job in jobs)

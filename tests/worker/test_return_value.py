@@ -1,4 +1,7 @@
-"""What fails after the task's function has succeeded does not repeat it; what has not run is not a success."""
+"""Test what follows when the task's function has returned.
+
+An error after that must not run the function again. A return value that has not run, such as a coroutine, is a failure.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from tests.app import tasks
 
 
 def run(claimed: Claimed) -> Report:
-    """Run an attempt as a slot does: what it sets in its context stays there."""
+    """Run an attempt as a slot does: in a context of its own, which keeps what the attempt sets."""
     return copy_context().run(Attempt(claimed, "default", Notes()).run)
 
 
@@ -38,7 +41,7 @@ def test_result_not_json_job_is_dead_after_one_run(kind, task):
     execution = Execution.objects.get(job=job)
     assert execution.exception_class == "django_pgqueue.exceptions.ResultNotStored"
     assert execution.error.startswith("the task succeeded, but its result cannot be stored: the return value")
-    assert not Group.objects.exists(), "an atomic task is rolled back"
+    assert not Group.objects.exists(), "the transaction of an atomic task must be rolled back"
 
 
 @pytest.mark.promise("defect-unrun-coroutine")
@@ -57,8 +60,8 @@ def test_task_returns_unrun_work_job_is_dead(kind):
 @pytest.mark.promise("on-commit-raises", "defect-on-commit-exception")
 @pytest.mark.django_db(transaction=True)
 def test_on_commit_raises_job_has_succeeded(caplog):
-    told = []
-    signals.job_succeeded.connect(lambda **data: told.append(data["job_id"]), weak=False, dispatch_uid="told")
+    signalled_ids = []
+    signals.job_succeeded.connect(lambda **data: signalled_ids.append(data["job_id"]), weak=False, dispatch_uid="told")
     job = tasks.create_group_and_fail_on_commit.enqueue("committed")
     with helpers.closing(helpers.connect()) as engine:
         claimed = helpers.claim_one(engine)
@@ -74,7 +77,7 @@ def test_on_commit_raises_job_has_succeeded(caplog):
 
 @pytest.mark.django_db(transaction=True)
 def test_commit_refused_job_has_failed():
-    """An error of the COMMIT itself is no error of an on_commit function."""
+    """An error of the COMMIT itself must not count as an error of an `on_commit` function."""
     tasks.create_group_and_fail_on_commit.enqueue("refused")
     with helpers.closing(helpers.connect()) as engine:
         engine.execute(
@@ -97,7 +100,7 @@ def test_commit_refused_job_has_failed():
 @pytest.mark.promise("defect-array-nulls-off")
 @pytest.mark.django_db(transaction=True)
 def test_atomic_finish_null_arrays_off_succeeds():
-    """The finish of an atomic task runs with the settings of the application's role."""
+    """The completion of an atomic task runs with the settings of the application's role."""
     job = tasks.create_group_and_progress.enqueue("group")
     with helpers.closing(helpers.connect()) as engine:
         claimed = helpers.claim_one(engine)

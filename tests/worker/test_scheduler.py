@@ -1,5 +1,7 @@
-"""Schedules: what a worker's turn fires, by the database's clock; what it makes of missed ticks, of clocks that jump,
-of bad rows, and of other workers with other code."""
+"""Test which schedules a worker's turn fires, by the database's clock.
+
+This covers missed ticks, clocks that jump, bad rows, database errors, and workers with different code side by side.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ MINUTELY = helpers.definition("minutely", expression="* * * * *")
 
 
 class Clock:
-    """The database's clock, set by the tests, and the process's own beside it."""
+    """Control the database's clock and the monotonic clock of the process."""
 
     def __init__(self, engine, monkeypatch) -> None:
         self.engine = engine
@@ -51,30 +53,30 @@ class Clock:
 
 @pytest.fixture
 def clock(engine, monkeypatch):
-    it = Clock(engine, monkeypatch)
-    it.set(START)
-    return it
+    fake_clock = Clock(engine, monkeypatch)
+    fake_clock.set(START)
+    return fake_clock
 
 
 @pytest.fixture
-def release(engine, monkeypatch):
-    """Makes workers whose code has the definitions given: each call is one turn."""
+def make_worker(engine, monkeypatch):
+    """Return a function that makes workers whose code has the given definitions. Each call of a worker is one turn."""
 
     def make(*definitions: lifecycle.Definition, on=engine):
-        one = Scheduler()
+        own_scheduler = Scheduler()
 
         def turn() -> float | None:
             monkeypatch.setattr(declarations, "definitions", lambda alias: {each.name: each for each in definitions})
-            return one.turn(on)
+            return own_scheduler.turn(on)
 
-        turn.scheduler = one  # type: ignore[attr-defined]  # for a look inside
+        turn.scheduler = own_scheduler  # type: ignore[attr-defined]  # so that tests can inspect it
         return turn
 
     return make
 
 
 def ticks(name: str = "") -> list[datetime]:
-    """The ticks that have a job, of one schedule or of all."""
+    """Return the ticks that have a job, of one schedule or of all."""
     runs = ScheduleRun.objects.filter(job_id__isnull=False)
     runs = runs.filter(schedule__name=name) if name else runs
     found = list(runs.order_by("tick_at").values_list("tick_at", flat=True))
@@ -89,12 +91,12 @@ def row(name: str) -> Schedule:
 # ------------------------------------------------------------------ firing
 
 
-def test_a_tick_is_fired_when_it_has_come_and_once(clock, release):
-    one, other = release(DAILY), release(DAILY)
-    assert one() == pytest.approx(30, abs=1)
+def test_scheduler_due_tick_fires_once(clock, make_worker):
+    first, other = make_worker(DAILY), make_worker(DAILY)
+    assert first() == pytest.approx(30, abs=1)
     assert ticks() == []
     clock.set(NINE)
-    assert one() == pytest.approx(DAY.total_seconds(), abs=1)
+    assert first() == pytest.approx(DAY.total_seconds(), abs=1)
     assert other() == pytest.approx(DAY.total_seconds(), abs=1)
     assert ticks() == [NINE]
     job = Job.objects.get()
@@ -103,11 +105,11 @@ def test_a_tick_is_fired_when_it_has_come_and_once(clock, release):
     assert (row("daily").last_run_at, row("daily").last_job_id, row("daily").next_run_at) == (NINE, job.pk, NINE + DAY)
 
 
-def test_a_job_of_a_schedule_runs_with_its_arguments(clock, release, committing):
+def test_scheduler_fired_job_runs_with_schedule_arguments(clock, make_worker, committing):
     from django_pgqueue.testing import run_jobs
 
     adding = DAILY._replace(task_name="tests.app.tasks.add", arguments='{"args":[2],"kwargs":{"b":3}}')
-    worker = release(adding)
+    worker = make_worker(adding)
     worker()
     clock.set(NINE)
     worker()
@@ -116,60 +118,60 @@ def test_a_job_of_a_schedule_runs_with_its_arguments(clock, release, committing)
 
 
 @pytest.mark.promise("schedule-any-worker-fires")
-def test_any_worker_fires_a_schedule_of_whatever_code_it_has(clock, release):
-    """Nothing has to be set up on each of them, not even the task."""
+def test_scheduler_worker_without_the_task_fires_schedule(clock, make_worker):
+    """A worker needs neither the schedule nor its task in its own code."""
     unknown = DAILY._replace(task_name="shop.tasks.brand_new", options=JobOptions("new", 7, 3))
-    release(unknown)()
+    make_worker(unknown)()
     clock.set(NINE)
-    release()()
+    make_worker()()
     job = Job.objects.get()
     assert (job.task_name, job.queue_name, job.priority, job.max_attempts) == ("shop.tasks.brand_new", "new", 7, 3)
 
 
-def test_one_of_the_admin_follows_its_task_where_that_is_known(clock, engine, release, monkeypatch):
+def test_admin_schedule_of_known_task_uses_its_options(clock, engine, make_worker, monkeypatch):
     helpers.make_schedule(engine, queue_name="former", priority=1, max_attempts=9)
     monkeypatch.setitem(registry._tasks, helpers.NOOP, tasks.noop.using(queue_name="present", max_attempts=2))
-    release()()
+    make_worker()()
     job = Job.objects.get()
     assert (job.queue_name, job.priority, job.max_attempts) == ("present", 0, 2)
 
 
-def test_one_of_the_code_has_the_options_of_the_code_that_defines_it(clock, engine, release):
-    """Whatever the task has in the worker that fires it, which may be older."""
-    release(DAILY._replace(options=JobOptions("mail", 3, 7)))()
+def test_code_schedule_fired_by_other_code_keeps_options(clock, engine, make_worker):
+    """The worker that fires the schedule can be older. The options of its own task must not matter."""
+    make_worker(DAILY._replace(options=JobOptions("mail", 3, 7)))()
     clock.set(NINE)
-    release()()
+    make_worker()()
     [job] = Job.objects.all()
     assert (job.queue_name, job.priority, job.max_attempts) == ("mail", 3, 7)
 
 
-def test_firing_is_told_to_receivers_and_wakes_workers(clock, engine, second, release):
+def test_scheduler_fired_tick_sends_signal_and_wakes_workers(clock, engine, second, make_worker):
     second.execute(f"LISTEN {CHANNEL}")
-    told = []
+    signals_sent = []
 
     def receiver(sender, **about):
-        told.append((sender, about["job_id"], about["database"], about["queue_name"]))
+        signals_sent.append((sender, about["job_id"], about["database"], about["queue_name"]))
 
     signals.job_enqueued.connect(receiver)
     try:
         helpers.make_schedule(engine)
-        release()()
+        make_worker()()
     finally:
         signals.job_enqueued.disconnect(receiver)
-    assert told == [(helpers.NOOP, Job.objects.get().pk, "default", "default")]
+    assert signals_sent == [(helpers.NOOP, Job.objects.get().pk, "default", "default")]
     assert list(second.notifies(timeout=5, stop_after=1))
 
 
-def test_jitter_puts_off_the_job_and_not_the_tick(clock, engine, release, monkeypatch):
+def test_scheduler_jitter_delays_the_job(clock, engine, make_worker, monkeypatch):
     monkeypatch.setattr(scheduler.random, "uniform", lambda least, most: most / 2)
     helpers.make_schedule(engine, jitter_seconds=600.0)
-    release()()
+    make_worker()()
     job, run = Job.objects.get(), ScheduleRun.objects.get()
     assert timedelta(seconds=299) < job.run_after - run.fired_at < timedelta(seconds=301)
 
 
-def test_a_paused_one_does_not_fire_and_nothing_is_owed_for_the_pause(clock, engine, release):
-    worker = release(DAILY)
+def test_pause_schedule_resumed_skips_ticks_of_the_pause(clock, engine, make_worker):
+    worker = make_worker(DAILY)
     worker()
     assert lifecycle.pause_schedule(engine, row("daily").pk)
     assert not lifecycle.pause_schedule(engine, row("daily").pk)
@@ -184,10 +186,10 @@ def test_a_paused_one_does_not_fire_and_nothing_is_owed_for_the_pause(clock, eng
     assert ticks() == [NINE + 3 * DAY]
 
 
-def test_a_pause_outlives_a_deploy(clock, engine, release):
-    release(DAILY)()
+def test_pause_schedule_changed_definition_stays_paused(clock, engine, make_worker):
+    make_worker(DAILY)()
     lifecycle.pause_schedule(engine, row("daily").pk)
-    later = release(DAILY._replace(expression="1 9 * * *"))
+    later = make_worker(DAILY._replace(expression="1 9 * * *"))
     later()
     clock.set(NINE + DAY)
     later()
@@ -202,8 +204,8 @@ def test_a_pause_outlives_a_deploy(clock, engine, release):
     ("missed", "wanted"),
     [("skip", []), ("latest", [NINE + timedelta(minutes=180)]), ("all", [NINE + timedelta(hours=n) for n in range(4)])],
 )
-def test_after_three_hours_without_a_worker(clock, release, missed, wanted, caplog):
-    worker = release(DAILY._replace(expression="0 * * * *", missed=missed))
+def test_scheduler_missed_ticks_follow_the_missed_rule(clock, make_worker, missed, wanted, caplog):
+    worker = make_worker(DAILY._replace(expression="0 * * * *", missed=missed))
     worker()
     clock.set(NINE + timedelta(hours=3, minutes=20))
     assert worker() == pytest.approx(40 * 60, abs=1)
@@ -212,11 +214,11 @@ def test_after_three_hours_without_a_worker(clock, release, missed, wanted, capl
     clock.set(NINE + timedelta(hours=4))
     worker()
     assert ticks() == [*wanted, NINE + timedelta(hours=4)]
-    assert not caplog.records, "nothing of it is an error"
+    assert not caplog.records, "missed ticks must not be logged as errors"
 
 
-def test_what_is_made_up_for_is_bounded(clock, release):
-    worker = release(MINUTELY._replace(missed="all"))
+def test_scheduler_many_missed_ticks_fires_up_to_the_limit(clock, make_worker):
+    worker = make_worker(MINUTELY._replace(missed="all"))
     worker()
     clock.set(NINE + DAY)
     worker()
@@ -224,25 +226,25 @@ def test_what_is_made_up_for_is_bounded(clock, release):
 
 
 @pytest.mark.parametrize("missed", ["skip", "latest", "all"])
-def test_what_is_only_late_always_runs_each_tick(clock, release, missed):
-    """A worker that was busy for some seconds has missed nothing."""
-    worker = release(helpers.definition("quick", expression="every 10 seconds", missed=missed))
+def test_scheduler_late_ticks_all_fire(clock, make_worker, missed):
+    """Ticks that came while a worker was busy for some seconds are late, not missed."""
+    worker = make_worker(helpers.definition("quick", expression="every 10 seconds", missed=missed))
     worker()
     clock.set(START + timedelta(seconds=45))
     worker()
     assert ticks() == [START + timedelta(seconds=n) for n in (10, 20, 30, 40)]
 
 
-# ------------------------------------------------------------------ an earlier job that is not finished
+# ------------------------------------------------------------------ unfinished earlier jobs
 
 
 def finish_all(engine):
-    lifecycle.succeed(engine, helpers.succeeded(*[one.key for one in helpers.claim_all(engine)]))
+    lifecycle.succeed(engine, helpers.succeeded(*[execution.key for execution in helpers.claim_all(engine)]))
 
 
 @pytest.mark.parametrize("state", ["ready", "running"])
-def test_while_one_is_not_finished_a_tick_is_skipped(clock, engine, release, state):
-    worker = release(MINUTELY._replace(if_running="skip"))
+def test_if_running_skip_unfinished_job_skips_the_tick(clock, engine, make_worker, state):
+    worker = make_worker(MINUTELY._replace(if_running="skip"))
     worker()
     clock.set(NINE)
     worker()
@@ -258,8 +260,8 @@ def test_while_one_is_not_finished_a_tick_is_skipped(clock, engine, release, sta
     assert ticks() == [NINE, NINE + timedelta(minutes=2)]
 
 
-def test_while_one_is_not_finished_a_tick_waits_and_runs_after_it(clock, engine, release):
-    worker = release(MINUTELY._replace(if_running="queue"))
+def test_if_running_queue_unfinished_job_delays_the_tick(clock, engine, make_worker):
+    worker = make_worker(MINUTELY._replace(if_running="queue"))
     worker()
     clock.set(NINE)
     worker()
@@ -276,8 +278,8 @@ def test_while_one_is_not_finished_a_tick_waits_and_runs_after_it(clock, engine,
     assert len(ticks()) == 3
 
 
-def test_by_default_they_overlap(clock, release):
-    worker = release(MINUTELY)
+def test_if_running_default_jobs_overlap(clock, make_worker):
+    worker = make_worker(MINUTELY)
     worker()
     for minutes in range(3):
         clock.set(NINE + timedelta(minutes=minutes))
@@ -285,15 +287,15 @@ def test_by_default_they_overlap(clock, release):
     assert len(ticks()) == 3
 
 
-def test_a_job_that_an_operator_has_started_counts_as_one_that_runs(clock, engine, release):
-    worker = release(MINUTELY._replace(if_running="skip"))
+def test_if_running_skip_job_of_operator_skips_the_tick(clock, engine, make_worker):
+    worker = make_worker(MINUTELY._replace(if_running="skip"))
     worker()
-    one, options = helpers.schedule_of(engine, row("minutely").pk), lifecycle.JobOptions("default", 0, 10)
-    assert lifecycle.run_schedule(engine, one, options).what == "fired"
+    schedule, options = helpers.schedule_of(engine, row("minutely").pk), lifecycle.JobOptions("default", 0, 10)
+    assert lifecycle.run_schedule(engine, schedule, options).what == "fired"
     clock.set(NINE)
     worker()
     assert Job.objects.count() == 1
-    for other in (one._replace(schedule_id=1_000_000), one._replace(revision=7)):
+    for other in (schedule._replace(schedule_id=1_000_000), schedule._replace(revision=7)):
         assert lifecycle.run_schedule(engine, other, options) is None
 
 
@@ -301,8 +303,9 @@ def test_a_job_that_an_operator_has_started_counts_as_one_that_runs(clock, engin
 
 
 @pytest.mark.promise("tick-clock-jumps")
-def test_a_clock_that_goes_back_does_nothing_twice_and_goes_on_at_once(clock, release):
-    worker = release(MINUTELY)
+def test_scheduler_clock_goes_back_fires_each_tick_once(clock, make_worker):
+    """No tick fires twice, and new ticks fire at once, without waiting until the clock has caught up."""
+    worker = make_worker(MINUTELY)
     worker()
     for minutes in range(5):
         clock.set(NINE + timedelta(minutes=minutes))
@@ -315,8 +318,9 @@ def test_a_clock_that_goes_back_does_nothing_twice_and_goes_on_at_once(clock, re
 
 
 @pytest.mark.promise("tick-clock-jumps")
-def test_a_clock_that_was_a_year_ahead_costs_one_run_and_stops_nothing(clock, release):
-    worker = release(DAILY)
+def test_scheduler_clock_a_year_ahead_fires_one_extra_tick(clock, make_worker):
+    """The clock shows a time a year ahead, and then the right time again. The schedule must continue."""
+    worker = make_worker(DAILY)
     worker()
     clock.set(NINE + 365 * DAY)
     worker()
@@ -331,9 +335,9 @@ def test_a_clock_that_was_a_year_ahead_costs_one_run_and_stops_nothing(clock, re
 
 
 @pytest.mark.promise("tick-record-kept")
-def test_what_was_dealt_with_is_remembered_beyond_the_jobs_own_time(clock, engine, release):
-    """The evidence goes by the schedule's last ticks, whatever becomes of the jobs."""
-    worker = release(DAILY)
+def test_scheduler_deleted_job_tick_does_not_fire_again(clock, engine, make_worker):
+    """The record of a schedule's last ticks is kept even if their jobs are deleted."""
+    worker = make_worker(DAILY)
     worker()
     clock.set(NINE)
     worker()
@@ -348,7 +352,7 @@ def test_what_was_dealt_with_is_remembered_beyond_the_jobs_own_time(clock, engin
     assert Job.objects.count() == 0
 
 
-def test_old_ticks_are_forgotten_but_for_the_last(clock, engine):
+def test_prune_schedule_runs_old_ticks_keeps_the_last(clock, engine):
     schedule_id = helpers.make_schedule(engine, expression="every 1 second")
     engine.execute(
         "INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, fired_at)"
@@ -362,13 +366,13 @@ def test_old_ticks_are_forgotten_but_for_the_last(clock, engine):
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
-def test_the_server_s_own_time_zone_makes_no_difference_in_the_hour_that_comes_twice(clock, engine, release, zone):
-    """Instants read in that zone would be compared by the clock on its wall."""
+def test_scheduler_server_time_zone_leaves_ticks_unchanged(clock, engine, make_worker, zone):
+    """Python compares two times of the same zone by their local time, which is wrong in the repeated hour."""
     engine.execute(f"SET TIME ZONE '{zone}'")
-    fold = datetime(2030, 10, 26, 23, 50, tzinfo=UTC)  # ten to two in Berlin, where it is two o'clock twice
+    fold = datetime(2030, 10, 26, 23, 50, tzinfo=UTC)  # 01:50 in Berlin, before the hour from 02:00 that is repeated
     clock.set(fold)
     berlin = {"time_zone": "Europe/Berlin"}
-    worker = release(
+    worker = make_worker(
         helpers.definition("daily", expression="30 2 * * *", **berlin),
         helpers.definition("quarterly", expression="*/15 * * * *", **berlin),
     )
@@ -379,17 +383,17 @@ def test_the_server_s_own_time_zone_makes_no_difference_in_the_hour_that_comes_t
     assert ticks("quarterly") == [fold + timedelta(minutes=10 + 15 * n) for n in range(10)]
 
 
-# ------------------------------------------------------------------ releases side by side
+# ------------------------------------------------------------------ workers with different code
 
 EARLIER = DAILY
 LATER = DAILY._replace(expression="5 9 * * *", task_name="tests.app.tasks.add", arguments='{"args":[1],"kwargs":{}}')
 
 
-def test_an_old_worker_leaves_the_new_definition_alone_and_fires_it(clock, release):
-    old, new = release(EARLIER), release(LATER)
+def test_definition_old_worker_keeps_and_fires_new_one(clock, make_worker):
+    old, new = make_worker(EARLIER), make_worker(LATER)
     old()
     new()
-    restarted = release(EARLIER)
+    restarted = make_worker(EARLIER)
     for _ in range(10):
         for turn in (old, restarted, new):
             turn()
@@ -403,17 +407,17 @@ def test_an_old_worker_leaves_the_new_definition_alone_and_fires_it(clock, relea
     assert ticks() == [NINE + timedelta(minutes=5)]
 
 
-def test_an_old_worker_does_not_remove_what_it_does_not_know(clock, release):
-    old = release()
+def test_definition_unknown_to_old_worker_still_fires(clock, make_worker):
+    old = make_worker()
     old()
-    release(DAILY)()
+    make_worker(DAILY)()
     clock.set(NINE)
     old()
     assert ticks() == [NINE]
 
 
-def test_an_old_worker_leaves_it_alone_for_as_long_as_new_ones_confirm(clock, release):
-    old, new = release(EARLIER), release(LATER)
+def test_definition_confirmed_by_new_worker_stays(clock, make_worker):
+    old, new = make_worker(EARLIER), make_worker(LATER)
     old()
     new()
     for _ in range(20):
@@ -424,49 +428,49 @@ def test_an_old_worker_leaves_it_alone_for_as_long_as_new_ones_confirm(clock, re
 
 
 @pytest.mark.promise("schedule-roll-back")
-def test_with_the_new_workers_gone_the_old_definition_is_back(clock, release):
-    """A roll-back; in a deploy that goes wrong too, where old workers have been there all the time."""
-    old, new = release(EARLIER), release(LATER)
+def test_definition_new_workers_gone_old_one_returns(clock, make_worker):
+    """This happens in a roll-back, and also in a failed deploy during which old workers kept running."""
+    old, new = make_worker(EARLIER), make_worker(LATER)
     old()
     new()
     for _ in range(20):
         clock.pass_by(10)
         old()
         assert row("daily").expression == (EARLIER if clock.monotonic_seconds > 1190 else LATER).expression
-    again = release(LATER)
+    again = make_worker(LATER)
     again()
     assert row("daily").expression == EARLIER.expression
 
 
 @pytest.mark.promise("schedule-roll-back")
-def test_an_outage_or_a_jump_of_the_clock_is_no_roll_back(clock, release):
-    old, new = release(EARLIER), release(LATER)
+def test_definition_outage_or_clock_jump_keeps_new_one(clock, make_worker):
+    old, new = make_worker(EARLIER), make_worker(LATER)
     old()
     new()
     clock.set(START + 10 * DAY)
     old()
-    old.scheduler.forget()  # as after an error of the database
+    old.scheduler.forget()  # as after a database error
     clock.monotonic_seconds += 10_000
     old()
     assert row("daily").expression == LATER.expression
 
 
-def test_a_schedule_that_no_worker_s_code_has_stops(clock, release):
-    with_it, without = release(DAILY), release()
+def test_schedule_without_defining_worker_stops_firing(clock, make_worker):
+    with_it, without = make_worker(DAILY), make_worker()
     with_it()
     clock.set(NINE - timedelta(seconds=200))
     with_it()
     clock.set(NINE)
-    assert without() == math.inf, "there is nothing to look at soon"
+    assert without() == math.inf, "no tick is due for this worker"
     assert ticks() == []
     with_it()
-    assert ticks() == [NINE], "the first thing that a worker with it does is to confirm it"
+    assert ticks() == [NINE], "a worker with the definition confirms it before it fires ticks"
 
 
-def test_what_no_code_has_is_removed_after_a_week(clock, engine, release):
-    release(DAILY)()
+def test_schedule_without_defining_code_is_removed_in_a_week(clock, engine, make_worker):
+    make_worker(DAILY)()
     helpers.make_schedule(engine, "of the admin", due_in=60 * DAY.total_seconds())
-    without = release()
+    without = make_worker()
     for days, left in ((6, 2), (8, 1)):
         clock.set(START + days * DAY)
         without()
@@ -476,11 +480,11 @@ def test_what_no_code_has_is_removed_after_a_week(clock, engine, release):
     assert Schedule.objects.get().name == "of the admin"
 
 
-def test_a_tick_that_is_due_when_its_definition_changes_is_owed_once(clock, release):
-    """All workers were down over nine, and the new ones say five past."""
-    release(EARLIER)()
+def test_definition_changed_after_due_tick_fires_it_once(clock, make_worker):
+    """All workers were down at 09:00. The definition of the new workers has the time 09:05."""
+    make_worker(EARLIER)()
     clock.set(NINE + timedelta(minutes=2))
-    new = release(LATER)
+    new = make_worker(LATER)
     new()
     assert ticks() == [NINE]
     clock.set(NINE + timedelta(minutes=5))
@@ -488,28 +492,28 @@ def test_a_tick_that_is_due_when_its_definition_changes_is_owed_once(clock, rele
     assert ticks() == [NINE, NINE + timedelta(minutes=5)]
 
 
-def test_a_definition_counts_from_its_change_on(clock, release):
-    release(EARLIER)()
+def test_definition_changed_fires_only_later_ticks(clock, make_worker):
+    make_worker(EARLIER)()
     clock.set(NINE - timedelta(seconds=10))
-    new = release(EARLIER._replace(expression="55 8 * * *"))
+    new = make_worker(EARLIER._replace(expression="55 8 * * *"))
     new()
     assert ticks() == []
     assert row("daily").next_run_at == NINE + DAY - timedelta(minutes=5)
 
 
-def test_the_same_definition_written_again_changes_nothing(clock, release):
-    release(DAILY)()
+def test_definition_unchanged_keeps_the_row(clock, make_worker):
+    make_worker(DAILY)()
     before = Schedule.objects.values().get()
     for _ in range(3):
-        release(DAILY)()
+        make_worker(DAILY)()
     assert Schedule.objects.values().get() == before
 
 
-def test_a_minute_of_turns_confirms_once(clock, release, monkeypatch):
+def test_scheduler_many_turns_confirm_once_a_minute(clock, make_worker, monkeypatch):
     calls = []
     confirm = lifecycle.confirm_schedules
     monkeypatch.setattr(lifecycle, "confirm_schedules", lambda *given: calls.append(given) or confirm(*given))
-    workers = [release(DAILY) for _ in range(3)]
+    workers = [make_worker(DAILY) for _ in range(3)]
     for _ in range(12):
         for worker in workers:
             worker()
@@ -521,7 +525,7 @@ def test_a_minute_of_turns_confirms_once(clock, release, monkeypatch):
     assert len(calls) == 1
 
 
-# ------------------------------------------------------------------ bad rows, and a database that is ill
+# ------------------------------------------------------------------ bad rows and database errors
 
 BAD = {
     "expression": "UPDATE pgqueue_schedule SET expression = 'whenever' WHERE name = 'bad'",
@@ -534,40 +538,43 @@ BAD = {
 
 @pytest.mark.promise("bad-schedule-stops-no-other")
 @pytest.mark.parametrize("what", BAD)
-def test_one_bad_schedule_stops_no_other(clock, engine, release, what, caplog):
+def test_scheduler_bad_schedule_others_fire(clock, engine, make_worker, what, caplog):
     helpers.make_schedule(engine, "bad")
     engine.execute(BAD[what])
     helpers.make_schedule(engine, "good")
-    worker = release(DAILY)
+    worker = make_worker(DAILY)
     worker()
     worker()
     assert len(ticks("good")) == 1
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == (what != "a rule for missed ones")
-    assert not any("\n" in line for line in said)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == (what != "a rule for missed ones")
+    assert not any("\n" in line for line in messages)
 
 
 @pytest.mark.promise("bad-schedule-stops-no-other")
-def test_one_whose_job_the_database_refuses_stops_no_other(clock, engine, release, caplog):
+def test_scheduler_refused_job_other_schedules_fire(clock, engine, make_worker, caplog):
     engine.execute("ALTER TABLE pgqueue_job ADD CONSTRAINT refusing CHECK (task_name <> 'bad')")
     try:
         helpers.make_schedule(engine, "bad", task_name="bad")
         helpers.make_schedule(engine, "good")
-        worker = release()
-        assert worker() > 1, "and it is not tried again without a pause"
+        worker = make_worker()
+        assert worker() > 1, "the refused schedule must not be retried without a pause"
     finally:
         engine.execute("ALTER TABLE pgqueue_job DROP CONSTRAINT refusing")
     assert len(ticks()) == 1
-    assert row("bad").next_run_at < row("good").next_run_at, "it is owed still"
+    assert row("bad").next_run_at < row("good").next_run_at, "the refused tick must still be due"
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
 @pytest.mark.promise("bad-row-schedules")
 @pytest.mark.parametrize("sqlstate", ["P0001", "42501"])
-def test_trigger_refuses_one_schedule_others_are_confirmed_and_removed(clock, engine, release, sqlstate, caplog):
-    """Each worker says once a minute which schedules its code has; one that no code has is removed after a week."""
-    ours = [DAILY._replace(name=name) for name in "abc"]
-    first = release(*ours)
+def test_scheduler_trigger_refuses_one_others_are_updated(clock, engine, make_worker, sqlstate, caplog):
+    """Each worker confirms the schedules of its code once a minute. A schedule without code is removed after a week.
+
+    If a trigger refuses either of these for one schedule, the others must still be confirmed or removed.
+    """
+    definitions = [DAILY._replace(name=name) for name in "abc"]
+    first = make_worker(*definitions)
     first()
     refused = "OLD.name = 'b' AND NEW.confirmed_at <> OLD.confirmed_at"
     clock.set(START + timedelta(minutes=2))
@@ -575,52 +582,52 @@ def test_trigger_refuses_one_schedule_others_are_confirmed_and_removed(clock, en
         first()
     assert [row(name).confirmed_at > START + timedelta(minutes=1) for name in "abc"] == [True, False, True]
     assert f"the confirmation of schedule {row('b').id} was refused" in caplog.text
-    without = release()
+    without = make_worker()
     clock.set(START + 8 * DAY)
     with helpers.users_trigger(engine, "OLD.name = 'b'", sqlstate, table="pgqueue_schedule", event="DELETE"):
         without()
         clock.monotonic_seconds += 4000
         without()
-    assert [one.name for one in Schedule.objects.all()] == ["b"]
+    assert [schedule.name for schedule in Schedule.objects.all()] == ["b"]
     assert f"the removal of schedule {row('b').id} was refused" in caplog.text
 
 
-def test_a_definition_that_cannot_be_written_stops_no_other(clock, release, caplog):
-    release(
+def test_definition_cannot_be_stored_others_are_stored(clock, make_worker, caplog):
+    make_worker(
         DAILY._replace(name="bad", options=JobOptions("x" * 101, 0, 10)),
         DAILY._replace(name="worse", time_zone="?"),
         DAILY,
     )()
-    assert [one.name for one in Schedule.objects.all()] == ["daily"]
+    assert [schedule.name for schedule in Schedule.objects.all()] == ["daily"]
     assert len(caplog.records) == 2
 
 
 @pytest.fixture
 def service(committing):
-    """The service as a worker has it, not started."""
-    made = Schedules(Link("default", "schedules"))
-    yield made
-    made.link.close()
+    """The schedule service of a worker, not started."""
+    schedules_service = Schedules(Link("default", "schedules"))
+    yield schedules_service
+    schedules_service.link.close()
 
 
-def test_where_there_is_no_schedule_it_costs_a_statement_a_minute_and_no_connection(service, monkeypatch):
+def test_schedule_service_no_schedule_closes_connection(service, monkeypatch):
     monkeypatch.setattr(declarations, "definitions", lambda alias: {})
-    ran = []
+    executed = []
     execute = statements.execute
-    replace_execute(monkeypatch, lambda *given: ran.append(given[1]) or execute(*given))
+    replace_execute(monkeypatch, lambda *given: executed.append(given[1]) or execute(*given))
     assert service.tick() == schedule_service.NONE_INTERVAL_SECONDS
-    assert len(ran) == 1
+    assert len(executed) == 1
     assert service.link._connection is None
 
 
-def test_rows_made_elsewhere_are_seen_within_the_interval(service, engine):
+def test_schedule_service_tick_returns_the_interval(service, engine):
     helpers.make_schedule(engine, due_in=3600.0, expression="@yearly")
     assert service.tick() == 5.0
     with override_settings(PGQUEUE={"SCHEDULE_INTERVAL": 2}):
         assert service.tick() == 2.0
 
 
-def test_a_role_that_may_not_is_told_once_and_tried_again(service, monkeypatch, caplog):
+def test_schedule_service_missing_privilege_is_logged_once(service, monkeypatch, caplog):
     def refuse(connection):
         raise psycopg.errors.InsufficientPrivilege("permission denied for table pgqueue_schedule")
 
@@ -631,7 +638,7 @@ def test_a_role_that_may_not_is_told_once_and_tried_again(service, monkeypatch, 
 
 
 @pytest.mark.promise("schedule-database-error")
-def test_an_error_of_the_database_ends_a_turn_and_not_the_service(service, engine, monkeypatch):
+def test_schedule_service_database_error_continues(service, engine, monkeypatch):
     helpers.make_schedule(engine)
     monkeypatch.setattr("django_pgqueue.worker.runtime.service.ERROR_PAUSE_SECONDS", 0.01)
     engine.execute("ALTER TABLE pgqueue_schedule RENAME TO gone")
@@ -646,8 +653,8 @@ def test_an_error_of_the_database_ends_a_turn_and_not_the_service(service, engin
     assert not service.is_alive()
 
 
-def test_after_an_error_a_silence_is_counted_anew(service, engine, monkeypatch):
-    """Whether a worker has confirmed it meanwhile is not known."""
+def test_schedule_service_error_forgets_confirmations(service, engine, monkeypatch):
+    """During the error another worker can have confirmed the schedule, so the observed silence must start again."""
 
     def fail(connection):
         raise psycopg.OperationalError("the server is away")
@@ -663,8 +670,8 @@ def test_after_an_error_a_silence_is_counted_anew(service, engine, monkeypatch):
 
 
 @pytest.mark.promise("schedule-database-error")
-def test_a_statement_without_an_answer_is_given_up_and_the_next_turn_fires(service, engine, second, monkeypatch):
-    """Somebody has locked the whole table; nothing waits for that longer than its time."""
+def test_schedule_service_statement_timeout_fires_next_turn(service, engine, second, monkeypatch):
+    """Another session has locked the whole table. The statement must end at its timeout."""
     helpers.make_schedule(engine)
     monkeypatch.setattr("django_pgqueue.worker.runtime.service.ERROR_PAUSE_SECONDS", 0.01)
     service.link.statement_timeout_seconds = 0.2
@@ -676,13 +683,13 @@ def test_a_statement_without_an_answer_is_given_up_and_the_next_turn_fires(servi
     service.join(10)
 
 
-def test_a_task_of_django_s_framework_has_schedules_of_the_admin(clock, engine, release):
+def test_admin_schedule_of_django_task_fires_and_runs(clock, engine, make_worker):
     from django_pgqueue.testing import run_jobs
     from tests.framework import tasks as framework
 
     name = framework.add.module_path
     helpers.make_schedule(engine, task_name=name, arguments='{"args":[1,2],"kwargs":{}}')
-    release()()
+    make_worker()()
     assert run_jobs(raising=True) == 1
     job = Job.objects.get()
     assert (job.result, job.max_attempts) == (3, 1)

@@ -1,4 +1,4 @@
-"""How processes of one supervisor answer for each other's looks, and that nothing is missed by it."""
+"""Test how the processes of one supervisor share their scans, and that no due job is missed because of that."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEVER = float("inf")
 
 
 def siblings(count):
-    """The same memory, as each process of a supervisor has it."""
+    """Return one `SharedScans` for each process of a supervisor. All of them share one memory."""
     first = SharedScans(count)
     others = [SharedScans(count) for _ in range(count - 1)]
     for place, other in enumerate(others, start=1):
@@ -34,8 +34,8 @@ def siblings(count):
 def make_pair(make_fetcher):
     def make(*queue_names):
         pair = [make_fetcher(*queue_names), make_fetcher(*queue_names)]
-        for fetcher, looks in zip(pair, siblings(2), strict=True):
-            fetcher.lanes.shared = looks
+        for fetcher, shared_scans in zip(pair, siblings(2), strict=True):
+            fetcher.lanes.shared = shared_scans
             fetcher.may_sleep(30.0)
             drain(fetcher)
         return pair
@@ -44,23 +44,23 @@ def make_pair(make_fetcher):
 
 
 def notify(fetcher):
-    """What a notification does to a sleeping fetcher."""
+    """Change a fetcher as a notification changes a sleeping one."""
     fetcher._idle_steps, fetcher._announced = 0, True
     fetcher._follow_up.moment = time.monotonic()
 
 
 @pytest.fixture
-def count_looks(monkeypatch):
-    looks = []
-    look = lifecycle.scan_lanes
-    monkeypatch.setattr(lifecycle, "scan_lanes", lambda connection: looks.append(1) or look(connection))
-    return looks
+def scans_made(monkeypatch):
+    scans = []
+    scan = lifecycle.scan_lanes
+    monkeypatch.setattr(lifecycle, "scan_lanes", lambda connection: scans.append(1) or scan(connection))
+    return scans
 
 
 # ------------------------------------------------------------------ the memory
 
 
-def test_look_answers_for_moments_before_it_began():
+def test_shared_scans_answer_covers_earlier_moments_only():
     own, sibling = siblings(2)
     before = time.monotonic()
     sibling.begin()
@@ -68,10 +68,10 @@ def test_look_answers_for_moments_before_it_began():
     after = time.monotonic()
     assert own.answer(before) == NEVER
     assert own.answer(after) is None
-    assert sibling.answer(before) is None, "its own look"
+    assert sibling.answer(before) is None, "a process must not use its own scan as an answer"
 
 
-def test_look_that_found_a_due_job_answers_for_nobody():
+def test_shared_scans_due_job_found_gives_no_answer():
     own, sibling = siblings(2)
     before = time.monotonic()
     sibling.begin()
@@ -79,15 +79,15 @@ def test_look_that_found_a_due_job_answers_for_nobody():
     assert own.answer(before) is None
 
 
-def test_look_under_way_answers_for_a_short_time():
-    """The sibling may die before its look ends."""
+def test_shared_scans_unfinished_scan_answers_for_short_time():
+    """The answer must expire, because the sibling can die before its scan ends."""
     own, sibling = siblings(2)
     before = time.monotonic()
     sibling.begin()
     assert own.answer(before) <= time.monotonic() + UNDER_WAY_SECONDS
 
 
-def test_answer_tells_when_the_next_job_is_due():
+def test_shared_scans_answer_returns_next_due_time():
     own, _, third = siblings(3)
     before = time.monotonic()
     third.begin()
@@ -98,30 +98,30 @@ def test_answer_tells_when_the_next_job_is_due():
 # ------------------------------------------------------------------ the fetcher
 
 
-def test_fetcher_skips_a_look_that_a_sibling_made(make_pair, count_looks):
+def test_fetcher_sibling_has_scanned_skips_its_scan(make_pair, scans_made):
     first, second = make_pair()
     notify(second)
     notify(first)
     first.tick()
-    looked = len(count_looks)
-    assert second.tick() <= 0.01, "it is held back after the announced claim"
+    scan_count = len(scans_made)
+    assert second.tick() <= 0.01, "after a notification the second process waits for the scan of a sibling"
     second.tick()
-    assert looked == len(count_looks)
+    assert scan_count == len(scans_made)
     assert second._idle_steps == 1
 
 
-def test_fetcher_looks_itself_if_the_sibling_looked_earlier(make_pair, count_looks):
+def test_fetcher_sibling_scanned_too_early_scans_itself(make_pair, scans_made):
     first, second = make_pair()
     first.tick()
     notify(second)
-    looked = len(count_looks)
+    scan_count = len(scans_made)
     second.tick()
     second.lanes._rest.seconds = 0.0
     second.tick()
-    assert len(count_looks) == looked + 1
+    assert len(scans_made) == scan_count + 1
 
 
-def test_fetcher_looks_itself_if_the_sibling_found_a_due_job(engine, make_pair):
+def test_fetcher_sibling_found_due_job_scans_itself(engine, make_pair):
     first, second = make_pair()
     notify(second)
     helpers.make_job(engine, queue_name="new")
@@ -130,8 +130,8 @@ def test_fetcher_looks_itself_if_the_sibling_found_a_due_job(engine, make_pair):
 
 
 @pytest.mark.promise("shared-poll-starts-in-time")
-def test_fetcher_starts_a_scheduled_job_that_a_sibling_saw(engine, make_pair):
-    """The sibling is busy when the job comes due."""
+def test_fetcher_sibling_found_later_job_starts_it_in_time(engine, make_pair):
+    """The sibling can be busy when the job is due, so the process that skipped its scan must start the job."""
     first, second = make_pair()
     notify(second)
     helpers.make_job(engine, delay_seconds=0.5)
@@ -139,13 +139,13 @@ def test_fetcher_starts_a_scheduled_job_that_a_sibling_saw(engine, make_pair):
     due_at = time.monotonic() + 0.5
     second._announced, second._idle_steps = False, 4
     assert second.tick() <= due_at - time.monotonic() + 0.01
-    assert second.lanes._due_at == {}, "it has not looked itself"
+    assert second.lanes._due_at == {}, "the fetcher must not have scanned itself"
     helpers.wait_until(lambda: time.monotonic() > second.lanes._sibling_due_at)
     helpers.wait_until(lambda: second.tick() is not None and take(second))
     assert time.monotonic() < due_at + 1.0
 
 
-def test_fetcher_looks_itself_after_word_of_a_pause(engine, make_pair):
+def test_fetcher_pause_notification_scans_itself(engine, make_pair):
     first, second = make_pair()
     lifecycle.pause(engine, Pausable.TASK, helpers.NOOP)
     notify(second)
@@ -156,8 +156,8 @@ def test_fetcher_looks_itself_after_word_of_a_pause(engine, make_pair):
     assert second.lanes.paused_tasks == [helpers.NOOP]
 
 
-def test_fetcher_looks_itself_after_some_seconds(engine, make_pair):
-    """A pause that no word came of is seen in time, also where siblings always look first."""
+def test_fetcher_own_scan_is_old_scans_itself(engine, make_pair):
+    """A fetcher must notice a pause without a notification in time, even if siblings always scan first."""
     first, second = make_pair()
     lifecycle.pause(engine, Pausable.TASK, helpers.NOOP)
     second.lanes._scanned_at -= 5.0
@@ -168,26 +168,26 @@ def test_fetcher_looks_itself_after_some_seconds(engine, make_pair):
     assert second.lanes.paused_tasks == [helpers.NOOP]
 
 
-def test_ring_without_news_ends_no_idle_pause(make_pair, count_looks):
+def test_fetcher_wake_without_news_continues_idle_interval(make_pair, scans_made):
     first, _ = make_pair()
     first._idle_steps = 2
     first._follow_up.after(60.0)
-    looked = len(count_looks)
+    scan_count = len(scans_made)
     assert first.tick() >= 59.0
-    assert len(count_looks) == looked
+    assert len(scans_made) == scan_count
     first.restart_scans()
     first.tick()
-    assert len(count_looks) == looked + 1
+    assert len(scans_made) == scan_count + 1
 
 
-def test_follow_up_looks_however_fast_notifications_come():
+def test_next_scan_constant_notifications_scan_is_due():
     lanes = Lanes([], siblings(2)[1])
-    one, began = NextScan(lanes), time.monotonic()
-    helpers.wait_until(lambda: one.hold_back(time.monotonic(), announced=True) is None, 5.0)
+    own_next_scan, began = NextScan(lanes), time.monotonic()
+    helpers.wait_until(lambda: own_next_scan.hold_back(time.monotonic(), announced=True) is None, 5.0)
     assert time.monotonic() - began > next_scan.HELD_BACK_SECONDS
 
 
-def test_follow_up_alone_keeps_its_pauses(make_fetcher):
-    one = NextScan(Lanes([]))
-    assert [one.after(seconds) for seconds in module.IDLE_PAUSES_SECONDS] == list(module.IDLE_PAUSES_SECONDS)
-    assert one.take_moment() is None
+def test_next_scan_without_siblings_keeps_the_intervals(make_fetcher):
+    own_next_scan = NextScan(Lanes([]))
+    assert [own_next_scan.after(seconds) for seconds in module.IDLE_PAUSES_SECONDS] == list(module.IDLE_PAUSES_SECONDS)
+    assert own_next_scan.take_moment() is None

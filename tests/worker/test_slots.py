@@ -1,4 +1,4 @@
-"""What the slots do in moments that no test can bring about from outside."""
+"""Test what the slots do in situations that a test cannot cause from outside."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from django_pgqueue.worker.slots.thread_slot import ThreadSlot
 
 
 class Throwing:
-    """A lock that something is thrown at, each time that it is waited for, until nothing is left to be thrown."""
+    """A lock that raises one of its exceptions each time a thread acquires it, until none is left."""
 
     def __init__(self, *exceptions: BaseException) -> None:
         self.exceptions = list(exceptions)
@@ -45,8 +45,11 @@ class Throwing:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_two_exceptions_thrown_at_once_end_the_job_and_not_the_thread(finished):
-    """`TaskTimeout`, and `LeaseLost` while it is being caught."""
+def test_thread_slot_two_exceptions_at_once_ends_only_the_job(finished):
+    """A thread can receive `TaskTimeout`, and then `LeaseLost` while it handles `TaskTimeout`.
+
+    The second exception must not end the thread, and the job must get a report.
+    """
 
     def run() -> str:
         if finished:
@@ -61,8 +64,11 @@ def test_two_exceptions_thrown_at_once_end_the_job_and_not_the_thread(finished):
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_who_is_asked_before_its_process_has_the_job_hears_of_it(is_new):
-    """While the process is forked, or between two jobs of one."""
+def test_isolated_attempt_early_cancel_request_is_delivered(is_new):
+    """A cancel request can come while the process is forked, or while an existing process is between two jobs.
+
+    The process does not have the job yet. The request must reach it after the job.
+    """
     ours, theirs = socket.socketpair()
     pipes = [os.pipe(), os.pipe()]
     isolated_process = IsolatedProcess(0, ours, pipes[0][0], pipes[1][0])
@@ -83,11 +89,11 @@ def test_who_is_asked_before_its_process_has_the_job_hears_of_it(is_new):
     )
     answer = dict.fromkeys(KEPT) | {"ending": "succeeded", "started_at": 0.0, "finished_at": 0.0, "is_worn": False}
     answer |= {"resident_mib": 1.0, "execution_id": 1, "progress": None, "may_be_committed": False}
-    heard = []
+    received = []
 
-    def be_the_process() -> None:
+    def act_as_process() -> None:
         with contextlib.suppress(TimeoutError):
-            heard.extend(wire.receive(theirs) for _ in range(2))
+            received.extend(wire.receive(theirs) for _ in range(2))
         theirs.sendall(wire.packed(answer))
 
     def start_process() -> Any:
@@ -100,17 +106,20 @@ def test_who_is_asked_before_its_process_has_the_job_hears_of_it(is_new):
         process._process = isolated_process
         attempt.ask_to_cancel()
     theirs.settimeout(2)
-    threading.Thread(target=be_the_process, daemon=True).start()
+    threading.Thread(target=act_as_process, daemon=True).start()
     attempt.run()
     isolated_process.close()
     theirs.close()
-    for _, end in pipes:
-        os.close(end)
-    assert [letter.keys() & {"job_id", "cancel"} for letter in heard] == [{"job_id"}, {"cancel"}]
+    for _, descriptor in pipes:
+        os.close(descriptor)
+    assert [message.keys() & {"job_id", "cancel"} for message in received] == [{"job_id"}, {"cancel"}]
 
 
-def test_cancelling_waits_for_no_server(monkeypatch):
-    """Else one server out of reach holds up the deadlines of all jobs, and the supervisor kills the process."""
+def test_cancel_queries_slow_server_returns_at_once(monkeypatch):
+    """The call must not wait for the server.
+
+    Otherwise one server that cannot be reached delays the deadlines of all jobs, and the supervisor kills the process.
+    """
     may_end = threading.Event()
     raw = psycopg.Connection.__new__(psycopg.Connection)
     monkeypatch.setattr(psycopg.Connection, "__del__", lambda self: None)
@@ -123,11 +132,14 @@ def test_cancelling_waits_for_no_server(monkeypatch):
     may_end.set()
 
 
-def test_a_slot_is_used_again_only_when_its_last_job_is_forgotten(monkeypatch):
-    """Else the next job's words on the board are wiped out, and nobody knows that it runs."""
+def test_pool_give_up_forgets_the_job_before_slot_is_reused(monkeypatch):
+    """The pool must remove the old job from the shared memory before the slot gets a new thread.
+
+    Otherwise it would erase the entry of the next job, and the supervisor would not know that this job runs.
+    """
     process_state, reports = ProcessState(4), []
     in_flight = InFlight(2)
-    own = pool.Pool(
+    job_pool = pool.Pool(
         Options(database="default", concurrency=2),
         in_flight,
         process_state,
@@ -153,47 +165,47 @@ def test_a_slot_is_used_again_only_when_its_last_job_is_forgotten(monkeypatch):
     )
     in_flight.add([claimed])
     in_flight.start(1, 0, wait=False)
-    own.threads[0].attempt = Attempt(claimed, "default", own.notes)
+    job_pool.threads[0].attempt = Attempt(claimed, "default", job_pool.notes)
 
     def next_job(slot: int) -> None:
         process_state.started(slot, 2)
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(own, "_replace_thread", next_job)
+    monkeypatch.setattr(job_pool, "_replace_thread", next_job)
     with pytest.raises(RuntimeError, match="new thread"):
-        own.give_up(1)
+        job_pool.give_up(1)
     assert [report.claimed.execution_id for report in reports] == [1]
     assert process_state.running() == [2]
-    own.loop.loop.close()
+    job_pool.loop.loop.close()
 
 
 @pytest.fixture
-def idle_nursery(monkeypatch) -> Iterator[fork_server.ForkServer]:
-    """One whose process never answers."""
+def silent_fork_server(monkeypatch) -> Iterator[fork_server.ForkServer]:
+    """A fork server whose process never answers."""
     monkeypatch.setattr(fork_server, "ANSWER_SECONDS", 0.05)
-    own = fork_server.ForkServer.__new__(fork_server.ForkServer)
-    own.is_gone, own._lock = False, threading.Lock()
-    own._socket, theirs = socket.socketpair()
-    with own._socket, theirs:
-        yield own
+    server = fork_server.ForkServer.__new__(fork_server.ForkServer)
+    server.is_gone, server._lock = False, threading.Lock()
+    server._socket, theirs = socket.socketpair()
+    with server._socket, theirs:
+        yield server
 
 
 def descriptors() -> list[str]:
     return os.listdir("/dev/fd")
 
 
-def test_a_nursery_that_does_not_answer_is_as_good_as_gone(idle_nursery):
+def test_fork_server_without_answer_counts_as_gone(silent_fork_server):
     before = len(descriptors())
     with pytest.raises(OSError, match="does not answer"):
-        idle_nursery.start_process()
-    assert idle_nursery.is_gone
+        silent_fork_server.start_process()
+    assert silent_fork_server.is_gone
     assert len(descriptors()) == before
 
 
-def test_no_descriptor_stays_open_when_there_are_no_more(idle_nursery, monkeypatch):
+def test_fork_server_pipe_fails_closes_its_descriptors(silent_fork_server, monkeypatch):
     pipes = [os.pipe()]
     before = len(descriptors())
     monkeypatch.setattr(os, "pipe", pipes.pop)
     with pytest.raises(IndexError):
-        idle_nursery.start_process()
+        silent_fork_server.start_process()
     assert len(descriptors()) == before - 2

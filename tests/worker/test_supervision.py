@@ -1,4 +1,4 @@
-"""Parts of the supervisor, and of the loops under it, that a process test would take too long to reach."""
+"""Test parts of the supervisor and of its services that a test with real processes would reach too slowly."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from tests import helpers
 
 
 class Failing(Service):
-    """A loop whose every round fails."""
+    """A service whose every round fails."""
 
     def tick(self):
         raise OSError("away")
 
 
-def test_a_loop_survives_any_number_of_errors_in_a_row():
+def test_service_many_errors_in_a_row_continues():
     service = Failing("failing")
     service._errors_in_a_row = 5000
-    service.stop()  # so that its pauses are none
+    service.stop()  # a stopped service does not pause after an error
     assert service._survive() == 0.0
     assert service._errors_in_a_row == 5001
 
 
-def test_a_log_handler_that_raises_ends_no_loop(monkeypatch):
+def test_service_error_cannot_be_logged_continues(monkeypatch):
     def refuse(*args):
         raise RuntimeError("the log's own trouble")
 
@@ -48,12 +48,12 @@ def test_a_log_handler_that_raises_ends_no_loop(monkeypatch):
 @pytest.mark.parametrize(
     ("exit_code", "words"), [(-9, "signal SIGKILL"), (-35, "signal 35"), (0, "exit code 0"), (3, "exit code 3")]
 )
-def test_any_way_to_die_can_be_named(exit_code, words):
+def test_exit_code_text_any_exit_code_is_described(exit_code, words):
     assert exit_code_text(exit_code) == words
 
 
 @pytest.fixture
-def leases(committing):
+def heartbeat_sender(committing):
     link = Link("default", "supervisor")
     yield HeartbeatSender(link, Options(database="default"))
     link.close()
@@ -65,84 +65,87 @@ def process(engine):
     return ChildProcess(ProcessState(1), 1, 0, worker_id)
 
 
-def test_a_beat_tells_the_child_how_much_is_open_and_until_when_it_holds(engine, leases, process):
+def test_heartbeat_sent_updates_the_state_of_the_child(engine, heartbeat_sender, process):
     helpers.make_jobs(engine, 3)
     helpers.claim_all(engine, worker_id=process.worker_id)
-    leases.send([process])
+    heartbeat_sender.send([process])
     assert process.state.open_executions == 3
     assert process.state.lease_left_seconds > 50
 
 
-def test_the_mark_of_the_beat_does_not_outlive_its_connection(engine, leases, process):
-    """A failover may lead to a server whose ids are behind: nothing there would ever be extended."""
-    leases.send([process])
-    leases._oldest_open.extend([10**9] * 4)
-    leases.due_at = 0.0
-    leases.link.close()
+def test_heartbeat_after_reconnect_extends_smaller_ids(engine, heartbeat_sender, process):
+    """The sender must forget the smallest open id of earlier heartbeats when it reconnects.
+
+    After a failover the ids of the new server can be smaller. With the old mark their leases would never be extended.
+    """
+    heartbeat_sender.send([process])
+    heartbeat_sender._oldest_open.extend([10**9] * 4)
+    heartbeat_sender.due_at = 0.0
+    heartbeat_sender.link.close()
     helpers.make_job(engine)
     helpers.claim_one(engine, worker_id=process.worker_id)
-    leases.send([process])
+    heartbeat_sender.send([process])
     assert process.state.open_executions == 1
 
 
-def test_a_silent_child_is_not_beaten_for(engine, leases, process):
+def test_heartbeat_silent_child_is_left_out(engine, heartbeat_sender, process):
     helpers.make_job(engine)
     helpers.claim_one(engine, worker_id=process.worker_id)
     process.silent = True
-    leases.send([process])
+    heartbeat_sender.send([process])
     assert process.state.open_executions == 0
 
 
-def test_a_locked_record_of_a_worker_holds_nobody_up(engine, second, process):
+def test_heartbeat_locked_worker_record_does_not_block(engine, second, process):
     engine.statement_timeout_seconds = 5.0
     with helpers.transaction(second, "SELECT 1 FROM pgqueue_worker FOR UPDATE"):
         lifecycle.record_heartbeats(engine, [process.worker_id])
         lifecycle.unregister_worker(engine, process.worker_id)
 
 
-def test_what_is_charged_with_a_crash_is_recorded_as_started(engine, leases, process):
-    """The record has to say why the job was charged, also where no beat came between its start and the crash."""
+def test_settle_crashed_execution_is_recorded_as_started(engine, heartbeat_sender, process):
+    """The row must show why the crash counts, even if no heartbeat was sent between the start and the crash."""
     helpers.make_jobs(engine, 2)
-    ran, waited = helpers.claim_all(engine, worker_id=process.worker_id, free_slots=0)
-    process.state.started(0, ran.execution_id)
-    settle(leases.link, process, WITHOUT_SIGNALS, by_default=False)
-    charged, given_back = (helpers.execution_row(engine, one.execution_id) for one in (ran, waited))
-    assert (charged["outcome"], given_back["outcome"]) == ("crashed", "released")
-    assert helpers.job_row(engine, ran.job_id)["crashes"] == 1
-    assert charged["started_at"] is not None
-    assert charged["started_at"] <= charged["finished_at"]
-    assert given_back["started_at"] is None
+    started, prefetched = helpers.claim_all(engine, worker_id=process.worker_id, free_slots=0)
+    process.state.started(0, started.execution_id)
+    settle(heartbeat_sender.link, process, WITHOUT_SIGNALS, by_default=False)
+    crashed, released = (helpers.execution_row(engine, execution.execution_id) for execution in (started, prefetched))
+    assert (crashed["outcome"], released["outcome"]) == ("crashed", "released")
+    assert helpers.job_row(engine, started.job_id)["crashes"] == 1
+    assert crashed["started_at"] is not None
+    assert crashed["started_at"] <= crashed["finished_at"]
+    assert released["started_at"] is None
 
 
 @pytest.mark.promise("defect-restarted-ids")
-def test_heartbeat_after_ids_restart_extends_smaller_ids(engine, leases, process):
-    """The mark of four beats ago must not leave out what runs under the ids that came again."""
-    leases.send([process])
-    leases._oldest_open.extend([10**6] * 4)
+def test_heartbeat_after_ids_restart_extends_smaller_ids(engine, heartbeat_sender, process):
+    """The mark from four heartbeats ago must not exclude executions that run under restarted ids."""
+    heartbeat_sender.send([process])
+    heartbeat_sender._oldest_open.extend([10**6] * 4)
     helpers.make_jobs(engine, 2)
     running, _ = helpers.claim_all(engine, worker_id=process.worker_id)
     process.state.started(0, running.execution_id)
-    leases.due_at = 0.0
-    leases.send([process])
+    heartbeat_sender.due_at = 0.0
+    heartbeat_sender.send([process])
     assert process.state.open_executions == 2
 
 
-def test_heartbeat_that_finds_nothing_open_forgets_its_mark(engine, leases, process):
-    leases.send([process])
-    leases._oldest_open.extend([10**6] * 4)
+def test_heartbeat_without_open_executions_forgets_its_mark(engine, heartbeat_sender, process):
+    heartbeat_sender.send([process])
+    heartbeat_sender._oldest_open.extend([10**6] * 4)
     for _ in range(5):
-        leases.due_at = 0.0
-        leases.send([process])
+        heartbeat_sender.due_at = 0.0
+        heartbeat_sender.send([process])
     helpers.make_job(engine)
     helpers.claim_one(engine, worker_id=process.worker_id)
-    leases.due_at = 0.0
-    leases.send([process])
+    heartbeat_sender.due_at = 0.0
+    heartbeat_sender.send([process])
     assert process.state.open_executions == 1
 
 
-def test_worker_record_removed_by_a_flush_is_made_again(engine, leases, process):
+def test_heartbeat_worker_record_removed_inserts_it_again(engine, heartbeat_sender, process):
     helpers.empty_tables(engine)
-    leases.send([process])
+    heartbeat_sender.send([process])
     row = helpers.rows_of(engine, "pgqueue_worker")[process.worker_id]
     assert (row["pid"], row["stopped_at"]) == (process.pid, None)
 
@@ -157,8 +160,8 @@ def test_worker_ids_after_ids_restart_do_not_recur(engine):
     assert not before & {register() for _ in range(20)}
 
 
-def test_settlement_process_that_hangs_is_killed_others_are_not(process):
-    """One that writes gets seconds; one that only calls receivers has longer."""
+def test_settlement_hanging_process_is_killed_others_are_not(process):
+    """A process that still writes has a few seconds. A process that only calls receivers has longer."""
     hanging, writing = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
     settlement = Settlement(Link("default", "supervisor"), fork=lambda function, name: 0)
     for sleeper, age_seconds in ((hanging, 100.0), (writing, 0.0)):
@@ -174,8 +177,8 @@ def test_settlement_process_that_hangs_is_killed_others_are_not(process):
         writing.wait()
 
 
-def test_settlement_after_its_process_died_calls_no_application(process, engine):
-    """Otherwise a backoff that ends its process would end every next one too."""
+def test_settlement_after_its_process_died_runs_no_callback(process, engine):
+    """Otherwise a backoff function that ends its process would also end each process that follows."""
     helpers.make_job(engine)
     claimed = helpers.claim_one(engine, worker_id=process.worker_id)
     process.state.started(0, claimed.execution_id)

@@ -1,4 +1,4 @@
-"""What the completer does with ends that the database refuses to write."""
+"""Test what the completer does with completions that the database refuses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from django_pgqueue.worker.supervision.settlement import WITHOUT_SIGNALS, settle
 from tests import helpers
 
 REFUSALS = ("P0001", "54000", "42501", "XX000", "42P01", "0A000", "55000")
-"""Classes of errors that a user's trigger may raise, each outside of data and integrity errors."""
+"""SQLSTATEs that a user's trigger can raise. None of them is a data error or an integrity error."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def write_all(completer):
 
 
 def states(engine, claimed):
-    return [helpers.state_of(engine, one.job_id) for one in claimed]
+    return [helpers.state_of(engine, execution.job_id) for execution in claimed]
 
 
 @pytest.mark.promise("bad-row-completions")
@@ -50,30 +50,30 @@ def test_completer_trigger_refuses_one_others_succeed(engine, completer, sqlstat
     claimed = helpers.claim_all(engine)
     bad = claimed[100]
     with helpers.users_trigger(engine, f"NEW.id = {bad.job_id} AND NEW.state = 'succeeded'", sqlstate):
-        for one in claimed:
-            completer.hand_over(report(one))
+        for execution in claimed:
+            completer.hand_over(report(execution))
         write_all(completer)
-    assert states(engine, [one for one in claimed if one is not bad]) == ["succeeded"] * 200
+    assert states(engine, [execution for execution in claimed if execution is not bad]) == ["succeeded"] * 200
     assert helpers.state_of(engine, bad.job_id) == "dead"
     error = helpers.execution_row(engine, bad.execution_id)["error"]
     assert "could not be stored" in error and "not this one" in error
 
 
 @pytest.mark.promise("bad-row-completions")
-@pytest.mark.parametrize("ending", [one for one in Ending if one is not Ending.WRITTEN])
+@pytest.mark.parametrize("ending", [ending for ending in Ending if ending is not Ending.WRITTEN])
 def test_completer_every_form_refused_others_are_written(engine, completer, ending):
     helpers.make_jobs(engine, 3)
     claimed = helpers.claim_all(engine)
     with helpers.users_trigger(engine, f"OLD.id = {claimed[1].job_id}", event="DELETE OR UPDATE"):
-        for one in claimed:
-            completer.hand_over(report(one, ending))
+        for execution in claimed:
+            completer.hand_over(report(execution, ending))
         write_all(completer)
         assert states(engine, [claimed[1]]) == ["running"]
         assert completer.ids() == {claimed[1].execution_id}
     assert "running" not in states(engine, [claimed[0], claimed[2]])
 
 
-def test_completer_unwritable_end_is_written_when_it_can_be(engine, completer, monkeypatch):
+def test_completer_refused_completion_is_written_later(engine, completer, monkeypatch):
     monkeypatch.setattr(module, "LONGEST_PAUSE_SECONDS", 0.01)
     helpers.make_job(engine)
     claimed = helpers.claim_one(engine)
@@ -89,23 +89,23 @@ def test_completer_unwritable_end_is_written_when_it_can_be(engine, completer, m
     assert changes == [[claimed.execution_id], []]
 
 
-def test_completer_refused_end_is_tried_with_growing_pauses(engine, completer, caplog):
+def test_completer_refused_completion_retries_with_backoff(engine, completer, caplog):
     helpers.make_job(engine)
     claimed = helpers.claim_one(engine)
     with helpers.users_trigger(engine, "true"):
         completer.hand_over(report(claimed))
-        pauses = []
+        intervals = []
         for _ in range(8):
             completer.tick()
-            [one] = completer.unwritten._waiting.values()
-            pauses.append(round(one.due_at - time.monotonic()))
-            one.due_at = time.monotonic()
-    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+            [kept] = completer.unwritten._waiting.values()
+            intervals.append(round(kept.due_at - time.monotonic()))
+            kept.due_at = time.monotonic()
+    assert intervals == [1, 2, 4, 8, 16, 32, 60, 60]
     assert len([record for record in caplog.records if "in every form" in record.message]) == 1
 
 
 def test_completer_refused_retry_still_counts_the_attempt(engine, completer):
-    """A trigger that reads the error must not turn a failure with attempts left into a dead job."""
+    """A trigger that refuses the error text must not turn a failure with attempts left into a dead job."""
     helpers.make_job(engine)
     claimed = helpers.claim_one(engine)
     with helpers.users_trigger(engine, "NEW.error LIKE '%%secret%%'", table="pgqueue_execution"):
@@ -117,7 +117,7 @@ def test_completer_refused_retry_still_counts_the_attempt(engine, completer):
 
 
 def test_completer_arrow_in_latin1_keeps_the_attempts(engine, completer, monkeypatch):
-    """A LATIN1 database refuses an arrow with this error; see also the test with such a database."""
+    """A LATIN1 database refuses an arrow with this SQLSTATE. Another test below uses such a database."""
     helpers.make_job(engine)
     claimed = helpers.claim_one(engine)
     with helpers.users_trigger(engine, "NEW.error ~ '[^[:ascii:]]'", "22P05", table="pgqueue_execution"):
@@ -129,24 +129,24 @@ def test_completer_arrow_in_latin1_keeps_the_attempts(engine, completer, monkeyp
 
 
 def test_completer_stale_prepared_statement_blames_no_row(engine, completer):
-    """A prepared statement can fail for every row, as after a migration; the end must be written as it is."""
+    """A prepared statement can fail for every row, for example after a migration. The completion must not change."""
     helpers.make_jobs(engine, 4)
     claimed = helpers.claim_all(engine)
-    for one in claimed[:3]:
-        completer.hand_over(report(one))
+    for execution in claimed[:3]:
+        completer.hand_over(report(execution))
         write_all(completer)
     with completer.link.use() as connection:
-        connection.pgconn.exec_(b"DEALLOCATE ALL")  # unnoticed by psycopg
+        connection.pgconn.exec_(b"DEALLOCATE ALL")  # psycopg does not notice this
     completer.hand_over(report(claimed[3]))
     write_all(completer)
     assert states(engine, claimed) == ["succeeded"] * 4
     with completer.link.use() as renewed:
-        assert renewed is not connection, "its statements are prepared again"
+        assert renewed is not connection, "the completer must reconnect, so that its statements are prepared again"
 
 
 @pytest.fixture
-def latin(engine, django_db_blocker):
-    """An alias of a LATIN1 database with the tables in it."""
+def latin1_alias(engine, django_db_blocker):
+    """The alias of a LATIN1 database that has the tables."""
     name = "test_pgqueue_latin1"
     engine.execute(f"DROP DATABASE IF EXISTS {name}")
     engine.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
@@ -164,8 +164,8 @@ def latin(engine, django_db_blocker):
 
 @pytest.mark.slow
 @pytest.mark.promise("defect-latin1-database")
-def test_completer_latin1_database_keeps_the_attempts(latin):
-    link = Link(latin, "completer")
+def test_completer_latin1_database_keeps_the_attempts(latin1_alias):
+    link = Link(latin1_alias, "completer")
     completer = Completer(link)
     try:
         with link.use() as connection:
@@ -205,8 +205,8 @@ def test_connect_array_nulls_off_is_overruled(engine, completer):
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_settle_unwritten_end_counts_the_attempt(engine, refused):
-    """Otherwise a job whose end cannot be written would run again with each new process."""
+def test_settle_unwritten_completion_counts_the_attempt(engine, refused):
+    """Otherwise a job whose completion cannot be written would run again with each new process."""
     helpers.make_jobs(engine, 2)
     ended, other = helpers.claim_all(engine)
     process = ChildProcess(ProcessState(2), pid=1, orders=0, worker_id=1, expected_to_end=True)
@@ -215,7 +215,7 @@ def test_settle_unwritten_end_counts_the_attempt(engine, refused):
     try:
         with helpers.users_trigger(engine, f"{refused} AND NEW.id = {ended.job_id}"):
             assert settle(link, process, WITHOUT_SIGNALS, by_default=True)
-        rows = [helpers.job_row(engine, one.job_id) for one in (ended, other)]
+        rows = [helpers.job_row(engine, execution.job_id) for execution in (ended, other)]
         state = "running" if refused else "ready"
         assert [(row["state"], row["attempt"]) for row in rows] == [(state, 1), ("ready", 0)]
         helpers.end_lease(engine)

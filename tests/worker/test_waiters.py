@@ -1,4 +1,4 @@
-"""A worker keeps in mind for which jobs somebody waits, and says when it has written the end of one."""
+"""Test that a worker remembers which jobs are awaited, and notifies the waiters when such a job has finished."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ LONG = 20.0
 
 
 @pytest.fixture
-def said(new_connection, engine):
-    """Returns the words that were said on `OVER` since it was last called."""
+def sent_payloads(new_connection, engine):
+    """Return a function that returns the payloads sent on the channel `OVER` since its last call."""
     listening = new_connection()
     listening.execute(f"LISTEN {listener.OVER}")
 
-    def said():
+    def sent_payloads():
         engine.execute(f"NOTIFY {listener.OVER}, 'that is all'")
-        words = []
+        payloads = []
         for notice in listening.notifies(timeout=LONG):
             if notice.payload == "that is all":
                 break
-            words.append(notice.payload)
-        return words
+            payloads.append(notice.payload)
+        return payloads
 
-    return said
+    return sent_payloads
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def report(claimed, ending, **changes):
 
 
 def finish(completer, *reports):
-    for one in reports:
-        completer.hand_over(one)
+    for finished in reports:
+        completer.hand_over(finished)
     while len(completer):
         completer.tick()
 
@@ -85,49 +85,49 @@ GO_ON = {
 
 @pytest.mark.promise("end-notifies-waiters")
 @pytest.mark.parametrize("end", [*ENDS, *GO_ON])
-def test_ends_are_told_of_and_what_goes_on_is_not(engine, completer, waiters, said, end):
+def test_completer_awaited_job_notifies_only_if_finished(engine, completer, waiters, sent_payloads, end):
     job_id, _ = helpers.make_jobs(engine, 2)
     waiters.hear(str(job_id))
-    one, other = helpers.claim_all(engine)
+    awaited, other = helpers.claim_all(engine)
     if end == "wrote its end itself":
-        lifecycle.succeed(engine, helpers.succeeded(one.key, other.key))
-    finish(completer, *(report(claimed, **(ENDS | GO_ON)[end]) for claimed in (one, other)))
-    assert said() == ([str(job_id)] if end in ENDS else [])
-    assert waiters.exist() == (end in GO_ON), "told of once"
+        lifecycle.succeed(engine, helpers.succeeded(awaited.key, other.key))
+    finish(completer, *(report(claimed, **(ENDS | GO_ON)[end]) for claimed in (awaited, other)))
+    assert sent_payloads() == ([str(job_id)] if end in ENDS else [])
+    assert waiters.exist() == (end in GO_ON), "a finished job is forgotten after its notification"
 
 
 @pytest.mark.promise("nobody-waits-nothing-sent")
-def test_where_nobody_waits_nothing_is_sent(engine, completer, waiters, said, monkeypatch):
+def test_completer_without_waiters_sends_no_notification(engine, completer, waiters, sent_payloads, monkeypatch):
     monkeypatch.delattr(listener, "notify")
     helpers.make_jobs(engine, 3)
     finish(completer, *(report(claimed, Ending.SUCCEEDED) for claimed in helpers.claim_all(engine)))
     waiters.hear("12345")
     helpers.make_jobs(engine, 3)
     finish(completer, *(report(claimed, Ending.SUCCEEDED) for claimed in helpers.claim_all(engine)))
-    assert said() == []
+    assert sent_payloads() == []
 
 
-def test_the_ends_of_a_batch_go_in_one_word_when_they_can_be_seen(engine, completer, waiters, said):
+def test_completer_batch_of_awaited_jobs_notifies_once(engine, completer, waiters, sent_payloads):
     ids = helpers.make_jobs(engine, 5)
     waiters.hear(",".join(map(str, ids[:3])))
     finish(completer, *(report(claimed, Ending.SUCCEEDED) for claimed in helpers.claim_all(engine)))
     assert {helpers.state_of(engine, job_id) for job_id in ids} == {"succeeded"}
-    [word] = said()
-    assert sorted(listener.ids_in(word)) == ids[:3]
+    [payload] = sent_payloads()
+    assert sorted(listener.ids_in(payload)) == ids[:3]
 
 
-def test_an_end_that_is_locked_is_told_of_when_it_is_written(engine, second, completer, waiters, said):
+def test_completer_locked_job_notifies_after_completion(engine, second, completer, waiters, sent_payloads):
     job_id = helpers.make_job(engine)
     waiters.hear(str(job_id))
     completer.hand_over(report(helpers.claim_one(engine), Ending.SUCCEEDED))
     with helpers.transaction(second, "SELECT 1 FROM pgqueue_job FOR UPDATE"):
         completer.tick()
-        assert said() == []
+        assert sent_payloads() == []
     finish(completer)
-    assert said() == [str(job_id)]
+    assert sent_payloads() == [str(job_id)]
 
 
-def test_a_word_that_cannot_be_sent_costs_no_end(engine, completer, waiters, said, monkeypatch):
+def test_completer_notify_fails_completion_is_written(engine, completer, waiters, sent_payloads, monkeypatch):
     job_id = helpers.make_job(engine)
     waiters.hear(str(job_id))
 
@@ -140,7 +140,7 @@ def test_a_word_that_cannot_be_sent_costs_no_end(engine, completer, waiters, sai
     assert completer.finished == 1
 
 
-def test_maintenance_tells_of_what_it_ends(engine, said):
+def test_maintenance_expired_and_rescued_jobs_notify_waiters(engine, sent_payloads):
     waiters = Waiters()
     maintenance = Maintenance(Link("default", "maintenance"), 1, Reactions([], waiters))
     expired_id = helpers.make_job(engine, run_after=None, expires_at=None, expires_seconds=0.0)
@@ -155,13 +155,13 @@ def test_maintenance_tells_of_what_it_ends(engine, said):
     maintenance.link.close()
     assert helpers.state_of(engine, expired_id) == "cancelled"
     assert helpers.state_of(engine, rescued_id) == "dead"
-    assert said() == [str(expired_id), str(rescued_id)]
+    assert sent_payloads() == [str(expired_id), str(rescued_id)]
 
 
-# ------------------------------------------------------------------ keeping in mind
+# ------------------------------------------------------------------ remembering awaited jobs
 
 
-def test_what_is_not_repeated_is_forgotten_and_so_are_the_oldest_of_too_many(monkeypatch):
+def test_waiters_old_or_too_many_entries_are_forgotten(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(module, "LIMIT", 3)
@@ -178,25 +178,25 @@ def test_what_is_not_repeated_is_forgotten_and_so_are_the_oldest_of_too_many(mon
 
 
 @pytest.mark.parametrize("word", ["", "look", ",", "-1", "1.5", "٣", "9" * 7000, "DROP TABLE pgqueue_job"])
-def test_a_word_of_a_stranger_s_does_no_harm(word):
+def test_waiters_invalid_payload_is_ignored(word):
     waiters = Waiters()
     waiters.hear(word)
     assert not waiters.exist()
 
 
-def test_what_may_be_an_end():
-    assert may_be_over(TransitionResult(TransitionStatus.ALREADY_DONE)), "the reply was lost: it has been written"
-    assert may_be_over(TransitionResult(TransitionStatus.LOST)), "somebody else has ended it"
+def test_may_be_over_each_status_is_classified():
+    assert may_be_over(TransitionResult(TransitionStatus.ALREADY_DONE)), "the reply was lost after the write"
+    assert may_be_over(TransitionResult(TransitionStatus.LOST)), "another process has ended the execution"
     assert not may_be_over(TransitionResult(TransitionStatus.LOCKED))
     assert not may_be_over(TransitionResult(TransitionStatus.DONE, State.READY))
 
 
-# ------------------------------------------------------------------ hearing
+# ------------------------------------------------------------------ receiving notifications
 
 
-def test_an_idle_worker_hears_and_sleeps_on(engine, new_connection):
-    heard, listening = [], new_connection()
-    waker = NotificationWaker(heard.append)
+def test_notification_waker_awaited_job_continues_the_sleep(engine, new_connection):
+    received, listening = [], new_connection()
+    waker = NotificationWaker(received.append)
     for channel in (CHANNEL, listener.AWAITED):
         listening.execute(f"LISTEN {channel}")
     waker.listen(listening, lambda: None)
@@ -205,30 +205,30 @@ def test_an_idle_worker_hears_and_sleeps_on(engine, new_connection):
     sleeps = helpers.Background(lambda: waker.wait_for_notification(LONG))
     for number in range(3):
         listener.notify(engine, listener.AWAITED, [number])
-        helpers.wait_until(lambda number=number: len(heard) > number)
+        helpers.wait_until(lambda number=number: len(received) > number)
         assert sleeps.thread.is_alive()
     engine.execute(f"NOTIFY {CHANNEL}")
     assert sleeps.result() is True
-    assert (heard, waker.payloads) == (["0", "1", "2"], {""})
+    assert (received, waker.payloads) == (["0", "1", "2"], {""})
     listener.notify(engine, listener.AWAITED, [3])
     helpers.wait_until(lambda: select.select([listening], [], [], 0.0)[0])
     waker.wake()
     began = time.monotonic()
     assert waker.wait_for_notification(LONG) is False
-    assert time.monotonic() - began < LONG / 2, "a ring has ended no sleep"
-    assert heard[3:] == ["3"]
+    assert time.monotonic() - began < LONG / 2, "wake() must end the sleep although the notification does not"
+    assert received[3:] == ["3"]
     listener.notify(engine, listener.AWAITED, [4])
     assert waker.wait_for_notification(0.05) is False
-    heard.clear()
+    received.clear()
 
-    def answer(word):
-        heard.append(word)
+    def notify_again(payload):
+        received.append(payload)
         listener.notify(engine, listener.AWAITED, [5])
         time.sleep(0.01)
 
-    waker._on_awaited = answer
+    waker._on_awaited = notify_again
     listener.notify(engine, listener.AWAITED, [5])
-    assert waker.wait_for_notification(0.05) is False, "in a storm the time ends a sleep too"
-    assert len(heard) > 1
+    assert waker.wait_for_notification(0.05) is False, "endless notifications must not extend the sleep"
+    assert len(received) > 1
     waker.stop_listening()
     waker.close()

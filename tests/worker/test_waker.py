@@ -1,4 +1,7 @@
-"""What ends the fetcher's sleep: rings are never lost, notifications are heard, a lost connection is told of."""
+"""Test what ends the fetcher's sleep.
+
+No wake-up is lost, notifications are received, and a lost connection is reported.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers
 
 LONG = 30.0
-"""Seconds that no test would wait in vain."""
+"""A timeout in seconds that no successful test reaches."""
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def seconds_to(action):
     return time.monotonic() - began
 
 
-def test_a_ring_ends_the_present_wait_and_the_next_but_only_one(waker):
+def test_wake_before_or_during_a_wait_ends_one_wait(waker):
     waker.wake()
     waker.wake()
     assert seconds_to(lambda: waker.wait_for_notification(LONG)) < LONG / 2
@@ -56,28 +59,32 @@ def test_a_ring_ends_the_present_wait_and_the_next_but_only_one(waker):
     assert waiting.result() is False
 
 
-def test_of_many_rings_at_once_none_is_lost(waker):
-    """Whoever waits looks after each wait: then it has seen all that was there before a ring."""
-    there, seen, each, ringers = deque(), 0, 2_000, 4
+def test_wake_from_many_threads_is_never_lost(waker):
+    """Several threads add an entry and call `wake()`, while one thread waits and then takes all entries.
 
-    def ring():
-        for _ in range(each):
-            there.append(None)
+    If a wake-up were lost, the waiting thread would sleep although there is an entry. Each wait must end early,
+    until all entries are taken.
+    """
+    queued, taken, per_thread, thread_count = deque(), 0, 2_000, 4
+
+    def add_and_wake():
+        for _ in range(per_thread):
+            queued.append(None)
             waker.wake()
 
-    threads = [threading.Thread(target=ring) for _ in range(ringers)]
+    threads = [threading.Thread(target=add_and_wake) for _ in range(thread_count)]
     for thread in threads:
         thread.start()
-    while seen < each * ringers:
+    while taken < per_thread * thread_count:
         assert seconds_to(lambda: waker.wait_for_notification(LONG)) < LONG / 2
-        while there:
-            there.popleft()
-            seen += 1
+        while queued:
+            queued.popleft()
+            taken += 1
     for thread in threads:
         thread.join()
 
 
-def test_a_notification_is_heard_and_does_not_ring_twice(waker, listening, engine):
+def test_wait_for_notification_sent_once_returns_true_once(waker, listening, engine):
     waker.listen(listening, lambda: None)
     waker.wait_for_notification(0.0)
     engine.execute(f"NOTIFY {CHANNEL}")
@@ -85,21 +92,24 @@ def test_a_notification_is_heard_and_does_not_ring_twice(waker, listening, engin
     assert not waker.wait_for_notification(0.05)
 
 
-def test_to_begin_to_listen_counts_as_one(waker, listening):
-    """What was told before has told nobody; and a notification that was left out relies on the looks after another."""
+def test_listen_new_connection_counts_as_one_notification(waker, listening):
+    """Notifications that were sent before did not reach this process, so a new connection counts as a notification.
+
+    A notification that was not sent also relies on this, because the scans after another notification replace it.
+    """
     waker.listen(listening, lambda: None)
     assert waker.wait_for_notification(LONG)
     assert not waker.wait_for_notification(0.05)
 
 
-def test_to_begin_to_listen_ends_the_present_wait(waker, listening):
-    """The one that waits does not look at the new connection yet."""
+def test_listen_during_a_wait_ends_the_wait(waker, listening):
+    """The waiting thread does not read from the new connection yet, so `listen()` must wake it."""
     waiting = helpers.Background(lambda: waker.wait_for_notification(LONG))
     waker.listen(listening, lambda: None)
     assert waiting.result(LONG / 2)
 
 
-def test_a_lost_connection_is_told_of_and_rings_go_on(waker, listening, engine):
+def test_waker_lost_connection_is_reported_and_wake_works(waker, listening, engine):
     lost = []
     waker.listen(listening, lambda: lost.append(waker.error))
     waker.wait_for_notification(0.0)
@@ -111,7 +121,7 @@ def test_a_lost_connection_is_told_of_and_rings_go_on(waker, listening, engine):
     assert seconds_to(lambda: waker.wait_for_notification(LONG)) < LONG / 2
 
 
-def test_words_are_heard_and_all_of_them_assumed_where_some_may_have_been_missed(waker, listening, engine):
+def test_listen_new_connection_assumes_all_payloads(waker, listening, engine):
     waker.listen(listening, lambda: None)
     waker.wait_for_notification(0.0)
     assert waker.payloads == PAYLOADS
@@ -122,7 +132,7 @@ def test_words_are_heard_and_all_of_them_assumed_where_some_may_have_been_missed
     assert waker.payloads == {"", CANCEL_REQUESTED}
 
 
-def test_what_was_taken_back_is_not_used(waker, listening, engine):
+def test_stop_listening_connection_is_no_longer_read(waker, listening, engine):
     waker.listen(listening, lambda: None)
     waker.wait_for_notification(0.0)
     waker.stop_listening()
@@ -131,19 +141,19 @@ def test_what_was_taken_back_is_not_used(waker, listening, engine):
     assert list(listening.notifies(timeout=LONG, stop_after=1))
 
 
-def test_a_ring_after_the_end_does_nothing():
+def test_wake_after_close_does_nothing():
     waker = NotificationWaker()
     waker.close()
     waker.wake()
 
 
-def test_no_wait_is_too_long_for_the_system(waker):
+def test_wait_for_notification_huge_timeout_is_accepted(waker):
     waker.wake()
     assert waker.wait_for_notification(10.0**9) is False
 
 
-def test_a_listener_tells_of_a_loss_before_it_tries_to_connect(waker, listening, monkeypatch):
-    """Into a black hole that takes as long as the system likes."""
+def test_listener_lost_connection_raises_before_reconnect(waker, listening, monkeypatch):
+    """A connection attempt to an unreachable server lasts as long as the system allows, so the error comes first."""
     listener = Listener(Link("default", "listener"), waker, lambda listens: None)
     with listener.link.use():
         pass
@@ -160,7 +170,7 @@ def test_a_listener_tells_of_a_loss_before_it_tries_to_connect(waker, listening,
     assert waker._connection is None
 
 
-def test_a_running_job_that_is_asked_to_stop_is_told_of_in_a_word_and_one_that_waits_is_not(listening, engine):
+def test_cancel_running_job_notifies_workers(listening, engine):
     running = helpers.make_job(engine)
     helpers.claim_one(engine)
     waiting = helpers.make_job(engine)
@@ -169,7 +179,7 @@ def test_a_running_job_that_is_asked_to_stop_is_told_of_in_a_word_and_one_that_w
     assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [CANCEL_REQUESTED]
 
 
-def test_without_autocommit_the_word_goes_along_with_the_transaction(committing, listening):
+def test_pause_without_autocommit_notifies_at_commit(committing, listening):
     transaction.set_autocommit(False)
     try:
         control.pause("mail")

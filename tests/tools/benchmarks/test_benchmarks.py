@@ -1,4 +1,4 @@
-"""That the benchmark tells what it should, on made-up figures; that it measures is seen by running it."""
+"""What the benchmark reports for made-up figures. The measurement itself is tested only by running the benchmark."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ def rounds(scenario, **rates):
     ]
 
 
-def test_a_table_has_medians_the_spread_and_how_we_compare():
+def test_table_of_rates_shows_median_spread_and_ratio():
     text = tables.table(SCENARIOS["1"], rounds("1", us=[300, 100, 200], pgqueuer=[100, 90, 110]), {"pgqueuer": "1.6.0"})
     assert "| us |  | 200 (100–300) |  |" in text
     assert "| pgqueuer | 1.6.0 | 100 (90–110) | 2.00 × |" in text
 
 
-def test_less_is_better_where_time_is_measured():
+def test_table_of_latencies_shows_ratio_of_times():
     latencies = [Round("4", "us", 1, {"p50_ms": 1.0}), Round("4", "celery", 1, {"p50_ms": 2.0})]
     assert "0.50 of it" in tables.table(SCENARIOS["4"], latencies, {})
 
 
-def test_what_could_not_be_measured_is_told():
+def test_table_system_not_measured_states_the_reason():
     assert "celery could not be measured: no Redis" in tables.table(
         SCENARIOS["1"], [Round("1", "celery", 1, {}, "no Redis")], {}
     )
 
 
-def test_a_number_names_all_variants_of_its_scenario():
+def test_cli_scenario_number_selects_all_its_variants():
     assert [scenario.name for scenario in cli.parsed(["1", "4a"]).scenarios] == ["1", "1a", "4a"]
 
 
 @pytest.mark.parametrize("wrong", [["77"], ["--only", "us,kafka"]])
-def test_what_there_is_not_is_refused_before_anything_is_installed(wrong, capsys):
+def test_cli_unknown_scenario_or_system_is_refused(wrong, capsys):
     with pytest.raises(SystemExit):
         cli.parsed(wrong)
     assert "no such" in capsys.readouterr().err
 
 
-def test_a_drop_of_more_than_15_percent_of_the_limit_is_found(tmp_path, monkeypatch):
+def test_drops_share_lower_by_over_15_percent_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(recorded, "FILE", tmp_path / "recorded.json")
     recorded.record("here", {"1": 0.8, "1a": 0.8})
     found = recorded.shares([*rounds("1", us=[66], limit=[100]), *rounds("1a", us=[90])])
@@ -60,11 +60,11 @@ def test_a_drop_of_more_than_15_percent_of_the_limit_is_found(tmp_path, monkeypa
     assert recorded.drops({"1": 0.69, "1a": 0.8}) == []
 
 
-def test_there_are_figures_to_compare_with():
+def test_recorded_file_has_a_share_for_each_scenario():
     assert json.loads(recorded.FILE.read_text())["shares"].keys() == set(recorded.SCENARIOS)
 
 
-def test_a_job_that_did_not_run_or_ran_twice_fails_the_round(tmp_path, monkeypatch):
+def test_round_job_missing_or_run_twice_fails(tmp_path, monkeypatch):
     record.make(tmp_path, 3)
     monkeypatch.setattr(record, "HERE", tmp_path)
     monkeypatch.setattr(record, "_runs", record._Mapped(record.RUNS))
@@ -80,6 +80,6 @@ def test_a_job_that_did_not_run_or_ran_twice_fails_the_round(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
-def test_what_is_measured_is_pinned(system):
+def test_systems_all_packages_have_pinned_versions(system):
     assert [package for package in system.packages if "==" not in package] == []
     assert [package for package in system.npm if package.count("@") == 0] == []

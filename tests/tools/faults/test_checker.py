@@ -1,4 +1,7 @@
-"""The checker itself: a clean history passes, and for each invariant a history that breaks it is reported."""
+"""The checker of the fault suite: a clean history passes, and it reports a violation of each invariant.
+
+I1 to I20 are the numbers of the invariants in docs/internals/reliability.md.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def story() -> Story:
 
 
 @pytest.mark.quick
-def test_a_clean_history_passes(story):
+def test_checker_clean_history_passes(story):
     story.whole(1, 1)
     story.enqueue(2)
     story.claim(2, 2)
@@ -38,7 +41,7 @@ def test_a_clean_history_passes(story):
     assert checker.summary(story.history)["executions"] == {"succeeded": 2, "crashed": 1, "released": 1}
 
 
-def test_two_open_executions(story):
+def test_checker_two_open_executions_reports_i1(story):
     story.enqueue(1)
     story.claim(1, 1)
     story.transaction()
@@ -46,14 +49,14 @@ def test_two_open_executions(story):
     assert "I1" in broken(story)
 
 
-def test_a_state_that_its_executions_belie(story):
+def test_checker_running_job_without_execution_reports_i2(story):
     story.enqueue(1)
     story.transaction()
     story.job(1, state="running", attempt=1)
     assert "I2" in broken(story)
 
 
-def test_an_end_that_is_written_twice(story):
+def test_checker_outcome_written_twice_reports_i3(story):
     story.whole()
     story.transaction()
     story.execution(1, 1, outcome="failed")
@@ -61,7 +64,7 @@ def test_an_end_that_is_written_twice(story):
 
 
 @pytest.mark.parametrize("fate", ["done", "done before"])
-def test_a_late_end_that_was_told_it_counts(story, fate):
+def test_checker_late_completion_accepted_reports_i3(story, fate):
     story.enqueue(1)
     story.claim(1, 1)
     story.close(1, 1, "crashed", "ready", "rescue", crashes=1)
@@ -69,13 +72,13 @@ def test_a_late_end_that_was_told_it_counts(story, fate):
     assert "I3" in broken(story)
 
 
-def test_an_end_that_is_accepted_twice(story):
+def test_checker_completion_accepted_twice_reports_i3(story):
     story.whole()
     story.say("ack", act="succeed", own=False, fates={"1": "done"})
     assert "I3" in broken(story)
 
 
-def test_a_finished_job_that_moves(story):
+def test_checker_finished_job_changing_state_reports_i4(story):
     story.whole()
     story.transaction()
     story.job(1, state="ready", finished_at=None)
@@ -84,7 +87,7 @@ def test_a_finished_job_that_moves(story):
     assert "I4" not in broken(story)
 
 
-def test_an_effect_of_a_transaction_that_did_not_count(story):
+def test_checker_effect_of_crashed_atomic_job_reports_i5(story):
     story.enqueue(1)
     story.claim(1, 1)
     story.run(1, 1, "atomic")
@@ -92,13 +95,13 @@ def test_an_effect_of_a_transaction_that_did_not_count(story):
     assert "I5" in broken(story)
 
 
-def test_a_success_without_its_effect(story):
+def test_checker_success_without_effect_reports_i5(story):
     story.whole()
     story.history.effects.clear()
     assert "I5" in broken(story)
 
 
-def test_counters_that_lie(story):
+def test_checker_wrong_counters_reports_i6(story):
     story.whole()
     story.history.jobs[1]["attempt"] = 2
     assert "I6" in broken(story)
@@ -106,7 +109,7 @@ def test_counters_that_lie(story):
     assert "I6" in broken(story)
 
 
-def test_more_crashes_than_the_budget(story):
+def test_checker_crashes_over_the_budget_reports_i7(story):
     story.enqueue(1)
     for number in range(1, 5):
         story.claim(1, number)
@@ -114,7 +117,7 @@ def test_more_crashes_than_the_budget(story):
     assert broken(story) == {"I7"}
 
 
-def test_more_attempts_than_allowed(story):
+def test_checker_attempts_over_the_maximum_reports_i7(story):
     story.enqueue(1, max_attempts=1)
     story.claim(1, 1)
     story.close(1, 1, "failed", "ready", "fail")
@@ -123,7 +126,7 @@ def test_more_attempts_than_allowed(story):
 
 
 @pytest.mark.parametrize(("answer", "count"), [("committed", 0), ("rolled back", 1), ("unknown", 2)])
-def test_an_enqueue_that_is_not_what_its_caller_was_told(story, answer, count):
+def test_checker_enqueue_contradicting_its_answer_reports_i8(story, answer, count):
     story.say("enqueue-sent", tag="tag1")
     story.say("enqueue-returned", tag="tag1", answer=answer)
     for number in range(count):
@@ -132,19 +135,19 @@ def test_an_enqueue_that_is_not_what_its_caller_was_told(story, answer, count):
     assert "I8" in broken(story)
 
 
-def test_an_order_without_its_job(story):
+def test_checker_order_without_its_job_reports_i8(story):
     story.whole()
     story.history.orders.add("another")
     assert broken(story) == {"I8"}
 
 
-def test_a_claim_before_its_time(story):
+def test_checker_claim_before_run_after_reports_i9(story):
     story.enqueue(1, run_after=2000.0)
     story.claim(1, 1)
     assert "I9" in broken(story)
 
 
-def test_a_claim_that_takes_too_much_or_twice(story):
+def test_checker_claim_over_limit_or_repeated_reports_i12(story):
     story.whole()
     story.say("claim", worker=7, parent=5, limit=1, executions=[8, 9])
     assert "I12" in broken(story)
@@ -153,7 +156,7 @@ def test_a_claim_that_takes_too_much_or_twice(story):
     assert "I12" in broken(story)
 
 
-def test_an_exit_that_leaves_something_open(story):
+def test_checker_clean_exit_with_open_execution_reports_i14(story):
     story.enqueue(1)
     story.claim(1, 1)
     story.say("exit", worker=5, code=0, last=len(story.history.events))
@@ -162,7 +165,7 @@ def test_an_exit_that_leaves_something_open(story):
     assert broken(story) == set()
 
 
-def test_a_job_that_is_removed_too_early(story):
+def test_checker_job_removed_too_early_reports_i17(story):
     story.whole()
     row = story.history.jobs.pop(1)
     story.transaction()
@@ -172,20 +175,20 @@ def test_a_job_that_is_removed_too_early(story):
     assert "I17" not in broken(story, retention_seconds=0.01)
 
 
-def test_a_job_that_is_left_over(story):
+def test_checker_due_job_left_at_the_end_reports_i19(story):
     story.enqueue(1)
     assert broken(story) == set()
     assert broken(story, finished=True) == {"I19"}
 
 
-def test_a_loop_that_spins(story):
+def test_checker_loop_without_backoff_reports_i20(story):
     story.history.complaints = [Complaint("1 pgqueue-fetcher", at) for at in (1.0, 1.2, 1.4)]
     assert broken(story) == {"I20"}
     story.history.complaints = [Complaint("1 pgqueue-fetcher", at) for at in (1.0, 2.2, 4.4)]
     assert broken(story) == set()
 
 
-def test_a_body_that_nobody_claimed_or_that_ran_twice(story):
+def test_checker_body_unclaimed_or_run_twice_reports_i3(story):
     story.whole()
     story.begin(1, 9)
     assert broken(story) == {"I3"}
@@ -194,8 +197,11 @@ def test_a_body_that_nobody_claimed_or_that_ran_twice(story):
     assert broken(story) == {"I3"}
 
 
-def test_bodies_that_overlap(story):
-    """Legal if the earlier had been closed before the later was claimed: a zombie's. Else not."""
+def test_checker_overlap_with_open_execution_reports_i1(story):
+    """Two bodies of a job may overlap if the first execution was closed before the second was claimed.
+
+    In that case the first body is a zombie. Otherwise two executions are open at the same time, which violates I1.
+    """
     story.enqueue(1)
     story.claim(1, 1)
     story.begin(1, 1)
@@ -213,7 +219,7 @@ def test_bodies_that_overlap(story):
     assert "I1" in broken(story)
 
 
-def test_complaints_service_meets_error_is_in_the_history(monkeypatch, tmp_path):
+def test_complaints_service_error_is_in_the_history(monkeypatch, tmp_path):
     class Failing(Service):
         def tick(self):
             raise OSError("away")
@@ -225,5 +231,5 @@ def test_complaints_service_meets_error_is_in_the_history(monkeypatch, tmp_path)
     for _ in range(3):
         failing._survive()
     found = complaints(journal.read(tmp_path))
-    assert [one.source for one in found] == [f"{os.getpid()} pgqueue-failing"] * 3
+    assert [complaint.source for complaint in found] == [f"{os.getpid()} pgqueue-failing"] * 3
     assert list(invariants_seen.no_spinning(History(complaints=found), {}, Rules()))

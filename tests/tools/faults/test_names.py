@@ -1,4 +1,4 @@
-"""The names that scenarios use are those that the suite's tasks know."""
+"""The names in the fault suite match: those of scenarios and its tasks, and those of mutants and faults."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.tools.faults.mutation import MUTANTS
 from tests.tools.mutation.runner import CHECKOUT, mutated
 
 
-def test_names_are_known():
+def test_app_names_match_the_names_of_the_tasks():
     assert {*app_names.DEATHS, "segfault"} == set(poison.DEATHS)
     assert set(app_names.ERRORS) == set(poison.ERRORS)
     assert set(app_names.RESULTS) == set(poison.RESULTS)
@@ -20,13 +20,13 @@ def test_names_are_known():
 
 
 @pytest.mark.quick
-def test_every_fault_says_what_it_expects():
+def test_catalogue_each_fault_has_invariant_and_expected():
     faults = load()
     assert all(fault.invariant and fault.expected for fault in faults)
     assert [fault.id for fault in faults if fault.quick]
 
 
-def test_every_mutant_fits_the_code_and_names_faults_that_there_are():
+def test_mutants_fit_the_code_and_name_known_faults():
     known = {fault.id for fault in load()}
     for broken in MUTANTS:
         mutated((CHECKOUT / broken.mutant.file).read_text(), broken.mutant)

@@ -1,4 +1,4 @@
-"""The quick part of the fault suite, as CI runs it: about a minute on two cores."""
+"""The quick part of the fault suite, as CI runs it. It takes about a minute on two cores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.mark.process
 @pytest.mark.timeout(400)
-def test_the_quick_faults(tmp_path):
+def test_fault_suite_quick_run_has_no_failures(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "tests.tools.faults", "--quick", "--jobs", "4", "--keep", tmp_path / "histories"],
         stdout=subprocess.PIPE,

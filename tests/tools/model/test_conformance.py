@@ -1,7 +1,9 @@
-"""The model does what the statements do: its acts, one by one, on PostgreSQL, and after each the tables are compared.
+"""The statements do what the model says.
 
-Every kind of step that the model knows is taken at least once, by a shortest way, and random walks take them in other
-orders. The weaker fences are put into the real statements too: what the model says of them is what they do.
+The tests run the acts of the model one by one on PostgreSQL, and compare the tables with the model after each act. They
+take every kind of step that the model knows at least once, on a shortest path. Random walks take the steps in other
+orders. The tests also put the weaker fences into the real statements, which then have to violate the same invariants
+as the model.
 """
 
 import random
@@ -40,7 +42,7 @@ def slot_number(act: Act) -> int:
 
 
 class Replay:
-    """One job in the database, driven by the model's acts."""
+    """One job in the database, on which the acts of the model are run."""
 
     def __init__(self, engine, rules: Rules) -> None:
         helpers.clear_tables(engine)
@@ -51,13 +53,13 @@ class Replay:
         self.job_id = helpers.make_job(engine, max_attempts=rules.max_attempts)
         self.world = World()
         self.ids: list[int] = []
-        """The ids of the executions, by their number in the model."""
+        """The ids of the executions, in the order of their numbers in the model."""
 
     def follow(self, act: Act, after: World) -> None:
-        """Do the act, and compare what it told and what it left."""
+        """Run the act; compare the status that it returns and the rows that it leaves with the model."""
         before, self.world = self.world, after
-        told = getattr(self, act.name.replace(" ", "_"), lambda before, act: None)(before, act)
-        assert told == act.fate, act
+        status = getattr(self, act.name.replace(" ", "_"), lambda before, act: None)(before, act)
+        assert status == act.fate, act
         if act.name == "retry":
             self.engine.execute("DELETE FROM effect")
         assert self.tables() == self.model(), act
@@ -66,8 +68,13 @@ class Replay:
         world = self.world
         job = None if world.state == protocol.GONE else (world.state, world.attempt, world.crashes, world.asked)
         rows = [
-            (WORKER_IDS[one.worker], one.attempt, one.outcome, one.started if one.outcome is None else None)
-            for one in world.executions
+            (
+                WORKER_IDS[execution.worker],
+                execution.attempt,
+                execution.outcome,
+                execution.started if execution.outcome is None else None,
+            )
+            for execution in world.executions
         ]
         return job, rows
 
@@ -79,10 +86,10 @@ class Replay:
         return (
             job and (job["state"], job["attempt"], job["crashes"], job["cancel_requested_at"] is not None),
             [
-                (one["worker_id"], one["attempt"], one["outcome"], one["started_at"] is not None)
-                if one["outcome"] is None
-                else (one["worker_id"], one["attempt"], one["outcome"], None)
-                for one in rows
+                (row["worker_id"], row["attempt"], row["outcome"], row["started_at"] is not None)
+                if row["outcome"] is None
+                else (row["worker_id"], row["attempt"], row["outcome"], None)
+                for row in rows
             ],
         )
 
@@ -124,10 +131,10 @@ class Replay:
             return Failed(self.key(execution_id), ending, 0.0, None, 0.0)
         most = self.rules.max_attempts
         if ending is Outcome.CRASHED:
-            held = lifecycle.OpenExecution(
+            execution = lifecycle.OpenExecution(
                 execution_id, 0, helpers.NOOP, "", job["attempt"], most, job["crashes"], True, 0.0
             )
-            delay = retry_policy.delay_after_crash(held)
+            delay = retry_policy.delay_after_crash(execution)
         else:
             delay = None if row["attempt"] >= most else 0.0
         return Failed(self.key(execution_id), ending, delay and 0.0, None, 0.0)
@@ -137,15 +144,17 @@ class Replay:
             return None
         with helpers.transaction(self.engine):
             self.engine.execute("INSERT INTO effect VALUES (%s)", [self.job_id])
-            fate = self.write(self.ids[before.slots[slot_number(act)].execution - 1], Outcome.SUCCEEDED, before)
-            if fate is TransitionStatus.DONE:
+            status = self.write(self.ids[before.slots[slot_number(act)].execution - 1], Outcome.SUCCEEDED, before)
+            if status is TransitionStatus.DONE:
                 self.engine.execute("COMMIT")
-        return fate
+        return status
 
     def rescue(self, before: World, act: Act) -> None:
         helpers.end_lease(self.engine)
-        done = lifecycle.rescue(self.engine, lambda held: retry_policy.delay_after_crash(held) and 0.0, error="lost")
-        assert [moved.status for _, moved in done] == [TransitionStatus.DONE]
+        done = lifecycle.rescue(
+            self.engine, lambda execution: retry_policy.delay_after_crash(execution) and 0.0, error="lost"
+        )
+        assert [result.status for _, result in done] == [TransitionStatus.DONE]
 
     def cancel(self, before: World, act: Act) -> None:
         assert lifecycle.cancel(self.engine, [self.job_id]) == {self.job_id: State(self.world.state)}
@@ -165,12 +174,12 @@ def walk(engine, rules: Rules, acts: list[Act]) -> None:
 
 
 def kind(before: World, act: Act, after: World) -> tuple[object, ...]:
-    """What makes a step another one for the database."""
+    """Return what distinguishes kinds of steps for the database."""
     return act.name, act.way, act.fate, before.state, after.state, after.crashes - before.crashes
 
 
 def ways() -> Iterator[tuple[Rules, list[Act]]]:
-    """Yield a shortest way to each kind of step, and through it."""
+    """Yield a shortest path for each kind of step, which ends with that step."""
     seen = set()
     for found in under("execution"):
         rules = found.rules
@@ -183,12 +192,12 @@ def ways() -> Iterator[tuple[Rules, list[Act]]]:
 
 @pytest.fixture(autouse=True)
 def crash_budget():
-    """The model's."""
+    """Use the crash budget of the model."""
     with override_settings(PGQUEUE={"CRASH_BUDGET": 2}):
         yield
 
 
-def test_every_kind_of_step_does_what_the_model_says(engine):
+def test_statements_each_kind_of_step_matches_the_model(engine):
     count = 0
     for rules, acts in ways():
         with override_settings(PGQUEUE={"CRASH_BUDGET": rules.crash_budget}):
@@ -198,7 +207,7 @@ def test_every_kind_of_step_does_what_the_model_says(engine):
 
 
 @pytest.mark.parametrize("atomic", [True, False])
-def test_random_walks_do_what_the_model_says(engine, atomic):
+def test_statements_random_walks_match_the_model(engine, atomic):
     rules = Rules(atomic=atomic, max_attempts=4, give_backs=2, retries=1)
     for seed in range(30):
         choose = random.Random(seed)
@@ -213,7 +222,7 @@ def test_random_walks_do_what_the_model_says(engine, atomic):
 
 
 @pytest.mark.parametrize("fence", OTHER_FENCES)
-def test_what_the_model_says_of_a_weaker_fence_the_statements_do(engine, monkeypatch, fence):
+def test_statements_weaker_fence_violate_as_the_model_does(engine, monkeypatch, fence):
     for name in ("SUCCEED", "FAIL", "RELEASE"):
         text = STATEMENTS[name]
         assert text.count(FENCE) == 1
@@ -227,7 +236,7 @@ def test_what_the_model_says_of_a_weaker_fence_the_statements_do(engine, monkeyp
     assert followed >= 5
 
 
-def test_a_replay_would_notice(engine, monkeypatch):
+def test_replay_changed_statement_raises(engine, monkeypatch):
     counted = STATEMENTS["RELEASE"].replace("greatest(job.attempt - 1, 0)", "job.attempt")
     replace_statement(monkeypatch, "RELEASE", counted)
     replay = Replay(engine, Rules(give_backs=1))

@@ -1,4 +1,4 @@
-"""The protocol has the properties that are promised, and the model would tell if it had not."""
+"""The model of the protocol has the promised properties, and it detects a protocol that lacks one of them."""
 
 import pytest
 
@@ -15,16 +15,16 @@ SMALL = Rules(give_backs=1, max_attempts=1, crash_budget=1)
 
 @pytest.fixture(scope="module")
 def fenced():
-    """All that can happen where an execution is the fence."""
+    """Return everything that can happen if the execution is the fence."""
     return under("execution")
 
 
-def test_with_the_execution_as_fence_every_invariant_holds(fenced):
+def test_model_execution_as_fence_keeps_every_invariant(fenced):
     assert violations(fenced) == {}
 
 
-def test_all_that_can_happen_has_happened(fenced):
-    """A model in which something never happens proves nothing about it."""
+def test_model_exploration_reaches_every_act_and_state(fenced):
+    """The model proves nothing about acts and states that it never reaches."""
     seen = {(act.name, act.way, act.fate) for found in fenced for edges in found.edges.values() for act, _ in edges}
     assert {name for name, _, _ in seen} == {
         *("claim", "start", "beat", "end", "give back", "send", "commit", "crash", "rescue", "cancel", "prune", "retry")
@@ -51,16 +51,16 @@ def test_all_that_can_happen_has_happened(fenced):
         ("attempt", {"running is to have an open execution"}),
     ],
 )
-def test_every_weaker_fence_lets_a_stale_finish_through(fence, violated):
+def test_model_weaker_fence_accepts_stale_completion(fence, violated):
     traces = violations(under(fence, most=500))
     assert set(traces) >= {"no stale finish is accepted", "an execution ends once", *violated}
 
 
-def test_a_task_that_is_not_atomic_may_have_its_effect_twice_and_an_atomic_one_may_not(fenced):
+def test_model_only_non_atomic_task_can_repeat_its_effect(fenced):
     assert [bool(explore.twice(found)) for found in fenced] == [not found.rules.atomic for found in fenced]
 
 
-def test_a_trace_is_a_shortest_one_and_can_be_followed():
+def test_trace_of_violation_is_shortest_and_can_be_followed():
     rules = Rules(fence="state")
     trace = explore.explore(rules, most=2000).violations["no stale finish is accepted"]
     world = World()
@@ -70,7 +70,7 @@ def test_a_trace_is_a_shortest_one_and_can_be_followed():
     assert [str(act) for act in trace[:2]] == ["claim A1", "end A1 (succeeded)"]
 
 
-# ------------------------------------------------------------------ each invariant can fail: break the protocol
+# ------------------------------------------------------------------ each invariant fails if the protocol is broken
 
 
 def broken(monkeypatch, name, function, rules=SMALL):
@@ -78,20 +78,20 @@ def broken(monkeypatch, name, function, rules=SMALL):
     return set(explore.explore(rules).violations)
 
 
-def test_a_crash_budget_that_nobody_looks_at_is_found(monkeypatch):
-    endless = lambda world, rules, started: protocol.READY  # noqa: E731 -- a line says it
+def test_model_ignored_crash_budget_is_found(monkeypatch):
+    endless = lambda world, rules, started: protocol.READY  # noqa: E731 -- fits in one line
     found = broken(monkeypatch, "after_crash", endless, Rules(max_attempts=2, crash_budget=1))
     assert "crashes are within their budget" in found
 
 
-def test_a_rescue_that_leaves_the_execution_open_is_found(monkeypatch):
+def test_model_rescue_leaving_execution_open_is_found(monkeypatch):
     def rescued(world, number, rules):
         return world._replace(state=protocol.READY)
 
     assert "running is to have an open execution" in broken(monkeypatch, "rescued", rescued)
 
 
-def test_a_claim_that_takes_what_runs_is_found(monkeypatch):
+def test_model_claim_of_running_job_is_found(monkeypatch):
     def claim(world, rules):
         for _, after in original(world._replace(state=protocol.READY), rules):
             yield Act("claim"), after
@@ -101,8 +101,8 @@ def test_a_claim_that_takes_what_runs_is_found(monkeypatch):
     assert "at most one execution is open" in broken(monkeypatch, "ACTS", acts, Rules(max_attempts=2))
 
 
-def test_an_effect_that_is_committed_before_the_finish_is_found(monkeypatch):
-    """As an atomic task would be whose models are in another database than its job."""
+def test_model_effect_committed_before_completion_is_found(monkeypatch):
+    """This would happen to an atomic task whose models are in another database than its job."""
 
     def end_body(world, rules):
         return original(world, rules._replace(atomic=False))
@@ -112,24 +112,24 @@ def test_an_effect_that_is_committed_before_the_finish_is_found(monkeypatch):
     assert "the effect is exactly once" in broken(monkeypatch, "ACTS", acts)
 
 
-def test_a_request_to_cancel_that_a_release_forgets_is_found(monkeypatch):
+def test_model_release_ignoring_cancel_request_is_found(monkeypatch):
     def finished(world, *args):
-        after, fate = original(world._replace(asked=False), *args)
-        return after._replace(asked=world.asked), fate
+        after, status = original(world._replace(asked=False), *args)
+        return after._replace(asked=world.asked), status
 
     original = protocol.finished
     assert "what waits is not asked to stop" in broken(monkeypatch, "finished", finished)
 
 
-def test_a_release_that_counts_the_attempt_is_found(monkeypatch):
+def test_model_release_counting_the_attempt_is_found(monkeypatch):
     def finished(world, number, ending, rules):
-        after, fate = original(world, number, ending, rules)
-        return after._replace(attempt=world.attempt), fate
+        after, status = original(world, number, ending, rules)
+        return after._replace(attempt=world.attempt), status
 
     original = protocol.finished
     assert "attempts are counted, and within the maximum" in broken(monkeypatch, "finished", finished)
 
 
-def test_without_rescue_a_job_may_never_end(monkeypatch):
+def test_model_without_rescue_job_may_never_end(monkeypatch):
     acts = tuple(act for act in protocol.ACTS if act is not protocol.rescue)
     assert broken(monkeypatch, "ACTS", acts) == {ENDING}

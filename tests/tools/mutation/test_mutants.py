@@ -1,4 +1,8 @@
-"""Whether the mutants still fit: apart, for in a copy with a mutant in it this fails whatever the mutant is."""
+"""The mutants still fit the code.
+
+The test is apart from the tests that run against mutants, because in a copy with a mutant it fails whatever the
+mutant is.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from tests.tools.mutation.runner import CHECKOUT, MUTANTS, mutated
 
 
 @pytest.mark.parametrize("path", sorted({mutant.file for mutant in MUTANTS}))
-def test_every_mutant_fits_the_code(path):
-    """One that does not would be found out only when all are tried, which is seldom."""
+def test_mutants_of_each_file_fit_its_code(path):
+    """Otherwise a mutant that no longer fits is noticed only when all mutants are run, which happens rarely."""
     text = (CHECKOUT / path).read_text()
     for mutant in MUTANTS:
         if mutant.file == path:
