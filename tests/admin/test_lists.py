@@ -296,10 +296,10 @@ def test_list_job_with_many_attempts_reads_only_the_last(operator: Client, make_
             [job.pk],
         )
         cursor.execute("ANALYZE pgqueue_execution")
-    last = add_execution(job, exception_class="app.Last")
+    add_execution(job, exception_class="app.Last")
     with CaptureQueriesContext(connection) as captured:
         page = operator.get(JOBS)
-    assert "Last" in page.content.decode() and last.pk
+    assert "Last" in page.content.decode()
     [statement] = [q["sql"] for q in captured if "latest_execution_id" in q["sql"] and "COUNT(" not in q["sql"]]
     with connection.cursor() as cursor:
         cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + statement.replace("%", "%%"), [])

@@ -517,6 +517,12 @@ def pid() -> int:
     return os.getpid()
 
 
+@task
+async def async_pid() -> int:
+    """Return the process that runs this, from the event loop."""
+    return os.getpid()
+
+
 @task(isolation="process")
 async def isolated_async_add(a: int, b: int) -> int:
     """Return a sum."""

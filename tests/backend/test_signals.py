@@ -53,11 +53,11 @@ def test_signals_of_success_are_sent_despite_failing_receivers(seen):
 
 
 def test_signal_result_loads_missing_fields_with_one_query(seen, django_assert_num_queries):
-    tasks.add.enqueue(1, b=2)
+    result = tasks.add.enqueue(1, b=2)
     run_jobs()
     ended = seen[-1][2]
     with django_assert_num_queries(0):
-        assert (ended.id, ended.status, ended.task.module_path) == (ended.id, STATES.SUCCESSFUL, tasks.add.module_path)
+        assert (ended.id, ended.status, ended.task.module_path) == (result.id, STATES.SUCCESSFUL, tasks.add.module_path)
     with django_assert_num_queries(1):
         assert (ended.return_value, ended.args, ended.attempts, ended.enqueued_at is None) == (3, [1], 1, False)
 

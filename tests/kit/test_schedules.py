@@ -42,6 +42,7 @@ def test_run_jobs_schedules_one_day_runs_all_ticks(sweeping):
 def test_run_jobs_schedules_each_job_has_time_of_its_tick(sweeping):
     with capture_jobs(sweeping) as jobs:
         run_jobs(until=timedelta(hours=3), schedules=True)
+    assert jobs
     assert all(job.run_after.minute == job.run_after.second == 0 for job in jobs)
     assert [job.state for job in Job.objects.all()] == ["succeeded"] * len(jobs)
 

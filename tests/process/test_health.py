@@ -46,8 +46,9 @@ def test_health_by_status_and_age_is_alive_or_ready(path, status, age_seconds, a
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "{}", '{"status": "ok", "since": "", "processes": 7}'])
 def test_health_of_invalid_file_is_not_alive(path, text):
     path.write_text(text)
-    assert health.judge(str(path)) == (False, health.judge(str(path))[1])
-    assert str(path) in health.judge(str(path))[1]
+    is_alive, message = health.judge(str(path))
+    assert not is_alive
+    assert str(path) in message
 
 
 def test_health_without_file_reports_worker_not_running(path):
