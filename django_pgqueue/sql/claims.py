@@ -86,7 +86,7 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
 FROM due
 """
 
-# Claim one job if it is ready (with `only_due`: and due), and open an execution for it.
+# Claim one job if it is ready, and open an execution for it. With `only_due`, claim it only if it is also due.
 #
 # Moves:  ready → running
 # Caller: lifecycle.claim_one()
@@ -158,7 +158,7 @@ CROSS JOIN LATERAL (
 LIMIT 1
 """
 
-# Make a job dead because no claim can take it: its row makes the claim itself fail. Record the reason.
+# Make a job dead, and record the reason. Used for a job whose row makes every claim fail.
 #
 # Moves:  ready → dead
 # Caller: lifecycle.set_aside()
@@ -187,15 +187,19 @@ recorded AS (
 SELECT id FROM culprit
 """
 
-# Return the lanes that have ready jobs and the seconds until the first job of each is due (0 or less: due now), by a
-# loose index scan. Each lane comes with the seconds until the pause of its queue ends (infinity: it does not end by
-# itself; NULL: not paused). The last row has no lane. It has the names of all paused queues and tasks, also those
-# without ready jobs, because a job may be enqueued and claimed before the lanes are read again. It also has the
-# database's clock, because a claim that finds nothing moves the cursors of its lanes up to that time.
+# Return the lanes that have ready jobs, and in a last row all pauses and the database's clock.
 #
 # Caller: lifecycle.scan_lanes(), at most once a second, and before a worker sleeps
 # Index:  pgqueue_job_ready: one index search per lane finds the first entry of the next lane
 # Cost:   0.2 ms; 4 ms for 600 lanes. `extract()` computes in numeric and cost a quarter more than `date_part()`.
+#
+# Each lane has two times: the seconds until its first job is due (0 or less: due now), and the seconds until the pause
+# of its queue ends (infinity: it does not end by itself; NULL: not paused). The statement finds the lanes by a loose
+# index scan.
+#
+# The last row has no lane. It has the names of all paused queues and tasks. Queues without ready jobs are included,
+# because a job can be enqueued and claimed before the next scan. It has the database's clock, because a claim that
+# exhausts a lane moves the lane's cursor to the time of the scan.
 LANES: Final = """/* pgqueue:lanes */
 WITH RECURSIVE lane AS (
     (

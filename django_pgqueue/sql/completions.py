@@ -1,4 +1,4 @@
-"""Statements with which a worker completes an execution, releases it, or writes its progress."""
+"""Statements that complete an execution, release it, or write its progress."""
 
 from typing import Final
 
@@ -49,7 +49,7 @@ done AS (
 SELECT id FROM mine
 """
 
-# Do as SUCCEED for jobs whose task keeps none: their completion removes them.
+# Close executions as succeeded, and remove their jobs. Used for tasks that keep no finished jobs.
 #
 # Moves:  running → removed
 # Caller: lifecycle.succeed_and_discard()
@@ -146,7 +146,7 @@ moved AS (
 SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 'dead' ELSE 'ready' END FROM mine
 """
 
-# Release executions without counting the attempt.
+# Release executions without counting the attempt. Their jobs become ready again.
 #
 # Moves:  running → ready (at its old time, or after a delay), cancelled (if a cancellation was requested)
 # Caller: lifecycle.release() and snooze()
@@ -287,7 +287,8 @@ noted AS (
 SELECT id FROM mine
 """
 
-# Return the outcome of executions that a transition did not find open and unlocked, and whether their jobs exist.
+# Return the outcomes of executions that a transition skipped because they were closed or locked, and whether their jobs
+# exist.
 #
 # Caller: lifecycle, after a transition that returned fewer executions than were requested
 SETTLE: Final = """/* pgqueue:settle */

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-# Extend the leases of the open executions of these workers, and return all that are open.
+# Extend the leases of the open executions of these workers, and return all open executions.
 #
 # Moves:  running, unchanged
 # Caller: lifecycle.extend(), from the supervisor's heartbeat
@@ -53,7 +53,7 @@ CROSS JOIN LATERAL (
 ) AS open_execution
 """
 
-# Extend the leases of single executions. Used after EXTEND failed because of one row.
+# Extend the leases of the given executions. Used after EXTEND failed because of one row.
 #
 # Moves:  running, unchanged
 # Caller: lifecycle.extend()

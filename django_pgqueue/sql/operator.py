@@ -2,7 +2,7 @@
 
 from typing import Final
 
-# Cancel ready jobs, and with `running` request the cancellation of running ones.
+# Cancel ready jobs. With `running`, also request the cancellation of running jobs.
 #
 # Moves:  ready → cancelled; running: sets the job's cancel_requested_at
 # Caller: lifecycle.cancel()
@@ -51,15 +51,17 @@ END
 FROM asked
 """
 
-# Make finished jobs ready again, as if they were new. Their executions stay. `isolated` stays, because a retry does not
-# make a job harmless that has crashed a worker. Progress stays, so that the task can continue from it, except for jobs
-# that had succeeded: their work is to be done again. A job is left as it is if another job has its unique key now. Of
+# Make finished jobs ready again, as if they were new. A job is not changed if another job has its unique key now. Of
 # several jobs with the same key, only the latest is retried.
 #
 # Moves:  finished → ready
 # Caller: lifecycle.retry(), for an operator
 # Fence:  what the operator saw, if `seen_states` has it ('' if not): the state and the exact `finished_at`. A job that
 #         another operator has retried and that has failed again has another `finished_at`
+#
+# Executions stay. `isolated` stays, because a job that has crashed a worker can crash it again after a retry. Progress
+# stays, so that the task can continue from it. Jobs that had succeeded lose their progress, because their work has to
+# be done again.
 RETRY: Final = """/* pgqueue:retry */
 WITH asked AS MATERIALIZED (
     SELECT job.id, CASE
@@ -108,7 +110,7 @@ moved AS (
 SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END FROM asked
 """
 
-# Make jobs that are due later due at once.
+# Make ready jobs due at once that are due later.
 #
 # Moves:  ready, unchanged
 # Caller: lifecycle.run_now(), for an operator

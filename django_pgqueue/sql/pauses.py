@@ -2,7 +2,7 @@
 
 from typing import Final
 
-# Pause a queue or a task. If it is paused already, the new end, person and reason replace the old ones.
+# Pause a queue or a task. If it is already paused, replace the end, the person and the reason.
 #
 # Caller: lifecycle.pause(), in the operator's transaction
 # Locks:  the row of the pause. No job is changed: workers skip what is paused once they have read the pauses again.

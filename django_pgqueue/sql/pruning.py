@@ -44,8 +44,11 @@ gone AS (
 SELECT count(*), (SELECT count(*) FROM free), max(finished_at) FROM old
 """
 
-# Do as PRUNE for one task that has a retention of its own.
+# Remove a batch of finished jobs of one task that has its own retention, with their executions.
 #
+# Moves:  finished → removed
+# Caller: lifecycle.prune(), for one task
+# Locks:  as PRUNE
 # Index:  pgqueue_job_task
 PRUNE_TASK: Final = """/* pgqueue:prune_task */
 WITH old AS MATERIALIZED (
@@ -81,7 +84,8 @@ gone AS (
 SELECT count(*), (SELECT count(*) FROM free), max(finished_at) FROM old
 """
 
-# Return the jobs that PRUNE would remove. Used if PRUNE failed because of one row: PRUNE_JOBS then removes in parts.
+# Return the jobs that PRUNE would remove. Used if PRUNE failed because of one row: PRUNE_JOBS then removes the jobs in
+# parts.
 #
 # Caller: lifecycle.prune()
 # Index:  pgqueue_job_finished
@@ -98,8 +102,9 @@ ORDER BY finished_at
 LIMIT %(limit)s
 """
 
-# Do as OLD_JOBS, for PRUNE_TASK.
+# Return the jobs that PRUNE_TASK would remove. Used if PRUNE_TASK failed because of one row.
 #
+# Caller: lifecycle.prune(), for one task
 # Index:  pgqueue_job_task
 OLD_JOBS_OF_TASK: Final = """/* pgqueue:old_jobs_of_task */
 SELECT id, finished_at
@@ -114,10 +119,10 @@ ORDER BY finished_at
 LIMIT %(limit)s
 """
 
-# Remove these jobs if they are still finished and past their retention, with their executions.
+# Remove these jobs, with their executions, if they are still finished and past their retention.
 #
 # Moves:  finished → removed
-# Caller: lifecycle.prune(), after PRUNE failed because of one row
+# Caller: lifecycle.prune(), after PRUNE or PRUNE_TASK failed because of one row
 # Locks:  as PRUNE
 # Index:  primary keys
 PRUNE_JOBS: Final = """/* pgqueue:prune_jobs */
@@ -151,7 +156,7 @@ gone AS (
 SELECT id FROM free
 """
 
-# Count the jobs of one state that are past its retention: the jobs that repeated calls of PRUNE would remove.
+# Count the jobs of one state that are past its retention. Repeated calls of PRUNE would remove these jobs.
 #
 # Caller: lifecycle.prunable(), for a dry run
 PRUNABLE: Final = """/* pgqueue:prunable */
@@ -164,7 +169,9 @@ WHERE state = %(state)s
   AND task_name <> ALL (%(other_task_names)s::varchar[])
 """
 
-# Do as PRUNABLE for one task.
+# Count the jobs of one task and one state that are past the task's retention.
+#
+# Caller: lifecycle.prunable(), for a dry run
 PRUNABLE_TASK: Final = """/* pgqueue:prunable_task */
 SELECT count(*)
 FROM pgqueue_job

@@ -2,12 +2,13 @@
 
 from typing import Final
 
-# Read a page of all jobs, by id. Return its last id, and each job that is running without an open execution. No other
-# transition would ever end such a job. A user has deleted the execution, or a trigger has suppressed a part of a
-# statement.
+# Read a page of all jobs, by id. Return its last id, and each job that is running without an open execution.
 #
 # Caller: lifecycle.requeue()
 # Index:  primary key; pgqueue_execution_one_open for each running job
+#
+# A running job has no open execution if a user has deleted the execution, or if a trigger has suppressed a part of a
+# statement. No other transition would end such a job.
 #
 # No index contains the state of running jobs, because it would make every claim and every completion slower.
 ABANDONED: Final = """/* pgqueue:abandoned */

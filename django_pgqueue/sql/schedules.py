@@ -2,12 +2,14 @@
 
 from typing import Final
 
-# Return all schedules with the columns that a worker needs, and the database's clock. If there is no schedule, return a
-# single row with the clock only. The last columns are the options of its jobs, in the order of `options.STORED`.
+# Return all schedules with the columns that a worker needs, and the database's clock.
 #
 # Caller: lifecycle.read_schedules(), every few seconds while there are any
 # Cost:   0.13 ms without schedules; 0.6 ms for 100. The arguments are left out. FIRE reads them, and SCHEDULE_ARGUMENTS
 #         returns them if a unique key has to be computed
+#
+# If there is no schedule, the only row has only the clock. The last columns are the options of the schedule's jobs, in
+# the order of `options.STORED`.
 #
 # A timestamp that Python cannot read, such as infinity, is returned as the nearest readable one. Otherwise one bad row
 # would hide all schedules.
@@ -33,9 +35,10 @@ SCHEDULE_ARGUMENTS: Final = """/* pgqueue:schedule_arguments */
 SELECT arguments::text FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revision = %(revision)s
 """
 
-# Enqueue the job of one tick of a schedule, record the tick, and set the next one: all of it or nothing.
+# Enqueue the job of one tick of a schedule, record the tick, and set the next tick. The statement does all of this or
+# nothing.
 #
-# Moves:  new → ready. If another job has the unique key, no job is added and the tick is recorded
+# Moves:  new → ready. If another job has the unique key, no job is added, but the tick is recorded
 # Caller: lifecycle.fire(), from any worker
 # Fence:  the definition and the next tick as the caller has read them; the unique constraint on (schedule, tick)
 # Locks:  the schedule's row, SKIP LOCKED. With a unique key, it waits for an uncommitted transaction that has enqueued
@@ -217,7 +220,7 @@ SELECT EXISTS (
        (SELECT id FROM made)
 """
 
-# Record why a schedule does not run. The text stays until the schedule fires or its definition changes.
+# Record why a schedule does not fire. The text stays until the schedule fires or its definition changes.
 #
 # Caller: lifecycle.note_problem(), from a worker that could not create the job
 # Fence:  the definition and the next tick as the caller has read them: another worker may have fired it
@@ -234,7 +237,7 @@ WITH mine AS MATERIALIZED (
 UPDATE pgqueue_schedule SET problem = %(problem)s WHERE id = ANY (ARRAY (SELECT id FROM mine))
 """
 
-# Set the next tick of a schedule without a job: for missed ticks that are skipped, or after a clock was corrected.
+# Set the next tick of a schedule without adding a job. Used to skip missed ticks, and after a clock was corrected.
 #
 # Caller: lifecycle.plan_schedule(), from any worker
 # Fence:  the definition and the next tick as the caller has read them, in the form that SCHEDULES returns
@@ -319,7 +322,7 @@ WHERE id = ANY (ARRAY (SELECT id FROM mine))
 RETURNING id
 """
 
-# Pause or resume a schedule. Ticks during the pause are not made up for.
+# Pause or resume a schedule. No job is added later for the ticks during the pause.
 #
 # Caller: lifecycle.pause_schedule(), lifecycle.resume_schedule(), for an operator
 SWITCH_SCHEDULE: Final = """/* pgqueue:switch_schedule */
@@ -338,8 +341,8 @@ switched AS (
 SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s), (SELECT enabled <> %(enabled)s FROM mine)
 """
 
-# Remove schedules with the record of their ticks: those of the admin, and those of code that no worker confirms any
-# more.
+# Remove schedules with the records of their ticks. Only schedules of the admin are removed, and schedules of the code
+# that no worker confirms any more.
 #
 # Caller: lifecycle.remove_schedules(), for an operator, or from any worker after a week
 REMOVE_SCHEDULES: Final = """/* pgqueue:remove_schedules */
@@ -361,8 +364,8 @@ forgotten AS (
 DELETE FROM pgqueue_schedule WHERE id = ANY (ARRAY (SELECT id FROM old)) RETURNING id
 """
 
-# Remove the record of old ticks, except the last ones of each schedule. If a clock jumps, these keep ticks from being
-# fired twice.
+# Remove the records of old ticks, except the last ones of each schedule. The last ones stay, because they prevent a
+# second firing if a clock jumps.
 #
 # Caller: lifecycle.prune_schedule_runs(), once an hour
 # Index:  pgqueue_schedulerun_tick

@@ -2,9 +2,10 @@
 
 from typing import Final
 
-# Add one job, unless another one with its key is ready (or running, if `unique_ready_only` is NULL).
+# Add one job, unless another job with its key is ready (or running, if `unique_ready_only` is NULL).
 #
-# Moves:  new → ready. Nothing if another session has added the job with this key, or is just adding it
+# Moves:  new → ready. No job is added if another session has added a job with this key, or is adding one in an open
+#         transaction that commits
 # Caller: lifecycle.enqueue_unique()
 # Locks:  waits for the end of an uncommitted transaction that has enqueued the same key: only its end decides which
 #         session was first
@@ -33,14 +34,15 @@ DO NOTHING
 RETURNING id, run_after, enqueued_at, expires_at
 """
 
-# Add one job, or replace the call of the ready job with the same key. A running job is left alone. If the job is seen
-# running, the INSERT is not even tried: ON CONFLICT DO UPDATE locks the existing row even if it changes nothing. The
-# worker could then not complete the job before the caller's transaction ends.
+# Add one job, or replace the call of the ready job with the same key. A running job is not changed.
 #
 # Moves:  new → ready; ready, unchanged
 # Caller: lifecycle.replace()
 # Locks, Index: as ENQUEUE_UNIQUE. It also waits for a session that has locked the ready job, such as a claim that is
 #         committing
+#
+# If the job is running, the statement does not try the INSERT. ON CONFLICT DO UPDATE would lock the job's row even
+# without a change, and the worker could not complete the job until the caller's transaction ends.
 ENQUEUE_OR_REPLACE: Final = """/* pgqueue:enqueue_or_replace */
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
@@ -74,11 +76,15 @@ WHERE pgqueue_job.state = 'ready'
 RETURNING id, run_after, enqueued_at, expires_at
 """
 
-# Do as ENQUEUE_UNIQUE for many calls, each an object with its `call` and its `key`, which may be null. The ids are
-# drawn in the order of the calls, because workers claim in the order of ids.
+# Add many jobs, except those whose keys other jobs have, as ENQUEUE_UNIQUE does for one. A call with a null key is
+# always added.
 #
+# Moves:  new → ready
 # Caller: lifecycle.enqueue_many_unique()
 # Locks:  keys are taken in sorted order. In the order of the calls, two such statements could deadlock
+#
+# Each call is an object with its `call` and its `key`. The ids are assigned in the order of the calls, because workers
+# claim in the order of ids.
 ENQUEUE_MANY_UNIQUE: Final = """/* pgqueue:enqueue_many_unique */
 WITH given AS MATERIALIZED (
     SELECT call, place, nextval('pgqueue_job_id_seq') AS id
@@ -108,9 +114,10 @@ DO NOTHING
 RETURNING id, unique_key
 """
 
-# Do as ENQUEUE_OR_REPLACE for many calls. Of several calls with the same key, only the last counts, because a statement
-# must not write a row twice.
+# Add many jobs, or replace the calls of the ready jobs with the same keys, as ENQUEUE_OR_REPLACE does for one. Of
+# several calls with the same key, only the last counts, because a statement must not write a row twice.
 #
+# Moves:  new → ready; ready, unchanged
 # Caller: lifecycle.enqueue_many_unique()
 # Locks:  keys are taken in sorted order, as by ENQUEUE_MANY_UNIQUE
 ENQUEUE_MANY_OR_REPLACE: Final = """/* pgqueue:enqueue_many_or_replace */
@@ -157,7 +164,7 @@ WHERE pgqueue_job.state = 'ready'
 RETURNING id, unique_key
 """
 
-# Return the jobs that have these keys of a task now.
+# Return the jobs that currently have these keys of a task.
 #
 # Caller: lifecycle.holders()
 # Index:  pgqueue_job_unique
@@ -175,16 +182,17 @@ CROSS JOIN LATERAL (
 """
 
 # Add jobs whose keys have no open uniqueness window, and open a window of the given length for each key. Calls with a
-# null key are always added. No key may occur twice. The window is written first: the statement that gets it inserts the
-# job, under the id that was drawn for both.
-#
-# If a key is seen to be taken, its INSERT is not even tried: ON CONFLICT DO UPDATE locks the row even if it changes
-# nothing. A caller whose job is a duplicate would then block all others until its transaction ends.
+# null key are always added. The keys must be distinct.
 #
 # Moves:  new → ready. Nothing for a key with an open window
 # Caller: lifecycle.enqueue_for_period()
 # Locks:  waits for an uncommitted transaction that has taken the same key; keys are taken in sorted order
 # Index:  pgqueue_uniqueness_window_key
+#
+# The statement first inserts the window and then, if this succeeds, the job, with the id that it assigned to both.
+#
+# If a key is already taken, the statement does not try to insert its window. ON CONFLICT DO UPDATE would lock the row
+# even without a change, and a caller whose job is a duplicate would block all others until its transaction ends.
 ENQUEUE_FOR_PERIOD: Final = """/* pgqueue:enqueue_for_period */
 WITH given AS MATERIALIZED (
     SELECT call -> 'call' AS arguments, call ->> 'key' AS key, place, nextval('pgqueue_job_id_seq') AS id
@@ -228,8 +236,8 @@ ORDER BY place
 RETURNING id, run_after, enqueued_at, expires_at
 """
 
-# Replace the calls of ready jobs whose uniqueness windows have these keys. Jobs that are running or have ended are left
-# alone. No key may occur twice, and no key may be null. The end of the window stays as it was.
+# Replace the calls of ready jobs whose uniqueness windows have these keys. Jobs that are running or have ended are not
+# changed, and neither are the windows. The keys must be distinct and not null.
 #
 # Moves:  ready, unchanged
 # Caller: lifecycle.replace_for_period()
@@ -263,12 +271,14 @@ WHERE job.id = given.job_id AND job.state = 'ready'
 RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at, given.call ->> 'key'
 """
 
-# Return the jobs that opened the uniqueness windows of these keys of a task. The jobs may have ended, and their rows
-# may be gone. Jobs in `job_ids` are returned even if their window has ended: the caller has just added them, and may
-# have waited longer than the window lasts.
+# Return the ids of the jobs that opened the uniqueness windows of these keys of a task. The jobs may have ended, and
+# their rows may be removed.
 #
 # Caller: lifecycle.open_windows()
 # Index:  pgqueue_uniqueness_window_key
+#
+# Jobs in `job_ids` are returned even if their window has ended: the caller has just added them, and may have waited
+# longer than the window lasts.
 OPEN_WINDOWS: Final = """/* pgqueue:open_windows */
 SELECT wanted.key, open_window.job_id
 FROM unnest(%(unique_keys)s::varchar[]) AS wanted (key)

@@ -21,7 +21,7 @@ VALUES (coalesce(
 RETURNING id
 """
 
-# Record a heartbeat of these workers. Return the ids that have a record, including records that are locked.
+# Record a heartbeat of these workers. Return the ids that have a record, even if the record is locked.
 #
 # Caller: lifecycle.record_heartbeats()
 RECORD_HEARTBEATS: Final = """/* pgqueue:record_heartbeats */
