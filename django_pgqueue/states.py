@@ -38,9 +38,9 @@ class Outcome(StrEnum):
     """Its worker was lost: the supervisor saw the process die, or the lease expired."""
     CANCELLED = "cancelled"
     RELEASED = "released"
-    """The worker requeued the job without counting the attempt: it was stopping, or it does not know the task."""
+    """The worker released the job without counting the attempt: it was stopping, or it does not know the task."""
     SNOOZED = "snoozed"
-    """The task raised `Snooze`: the job was requeued for a later time, and the attempt was not counted."""
+    """The task raised `Snooze`: the job is ready again at a later time, and the attempt was not counted."""
 
 
 class Seen(NamedTuple):

@@ -1,6 +1,6 @@
 """Requeue jobs that are `running` without an open execution.
 
-The worker's maintenance calls this once an hour. No worker holds such a job, so without this it would stay `running`
+The worker's maintenance calls this once an hour. No worker runs such a job, so without this it would stay `running`
 forever.
 """
 

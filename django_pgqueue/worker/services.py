@@ -1,6 +1,6 @@
 """Build the services of one worker process and connect them. Called by `process_main`.
 
-    fetcher → in flight → slots → completer          and beside them: heartbeat, maintenance, listener
+    fetcher → in flight → slots → completer          and beside them: lease monitor, maintenance, listener
 
 Each object gets what it needs through its constructor, so this page shows the whole wiring.
 """
@@ -61,7 +61,7 @@ class Services:
         self.completer = completer = Completer(
             link("completer"), reactions, on_unwritten=process_state.set_unwritten, on_recovery=polls.poll_soon
         )
-        self.last_writes = LastWrites(link("child"), in_flight, completer.notes, reactions, worker_id)
+        self.last_writes = LastWrites(link("stopping"), in_flight, completer.notes, reactions, worker_id)
         self.fork_server = ForkServer(options.database, process_state)
         self.pool = pool = Pool(
             options, in_flight, process_state, self.fork_server, completer.hand_over, completer.notes, polls.wake
@@ -69,7 +69,7 @@ class Services:
         self.leak_detector = LeakDetector(in_flight, pool.loop.loop)
         guard = LeaseGuard(process_state, in_flight, pool.interrupt)
         self.lease_monitor = LeaseMonitor(
-            link("heartbeat"), in_flight, completer, pool, process_state, worker_id, claims, reactions
+            link("lease-monitor"), in_flight, completer, pool, process_state, worker_id, claims, reactions
         )
         # The processes of one supervisor scan for each other. One that runs until the queues are empty scans itself.
         lanes = Lanes(

@@ -111,7 +111,8 @@ def test_hostile_exception_always_ends_its_job(start, task):
 
 @pytest.mark.promise("dead-service-replaces-process")
 @pytest.mark.parametrize(
-    "name", ["completer", "fetcher", "heartbeat", "lease-guard", "maintenance", "deadlines", "schedules", "listener"]
+    "name",
+    ["completer", "fetcher", "lease-monitor", "lease-guard", "maintenance", "deadlines", "schedules", "listener"],
 )
 def test_dead_service_replaces_its_process(start, tmp_path, name):
     worker = start("--concurrency", "2")

@@ -105,7 +105,7 @@ def test_cancel_poll_job_being_started_is_asked_at_next_poll(monitor, monkeypatc
 @pytest.fixture
 def database_monitor(committing):
     """Return a monitor that compares its jobs in flight with the executions of worker 1 in the database."""
-    link = Link("default", "heartbeat")
+    link = Link("default", "lease-monitor")
     interrupted: list[set[int]] = []
     pool = SimpleNamespace(interrupt=interrupted.append, interrupted=interrupted)
     yield LeaseMonitor(link, InFlight(9), SimpleNamespace(ids=set), pool, None, 1, ClaimCounter(), FOREGROUND)

@@ -29,7 +29,7 @@ from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
 
 def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
     """Add a worker's arguments."""
-    parser.add_argument("--queues", help="comma-separated queues, in strict priority order (default: all queues)")
+    parser.add_argument("--queues", help="comma-separated queues, served in this order (default: all queues)")
     parser.add_argument(
         "--concurrency", type=positive, help="jobs at a time in each process (default: PGQUEUE['CONCURRENCY'])"
     )

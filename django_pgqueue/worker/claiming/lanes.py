@@ -174,7 +174,7 @@ class Lanes:
         if len(self._due_at) > MANY_LANES and not self._warned:
             self._warned = True
             logger.warning(
-                "%d lanes (pairs of queue and priority) have ready jobs, and each lane makes every claim slower: "
+                "%d lanes (pairs of queue and priority) have ready jobs, and each lane makes every scan slower: "
                 "use fewer queues or priorities",
                 len(self._due_at),
             )

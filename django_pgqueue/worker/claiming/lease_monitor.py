@@ -59,7 +59,7 @@ class LeaseMonitor(Service):
         claims: ClaimCounter,
         reactions: Reactions,
     ) -> None:
-        super().__init__("heartbeat")
+        super().__init__("lease-monitor")
         self.reactions = reactions
         self.link = link
         self.in_flight = in_flight

@@ -1,7 +1,8 @@
 """Keep the reports that the database refuses: try them in other forms, and again later.
 
 The completer calls this in its own thread; other threads call `ids()`. It protects these invariants: a refused report
-does not delay other reports, is not forgotten while the process lives, and does not make its job run again uncounted.
+does not delay other reports, is not forgotten while the process lives, and does not make its job run again without
+counting the attempt.
 """
 
 from __future__ import annotations

@@ -272,11 +272,11 @@ class Supervisor:
             # INFO for a promotion, because each process has logged it already as a database outage.
             level = logging.INFO if exit_reason is ExitReason.PROMOTED else logging.CRITICAL
             reason = EXITED_AT_ONCE[exit_reason]
-            logger.log(level, "worker process %d: %s; its jobs are requeued", process.pid, reason)
+            logger.log(level, "worker process %d: %s; its jobs are ready again", process.pid, reason)
         elif not process.expected_to_end:
             logger.error("worker process %d died (%s)", process.pid, exit_code_text(exit_code))
         elif exit_reason is ExitReason.STUCK:
-            logger.error("worker process %d was stuck and has exited; its jobs are requeued", process.pid)
+            logger.error("worker process %d was stuck and has exited; its jobs are ready again", process.pid)
         if exit_reason in (ExitReason.NONE, ExitReason.STUCK) or exit_reason in EXITED_AT_ONCE:
             self._delay_restart(process)
         if self.options.until_empty and exit_reason is not ExitReason.EMPTY:

@@ -90,7 +90,7 @@ def cut_while_cancelling(run: Run) -> str:
     began = time.monotonic()
     run.act("cancel", jobs)
     run.sql("SELECT pg_notify(%s, %s)", [CHANNEL, CANCEL_REQUESTED])
-    end_sessions(run, "listener", "fetcher", "heartbeat", "completer", "supervisor")
+    end_sessions(run, "listener", "fetcher", "lease-monitor", "completer", "supervisor")
     run.wait_until_done()
     took = time.monotonic() - began
     assert run.states() == {"cancelled": 6}, run.states()

@@ -132,7 +132,7 @@ def backend_killed(run: Run) -> str:
     return f"{jobs} of {jobs} jobs, 0 charged; work continued after {resumed(run, began):.1f} s"
 
 
-ROLES = ("listener", "heartbeat", "completer", "fetcher", "maintenance", "supervisor", "child")
+ROLES = ("listener", "lease-monitor", "completer", "fetcher", "maintenance", "supervisor", "stopping")
 
 
 def end_sessions(run: Run, *roles: str) -> int:

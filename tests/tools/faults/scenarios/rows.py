@@ -52,7 +52,7 @@ def tiny_timeouts(run: Run) -> str:
     errors = worker.said.count("due to statement timeout")
     for name in ("statement_timeout", "lock_timeout"):
         run.sql(f"ALTER DATABASE {run.database} RESET {name}")
-    end_sessions(run, "fetcher", "completer", "supervisor", "heartbeat", "maintenance", "child")
+    end_sessions(run, "fetcher", "completer", "supervisor", "lease-monitor", "maintenance", "stopping")
     run.wait_until_done(60)
     return f"{done} of {jobs} jobs in 6 s, logged timeouts: {errors}; afterwards {counted(run.states())}"
 
