@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import psycopg
 
 from . import signals
+from .conf import get_settings
 from .db.engine_connection import EngineConnection
 from .db.notifications import CANCEL_REQUESTED, wake_workers, wake_workers_after_commit
 from .db.statements import Connection
@@ -200,8 +201,8 @@ class AnyWaiters:
     """All applications that may wait, for a process to which they do not announce their waits."""
 
     def exist(self) -> bool:
-        """Return True, because this process cannot know."""
-        return True
+        """Return True unless `NOTIFY` is off, because this process cannot know."""
+        return get_settings().NOTIFY
 
     def notify(self, connection: Any, job_ids: Sequence[int]) -> None:
         """Send the ids on an engine connection. On a Django connection do nothing."""

@@ -130,3 +130,10 @@ def test_cancel_in_transaction_notifies_waiters_after_commit(committing, engine,
         transaction.set_rollback(True)
     assert notified() == []
     assert not connection.in_atomic_block
+
+
+def test_reactions_notify_off_sends_no_notification(engine, notified, settings):
+    settings.PGQUEUE = {**settings.PGQUEUE, "NOTIFY": False}
+    result = TransitionResult(TransitionStatus.DONE, State.DEAD)
+    Reactions([], AnyWaiters()).after(engine, [JobTransition(7, "a.task", result)])
+    assert notified() == []
