@@ -133,7 +133,7 @@ def test_cancel_in_transaction_notifies_waiters_after_commit(committing, engine,
 
 
 def test_reactions_notify_off_sends_no_notification(engine, notified, settings):
-    settings.PGQUEUE = {**settings.PGQUEUE, "NOTIFY": False}
+    settings.PGQUEUE = {"NOTIFY": False}
     result = TransitionResult(TransitionStatus.DONE, State.DEAD)
     Reactions([], AnyWaiters()).after(engine, [JobTransition(7, "a.task", result)])
     assert notified() == []
