@@ -47,7 +47,7 @@ class TaskDefinition(TaskFields):
         return f"{self.func.__module__}.{self.func.__qualname__}"
 
     def delay_after(self, attempt: int, exception: BaseException | None) -> float | None:
-        """Return the seconds before the next attempt, or None if there is none. Raise any error of the backoff."""
+        """Return the seconds before the next attempt, or None for no further attempt. Raise the backoff's error."""
         if exception is not None and not self._is_retryable(exception):
             return None
         return delay_after(as_backoff(self.backoff), attempt, exception)

@@ -246,7 +246,7 @@ def scheduled_options(task: TaskFields) -> JobOptions:
 def changed_options(given: Mapping[str, Any], **others: Any) -> dict[str, Any]:
     """Return the options that a call of `using()` sets: those that are not None.
 
-    Raises `TypeError`, as Python does, for a name that is not an option of `using()`.
+    Raises `TypeError` if a name is not an option of `using()`.
     """
     for unknown in given.keys() - UsingOptions.__optional_keys__:
         raise TypeError(f"using() got an unexpected keyword argument {unknown!r}")

@@ -198,7 +198,7 @@ class SendSignals:
 
 
 class AnyWaiters:
-    """All applications that may wait, for a process to which they do not announce their waits."""
+    """Notifies every application that may wait. For processes that do not receive the announcements of waits."""
 
     def exist(self) -> bool:
         """Return True unless `NOTIFY` is off, because this process cannot know."""

@@ -10,7 +10,7 @@ from django_pgqueue.db.fields import InstantField
 
 
 class Worker(models.Model):
-    """One start of a worker process, for the admin and for monitoring. Its id owns the leases of its executions."""
+    """A record of one start of a worker process, for the admin and for monitoring. Leases belong to its id."""
 
     hostname = models.CharField(_("host"), max_length=255)
     pid = models.IntegerField(_("process id"))

@@ -126,7 +126,7 @@ def _call_application(connection: Connection, source: str, function: Callable[[]
 
 
 def _message(error: BaseException) -> str:
-    """Return `": "` and the message of an error, or an empty string if there is none."""
+    """Return `": "` and the message of an error, or an empty string if the error has no message."""
     try:
         return f": {error}" if str(error) else ""
     except BaseException:  # noqa: BLE001 -- __str__ is the project's code too
@@ -150,7 +150,7 @@ def send_enqueued(
 
 
 def holder_of(connection: Connection, options: JobOptions) -> str:
-    """Return a description of the job that has the unique key, for a job that was not created because of it."""
+    """Return a description of the job that has the unique key, when a tick created no job because of that key."""
     key, task_name = options.unique_key or "", options.task_name or ""
     find = lifecycle.holders if options.period_seconds is None else lifecycle.open_windows
     job_ids = find(connection, task_name, [key])

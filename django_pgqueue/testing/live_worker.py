@@ -1,4 +1,4 @@
-"""Run a real worker, in processes of its own, for a test that commits. Behind the fixture `live_worker`."""
+"""Run a real worker in its own processes, for tests that commit. The fixture `live_worker` uses this module."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class CallbackRunner:
     # ---------------------------------------------------------------- the callback thread
 
     def next_call(self, thread: CallbackThread) -> Call | None:
-        """Return the next receiver to call, or None if there is none for this thread now."""
+        """Return the next receiver that this thread has to call, or None."""
         with self._guard:
             while self._events and not thread.is_abandoned:
                 if self._calls is None:

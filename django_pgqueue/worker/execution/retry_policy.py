@@ -26,7 +26,7 @@ UNKNOWN_LONGEST_SECONDS: Final = 600.0
 
 
 def delay_after_failure(claimed: Claimed, exception: BaseException | None, *, in_time: bool = False) -> float | None:
-    """Return the seconds until the next attempt, or None if there is none.
+    """Return the seconds until the next attempt, or None for no further attempt.
 
     Set `in_time` if the caller is an engine thread: a backoff function that hangs is then abandoned after 2 s.
     """
@@ -34,7 +34,7 @@ def delay_after_failure(claimed: Claimed, exception: BaseException | None, *, in
 
 
 def delay_after_crash(execution: OpenExecution, *, by_default: bool = False) -> float | None:
-    """Return the seconds until the next attempt of a job whose worker was lost, or None if there is none.
+    """Return the seconds until the next attempt of a job whose worker was lost, or None for no further one.
 
     Only a job that had started is charged with the crash; after `CRASH_BUDGET` crashes it is dead. After the first
     crash it is due at once: the cause was more likely the machine, and if it was the job, it runs isolated from now on.
