@@ -82,7 +82,7 @@ def test_lost_atomic_commit_reply_counts_once(start, server, proxy):
             ' VALUES (\'tests.app.tasks.create_group\', \'{"args":["once"],"kwargs":{}}\')'
         )
     wait_for_all(server, worker)
-    assert proxy.swallowed == 1
+    worker.wait_until(lambda: proxy.swallowed == 1)
     assert outcomes(server) == {"succeeded": 1}
     with server.connect() as connection:
         assert scalar(connection, "SELECT count(*) FROM auth_group WHERE name = 'once'") == 1
