@@ -17,7 +17,7 @@ ATOMIC = "django_pgqueue/worker/execution/atomic.py"
 BAD_ROWS = of_tests(
     (
         *("tests/concurrency/test_bad_rows.py", "tests/worker/test_unwritten.py"),
-        *("tests/worker/test_return_value.py"),
+        "tests/worker/test_return_value.py",
     ),
     Mutant(
         "errors of rows are those of all",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tools.mutation.runner import CHECKOUT, MUTANTS, mutated
+from tests.tools.mutation.runner import CHECKOUT, MUTANTS, QUICK, mutated
 
 
 @pytest.mark.parametrize("path", sorted({mutant.file for mutant in MUTANTS}))
@@ -18,3 +18,9 @@ def test_mutants_of_each_file_fit_its_code(path):
     for mutant in MUTANTS:
         if mutant.file == path:
             assert mutated(text, mutant) != text, mutant.name
+
+
+def test_mutants_name_tests_that_exist():
+    """Otherwise pytest runs no test at all, and the run ends before its first mutant."""
+    named = {test.partition("::")[0] for mutant in MUTANTS for test in mutant.tests or QUICK}
+    assert [name for name in sorted(named) if not (CHECKOUT / name).exists()] == []
