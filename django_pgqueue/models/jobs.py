@@ -196,8 +196,16 @@ class Job(models.Model):
             return None
         return Progress(self.progress_done, self.progress_total, self.progress_message or "", self.progress_at)
 
+    @property
+    def return_value(self) -> Any:
+        """The result as the return annotation of the task reads it; `result` has it as plain JSON.
+
+        If this process does not know the task, or the result does not fit the annotation, this is `result` unchanged.
+        """
+        return operations().return_value(self)
+
     def wait(self, timeout: Duration) -> Any:
-        """Wait until this job is finished, refresh it, and return its result.
+        """Wait until this job is finished, refresh it, and return its `return_value`.
 
         Retries, releases and rescues do not end the wait. `waiting.wait` describes how it polls.
 
