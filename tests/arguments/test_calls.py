@@ -15,7 +15,7 @@ from django.db import connection
 from django.test import override_settings
 
 from django_pgqueue import InvalidTask, checks, lifecycle, registry
-from django_pgqueue.arguments import call
+from django_pgqueue.arguments import plan as plans
 from django_pgqueue.enqueue import unique
 from django_pgqueue.models import Execution, Job, Schedule
 from django_pgqueue.schedules import declarations
@@ -193,6 +193,23 @@ def test_enqueue_variable_argument_of_wrong_type_is_named():
         tasks.collect.enqueue(day, until=7)
 
 
+def test_enqueue_value_that_contains_itself_is_refused():
+    children: list[Line] = []
+    line = Line("a", Decimal(1), Kind.CARD, children)  # a list can contain itself
+    children.append(line)
+    with pytest.raises(ValueError, match="argument 'lines' is nested too deeply"):
+        tasks.charge.enqueue(*CALL[:3], [line])
+
+
+def test_job_nested_too_deeply_does_not_fit():
+    line = {"sku": "a", "price": "1"}
+    for _ in range(300):
+        line = {"sku": "a", "price": "1", "children": [line]}
+    job = store(tasks.charge, [*STORED[:3], [line]])
+    run_jobs()
+    assert "argument 'lines' is nested too deeply" in Execution.objects.get(job=job).error
+
+
 # ------------------------------------------------------------------ rows of earlier code
 
 
@@ -241,7 +258,7 @@ def test_task_of_plain_annotations_has_no_plan():
 
 def test_plan_is_compiled_once_for_all_copies(monkeypatch):
     assert tasks.charge.plan is tasks.charge.using(priority=1).plan is not None
-    monkeypatch.setattr(call, "new_plan", mock.Mock(side_effect=AssertionError("compiled again")))
+    monkeypatch.setattr(plans, "new_plan", mock.Mock(side_effect=AssertionError("compiled again")))
     assert replace(tasks.charge).plan is tasks.charge.plan
 
 
@@ -266,9 +283,9 @@ def test_task_of_the_framework_has_no_plan():
 def test_import_loads_no_optional_library():
     code = (
         "import sys, django; from django.conf import settings; settings.configure(); "
-        "import django_pgqueue.arguments.call as call; "
+        "import django_pgqueue.arguments.plan as plan; "
         "from uuid import UUID; import dataclasses; line = dataclasses.make_dataclass('Line', [('a', UUID)]); "
-        "exec('def f(a: line): ...'); f.__annotations__['a'] = line; assert call.call_plan(f, 0); "
+        "exec('def f(a: line): ...'); f.__annotations__['a'] = line; assert plan.call_plan(f, 0); "
         "assert not {'pydantic', 'msgspec'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
