@@ -164,6 +164,7 @@ def test_assert_enqueued_compares_typed_arguments():
 # ------------------------------------------------------------------ what is refused
 
 
+@pytest.mark.promise("typed-misfit-refused")
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
@@ -201,13 +202,12 @@ def test_enqueue_value_that_contains_itself_is_refused():
         tasks.charge.enqueue(*CALL[:3], [line])
 
 
-def test_job_nested_too_deeply_does_not_fit():
+def test_stored_value_nested_too_deeply_is_refused():
     line = {"sku": "a", "price": "1"}
-    for _ in range(300):
+    for _ in range(5000):
         line = {"sku": "a", "price": "1", "children": [line]}
-    job = store(tasks.charge, [*STORED[:3], [line]])
-    run_jobs()
-    assert "argument 'lines' is nested too deeply" in Execution.objects.get(job=job).error
+    with pytest.raises(ValueError, match="argument 'lines' is nested too deeply"):
+        tasks.charge.decoded_call([*STORED[:3], [line]], {})
 
 
 # ------------------------------------------------------------------ rows of earlier code
@@ -225,6 +225,7 @@ def test_plain_annotation_of_old_job_is_not_checked(received):
     assert received[0][-1] == 7
 
 
+@pytest.mark.promise("typed-stored-misfit-waits")
 @pytest.mark.parametrize("args", [["secret", *STORED[1:]], [*STORED[:3], [{"sku": "secret"}]], [*STORED[:3], {}]])
 def test_job_that_does_not_fit_waits_and_then_is_dead(args, received):
     job = store(tasks.charge, args)
@@ -249,6 +250,7 @@ def test_job_with_unknown_keyword_does_not_fit():
 # ------------------------------------------------------------------ tasks without a plan
 
 
+@pytest.mark.promise("plain-tasks-unchanged")
 def test_task_of_plain_annotations_has_no_plan():
     assert tasks.plain.plan is None
     assert tasks.plain.using(priority=3).plan is None
@@ -262,12 +264,18 @@ def test_plan_is_compiled_once_for_all_copies(monkeypatch):
     assert replace(tasks.charge).plan is tasks.charge.plan
 
 
+@pytest.mark.promise("plain-tasks-unchanged")
 def test_plan_of_plain_task_leaves_a_call_as_it_is():
     args, kwargs = ("7",), {"names": ("a",)}
     assert tasks.plain.encoded_call(args, kwargs) == (args, kwargs)
     assert tasks.plain.encoded_call(args, kwargs)[0] is args
     job = tasks.plain.enqueue("7", ("a",))  # plain annotations are not checked
     assert job.arguments["args"] == ["7", ["a"]]
+
+
+def test_plain_arguments_of_a_typed_result_are_not_checked():
+    assert tasks.result_of.plan is not None
+    assert tasks.result_of.enqueue(7).arguments["args"] == [7]
 
 
 def test_task_of_the_framework_has_no_plan():

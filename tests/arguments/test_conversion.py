@@ -169,6 +169,7 @@ def containers(inner):
 annotations = st.recursive(st.sampled_from(list(VALUES.items())), containers, max_leaves=3)
 
 
+@pytest.mark.promise("typed-values-come-back")
 @given(data=st.data())
 @pytest.mark.django_db
 def test_converter_any_value_comes_back_equal_from_postgres(through_postgres, data):
@@ -185,6 +186,7 @@ junk = st.recursive(
 )
 
 
+@pytest.mark.promise("typed-misfit-refused")
 @given(data=st.data(), value=junk)
 def test_converter_any_junk_raises_only_mismatch_without_the_value(data, value):
     """Rows can be written by hand, and callers can pass anything."""
