@@ -168,7 +168,7 @@ class Annotations:
         if annotation is None:
             return PLAIN[type(None)]
         if not isinstance(annotation, type):
-            return None
+            return self._record(typing.get_origin(annotation), annotation)
         if annotation in PLAIN:
             return PLAIN[annotation]
         if annotation in TEXTS:
@@ -180,20 +180,23 @@ class Annotations:
         if is_model(annotation):
             self.has_rows = True
             return RowConverter(annotation)
-        return of_library(annotation) or self._record(annotation)
+        return of_library(annotation) or self._record(annotation, annotation)
 
-    def _record(self, annotation: type) -> Converter | None:
-        found = _record_class(annotation)
+    def _record(self, record_class: Any, annotation: Any) -> Converter | None:
+        """Return the converter of a class with fields; `annotation` is the class, or has the types of a generic one."""
+        found = _record_class(record_class) if isinstance(record_class, type) else None
         if found is None:
             return None
         if annotation not in self._records:
             converter_class, fields_of = found
-            record = self._records[annotation] = converter_class(annotation)
+            record = self._records[annotation] = converter_class(record_class)
             try:
-                hints = typing.get_type_hints(annotation, include_extras=True)
+                hints = typing.get_type_hints(record_class, include_extras=True)
             except NameError as error:
-                raise InvalidTask(f"an annotation of {annotation.__qualname__} is not defined: {error}") from None
-            record.set_fields(fields_of(annotation, hints, self.converter))
+                raise InvalidTask(f"an annotation of {record_class.__qualname__} is not defined: {error}") from None
+            chosen = dict(zip(getattr(record_class, "__parameters__", ()), typing.get_args(annotation), strict=False))
+            hints = {name: _with_types(hint, chosen) for name, hint in hints.items()}
+            record.set_fields(fields_of(record_class, hints, self.converter))
         return self._records[annotation]
 
 
@@ -250,6 +253,14 @@ def _value_of(alias: Any) -> Any:
     """Return the annotation that an alias stands for."""
     origin = typing.get_origin(alias)
     return alias.__value__ if origin is None else origin.__value__[typing.get_args(alias)]
+
+
+def _with_types(annotation: Any, chosen: Mapping[Any, Any]) -> Any:
+    """Return an annotation with the types that were chosen for the variables of a generic class."""
+    variables = getattr(annotation, "__parameters__", ())
+    if isinstance(annotation, typing.TypeVar):
+        return chosen.get(annotation, annotation)
+    return annotation[tuple(chosen.get(each, each) for each in variables)] if variables and chosen else annotation
 
 
 def _unwrapped(annotation: Any) -> Any:

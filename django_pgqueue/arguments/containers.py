@@ -184,8 +184,6 @@ class DictConverter(Converter):
         encoded: dict[Any, Any] = {}
         for key, each in value.items():
             name = key if self.key is None else self.key.encode(key)
-            if name in encoded:
-                raise Mismatch("has two keys that become one string in JSON", ValueError)
             encoded[name] = self._value(self.value.encode, each) if self.value else each
         return encoded
 

@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NewType, Optional, TypeVar, Union
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,21 @@ from django_pgqueue.arguments.rows import KEYS
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.serialization import encode_result
 
-from .types import Alike, Checked, Colour, Kind, Line, Mode, NeedsMore, Options, PlainOptions, Point, Receipt, Shape
+from .types import (
+    Alike,
+    Checked,
+    Colour,
+    Kind,
+    Line,
+    Mode,
+    NeedsMore,
+    Options,
+    Page,
+    PlainOptions,
+    Point,
+    Receipt,
+    Shape,
+)
 
 OrderId = NewType("OrderId", UUID)
 JULY = datetime(2026, 7, 1, 12, 30, 15, 250, tzinfo=timezone(timedelta(hours=2)))
@@ -95,6 +110,8 @@ CASES = [
     (Point, Point(DAY, 2), {"at": "2026-07-01", "level": 2}),
     (Options, {"until": DAY}, {"until": "2026-07-01"}),
     (Literal[Kind.CARD], Kind.CARD, "card"),
+    (Page[date], Page(DAY, [DAY]), {"first": "2026-07-01", "items": ["2026-07-01"]}),
+    (Page[Page[int]], Page(Page(1, []), []), {"first": {"first": 1, "items": []}, "items": []}),
     (
         Line,
         LINE,
@@ -314,6 +331,12 @@ def test_converter_unreadable_stored_value_is_refused_without_it(annotation, sto
 )
 def test_converter_reads_what_earlier_code_stored(annotation, stored, value):
     assert is_same(converter(annotation).decode(stored, KEYS), value)
+
+
+def test_time_with_a_named_zone_is_refused():
+    """It has no offset without a date, so it would come back without its time zone."""
+    with pytest.raises(Mismatch, match="no fixed offset"):
+        converter(time).encode(time(9, tzinfo=ZoneInfo("Europe/Paris")))
 
 
 def test_dataclass_field_without_init_keeps_its_value():
