@@ -8,6 +8,7 @@ stay plain JSON.
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Collection as AnyCollection
@@ -48,12 +49,8 @@ WRAPPERS: Final = (typing.Required, typing.NotRequired, typing.Final, typing.Cla
 AS_LISTS: Final = (list, Sequence, MutableSequence, Iterable, Iterator, AnyCollection)
 AS_SETS: Final = (set, Set, MutableSet)
 AS_DICTS: Final = (dict, Mapping, MutableMapping)
-KEYS_FROM_TEXT: Final[dict[Converter, typing.Callable[[str], Any]]] = {
-    PLAIN[int]: int,
-    PLAIN[float]: float,
-    PLAIN[bool]: {"true": True, "false": False}.__getitem__,
-}
-"""How a dict's keys of plain types are read. Keys of unions stay strings, as without an annotation."""
+KEYS_AS_JSON: Final = (PLAIN[int], PLAIN[float], PLAIN[bool])
+"""Plain types whose values are the text of dict keys. Keys of unions stay strings, as without an annotation."""
 PLAIN_LIST: Final = PlainConverter("list", (Sequence,), ARRAY)
 
 
@@ -156,8 +153,7 @@ class Annotations:
         if isinstance(converter, EnumConverter):
             return member_key(converter)
         if not converter.converts:
-            from_text = KEYS_FROM_TEXT.get(converter)
-            return None if from_text is None else KeyConverter(converter, from_text)
+            return KeyConverter(converter, json.loads) if converter in KEYS_AS_JSON else None
         if converter.kinds == STRING:
             return KeyConverter(converter, str)
         raise InvalidTask(f"{converter.expected} cannot be the type of a dict's keys, which JSON stores as strings")

@@ -96,6 +96,7 @@ CASES = [
     (dict[date, str], {DAY: "x"}, {"2026-07-01": "x"}),
     (dict[Kind, int], {Kind.CASH: 1, Kind.CARD: 2}, {"7": 1, "card": 2}),
     (dict[bool, date], {True: DAY}, {"true": "2026-07-01"}),
+    (dict[int, date], {True: DAY}, {"true": "2026-07-01"}),
     (dict[Mode, date], {Mode.READ | Mode.WRITE: DAY}, {"3": "2026-07-01"}),
     (dict[OrderId, int], {UUID_7: 1}, {str(UUID_7): 1}),
     (Mapping[str, date], {"a": DAY}, {"a": "2026-07-01"}),
@@ -160,7 +161,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     Options: st.fixed_dictionaries({"until": st.dates()}, optional={"note": texts}),
 }
 UNHASHABLE = {Options}
-KEYS_OF_DICTS = (str, int, UUID, date, Kind, Shape, Decimal, datetime, timedelta)
+KEYS_OF_DICTS = (str, int, float, bool, UUID, date, Kind, Shape, Decimal, datetime, timedelta)
 
 
 def containers(inner):
@@ -294,6 +295,8 @@ def test_dataclass_subclass_is_refused_because_fields_would_be_lost():
         (tuple[date, int], ["2026-07-01"]),
         (set[Any], [[]]),
         (dict[int, str], {"secret": ""}),
+        (dict[int, str], {"[]": ""}),
+        (dict[int, str], {"1.5": ""}),
         (dict[UUID, str], []),
         (UUID | int, []),
         (Line, []),
