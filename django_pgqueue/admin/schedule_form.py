@@ -21,7 +21,7 @@ from django_pgqueue.lifecycle import Definition
 from django_pgqueue.models import Schedule
 from django_pgqueue.options import scheduled_options
 from django_pgqueue.schedules import declarations, expressions
-from django_pgqueue.serialization import encode_arguments
+from django_pgqueue.serialization import plain_arguments
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Schedule]
@@ -163,7 +163,7 @@ class ScheduleForm(ModelForm):
         try:
             if task is not None:
                 declarations.check_arguments(task, args, kwargs)
-            encode_arguments(args, kwargs)
+            plain_arguments(args, kwargs)
         except (TypeError, ValueError) as error:
             self.add_error("args", _("The task does not accept these arguments: %(why)s") % {"why": error})
 
@@ -183,7 +183,7 @@ class ScheduleForm(ModelForm):
         return Definition(
             name=given["name"],
             task_name=given["task_name"],
-            arguments=encode_arguments(given["args"], given["kwargs"]),
+            arguments=plain_arguments(given["args"], given["kwargs"]),
             expression=given["expression"],
             time_zone=given["time_zone"],
             missed=given["missed"],

@@ -19,7 +19,8 @@ from django.db.models import OuterRef
 from django.db.models.functions import JSONObject
 
 from django_pgqueue import registry
-from django_pgqueue.exceptions import seconds
+from django_pgqueue.envelope import EncodedValue
+from django_pgqueue.exceptions import CannotDecode, seconds
 from django_pgqueue.options import SAME_COLUMN
 from django_pgqueue.states import Outcome, State
 
@@ -57,6 +58,14 @@ class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own class tak
     __slots__ = ("_database", "is_duplicate")
 
     is_duplicate: bool
+
+    @property
+    def return_value(self) -> Any:
+        """The return value. Raise `CannotDecode` if it is encoded and this process cannot decode it."""
+        value = super().return_value
+        if isinstance(value, EncodedValue):
+            raise CannotDecode(f"the result of job {self.id} cannot be read: {value.problem}")
+        return value
 
     def __getattr__(self, name: str) -> Any:
         """Load the missing fields. Python calls this for an attribute that is not set."""

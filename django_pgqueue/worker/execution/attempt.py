@@ -21,7 +21,8 @@ from django_pgqueue.exceptions import (
     Cancel,
     LeaseLost,
 )
-from django_pgqueue.serialization import decode_arguments, decode_headers
+from django_pgqueue.headers import decode_headers
+from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.worker.runtime.process_info import forks
 
 from . import atomic, return_value
