@@ -78,13 +78,13 @@ def check_middleware(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> 
 
 @register("pgqueue")
 def check_codecs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """Report pgqueue.E008: a codec cannot be imported, or is not a valid codec class."""
+    """Report pgqueue.E010: a codec cannot be imported, or is not a valid codec class."""
     if conf.problems(getattr(settings, "PGQUEUE", {})):
         return []
     try:
         codecs.configured()
     except ImproperlyConfigured as error:
-        return [Error(str(error), id="pgqueue.E008")]
+        return [Error(str(error), id="pgqueue.E010")]
     return []
 
 

@@ -133,6 +133,7 @@ class Job(models.Model):
             ("retry_job", _("Can retry finished jobs")),
             ("cancel_job", _("Can cancel jobs")),
             ("run_job", _("Can run waiting jobs now")),
+            ("view_arguments", _("Can view arguments and results of jobs")),
         ]
         indexes = [
             # Each lane (one queue at one priority) is an exact range of this index. The predicate keeps out finished

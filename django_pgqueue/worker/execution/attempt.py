@@ -177,7 +177,7 @@ class Attempt:
     def _enter(self) -> Any:
         """Call the task's function."""
         try:
-            value = self.task.func(*self.args, **self.kwargs)
+            value = self.task.entry(*self.args, **self.kwargs)
             if not self.task.is_async and type(value) not in return_value.PLAIN:
                 return_value.refuse_unrun_value(value)
             return value
