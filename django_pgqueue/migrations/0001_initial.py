@@ -134,6 +134,7 @@ class Migration(migrations.Migration):
                     ("retry_job", "Can retry finished jobs"),
                     ("cancel_job", "Can cancel jobs"),
                     ("run_job", "Can run waiting jobs now"),
+                    ("view_arguments", "Can view arguments and results of jobs"),
                 ],
                 "default_permissions": ("view",),
                 "indexes": [

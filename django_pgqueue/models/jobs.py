@@ -21,6 +21,7 @@ from django_pgqueue.db.fields import InstantField, PlainJSONField, are_instants
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Seen, State
 
+from .fields import CodecJSONField
 from .operations import batches, operations
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Job(models.Model):
     task_name = models.CharField(_("task"), max_length=100, db_collation="C")
     queue_name = models.CharField(_("queue"), max_length=100, db_default="default", db_collation="C")
     priority = models.SmallIntegerField(_("priority"), db_default=0)
-    arguments = PlainJSONField(_("arguments"))
+    arguments = CodecJSONField(_("arguments"))
     headers = PlainJSONField(_("headers"), null=True)
     state = models.CharField(_("state"), max_length=12, choices=[(s.value, s.value) for s in State], db_default="ready")
     run_after = InstantField(_("run after"), db_default=Now())
@@ -113,7 +114,7 @@ class Job(models.Model):
     unique_ready_only = models.BooleanField(null=True)
     """True: the job has its key only until it is claimed for the first time. NULL: until it has ended. Never False."""
     limit_key = models.CharField(max_length=100, null=True)  # noqa: DJ001 -- NULL is "unlimited"; reserved
-    result = PlainJSONField(_("result"), null=True)
+    result = CodecJSONField(_("result"), null=True)
     progress_done = models.FloatField(_("done"), null=True)
     progress_total = models.FloatField(_("of"), null=True)
     progress_message = models.TextField(_("message"), null=True)  # noqa: DJ001 -- NULL is "none reported yet"
@@ -132,6 +133,7 @@ class Job(models.Model):
             ("retry_job", _("Can retry finished jobs")),
             ("cancel_job", _("Can cancel jobs")),
             ("run_job", _("Can run waiting jobs now")),
+            ("view_arguments", _("Can view arguments and results of jobs")),
         ]
         indexes = [
             # Each lane (one queue at one priority) is an exact range of this index. The predicate keeps out finished
@@ -210,6 +212,7 @@ class Job(models.Model):
             JobGone: The job's row no longer exists.
             TimeoutError: The job was not finished when `timeout` passed.
             CannotWait: The job cannot finish while this code waits, for example in the transaction that enqueued it.
+            CannotDecode: This process lacks the codec or the key that the result needs.
         """
         return operations().wait(self, timeout)
 

@@ -160,8 +160,11 @@ def test_list_filter_and_search_by_hostile_name_finds_job(operator: Client, make
         '"' + "x" * 300_000 + '"',
     ],
 )
-def test_pages_json_that_python_cannot_read_is_escaped(operator: Client, make_job: JobMaker, json_text: str) -> None:
-    job = make_job("dead")
+@pytest.mark.parametrize("name", ["noop", "use_token"], ids=["plain", "sensitive"])
+def test_pages_json_that_python_cannot_read_is_escaped(
+    operator: Client, make_job: JobMaker, json_text: str, name: str
+) -> None:
+    job = make_job("dead", task_name=f"tests.app.tasks.{name}")
     Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
     with connection.cursor() as cursor:
         cursor.execute(
