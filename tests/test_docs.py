@@ -230,7 +230,7 @@ def test_page_named_options_exist(page):
     known |= {"--verbosity", "--settings", "--deploy"}  # Django's options
     of_others = {
         "docs/production/checklist.md": {"--check"},
-        "docs/production/systemd.md": {"--now", "--unit", "--follow"},
+        "docs/production/systemd.md": {"--now", "--unit", "--follow", "--quiet"},
         "docs/internals/how_to_add_a_fault.md": OF_THE_SUITES,
         "docs/internals/how_to_add_a_statement.md": {"--write"},
         "docs/internals/statements.md": {"--write"},
