@@ -1025,3 +1025,8 @@ def leave_alarm(kind: str) -> None:
 def isolated_noop() -> int:
     """Return the process's id."""
     return os.getpid()
+
+
+@task(isolation="process", timeout=1.0, max_attempts=1)
+def isolated_with_timeout() -> None:
+    """End at once, well before the timeout."""

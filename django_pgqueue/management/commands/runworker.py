@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO, cast
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import DEFAULT_DB_ALIAS, connections, router
 
-from django_pgqueue import log, middleware, registry
+from django_pgqueue import __version__, log, middleware, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.management import autoreload
 from django_pgqueue.management.standard_streams import (
@@ -63,8 +63,9 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
         middleware.chain()  # load it before the processes are forked, so that they inherit it
     except ImproperlyConfigured as error:
         raise CommandError(str(error)) from None
-    log.enable()
-    if arguments["verbosity"]:
+    verbosity = arguments["verbosity"]
+    log.enable(cast("TextIO", stdout) if verbosity >= 2 else None, starts=verbosity >= 3)
+    if verbosity:
         write_if_writable(stdout, banner(options))
     supervisor = Supervisor(options)
     try:
@@ -78,18 +79,20 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
 
 def exit_worker(code: int) -> NoReturn:
     """Exit with this code. An exit function of the application that hangs delays the exit by a few seconds only."""
-    if not run_exit_functions(None, DEFAULT_DB_ALIAS):
+    if not run_exit_functions():
         os._exit(code)
     sys.exit(code)
 
 
 def banner(options: Options) -> str:
     """Return a line that describes the worker that is starting."""
-    queues = ", ".join(options.queue_names) or "all queues"
-    processes = f" in each of {options.processes} processes" if options.processes > 1 else ""
+    names = ", ".join(options.queue_names)
+    queues = f"queues {names}" if len(options.queue_names) > 1 else f"queue {names}" if names else "all queues"
+    processes = "1 process" if options.processes == 1 else f"{options.processes} processes"
+    jobs = "1 job" if options.concurrency == 1 else f"{options.concurrency} jobs"
     return (
-        f"Worker on database {options.database!r}: {queues}; {options.concurrency} jobs at a time{processes}; "
-        f"{len(registry.all_tasks())} tasks registered. Press Ctrl-C to stop."
+        f"django_pgqueue {__version__}, worker with pid {os.getpid()}: database {options.database!r}, {queues}, "
+        f"{processes} x {jobs}, {len(registry.all_tasks())} tasks known. Press Ctrl-C or send SIGTERM to stop."
     )
 
 

@@ -51,8 +51,9 @@ class IsolatedAttempt:
         try:
             isolated_process = self.process.get()
         except OSError as error:
-            return self._report_without_process(error)
-        if self.interrupted or self.cancelled:  # before there was a process that could be killed
+            if not (self.interrupted or self.cancelled):  # otherwise the process was killed while it started
+                return self._report_without_process(error)
+        if self.interrupted or self.cancelled:  # before the job was sent
             return self._report(Ending.RELEASED)
         task = registry.get(self.claimed.task_name)
         timeout_seconds = task.timeout_seconds if task is not None else None

@@ -188,7 +188,7 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
         link.close()
         exit_code = 0 if all(written[:]) else NO_CONNECTION if no_connection else SOME_LEFT
     finally:
-        run_exit_functions(None, alias)
+        run_exit_functions()
         os._exit(exit_code)
 
 

@@ -25,6 +25,7 @@ from queue import SimpleQueue
 
 from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
+from tests.tools.mutation.mutants_events import EVENTS
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
 from tests.tools.mutation.mutants_liveness import LIVENESS
 from tests.tools.mutation.mutants_operators import OPERATORS
@@ -283,6 +284,7 @@ MUTANTS = [
     *FEATURES,
     *LEASES,
     *LIVENESS,
+    *EVENTS,
     *BAD_ROWS,
     *BOUNDS,
     *LOCKED,
