@@ -40,3 +40,18 @@ EVENTS = of_tests(
         path=WORKER + "runtime/exit_functions.py",
     ),
 )
+JOB_LINES = of_tests(
+    ("tests/process/test_job_lines.py",),
+    Mutant(
+        "threads of the engine print the lines of jobs",
+        '"django_pgqueue.jobs", ',
+        "",
+        path=WORKER + "runtime/background_log.py",
+    ),
+    Mutant(
+        "an error breaks the line of its job",
+        '    text = " ".join(text.split())\n',
+        "",
+        path="django_pgqueue/log.py",
+    ),
+)
