@@ -791,6 +791,19 @@ def fail_when_interrupted(started: str) -> None:
         raise RuntimeError("cannot clean up")
 
 
+@task
+def catch_every_exception(started: str) -> str:
+    """Continue after each `Exception`, as a task does that logs the errors of single items."""
+    Path(started).touch()
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            time.sleep(0.01)
+        except Exception:  # noqa: BLE001 -- the trap that this task is about
+            Path(f"{started}.caught").touch()
+    return "continued"
+
+
 @task(timeout=0.3)
 def log_behind_another(started: str, end: str) -> None:
     """Log to a handler whose lock another thread holds until a file exists, as one does whose pipe is full."""
