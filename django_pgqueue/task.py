@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connections, transaction
+from django.db import connections, router, transaction
 
 from . import lifecycle
 from .conf import get_settings
@@ -142,6 +142,27 @@ class Task(TaskDefinition, Generic[P, R]):
         `sync_to_async`.
         """
         return await sync_to_async(self.enqueue)(*args, **kwargs)
+
+    def get_result(self, result_id: str | int) -> Job:
+        """Return a job of this task by its id, with one query.
+
+        Args:
+            result_id: The id of the job, as a number or as text.
+
+        Raises:
+            Job.DoesNotExist: There is no such job, or it has another task.
+        """
+        from .models import Job  # tasks load before the apps are ready
+
+        alias = self.database or router.db_for_write(Job)
+        try:
+            return Job.objects.using(alias).get(pk=int(result_id), task_name__in=(self.name, *self.aliases))
+        except (ValueError, OverflowError, Job.DoesNotExist):
+            raise Job.DoesNotExist(f"{self.name} has no job {result_id!r} in the database {alias!r}") from None
+
+    async def aget_result(self, result_id: str | int) -> Job:
+        """Return a job of this task by its id, from asynchronous code."""
+        return await sync_to_async(self.get_result)(result_id)
 
     @overload
     def enqueue_many(self, calls: Calls) -> list[int]: ...

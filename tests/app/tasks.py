@@ -964,6 +964,29 @@ def isolated_tenant() -> str | None:
 
 
 @task(takes_context=True)
+def describe_result(context: TaskContext, text: str) -> list[object]:
+    """Return what the task result in the context says."""
+    result = context.task_result
+    assert result is not None
+    return [result.id, result.status, result.attempts, result.args, result.priority]
+
+
+@task(takes_context=True)
+async def adescribe_result(context: TaskContext, text: str) -> list[object]:
+    """Return the same from a coroutine, which must load the result first."""
+    result = context.task_result
+    assert result is not None
+    assert result.attempts == context.attempt
+    await result.arefresh()
+    return [result.id, result.status, result.attempts, result.args, result.priority]
+
+
+@task(aliases=["tests.app.tasks.known_before_as"])
+def renamed() -> None:
+    """Do nothing, under a new name."""
+
+
+@task(takes_context=True)
 def headers(context: TaskContext) -> dict[str, object]:
     """Return what the job carries."""
     return dict(context.headers)
