@@ -161,5 +161,8 @@ class TaskAdapter(Protocol):
     def context(self, job: TaskContext) -> Any:
         """Return the context argument for the task's function. May query the database."""
 
+    def task_result(self, job_id: int, database: str, attempt: int, queue_name: str) -> Any:
+        """Return the framework's result of a running job, without a query."""
+
     def result(self, value: Any) -> Any:
         """Return the value to store for the task's return value."""

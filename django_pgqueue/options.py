@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict
 from . import validation
 from .conf import Retention, get_settings
 from .exceptions import Duration
-from .retry import Backoff, as_backoff
+from .retry import Backoff, check_backoff
 from .validation import ON_CONFLICT, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due
 
 Errors = tuple[type[BaseException], ...]
@@ -48,8 +48,9 @@ class TaskOptions(CallOptions, total=False):
     priority: int
     """-100 to 100, higher first. By default 0."""
     backoff: Backoff | Duration | None
-    """Delay before the next attempt: seconds, a timedelta, or a function of (attempt, exception) that returns one of
-    these, or None for no further attempt. See `exponential()`, which is the default, and `fixed()`."""
+    """Delay before the next attempt: seconds or a timedelta, plus up to 30 % of jitter; or a function of (attempt,
+    exception) or (exception, task_result) that returns one of these, or None for no further attempt. See
+    `exponential()` and `fixed()`. None uses `PGQUEUE["BACKOFF"]`."""
     retry_for: type[BaseException] | Errors
     """Exceptions after which the job is attempted again. By default all."""
     no_retry_for: type[BaseException] | Errors
@@ -64,7 +65,7 @@ class TaskOptions(CallOptions, total=False):
     """Whether the return value is stored. If JSON cannot represent it, the job is dead."""
     timeout: Duration | None
     """Seconds or a timedelta that one attempt may run. Then a thread gets `TaskTimeout`, a coroutine is cancelled, and
-    an isolated process is killed. None sets no limit."""
+    an isolated process is killed. None uses `PGQUEUE["TIMEOUT"]`."""
     isolation: Isolation | None
     """"process" runs each job in an isolated process, so that a crash affects no other job."""
     expires: Duration | None
@@ -145,7 +146,7 @@ class SharedFields:
     max_attempts: int | None = option(
         validation.number_problems(1, 1000), "max_attempts", values=_attempts, is_backend_default=True
     )
-    backoff: Backoff | Duration | None = option(validation.parsing_problems(as_backoff), is_backend_default=True)
+    backoff: Backoff | Duration | None = option(validation.parsing_problems(check_backoff), is_backend_default=True)
     retry_for: Errors = option(validation.exception_problems, default=(BaseException,))
     no_retry_for: Errors = option(validation.exception_problems, default=())
     atomic: bool = option(validation.flag_problems, default=False)

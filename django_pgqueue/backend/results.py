@@ -43,7 +43,7 @@ class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own class tak
         is_duplicate: Whether `enqueue()` returned an existing job with the same unique key instead of adding one.
     """
 
-    __slots__ = ("_database", "is_duplicate")
+    __slots__ = ("_attempts", "_database", "is_duplicate")
 
     is_duplicate: bool
 
@@ -55,6 +55,15 @@ class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own class tak
             raise AttributeError(name)
         self.load()
         return object.__getattribute__(self, name)
+
+    @property
+    def attempts(self) -> int:
+        """The number of attempts, known without a query in a running task and in a backoff."""
+        try:
+            return len(object.__getattribute__(self, "worker_ids"))
+        except AttributeError:
+            known = getattr(self, "_attempts", None)
+            return len(self.worker_ids) if known is None else known
 
     def load(self) -> None:
         """Load the fields that are not set, in one query."""

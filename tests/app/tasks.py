@@ -19,6 +19,7 @@ from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 
 from django_pgqueue import Cancel, Dead, Retry, Snooze, TaskCancelled, TaskContext, TaskTimeout, task
+from django_pgqueue.models import Job
 
 
 @task
@@ -979,6 +980,30 @@ async def adescribe_result(context: TaskContext, text: str) -> list[object]:
     assert result.attempts == context.attempt
     await result.arefresh()
     return [result.id, result.status, result.attempts, result.args, result.priority]
+
+
+def by_task_result(exception: BaseException, task_result: Job) -> float | None:
+    """Return delays for two attempts, from the attributes that a result of Django's framework has too."""
+    if isinstance(exception, LookupError) or len(task_result.errors) > 1:
+        return None
+    return task_result.attempts - 1
+
+
+def by_attempts(exception: BaseException, task_result: Job) -> float | None:
+    """Return a delay without a query, as a coroutine's backoff must."""
+    return 0 if task_result.attempts < 3 else None
+
+
+@task(max_attempts=9, backoff=by_task_result)
+def fail_by_result(text: str) -> None:
+    """Raise what the text says."""
+    raise (LookupError if text == "at once" else ValueError)(text)
+
+
+@task(max_attempts=9, backoff=by_attempts)
+async def afail_by_result() -> None:
+    """Raise, in a coroutine."""
+    raise ValueError
 
 
 @task(aliases=["tests.app.tasks.known_before_as"])
