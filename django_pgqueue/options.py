@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
@@ -80,16 +81,36 @@ class TaskOptions(CallOptions, total=False):
 
 
 class UsingOptions(CallOptions, total=False):
-    """The options that `using()` accepts for tasks of this package and of the backend. None changes nothing."""
+    """The options that `using()` accepts for tasks of this package and of the backend.
+
+    None is a value of `max_attempts`, `unique_key`, `expires` and `headers`: it resets them. For the others, None
+    changes nothing.
+    """
 
     queue_name: str | None
     priority: int | None
     expires: RunAfter | None
-    """Time by which each attempt must start: as for `@task`, or an aware datetime."""
+    """Time by which each attempt must start: as for `@task`, or an aware datetime. None: no such time."""
     unique_while: UniqueWhile | None
     on_conflict: OnConflict | None
     headers: Mapping[str, Any] | None
-    """Names with a string, number, boolean or None for middleware and the context, at most 4 KiB as JSON."""
+    """Names with a string, number, boolean or None for middleware and the context, at most 4 KiB as JSON. None: no
+    headers."""
+
+
+class Unchanged(Enum):
+    """The type of `UNCHANGED`."""
+
+    UNCHANGED = "unchanged"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+"""Default of a parameter of `using()` for which None is a value."""
+RESET_BY_NONE: Final = frozenset({"max_attempts", "unique_key", "expires", "headers", "database"})
+"""Options that None in `using()` resets. For all others None changes nothing, as in Django's framework."""
 
 
 class Option(NamedTuple):
@@ -245,10 +266,17 @@ def scheduled_options(task: TaskFields) -> JobOptions:
 
 
 def changed_options(given: Mapping[str, Any], **others: Any) -> dict[str, Any]:
-    """Return the options that a call of `using()` sets: those that are not None.
+    """Return the options that a call of `using()` sets: those that are not None, or that None resets.
 
     Raises `TypeError` if a name is not an option of `using()`.
     """
     for unknown in given.keys() - UsingOptions.__optional_keys__:
         raise TypeError(f"using() got an unexpected keyword argument {unknown!r}")
-    return {name: value for name, value in {**others, **given}.items() if value is not None}
+    changes = {
+        name: value
+        for name, value in {**others, **given}.items()
+        if value is not UNCHANGED and (value is not None or name in RESET_BY_NONE)
+    }
+    if "unique_key" in changes and changes["unique_key"] is None:  # these two need a key
+        changes = {"unique_while": UNIQUE_WHILE[0], "on_conflict": ON_CONFLICT[0], **changes}
+    return changes

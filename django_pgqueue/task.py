@@ -19,7 +19,7 @@ from .conf import get_settings
 from .context import TaskContext
 from .definition import TaskDefinition
 from .enqueue import plain, unique
-from .options import UsingOptions, changed_options
+from .options import UNCHANGED, Unchanged, UsingOptions, changed_options
 from .serialization import chunks, encode_arguments, normalise_call
 from .validation import RunAfter, as_call, check_call
 
@@ -62,13 +62,20 @@ class Task(TaskDefinition, Generic[P, R]):
         return (TaskContext(), *args) if self.takes_context else args
 
     def using(
-        self, *, run_after: RunAfter | None = None, database: str | None = None, **options: Unpack[UsingOptions]
+        self,
+        *,
+        run_after: RunAfter | None = None,
+        database: str | Unchanged | None = UNCHANGED,
+        **options: Unpack[UsingOptions],
     ) -> Task[P, R]:
-        """Return a copy of this task with other options. Options that are None stay unchanged.
+        """Return a copy of this task with other options.
+
+        None resets `max_attempts`, `unique_key` (with `unique_while` and `on_conflict`), `expires`, `headers` and
+        `database`. For the other options None changes nothing, as in Django's framework.
 
         Args:
-            run_after: When the job is due: seconds or a timedelta from the enqueue, or an aware datetime.
-            database: Alias of the job's database.
+            run_after: When the job is due: seconds or a timedelta from the enqueue, or an aware datetime. 0 means now.
+            database: Alias of the job's database. None lets the database routers choose it.
             **options: The keys of `django_pgqueue.options.UsingOptions`, such as `priority`, `queue_name`, `expires`,
                 `headers` and `unique_key`. They mean the same as for `@task`; `expires` can also be an aware datetime.
 
