@@ -150,7 +150,7 @@ def test_tasks_page_has_every_task_option():
         "signature",
         "is_async",
         "run_after",
-        "timeout_seconds",
+        "own_timeout_seconds",
         "adapter",
         "headers",
     }  # only using() has run_after and headers

@@ -22,6 +22,7 @@ from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Seen, State
 
 from .operations import batches, operations
+from .result_attributes import TaskResultAttributes
 
 if TYPE_CHECKING:
     from django_pgqueue.exceptions import Duration
@@ -88,7 +89,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return changed
 
 
-class Job(models.Model):
+class Job(TaskResultAttributes):
     """One call of a task."""
 
     State = State
