@@ -44,6 +44,7 @@ def accepted() -> None:
     copy = with_options.using(run_after=3, priority=1, queue_name="x", database="default")
     copy.using(run_after=timedelta(minutes=5)).enqueue(1)
     copy.using(run_after=datetime.now(UTC)).enqueue(number=1)
+    copy.using(expires=None, unique_key=None, headers=None, max_attempts=None, database=None).enqueue(1)
     with_context.enqueue(1)
     coroutine.enqueue(1)
     text: str = plain(1, name="x")

@@ -17,10 +17,7 @@ from django.db import connections
 from django_pgqueue import middleware, registry, signals
 from django_pgqueue.context import TaskContext, running_job
 from django_pgqueue.endings import Ending
-from django_pgqueue.exceptions import (
-    Cancel,
-    LeaseLost,
-)
+from django_pgqueue.exceptions import Cancel, LeaseLost
 from django_pgqueue.headers import decode_headers
 from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.worker.runtime.process_info import forks
