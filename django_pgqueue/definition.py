@@ -7,11 +7,13 @@ definition is immutable, and its options are always valid.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from types import EllipsisType
 from typing import Any
 
+from .arguments.call import Call, CallPlan, Converted, call_plan, new_plan
 from .conf import get_settings, retention_seconds
 from .context import TaskAdapter
 from .exceptions import InvalidTask, Retry, seconds
@@ -33,12 +35,15 @@ class TaskDefinition(TaskFields):
     is_async: bool = field(init=False, repr=False, compare=False)
     entry: Callable[..., Any] = field(init=False, repr=False, compare=False)
     """The function as a worker calls it: its sensitive arguments are hidden from Django's error reports."""
+    known_plan: CallPlan | EllipsisType | None = field(init=False, repr=False, compare=False)
+    """The value of `plan`, or `...` before its first use."""
 
     def __post_init__(self) -> None:
         if not inspect.isfunction(self.func):
             raise InvalidTask(f"@task needs a module-level function, got {self.func!r}")
         object.__setattr__(self, "signature", inspect.signature(self.func))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
+        object.__setattr__(self, "known_plan", ...)
         object.__setattr__(self, "name", self.name or self.module_path)
         normalise(self)
         _validate(self)
@@ -52,6 +57,45 @@ class TaskDefinition(TaskFields):
         return f"{self.func.__module__}.{self.func.__qualname__}"
 
     @property
+    def plan(self) -> CallPlan | None:
+        """How the function's annotations convert its calls, or None if all values stay plain JSON.
+
+        Tasks of another framework have no plan: they are portable, and other backends convert nothing. Raises
+        `InvalidTask` if an annotation cannot be converted.
+        """
+        plan = self.known_plan
+        if isinstance(plan, EllipsisType):
+            plan = self._compiled_plan()
+            object.__setattr__(self, "known_plan", plan)
+        return plan
+
+    def _compiled_plan(self) -> CallPlan | None:
+        try:
+            return None if self.adapter is not None else call_plan(self.func, int(self.takes_context))
+        except InvalidTask as error:
+            raise InvalidTask(f"{self.name}: {error}") from None
+
+    def encoded_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        """Return a call as its annotations store it. Raise `TypeError` or `ValueError` if an argument does not fit."""
+        plan = self.plan
+        return (args, kwargs) if plan is None else plan.encode(args, kwargs)
+
+    def decoded_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call | Converted:
+        """Return a stored call as its annotations read it, with primary keys instead of rows.
+
+        Raise `ValueError` if a stored value does not fit.
+        """
+        plan = self.plan
+        return (args, kwargs) if plan is None else plan.decode(args, kwargs)
+
+    def early_plan(self) -> CallPlan | None:
+        """Return a plan while the task's module is still imported, or None if its annotations cannot be used yet."""
+        try:
+            plan = new_plan(self.func, int(self.takes_context))
+        except InvalidTask:  # the system check reports it
+            return None
+        return None if plan.ignored else plan
+
     def timeout_seconds(self) -> float | None:
         """Seconds that one attempt may run, or None without a limit."""
         return get_settings().TIMEOUT if self.own_timeout_seconds is None else self.own_timeout_seconds

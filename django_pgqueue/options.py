@@ -20,13 +20,14 @@ from . import validation
 from .conf import Retention, get_settings
 from .exceptions import Duration
 from .retry import Backoff, check_backoff
-from .validation import ON_CONFLICT, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due
+from .validation import ON_CONFLICT, ON_MISSING, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due
 
 Errors = tuple[type[BaseException], ...]
 Isolation = Literal["process"]
 UniqueKey = str | Callable[..., str | None]
 UniqueWhile = Literal["ready", "ready+running"] | Duration
 OnConflict = Literal["skip", "replace", "raise"]
+OnMissing = Literal["dead", "cancel", "retry"]
 
 
 class CallOptions(TypedDict, total=False):
@@ -203,6 +204,9 @@ class TaskFields(SharedFields):
     """Set by `using()`."""
     takes_context: bool = option(validation.flag_problems, default=False)
     database: str | None = option()
+    on_missing: OnMissing = option(validation.on_missing_problems, default=ON_MISSING[0])
+    """Effect of a row that an argument names and that does not exist when an attempt begins: the job is dead, or
+    cancelled, or the attempt fails like any other."""
 
 
 OPTIONS: Final[dict[str, Option]] = {

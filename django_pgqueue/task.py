@@ -104,7 +104,8 @@ class Task(TaskDefinition, Generic[P, R]):
             with `is_duplicate` set.
 
         Raises:
-            TypeError: The arguments do not fit the function, or JSON cannot represent the arguments or headers.
+            TypeError: The arguments do not fit the function or its annotations, or JSON cannot represent the arguments
+                or headers.
             ValueError: The arguments or headers cannot be stored or are too large.
             InvalidTask: No worker would find the task, or its database is unknown or not PostgreSQL.
             DuplicateJob: Another job has the unique key, and the task has `on_conflict="raise"`.
@@ -129,7 +130,7 @@ class Task(TaskDefinition, Generic[P, R]):
     def insert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """Insert a job without announcing it: the first half of `enqueue()`, for another framework's backend."""
         self._check(args, kwargs)
-        arguments = encode_arguments(args, kwargs)
+        arguments = encode_arguments(*self.encoded_call(args, kwargs))
         connection = plain.connection_for(self, callers_level=4)
         row = plain.row_of(self, connection)
         if (key := unique.key_of(self, args, kwargs)) is not None:
@@ -219,7 +220,7 @@ class Task(TaskDefinition, Generic[P, R]):
 
     def _normalise(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         self._check(args, kwargs)
-        return normalise_call(args, kwargs)
+        return normalise_call(*self.encoded_call(args, kwargs))
 
     def _check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         try:

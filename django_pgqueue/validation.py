@@ -20,7 +20,8 @@ from .exceptions import InvalidTask, seconds
 MAX_KEY_LENGTH: Final = 200
 UNIQUE_WHILE: Final = ("ready+running", "ready")
 ON_CONFLICT: Final = ("skip", "replace", "raise")
-"""Valid values of the options `unique_while` and `on_conflict`. The first value is the default."""
+ON_MISSING: Final = ("dead", "cancel", "retry")
+"""Valid values of the options `unique_while`, `on_conflict` and `on_missing`. The first value is the default."""
 
 Check = Callable[[str, Any], Iterator[str]]
 """Yields the problems of an option's value. Its arguments are the name of the option and the value."""
@@ -198,6 +199,12 @@ def on_conflict_problems(option: str, value: Any) -> Iterator[str]:
     """Yield the problem of what a call does if another job has its key."""
     if value not in ON_CONFLICT:
         yield f"{option} must be one of {', '.join(ON_CONFLICT)}, not {value!r}"
+
+
+def on_missing_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of what an attempt does if a row that an argument names does not exist."""
+    if value not in ON_MISSING:
+        yield f"{option} must be one of {', '.join(ON_MISSING)}, not {value!r}"
 
 
 def unique_while_problems(option: str, value: Any) -> Iterator[str]:

@@ -153,6 +153,7 @@ def test_tasks_page_has_every_task_option():
         "own_timeout_seconds",
         "adapter",
         "entry",
+        "known_plan",
         "headers",
     }  # only using() has run_after and headers
     assert documented == set(Task.__dataclass_fields__) - made_elsewhere | {"schedule"}  # only the decorator has it

@@ -211,7 +211,7 @@ class Job(TaskResultAttributes):
         return Progress(self.progress_done, self.progress_total, self.progress_message or "", self.progress_at)
 
     def wait(self, timeout: Duration) -> Any:
-        """Wait until this job is finished, refresh it, and return its result.
+        """Wait until this job is finished, refresh it, and return its `return_value`.
 
         Retries, releases and rescues do not end the wait. `waiting.wait` describes how it polls.
 
