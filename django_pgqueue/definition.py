@@ -96,6 +96,7 @@ class TaskDefinition(TaskFields):
             return None
         return None if plan.ignored else plan
 
+    @property
     def timeout_seconds(self) -> float | None:
         """Seconds that one attempt may run, or None without a limit."""
         return get_settings().TIMEOUT if self.own_timeout_seconds is None else self.own_timeout_seconds

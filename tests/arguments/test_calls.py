@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextvars import copy_context
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -315,6 +316,6 @@ def test_ambiguous_result_annotation_is_only_a_warning(monkeypatch):
 def test_async_attempt_on_event_loop_converts(received):
     job = tasks.charge_async.enqueue(ORDER, at=date(2026, 7, 1))
     claimed = lifecycle.claim_one(connection, job.pk, worker_id=0, lease_seconds=60)
-    report = async_to_sync(Attempt(claimed, "default", mock.Mock()).run_async)()
+    report = copy_context().run(async_to_sync(Attempt(claimed, "default", mock.Mock()).run_async))
     assert report.result == f'"{ORDER}"', report.error
     assert received == [(ORDER, date(2026, 7, 1))]

@@ -407,5 +407,5 @@ def test_setting_codecs_invalid_value_is_an_error(value):
 @pytest.mark.parametrize("value", [[], (), [None], [None, HIDDEN], (HIDDEN, OTHER)])
 def test_setting_codecs_valid_value_is_accepted(value):
     with override_settings(PGQUEUE={"CODECS": value}):
-        assert not [message for message in run_checks() if str(message.id).startswith("pgqueue.")]
+        assert not {"pgqueue.E001", "pgqueue.E010"} & {message.id for message in run_checks()}
         assert codecs.configured().by_name.keys() <= {"hidden", "other"}
