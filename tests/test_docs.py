@@ -124,7 +124,7 @@ def state_of(label: str) -> State | None:
 
 
 def test_life_cycle_page_has_every_transition_and_outcome():
-    assert [plain(row[0]) for row in table("docs/concepts/life_cycle.md", "act")] == list(TransitionName)
+    assert [plain(row[0]) for row in table("docs/concepts/life_cycle.md", "transition")] == list(TransitionName)
     assert {plain(row[0]) for row in table("docs/concepts/life_cycle.md", "outcome")} == set(states.Outcome)
 
 
