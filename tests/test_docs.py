@@ -229,6 +229,7 @@ def test_page_named_options_exist(page):
     known |= {"--verbosity", "--settings", "--deploy"}  # Django's options
     of_others = {
         "docs/production/checklist.md": {"--check"},
+        "docs/coming_from/django_tasks_db.md": {"--batch", "--interval", "--max-tasks"},  # options of its worker
         "docs/production/systemd.md": {"--now", "--unit", "--follow"},
         "docs/internals/how_to_add_a_fault.md": OF_THE_SUITES,
         "docs/internals/how_to_add_a_statement.md": {"--write"},
