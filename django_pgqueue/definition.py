@@ -16,6 +16,7 @@ from .conf import retention_seconds
 from .context import TaskAdapter
 from .exceptions import InvalidTask, Retry, seconds
 from .options import OPTIONS, TaskFields, normalise
+from .redaction import RESULT, hidden_from_reports, unknown_names
 from .retry import as_backoff, delay_after
 from .validation import ON_CONFLICT, UNIQUE_WHILE, due
 
@@ -30,6 +31,8 @@ class TaskDefinition(TaskFields):
     timeout_seconds: float | None = field(init=False, repr=False, compare=False)
     signature: inspect.Signature = field(init=False, repr=False, compare=False)
     is_async: bool = field(init=False, repr=False, compare=False)
+    entry: Callable[..., Any] = field(init=False, repr=False, compare=False)
+    """The function as a worker calls it: its sensitive arguments are hidden from Django's error reports."""
 
     def __post_init__(self) -> None:
         if not inspect.isfunction(self.func):
@@ -39,6 +42,8 @@ class TaskDefinition(TaskFields):
         object.__setattr__(self, "name", self.name or self.module_path)
         normalise(self)
         _validate(self)
+        names = self.sensitive - {RESULT}
+        object.__setattr__(self, "entry", hidden_from_reports(self.func, names) if names else self.func)
         object.__setattr__(self, "timeout_seconds", None if self.timeout is None else seconds(self.timeout))
 
     @property
@@ -68,7 +73,8 @@ class TaskDefinition(TaskFields):
 def _validate(task: TaskDefinition) -> None:
     """Raise `InvalidTask` with the first problem of the function or the options."""
     # Combinations are the last: their check needs options that are valid on their own.
-    for problem in chain(_function_problems(task), _option_problems(task), _combination_problems(task)):
+    checks = (_function_problems, _option_problems, _sensitive_problems, _combination_problems)
+    for problem in chain.from_iterable(check(task) for check in checks):
         raise InvalidTask(f"{task.name}: {problem}")
 
 
@@ -89,6 +95,12 @@ def _option_problems(task: TaskDefinition) -> Iterator[str]:
         value = getattr(task, name)
         if known.check is not None and value is not known.default:
             yield from known.check(name, value)
+
+
+def _sensitive_problems(task: TaskDefinition) -> Iterator[str]:
+    for name, meant in unknown_names(task.sensitive, task.signature.parameters, takes_context=task.takes_context):
+        hint = f"did you mean {meant!r}?" if meant else "name arguments of the function"
+        yield f"sensitive {name!r} is not an argument of the function: {hint}"
 
 
 def _combination_problems(task: TaskDefinition) -> Iterator[str]:

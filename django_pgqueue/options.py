@@ -43,6 +43,9 @@ class TaskOptions(CallOptions, total=False):
 
     aliases: Iterable[str]
     """Earlier names of the task. Workers still accept jobs with these names."""
+    sensitive: Iterable[str]
+    """Names of arguments whose values the admin, log lines, reprs and Django's error reports hide. "return" hides the
+    result."""
     queue_name: str
     """Queue of the jobs, by default "default"."""
     priority: int
@@ -142,6 +145,7 @@ class SharedFields:
     __slots__ = ()  # the classes of tasks have slots, and would have a `__dict__` too without this line
 
     aliases: tuple[str, ...] = option(validation.alias_problems, default=())
+    sensitive: frozenset[str] = option(validation.sensitive_problems, default=frozenset())
     max_attempts: int | None = option(
         validation.number_problems(1, 1000), "max_attempts", values=_attempts, is_backend_default=True
     )
@@ -222,9 +226,10 @@ def normalise(task: SharedFields) -> None:
     """Turn the options of a new task that hold several values into tuples.
 
     Raises:
-        InvalidTask: `aliases` is a string.
+        InvalidTask: `aliases` or `sensitive` is a string.
     """
     object.__setattr__(task, "aliases", as_names(task.aliases))
+    object.__setattr__(task, "sensitive", frozenset(as_names(task.sensitive, "sensitive")))
     object.__setattr__(task, "retry_for", as_errors(task.retry_for))
     object.__setattr__(task, "no_retry_for", as_errors(task.no_retry_for))
 

@@ -71,14 +71,14 @@ def as_call(call: Any, number: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
     raise TypeError(f"enqueue_many(): call {number} must be a pair (args, kwargs) such as ((1,), {{}}), not {types}")
 
 
-def as_names(names: Any) -> tuple[str, ...]:
+def as_names(names: Any, option: str = "aliases") -> tuple[str, ...]:
     """Return an iterable of names as a tuple.
 
     Raises:
         InvalidTask: `names` is a string. It would be split into letters.
     """
     if isinstance(names, str):
-        raise InvalidTask(f"aliases must be a list of names, not the string {names!r}")
+        raise InvalidTask(f"{option} must be a list of names, not the string {names!r}")
     return tuple(names)
 
 
@@ -97,6 +97,13 @@ def alias_problems(_option: str, values: Iterable[Any]) -> Iterator[str]:
     """Yield the problems of earlier names of a task."""
     for name in values:
         yield from name_problems("alias", name)
+
+
+def sensitive_problems(option: str, names: Iterable[Any]) -> Iterator[str]:
+    """Yield the problem of names of sensitive arguments. `definition` compares them with the function's signature."""
+    for name in names:
+        if not isinstance(name, str):
+            yield f"{option} must be names of arguments, not {name!r}"
 
 
 def number_problems(low: int, high: int) -> Check:

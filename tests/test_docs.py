@@ -152,6 +152,7 @@ def test_tasks_page_has_every_task_option():
         "run_after",
         "timeout_seconds",
         "adapter",
+        "entry",
         "headers",
     }  # only using() has run_after and headers
     assert documented == set(Task.__dataclass_fields__) - made_elsewhere | {"schedule"}  # only the decorator has it
@@ -230,7 +231,7 @@ def test_page_named_options_exist(page):
     of_others = {
         "docs/production/checklist.md": {"--check"},
         "docs/coming_from/django_tasks_db.md": {"--batch", "--interval", "--max-tasks"},  # options of its worker
-        "docs/production/systemd.md": {"--now", "--unit", "--follow"},
+        "docs/production/systemd.md": {"--now", "--unit", "--follow", "--quiet"},
         "docs/internals/how_to_add_a_fault.md": OF_THE_SUITES,
         "docs/internals/how_to_add_a_statement.md": {"--write"},
         "docs/internals/statements.md": {"--write"},

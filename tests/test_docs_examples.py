@@ -74,7 +74,17 @@ def run_page(page: str, names: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def names(shop) -> dict[str, Any]:
+def reports(db):
+    """Let the alias `reports` of the examples lead to the test's own session."""
+    connections.settings["reports"] = connections.settings["default"]
+    connections["reports"] = copy(connections["default"])
+    connections["reports"].alias = "reports"
+    yield
+    del connections["reports"], connections.settings["reports"]
+
+
+@pytest.fixture
+def names(shop, reports) -> dict[str, Any]:
     """Return the names that the blocks of a page can use: the tasks of the examples, and an order."""
     tasks = importlib.import_module("shop.tasks")
     return dict(vars(tasks), order=tasks.Order.objects.create(email="ada@example.com"))
@@ -165,17 +175,6 @@ def test_loose_blocks_of_every_page_run_somewhere():
     assert with_blocks == {*IN_TRANSACTION, *ELSEWHERE}
 
 
-@pytest.fixture
-def reports(db):
-    """Let the alias `reports` of the examples lead to the test's own session."""
-    connections.settings["reports"] = connections.settings["default"]
-    connections["reports"] = copy(connections["default"])
-    connections["reports"].alias = "reports"
-    yield
-    del connections["reports"], connections.settings["reports"]
-
-
-@pytest.mark.usefixtures("reports")
 @pytest.mark.parametrize("page", IN_TRANSACTION)
 def test_examples_of_page_run_and_so_do_their_jobs(names, page, monkeypatch):
     monkeypatch.setattr(urllib.request, "urlopen", lambda request, timeout: io.BytesIO())

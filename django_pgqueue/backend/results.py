@@ -19,8 +19,10 @@ from django.db.models import OuterRef
 from django.db.models.functions import JSONObject
 
 from django_pgqueue import registry
-from django_pgqueue.exceptions import seconds
+from django_pgqueue.envelope import EncodedValue
+from django_pgqueue.exceptions import CannotDecode, seconds
 from django_pgqueue.options import SAME_COLUMN
+from django_pgqueue.redaction import HIDDEN, hides_result, redacted_call
 from django_pgqueue.states import Outcome, State
 
 from .compat import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_backends
@@ -57,6 +59,24 @@ class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own class tak
     __slots__ = ("_database", "is_duplicate")
 
     is_duplicate: bool
+
+    @property
+    def return_value(self) -> Any:
+        """The return value. Raise `CannotDecode` if it is encoded and this process cannot decode it."""
+        value = super().return_value
+        if isinstance(value, EncodedValue):
+            raise CannotDecode(f"the result of job {self.id} cannot be read: {value.problem}")
+        return value
+
+    def __repr__(self) -> str:
+        """Return the text of Django's own class, without the sensitive arguments and without a sensitive result."""
+        known = registry.get(getattr(self.task, "module_path", ""))
+        if known is None or not known.sensitive:
+            return super().__repr__()
+        values = {name: getattr(self, name) for name in sorted(FIELDS)}
+        values["args"], values["kwargs"] = redacted_call(known, self.args, self.kwargs)
+        values["_return_value"] = HIDDEN if hides_result(known) else values["_return_value"]
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def __getattr__(self, name: str) -> Any:
         """Load the missing fields. Python calls this for an attribute that is not set."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import transaction
 
-from django_pgqueue import lifecycle
+from django_pgqueue import codecs, lifecycle
 from django_pgqueue.exceptions import DuplicateJob, seconds
 from django_pgqueue.serialization import chunks, encode_arguments, normalise_call
 from django_pgqueue.validation import wrong_key
@@ -229,7 +229,8 @@ def _removed(task: TaskDefinition, alias: str, job_id: int, arguments: str) -> J
     """Return a `Job` for a row that is gone while its uniqueness window lasts: its id and task, without a state."""
     from django_pgqueue.models import Job  # as above
 
-    job = Job(id=job_id, task_name=task.name, queue_name=task.queue_name, arguments=json.loads(arguments), state="")
+    call = codecs.readable(json.loads(arguments))
+    job = Job(id=job_id, task_name=task.name, queue_name=task.queue_name, arguments=call, state="")
     job._state.db = job.enqueued_on = alias
     job._state.adding, job.is_duplicate = False, True
     return job

@@ -24,7 +24,7 @@ from django_pgqueue.exceptions import Duration, InvalidTask
 from django_pgqueue.exceptions import seconds as in_seconds
 from django_pgqueue.lifecycle import Definition
 from django_pgqueue.options import expiry, scheduled_options
-from django_pgqueue.serialization import encode_arguments, normalise_call
+from django_pgqueue.serialization import normalise_call, plain_arguments
 from django_pgqueue.validation import check_call
 
 from . import expressions
@@ -235,7 +235,7 @@ def define(name: str, task: TaskDefinition, times: Times) -> Definition:
     return Definition(
         name=name,
         task_name=task.name,
-        arguments=encode_arguments(times.args, times.kwargs),
+        arguments=plain_arguments(times.args, times.kwargs),
         expression=times.expression,
         time_zone=times.zone,
         missed=times.missed,

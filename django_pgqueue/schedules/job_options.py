@@ -16,9 +16,10 @@ from django_pgqueue import lifecycle, middleware, registry, signals
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.enqueue import unique
 from django_pgqueue.exceptions import seconds
+from django_pgqueue.headers import encode_headers
 from django_pgqueue.lifecycle import Scheduled
 from django_pgqueue.options import JobOptions, scheduled_options
-from django_pgqueue.serialization import decode_arguments, encode_headers
+from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.signals import TaskSignal
 
 if TYPE_CHECKING:

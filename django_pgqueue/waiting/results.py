@@ -21,7 +21,8 @@ from django_pgqueue import lifecycle, registry
 from django_pgqueue.context import running_job
 from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.db.transactions import is_in_transaction, sees_new_commits
-from django_pgqueue.exceptions import CannotWait, Duration, JobCancelled, JobFailed, JobGone, seconds
+from django_pgqueue.envelope import EncodedValue
+from django_pgqueue.exceptions import CannotDecode, CannotWait, Duration, JobCancelled, JobFailed, JobGone, seconds
 from django_pgqueue.states import FINISHED, State
 
 from . import listener
@@ -63,6 +64,7 @@ def wait(job: Job, timeout: Duration) -> Any:
         TimeoutError: The job was not finished when `timeout` passed.
         CannotWait: The job is not finished and cannot finish while this code waits: in a task, in the transaction that
             enqueued the job, or in a transaction that cannot see later commits.
+        CannotDecode: The job has succeeded, but this process lacks the codec or the key that its result needs.
     """
     wakeup = threading.Event()
     with ExitStack() as stack:
@@ -169,6 +171,8 @@ def _others_see(job: Job, alias: str) -> bool:
 def _result(job: Job) -> Any:
     """Return the result of a finished and refreshed job, or raise its error."""
     if job.state == State.SUCCEEDED:
+        if isinstance(job.result, EncodedValue):
+            raise CannotDecode(f"{_name(job)} has succeeded, but its result cannot be read: {job.result.problem}")
         return job.result
     failures = job.executions.using(_alias(job)).order_by("-id").values_list("exception_class", "error")
     exception_class, error = failures.first() or ("", "")

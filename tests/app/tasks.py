@@ -665,6 +665,28 @@ def keep_secret_atomic(password: str) -> None:
     raise KeptError(f"a password of {len(password)} characters was refused")
 
 
+@task(backoff=0, max_attempts=1, sensitive={"token"})
+def use_token(order_id: object, token: str = "", *, fail: bool = False) -> str:
+    """Return a sum, or fail with a message that does not contain the token."""
+    if fail:
+        raise KeptError(f"a token of {len(token)} characters was refused")
+    return f"{order_id} of {len(token)}"
+
+
+@task(backoff=0, max_attempts=1, sensitive={"token"})
+async def use_token_async(order_id: object, token: str = "", *, fail: bool = False) -> str:
+    """The same on the event loop."""
+    if fail:
+        raise KeptError(f"a token of {len(token)} characters was refused")
+    return f"{order_id} of {len(token)}"
+
+
+@task(sensitive={"return"})
+def issue_token(order_id: object) -> str:
+    """Return a token."""
+    return f"token-of-{order_id}"
+
+
 @task
 def loaded(names: list[str]) -> list[str]:
     """Return which of these modules this process has imported."""
