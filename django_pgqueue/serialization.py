@@ -14,9 +14,12 @@ apply to the JSON text before the codec.
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from itertools import islice
+from pathlib import PurePath
 from typing import Any, Final
 from uuid import UUID
 
@@ -43,14 +46,18 @@ _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).en
 _from_json: Final = json.JSONDecoder().decode
 
 ADVICE: Final[tuple[tuple[Any, str], ...]] = (
-    (datetime, "pass value.isoformat() and convert it with datetime.fromisoformat() in the task"),
-    (date, "pass value.isoformat() and convert it with date.fromisoformat() in the task"),
-    (time, "pass value.isoformat() and convert it with time.fromisoformat() in the task"),
-    (timedelta, "pass value.total_seconds()"),
-    (Decimal, "pass str(value) and convert it with Decimal() in the task"),
-    (UUID, "pass str(value) and convert it with UUID() in the task"),
-    (bytes | bytearray | memoryview, "pass base64.b64encode(value).decode(), or the location of the stored bytes"),
-    (set | frozenset, "pass sorted(value)"),
+    (datetime, "annotate it with datetime, or pass value.isoformat()"),
+    (date, "annotate it with date, or pass value.isoformat()"),
+    (time, "annotate it with time, or pass value.isoformat()"),
+    (timedelta, "annotate it with timedelta, or pass value.total_seconds()"),
+    (Decimal, "annotate it with Decimal, or pass str(value)"),
+    (UUID, "annotate it with UUID, or pass str(value)"),
+    (bytes, "annotate it with bytes, or pass base64.b64encode(value).decode() or the location of the stored bytes"),
+    (bytearray | memoryview, "pass base64.b64encode(value).decode(), or the location of the stored bytes"),
+    (set, "annotate it with set[…], or pass sorted(value)"),
+    (frozenset, "annotate it with frozenset[…], or pass sorted(value)"),
+    (PurePath, "annotate it with Path, or pass str(value)"),
+    (Enum, "annotate it with its class, or pass value.value"),
     (BaseException, "pass str(value)"),
 )
 """Advice for values of types that JSON cannot represent: what to pass instead."""
@@ -273,5 +280,7 @@ def _advice(value: Any) -> str:
         if isinstance(value, types):
             return advice
     if hasattr(value, "pk") and hasattr(value, "_meta"):
-        return "pass value.pk and load the object in the task"
+        return "annotate the parameter with the model, or pass value.pk and load the object in the task"
+    if is_dataclass(value) and not callable(value):
+        return "annotate it with its class, or pass dataclasses.asdict(value)"
     return "pass plain strings, numbers, lists and dicts"

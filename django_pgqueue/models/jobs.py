@@ -24,6 +24,7 @@ from django_pgqueue.states import FINISHED, Seen, State
 from .fields import CodecJSONField
 from .job_filters import JobFilters
 from .operations import batches, operations
+from .result_attributes import TaskResultAttributes
 
 if TYPE_CHECKING:
     from django_pgqueue.exceptions import Duration
@@ -96,7 +97,7 @@ class JobQuerySet(JobFilters["Job"]):
         return changed
 
 
-class Job(models.Model):
+class Job(TaskResultAttributes):
     """One call of a task."""
 
     State = State
@@ -210,7 +211,7 @@ class Job(models.Model):
         return Progress(self.progress_done, self.progress_total, self.progress_message or "", self.progress_at)
 
     def wait(self, timeout: Duration) -> Any:
-        """Wait until this job is finished, refresh it, and return its result.
+        """Wait until this job is finished, refresh it, and return its `return_value`.
 
         Retries, releases and rescues do not end the wait. `waiting.wait` describes how it polls.
 

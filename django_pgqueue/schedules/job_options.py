@@ -110,7 +110,10 @@ def _key_of(connection: Connection, schedule: Scheduled, task: TaskDefinition, a
     if arguments is None:  # the definition has changed since it was read, so this tick will not be fired
         return None
     return _call_application(
-        connection, "the unique key", lambda: unique.key_of(task, *decode_arguments(arguments)), application
+        connection,
+        "the unique key",
+        lambda: unique.key_of(task, *task.decoded_call(*decode_arguments(arguments))),
+        application,
     )
 
 
