@@ -16,7 +16,7 @@ from django.db import connection
 from django.test import override_settings
 
 from django_pgqueue import InvalidTask, checks, lifecycle, registry
-from django_pgqueue.arguments import call
+from django_pgqueue.arguments import plan as plans
 from django_pgqueue.enqueue import unique
 from django_pgqueue.models import Execution, Job, Schedule
 from django_pgqueue.schedules import declarations
@@ -165,6 +165,7 @@ def test_assert_enqueued_compares_typed_arguments():
 # ------------------------------------------------------------------ what is refused
 
 
+@pytest.mark.promise("typed-misfit-refused")
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
@@ -194,6 +195,22 @@ def test_enqueue_variable_argument_of_wrong_type_is_named():
         tasks.collect.enqueue(day, until=7)
 
 
+def test_enqueue_value_that_contains_itself_is_refused():
+    children: list[Line] = []
+    line = Line("a", Decimal(1), Kind.CARD, children)  # a list can contain itself
+    children.append(line)
+    with pytest.raises(ValueError, match="argument 'lines' is nested too deeply"):
+        tasks.charge.enqueue(*CALL[:3], [line])
+
+
+def test_stored_value_nested_too_deeply_is_refused():
+    line = {"sku": "a", "price": "1"}
+    for _ in range(5000):
+        line = {"sku": "a", "price": "1", "children": [line]}
+    with pytest.raises(ValueError, match="argument 'lines' is nested too deeply"):
+        tasks.charge.decoded_call([*STORED[:3], [line]], {})
+
+
 # ------------------------------------------------------------------ rows of earlier code
 
 
@@ -209,6 +226,7 @@ def test_plain_annotation_of_old_job_is_not_checked(received):
     assert received[0][-1] == 7
 
 
+@pytest.mark.promise("typed-stored-misfit-waits")
 @pytest.mark.parametrize("args", [["secret", *STORED[1:]], [*STORED[:3], [{"sku": "secret"}]], [*STORED[:3], {}]])
 def test_job_that_does_not_fit_waits_and_then_is_dead(args, received):
     job = store(tasks.charge, args)
@@ -233,6 +251,7 @@ def test_job_with_unknown_keyword_does_not_fit():
 # ------------------------------------------------------------------ tasks without a plan
 
 
+@pytest.mark.promise("plain-tasks-unchanged")
 def test_task_of_plain_annotations_has_no_plan():
     assert tasks.plain.plan is None
     assert tasks.plain.using(priority=3).plan is None
@@ -242,16 +261,22 @@ def test_task_of_plain_annotations_has_no_plan():
 
 def test_plan_is_compiled_once_for_all_copies(monkeypatch):
     assert tasks.charge.plan is tasks.charge.using(priority=1).plan is not None
-    monkeypatch.setattr(call, "new_plan", mock.Mock(side_effect=AssertionError("compiled again")))
+    monkeypatch.setattr(plans, "new_plan", mock.Mock(side_effect=AssertionError("compiled again")))
     assert replace(tasks.charge).plan is tasks.charge.plan
 
 
+@pytest.mark.promise("plain-tasks-unchanged")
 def test_plan_of_plain_task_leaves_a_call_as_it_is():
     args, kwargs = ("7",), {"names": ("a",)}
     assert tasks.plain.encoded_call(args, kwargs) == (args, kwargs)
     assert tasks.plain.encoded_call(args, kwargs)[0] is args
     job = tasks.plain.enqueue("7", ("a",))  # plain annotations are not checked
     assert job.arguments["args"] == ["7", ["a"]]
+
+
+def test_plain_arguments_of_a_typed_result_are_not_checked():
+    assert tasks.result_of.plan is not None
+    assert tasks.result_of.enqueue(7).arguments["args"] == [7]
 
 
 def test_task_of_the_framework_has_no_plan():
@@ -267,9 +292,9 @@ def test_task_of_the_framework_has_no_plan():
 def test_import_loads_no_optional_library():
     code = (
         "import sys, django; from django.conf import settings; settings.configure(); "
-        "import django_pgqueue.arguments.call as call; "
+        "import django_pgqueue.arguments.plan as plan; "
         "from uuid import UUID; import dataclasses; line = dataclasses.make_dataclass('Line', [('a', UUID)]); "
-        "exec('def f(a: line): ...'); f.__annotations__['a'] = line; assert call.call_plan(f, 0); "
+        "exec('def f(a: line): ...'); f.__annotations__['a'] = line; assert plan.call_plan(f, 0); "
         "assert not {'pydantic', 'msgspec'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
