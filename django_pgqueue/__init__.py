@@ -26,7 +26,7 @@ from .exceptions import (
 )
 from .progress import Progress
 from .retry import exponential, fixed
-from .schedules.declarations import Times, cron, every
+from .schedules.times import Times, cron, every
 from .states import Outcome, State
 from .task import Task
 
