@@ -4,6 +4,9 @@ The names in `__all__` and those in docs/reference/api.md are public. Everything
 """
 
 from .context import TaskContext
+from .enqueue.bulk import aenqueue_many, enqueue_many
+from .enqueue.calls import TaskCall
+from .enqueue.job_ids import JobIds
 from .exceptions import (
     Cancel,
     CannotWait,
@@ -42,6 +45,7 @@ __all__ = [
     "JobCancelled",
     "JobFailed",
     "JobGone",
+    "JobIds",
     "JobLocked",
     "JobNotSucceeded",
     "LeaseLost",
@@ -54,11 +58,14 @@ __all__ = [
     "State",
     "StatementTimeout",
     "Task",
+    "TaskCall",
     "TaskCancelled",
     "TaskContext",
     "TaskTimeout",
     "Times",
+    "aenqueue_many",
     "cron",
+    "enqueue_many",
     "every",
     "exponential",
     "fixed",
