@@ -87,8 +87,9 @@ class Task(TaskDefinition, Generic[P, R]):
         """Add a job for this call, with one INSERT in the caller's open transaction.
 
         Workers see the job when the transaction commits, and never if it rolls back, so you do not need
-        `transaction.on_commit()`. Without an open transaction the job is committed at once. If an open transaction of
-        another session has just taken the unique key, this call waits until that transaction ends.
+        `transaction.on_commit()`. Without an open transaction the job is committed at once. If another job has the
+        unique key, further statements find and read that job. If an open transaction of another session has just taken
+        the unique key, this call waits until that transaction ends.
 
         Args:
             *args: Positional arguments for the function, without the context.

@@ -332,6 +332,16 @@ STATEMENTS = {
     "many, with several tasks from an iterator": (lambda: enqueue_many(iter(MIXED)), ["enqueue_each"]),
     "many unique": (lambda: KEYED.enqueue_many([(2,), (3,), (2,)]), ["enqueue_many_unique"]),
     "many unique, with a duplicate": (lambda: KEYED.enqueue_many([(1,), (2,)]), ["enqueue_many_unique", "holders"]),
+    "many unique, for a period": (lambda: PERIOD.enqueue_many([(2,), (3,)]), ["enqueue_for_period", "open_windows"]),
+    "many unique, for a period, with a duplicate": (
+        lambda: PERIOD.enqueue_many([(1,), (2,)]),
+        ["enqueue_for_period", "open_windows", "open_windows"],
+    ),
+    "many unique, for a period, replaced": (
+        lambda: PERIOD.using(on_conflict="replace").enqueue_many([(1,), (2,)]),
+        ["enqueue_for_period", "open_windows", "replace_for_period"],
+    ),
+    "many unique, replaced": (lambda: REPLACING.enqueue_many([(1,), (2,)]), ["enqueue_many_or_replace"]),
     "many, none": (lambda: tasks.noop.enqueue_many([]), []),
 }
 
