@@ -281,6 +281,14 @@ def test_recipe_fan_out_reports_once_after_the_last_item(names):
     assert Job.objects.get(task_name="shop.tasks.report_newsletter").state == "succeeded"
 
 
+def test_recipe_fan_out_without_items_reports_too(names):
+    names["Order"].objects.all().delete()
+    run_page("docs/recipes/fan_out.md", names)
+    run_jobs(raising=True)
+    assert not Job.objects.filter(task_name="shop.tasks.send_newsletter").exists()
+    assert Job.objects.get(task_name="shop.tasks.report_newsletter").state == "succeeded"
+
+
 def test_recipe_steps_runs_each_step(names):
     run_page("docs/recipes/steps.md", names)
     run_jobs(raising=True)
