@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import connections, router
 
@@ -32,12 +32,12 @@ ONLY_PARAMETERS: Final = ("delay_seconds", "expires_seconds")
 """Values of `row_of()` that are not columns. The database computes `run_after` and `expires_at` from them."""
 
 
-def connection_for(task: TaskDefinition, callers_level: int = 3) -> BaseDatabaseWrapper:
+def connection_for(task: TaskDefinition, callers_level: int | None = 3) -> BaseDatabaseWrapper:
     """Return the Django connection on which to insert a task's jobs.
 
     Raises `InvalidTask` if no worker would find the task, or if its database is not a PostgreSQL database in DATABASES.
     Warns if a transaction is open on another database only, because the job is not part of it. `callers_level` is the
-    `stacklevel` of that warning.
+    `stacklevel` of that warning; None for no warning.
     """
     from django_pgqueue.models import Job  # task modules are imported before models can be
 
@@ -51,7 +51,7 @@ def connection_for(task: TaskDefinition, callers_level: int = 3) -> BaseDatabase
             f"{task.name} cannot be enqueued on database {alias!r}, because it is not PostgreSQL: "
             "choose another with using(database=…), or route pgqueue's models to a PostgreSQL database"
         )
-    if elsewhere := open_transaction_elsewhere(alias):
+    if callers_level is not None and (elsewhere := open_transaction_elsewhere(alias)):
         warnings.warn(
             f"{task.name} is enqueued on database {alias!r} while a transaction is open on {elsewhere!r}: "
             "the job does not commit or roll back with that transaction",
@@ -68,6 +68,13 @@ def row_of(task: TaskDefinition, connection: BaseDatabaseWrapper) -> dict[str, A
     """
     headers = encode_headers(middleware.headers_of(task, connection.alias))
     return {"task_name": task.name, "headers": headers, **columns_of(task)}
+
+
+class Insertion(NamedTuple):
+    """The insert of a job whose call has been checked and encoded."""
+
+    alias: str
+    run: Callable[[], Job]
 
 
 def as_job(alias: str, enqueued: lifecycle.Enqueued, arguments: str, row: dict[str, Any]) -> Job:
@@ -90,6 +97,12 @@ def as_job(alias: str, enqueued: lifecycle.Enqueued, arguments: str, row: dict[s
     job._state.db = job.enqueued_on = alias
     job._state.adding = False
     return job
+
+
+def insert(connection: BaseDatabaseWrapper, arguments: str, row: dict[str, Any]) -> Job:
+    """Insert a job without a unique key."""
+    enqueued = lifecycle.enqueue(connection, arguments=arguments, **row)
+    return as_job(connection.alias, enqueued, arguments, row)
 
 
 def as_it_is(job: Job) -> Job:
