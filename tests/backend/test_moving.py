@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -16,6 +17,7 @@ from django_pgqueue.backend.compat import TaskResultStatus
 from django_pgqueue.models import Job
 from django_pgqueue.schedules import declarations
 from django_pgqueue.testing import run_jobs
+from tests.app import tasks
 
 pytestmark = pytest.mark.django_db
 
@@ -130,3 +132,44 @@ def test_moved_task_can_be_called_directly(module):
 def test_moved_task_refuses_the_same_options(module, options):
     with pytest.raises((compat.InvalidTask, InvalidTask)):
         module.task(**options)(module.add.func)
+
+
+def test_waiting_job_runs_after_its_task_has_moved(monkeypatch, settings):
+    monkeypatch.setattr(registry, "_tasks", {**registry._tasks})
+    settings.PGQUEUE = {"TASK_MODULES": ["tests.framework.moving"]}
+    before, after = types.ModuleType("tests.framework.moving"), types.ModuleType("tests.framework.moving")
+    exec(MODULE.format(imported=IMPORTS["tests.framework.moving"]), vars(before))  # noqa: S102 -- our own text
+    result = before.add.enqueue(2, b=3)
+    exec(MODULE.format(imported=IMPORTS["tests.app.tasks.moved"]), vars(after))  # noqa: S102 -- our own text
+    assert run_jobs(raising=True) == 1
+    job = after.add.get_result(result.id)
+    assert (job.return_value, job.max_attempts, after.add.enqueue(1).max_attempts) == (5, 1, 10)
+
+
+# ------------------------------------------------------------------ documented differences
+
+
+def test_documented_differences_of_moved_tasks(monkeypatch):
+    job = tasks.add.enqueue(1)
+    assert isinstance(job.id, int)
+    for result_id in ("0", tasks.noop.enqueue().pk):
+        with pytest.raises(Job.DoesNotExist):
+            tasks.add.get_result(result_id)
+    assert (tasks.add.name, tasks.add.func.__name__) == ("tests.app.tasks.add", "add")
+    with pytest.raises(TypeError, match="bytes"):
+        tasks.noop.enqueue(b"text")
+    assert tasks.attempt_number.call() == 1
+    run_jobs()
+    assert [each.worker_id is not None for each in job.executions.all()] == [True]
+
+
+@pytest.mark.parametrize("name", ["worker_ids", "started_at", "last_attempted_at", "task", "backend"])
+def test_documented_missing_attributes_of_jobs_are_missing(name):
+    assert not hasattr(Job(), name)
+
+
+def test_every_attribute_of_a_task_result_is_on_the_job_or_documented():
+    page = (Path(__file__).parents[2] / "docs/start/choose_api.md").read_text()
+    of_result = {name for name in dir(compat.TaskResult) if not name.startswith("_")}
+    missing = {name for name in of_result if not hasattr(Job, name)}
+    assert {name for name in missing if f"`{name}`" not in page and f"result.{name}`" not in page} == set()
