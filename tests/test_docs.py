@@ -236,7 +236,7 @@ def test_page_named_options_exist(page):
         "docs/internals/how_to_profile.md": long_options(cli.make_parser()) | {"--pid", "--output"},
         "README.md": {"--serve", "--matrix", "--quick"},
         "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write"},
-        TUTORIAL: {"--rm", "--detach", "--publish", "--env"},  # Docker's options
+        TUTORIAL: {"--rm", "--detach", "--publish", "--env", "--createdb"},  # options of Docker and createuser
         "docs/internals/reliability.md": OF_THE_SUITES,
         "docs/internals/performance.md": long_options(cli.make_parser()),
     }
