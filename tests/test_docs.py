@@ -226,7 +226,7 @@ def test_page_named_options_exist(page):
     known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
     for subcommand in ("health", "run", "pause", "resume", "drain", "clear"):
         known |= own_options("pgqueue", subcommand)
-    known |= {"--verbosity", "--settings", "--deploy"}  # Django's options
+    known |= {"--verbosity", "--settings", "--deploy", "--fail-level"}  # Django's options
     of_others = {
         "docs/production/checklist.md": {"--check"},
         "docs/production/systemd.md": {"--now", "--unit", "--follow", "--quiet"},
