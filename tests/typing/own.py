@@ -76,6 +76,10 @@ def accepted() -> None:
     number_of_calls: int = enqueue_many([call], returning=False)
     count: int = plain.enqueue_many([((1,), {})], returning=False)
     changed: int = Job.objects.filter(state="dead", queue_name="mail").retry()
+    changed += Job.objects.dead().filter(queue_name="mail").retry()
+    changed += Job.objects.filter(queue_name="mail").stuck(longer_than=timedelta(hours=1)).cancel()
+    late: list[Job] = [*Job.objects.due(), *Job.objects.stuck()]
+    changed += len(late)
     print(generated, number_of_calls, with_ids.duplicates)  # noqa: T201 -- uses what was bound
     print(job, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
 
