@@ -17,7 +17,7 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
-from . import conf, middleware, registry
+from . import codecs, conf, middleware, registry
 from .arguments.plan import new_plan
 from .exceptions import InvalidTask
 from .schedules import declarations
@@ -98,6 +98,18 @@ def check_middleware(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> 
         middleware.chain()
     except ImproperlyConfigured as error:
         return [Error(str(error), id="pgqueue.E005")]
+    return []
+
+
+@register("pgqueue")
+def check_codecs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Report pgqueue.E010: a codec cannot be imported, or is not a valid codec class."""
+    if conf.problems(getattr(settings, "PGQUEUE", {})):
+        return []
+    try:
+        codecs.configured()
+    except ImproperlyConfigured as error:
+        return [Error(str(error), id="pgqueue.E010")]
     return []
 
 

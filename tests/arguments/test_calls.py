@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextvars import copy_context
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -19,6 +20,7 @@ from django_pgqueue.arguments import plan as plans
 from django_pgqueue.enqueue import unique
 from django_pgqueue.models import Execution, Job, Schedule
 from django_pgqueue.schedules import declarations
+from django_pgqueue.schedules.times import cron, every
 from django_pgqueue.task import Task
 from django_pgqueue.testing import assert_enqueued, run_jobs
 from django_pgqueue.worker.execution.attempt import Attempt
@@ -123,7 +125,7 @@ def schedules(monkeypatch):
 
 
 def test_schedule_typed_arguments_come_back(schedules, received):
-    times = declarations.cron("0 9 * * *", args=[date(2026, 7, 1)], kwargs={"wait": timedelta(hours=1)})
+    times = cron("0 9 * * *", args=[date(2026, 7, 1)], kwargs={"wait": timedelta(hours=1)})
     declarations.declare(tasks.daily, times)
     schedule = declarations.definitions("default")["tests.arguments.tasks.daily"]
     assert json.loads(schedule.arguments) == {"args": ["2026-07-01"], "kwargs": {"wait": "P0DT01H00M00S"}}
@@ -134,7 +136,7 @@ def test_schedule_typed_arguments_come_back(schedules, received):
 
 def test_schedule_unique_key_gets_typed_values(tables, schedules, received):
     parcel = tasks.Parcel.objects.create()
-    declarations.declare(tasks.unique, declarations.every(minutes=1, args=[AT, parcel.pk]))
+    declarations.declare(tasks.unique, every(minutes=1, args=[AT, parcel.pk]))
     keys = []
     with mock.patch.object(unique, "key_of", side_effect=lambda *call: keys.append(original(*call)) or keys[-1]):
         run_jobs(schedules=True, until=timedelta(minutes=2), max_jobs=1, raising=True)
@@ -144,7 +146,7 @@ def test_schedule_unique_key_gets_typed_values(tables, schedules, received):
 
 def test_schedule_wrong_argument_is_refused_at_import():
     with pytest.raises(InvalidTask, match="'day' must be date, not str"):
-        declarations.check_schedule(tasks.daily, declarations.every(minutes=1, args=["2026", timedelta(1)]))
+        declarations.check_schedule(tasks.daily, every(minutes=1, args=["2026", timedelta(1)]))
 
 
 def test_schedule_form_checks_that_json_fits_the_annotations():
@@ -340,6 +342,6 @@ def test_ambiguous_result_annotation_is_only_a_warning(monkeypatch):
 def test_async_attempt_on_event_loop_converts(received):
     job = tasks.charge_async.enqueue(ORDER, at=date(2026, 7, 1))
     claimed = lifecycle.claim_one(connection, job.pk, worker_id=0, lease_seconds=60)
-    report = async_to_sync(Attempt(claimed, "default", mock.Mock()).run_async)()
+    report = copy_context().run(async_to_sync(Attempt(claimed, "default", mock.Mock()).run_async))
     assert report.result == f'"{ORDER}"', report.error
     assert received == [(ORDER, date(2026, 7, 1))]

@@ -1,6 +1,7 @@
 """Arguments that are rows of models: what is stored, how it is loaded, and what happens if a row is gone."""
 
 import uuid
+from contextvars import copy_context
 from datetime import date
 from decimal import Decimal
 from unittest import mock
@@ -168,7 +169,7 @@ def test_row_of_coroutine_task_is_loaded_off_the_event_loop(parcel, received):
     """Django raises SynchronousOnlyOperation for a query on the event loop."""
     job = tasks.deliver_async.enqueue(parcel)
     claimed = lifecycle.claim_one(connection, job.pk, worker_id=0, lease_seconds=60)
-    report = async_to_sync(Attempt(claimed, "default", mock.Mock()).run_async)()
+    report = copy_context().run(async_to_sync(Attempt(claimed, "default", mock.Mock()).run_async))
     assert report.result == f'"{parcel.pk}"', report.error
     tasks.deliver_async.enqueue(parcel)
     run_jobs(raising=True)

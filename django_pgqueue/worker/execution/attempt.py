@@ -17,11 +17,9 @@ from django.db import connections
 from django_pgqueue import middleware, registry, signals
 from django_pgqueue.context import TaskContext, running_job
 from django_pgqueue.endings import Ending
-from django_pgqueue.exceptions import (
-    Cancel,
-    LeaseLost,
-)
-from django_pgqueue.serialization import decode_arguments, decode_headers
+from django_pgqueue.exceptions import Cancel, LeaseLost
+from django_pgqueue.headers import decode_headers
+from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.worker.runtime.process_info import forks
 
 from . import atomic, return_value, typed_call
@@ -198,7 +196,7 @@ class Attempt:
     def _call_function(self) -> Any:
         """Call the task's function."""
         try:
-            value = self.task.func(*self.args, **self.kwargs)
+            value = self.task.entry(*self.args, **self.kwargs)
             if not self.task.is_async and type(value) not in return_value.PLAIN:
                 return_value.refuse_unrun_value(value)
             return value
