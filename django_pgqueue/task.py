@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unp
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, router, transaction
 
-from . import lifecycle
+from . import lifecycle, queues
 from .conf import get_settings
 from .context import TaskContext
 from .definition import TaskDefinition
@@ -82,10 +82,16 @@ class Task(TaskDefinition, Generic[P, R]):
         Raises:
             InvalidTask: An option is invalid.
 
+        Warns:
+            UnknownQueueWarning: No task has this queue, and its name differs from that of a task's queue by one typing
+                slip.
+
         Example::
 
             send_reminder.using(run_after=timedelta(days=3), priority=-10).enqueue(order.pk)
         """
+        if (queue_name := options.get("queue_name")) is not None:
+            queues.warn_if_mistyped(queue_name)
         return replace(self, **changed_options(options, run_after=run_after, database=database))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
