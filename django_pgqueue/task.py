@@ -16,6 +16,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, router
 
+from . import queues
 from .conf import get_settings
 from .context import TaskContext
 from .db.transactions import run_after_commits_elsewhere
@@ -93,10 +94,16 @@ class Task(TaskDefinition, Generic[P, R]):
         Raises:
             InvalidTask: An option is invalid.
 
+        Warns:
+            UnknownQueueWarning: No task has this queue, and its name differs from that of a task's queue by one typing
+                slip.
+
         Example::
 
             send_reminder.using(run_after=timedelta(days=3), priority=-10).enqueue(order.pk)
         """
+        if (queue_name := options.get("queue_name")) is not None:
+            queues.warn_if_mistyped(queue_name)
         return replace(self, **changed_options(options, run_after=run_after, database=database))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
