@@ -109,6 +109,8 @@ def test_dumpdata_writes_decoded_values():
     with override_settings(PGQUEUE={"CODECS": ["tests.app.codecs.Hidden"]}):
         tasks.add.enqueue(SECRET, "!")
         assert SECRET in serializers.serialize("json", Job.objects.all())
+    with pytest.raises(TypeError, match="EncodedValue is not JSON serializable"):
+        serializers.serialize("json", Job.objects.all())
 
 
 def test_privacy_example_error_omits_the_sensitive_value(shop):

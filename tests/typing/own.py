@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from django_pgqueue import TaskContext, cron, every, task
 from django_pgqueue.models import Job
+from django_pgqueue.tokens import job_from_token, job_token
 
 
 @task
@@ -14,7 +15,14 @@ def plain(number: int, *, name: str = "") -> str:
     return name * number
 
 
-@task(queue_name="mail", priority=10, max_attempts=5, backoff=timedelta(seconds=1), retry_for=(OSError,))
+@task(
+    queue_name="mail",
+    priority=10,
+    max_attempts=5,
+    backoff=timedelta(seconds=1),
+    retry_for=(OSError,),
+    sensitive={"number"},
+)
 def with_options(number: int) -> int:
     """A task with options."""
     return number
@@ -51,7 +59,9 @@ def accepted() -> None:
     ids: list[int] = plain.enqueue_many([((1,), {"name": "x"})])
     count: int = plain.enqueue_many([((1,), {})], returning=False)
     changed: int = Job.objects.filter(state="dead", queue_name="mail").retry()
-    print(job, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
+    token: str = job_token(job, with_result=True)
+    same: Job = job_from_token(token, max_age=timedelta(hours=1))
+    print(same, job, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
 
 
 async def accepted_in_async_code() -> None:

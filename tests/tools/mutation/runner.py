@@ -28,6 +28,7 @@ from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
 from tests.tools.mutation.mutants_liveness import LIVENESS
 from tests.tools.mutation.mutants_operators import OPERATORS
+from tests.tools.mutation.mutants_privacy import PRIVACY
 from tests.tools.mutation.mutants_rows import BAD_ROWS
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -288,6 +289,7 @@ MUTANTS = [
     *LOCKED,
     *RECYCLING,
     *OPERATORS,
+    *PRIVACY,
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",
