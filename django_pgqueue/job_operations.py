@@ -16,6 +16,7 @@ from .codecs import readable as readable
 from .reactions import after_operator
 from .states import Seen, State
 from .waiting.results import await_result as await_result
+from .waiting.results import return_value as return_value
 from .waiting.results import wait as wait
 
 if TYPE_CHECKING:

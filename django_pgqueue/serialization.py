@@ -14,9 +14,12 @@ apply to the JSON text before the codec.
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from itertools import islice
+from pathlib import PurePath
 from typing import Any, Final
 from uuid import UUID
 
@@ -43,14 +46,18 @@ _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).en
 _from_json: Final = json.JSONDecoder().decode
 
 ADVICE: Final[tuple[tuple[Any, str], ...]] = (
-    (datetime, "pass value.isoformat() and convert it with datetime.fromisoformat() in the task"),
-    (date, "pass value.isoformat() and convert it with date.fromisoformat() in the task"),
-    (time, "pass value.isoformat() and convert it with time.fromisoformat() in the task"),
-    (timedelta, "pass value.total_seconds()"),
-    (Decimal, "pass str(value) and convert it with Decimal() in the task"),
-    (UUID, "pass str(value) and convert it with UUID() in the task"),
-    (bytes | bytearray | memoryview, "pass base64.b64encode(value).decode(), or the location of the stored bytes"),
-    (set | frozenset, "pass sorted(value)"),
+    (datetime, "annotate it with datetime, or pass value.isoformat()"),
+    (date, "annotate it with date, or pass value.isoformat()"),
+    (time, "annotate it with time, or pass value.isoformat()"),
+    (timedelta, "annotate it with timedelta, or pass value.total_seconds()"),
+    (Decimal, "annotate it with Decimal, or pass str(value)"),
+    (UUID, "annotate it with UUID, or pass str(value)"),
+    (bytes, "annotate it with bytes, or pass base64.b64encode(value).decode() or the location of the stored bytes"),
+    (bytearray | memoryview, "pass base64.b64encode(value).decode(), or the location of the stored bytes"),
+    (set, "annotate it with set[…], or pass sorted(value)"),
+    (frozenset, "annotate it with frozenset[…], or pass sorted(value)"),
+    (PurePath, "annotate it with Path, or pass str(value)"),
+    (Enum, "annotate it with its class, or pass value.value"),
     (BaseException, "pass str(value)"),
 )
 """Advice for values of types that JSON cannot represent: what to pass instead."""
@@ -94,7 +101,7 @@ def chunks(normalised: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Yield the arguments of many calls as JSON arrays, one array for each INSERT.
 
     Small calls are encoded in blocks to save time. Large calls are encoded one by one, so that a chunk stays
-    close to `CHUNK_SIZE`. An element with the key `call` has a call's arguments there, and other values beside them.
+    close to `CHUNK_SIZE`.
 
     Raises:
         ValueError: The arguments of a call are larger than `PGQUEUE["MAX_ARGUMENTS_BYTES"]`, or the codec has failed.
@@ -125,18 +132,14 @@ def _encode_block(block: list[dict[str, Any]]) -> str:
 
 
 def _encode_block_with_codec(block: list[dict[str, Any]]) -> str:
-    return ",".join([_encode_element(element) for element in block])
+    return ",".join(map(_encode_call, block))
 
 
-def _encode_element(element: dict[str, Any]) -> str:
-    """Return an element of a chunk as JSON text, with its call encoded by the codec."""
-    text = _to_json(element.get("call", element))
+def _encode_call(call: dict[str, Any]) -> str:
+    """Return a call of a chunk as JSON text, encoded by the codec."""
+    text = _to_json(call)
     _check_size(text)
-    stored = codecs.encode(text)
-    if "call" not in element:
-        return stored
-    others = _to_json({name: value for name, value in element.items() if name != "call"})
-    return f'{{"call":{stored}}}' if others == "{}" else f'{others[:-1]},"call":{stored}}}'
+    return codecs.encode(text)
 
 
 def _check_size(text: str) -> None:
@@ -273,5 +276,7 @@ def _advice(value: Any) -> str:
         if isinstance(value, types):
             return advice
     if hasattr(value, "pk") and hasattr(value, "_meta"):
-        return "pass value.pk and load the object in the task"
+        return "annotate the parameter with the model, or pass value.pk and load the object in the task"
+    if is_dataclass(value) and not callable(value):
+        return "annotate it with its class, or pass dataclasses.asdict(value)"
     return "pass plain strings, numbers, lists and dicts"

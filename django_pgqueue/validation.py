@@ -1,27 +1,27 @@
 """Checks of calls and of single values of task options.
 
-`options` declares which check belongs to which option. `enqueue()` calls `check_call()`, and `enqueue_many()` calls
-`as_call()` too. A check of a value gets the name of the option, for its messages, and yields one sentence per problem.
+`options` declares which check belongs to which option. `enqueue()` and `enqueue_many()` call `check_call()`. A check of
+a value gets the name of the option, for its messages, and yields one sentence per problem.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Any, Final
 
-from .conf import DEFAULT_RETENTION, retention_seconds
+from .conf import DEFAULT_RETENTION, known_queues, retention_seconds
+from .conf import NAME as NAME
 from .exceptions import InvalidTask, seconds
 
-NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
-"""Valid names of tasks and queues."""
 MAX_KEY_LENGTH: Final = 200
 UNIQUE_WHILE: Final = ("ready+running", "ready")
 ON_CONFLICT: Final = ("skip", "replace", "raise")
-"""Valid values of the options `unique_while` and `on_conflict`. The first value is the default."""
+ON_MISSING: Final = ("dead", "cancel", "retry")
+"""Valid values of the options `unique_while`, `on_conflict` and `on_missing`. The first value is the default."""
 
 Check = Callable[[str, Any], Iterator[str]]
 """Yields the problems of an option's value. Its arguments are the name of the option and the value."""
@@ -56,21 +56,6 @@ def check_call(func: Callable[..., Any], positional: int, names: tuple[str, ...]
     inspect.signature(func).bind(*(None,) * positional, **dict.fromkeys(names))
 
 
-def as_call(call: Any, number: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return a call of `enqueue_many()` as (args, kwargs).
-
-    Raises:
-        TypeError: `call` is not a pair of a list or tuple and a mapping.
-    """
-    if isinstance(call, tuple | list) and len(call) == 2:
-        args, kwargs = call
-        if isinstance(args, tuple | list) and isinstance(kwargs, Mapping):
-            return args, kwargs
-    # Name the types only: the values may be secret, and the message can end up in logs.
-    types = [type(part).__name__ for part in call] if isinstance(call, tuple | list) else type(call).__name__
-    raise TypeError(f"enqueue_many(): call {number} must be a pair (args, kwargs) such as ((1,), {{}}), not {types}")
-
-
 def as_names(names: Any, option: str = "aliases") -> tuple[str, ...]:
     """Return an iterable of names as a tuple.
 
@@ -91,6 +76,15 @@ def name_problems(option: str, name: Any) -> Iterator[str]:
     """Yield the problem of the name of a task or a queue."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         yield f"{option} {name!r} must be 1 to 100 of the characters A-Z a-z 0-9 _ . : -"
+
+
+def unknown_queue(option: str, name: str) -> Iterator[str]:
+    """Yield the problem of a queue that `PGQUEUE["QUEUES"]` does not name."""
+    queues = known_queues()
+    if queues is not None and name not in queues:
+        close = get_close_matches(name, queues, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"the queues are {', '.join(map(repr, queues))}"
+        yield f"{option} {name!r} is not in PGQUEUE['QUEUES']: {hint}"
 
 
 def alias_problems(_option: str, values: Iterable[Any]) -> Iterator[str]:
@@ -190,6 +184,12 @@ def on_conflict_problems(option: str, value: Any) -> Iterator[str]:
     """Yield the problem of what a call does if another job has its key."""
     if value not in ON_CONFLICT:
         yield f"{option} must be one of {', '.join(ON_CONFLICT)}, not {value!r}"
+
+
+def on_missing_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of what an attempt does if a row that an argument names does not exist."""
+    if value not in ON_MISSING:
+        yield f"{option} must be one of {', '.join(ON_MISSING)}, not {value!r}"
 
 
 def unique_while_problems(option: str, value: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import get_overloads
 
 import pytest
 
-from django_pgqueue import options, task
+from django_pgqueue import InvalidTask, options, task
 from django_pgqueue.backend import PgQueueTask
 from django_pgqueue.backend import task as backend_task
 from django_pgqueue.models import Job, Schedule
@@ -81,6 +81,51 @@ def test_using_unknown_option_raises_type_error(unknown):
             made.using(**{unknown: 1})
 
 
+SET = {
+    "max_attempts": 3,
+    "unique_key": "k",
+    "expires": 60,
+    "headers": {"a": 1},
+    "on_conflict": "replace",
+    "priority": 5,
+    "queue_name": "mail",
+    "run_after": timedelta(seconds=30),
+    "unique_while": "ready",
+}
+
+
+@pytest.mark.parametrize("made", [tasks.noop, framework_tasks.noop], ids=["own", "framework"])
+@pytest.mark.parametrize("name", sorted({*UsingOptions.__optional_keys__, "run_after"}))
+def test_using_none_resets_only_options_with_that_value(made, name):
+    changed = made.using(**SET)
+    reset = changed.using(**{name: None})
+    assert getattr(changed, name, None) != getattr(made, name, None) or name == "run_after"
+    if name not in options.RESET_BY_NONE:
+        assert reset == changed
+        return
+    assert getattr(reset, name) is None
+    gone = {"unique_key", "unique_while", "on_conflict"} if name == "unique_key" else {name}
+    for other in {each.name for each in fields(SharedFields)} - {name}:
+        assert getattr(reset, other) == getattr(made if other in gone else changed, other), other
+
+
+def test_using_none_database_leaves_the_choice_to_the_routers():
+    other = tasks.noop.using(database="other")
+    assert (other.using(priority=1).database, other.using(database=None).database) == ("other", None)
+
+
+def test_using_none_key_with_options_of_a_key_is_refused():
+    with pytest.raises(InvalidTask, match="need a unique_key"):
+        tasks.noop.using(unique_key=None, on_conflict="raise")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("made", [tasks.noop, framework_tasks.noop], ids=["own", "framework"])
+def test_using_none_expires_clears_the_expiry_of_the_job(made):
+    made.using(expires=60).using(expires=None).enqueue()
+    assert Job.objects.get().expires_at is None
+
+
 def test_options_for_users_all_have_a_description():
     """Editors with a type checker show the text below the key."""
     tree = ast.parse(Path(inspect.getfile(options)).read_text())
@@ -95,14 +140,17 @@ def test_options_for_users_all_have_a_description():
 
 
 def test_inserts_finds_statements_that_insert_jobs():
-    assert {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_UNIQUE", "FIRE"} <= set(inserts())
+    assert {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH", "ENQUEUE_UNIQUE", "FIRE"} <= set(inserts())
 
 
 @pytest.mark.parametrize("name", inserts())
 def test_insert_statement_writes_every_option(name):
     is_of_schedule = "pgqueue_schedule" in STATEMENTS[name]
     wanted = SCHEDULED - ({"delay_seconds"} if name == "RUN_SCHEDULE" else set()) if is_of_schedule else PARAMETERS
-    assert wanted <= placeholders(name)
+    recordset = re.search(r"json_to_recordset\(%\(options\)s::json\) AS chosen \(([^)]+)\)", STATEMENTS[name])
+    given = placeholders(name) if recordset is None else set(re.findall(r"(\w+) \w+", recordset[1]))
+    assert wanted <= given
+    assert recordset is None or wanted <= set(re.findall(r"\bchosen\.(\w+)", STATEMENTS[name]))
     [columns] = re.findall(r"INSERT INTO pgqueue_job\s+\(([^)]+)\)", STATEMENTS[name])
     assert not (PARAMETERS & JOB_COLUMNS) - set(re.split(r",\s+", columns))
 

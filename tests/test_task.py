@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from django_pgqueue import InvalidTask, Task, TaskContext, cron, every, registry, task
+from django_pgqueue import InvalidTask, Task, TaskContext, cron, every, fixed, registry, task
 from django_pgqueue.options import JobOptions
 from django_pgqueue.schedules import declarations
 from tests.app import tasks
@@ -142,6 +142,7 @@ def test_using_returns_a_changed_copy():
         (plain, {"run_after": -1}, "duration"),
         (plain, {"run_after": "tomorrow"}, "duration"),
         (plain, {"backoff": "slow"}, "duration"),
+        (plain, {"backoff": lambda exception: 5}, r"backoff: the parameters of a backoff must be"),
         (plain, {"retention": -5}, "duration"),
         (plain, {"retention": {"dead": "never"}}, "duration"),
         (plain, {"retention": {"ready": 5}}, "ready"),
@@ -184,7 +185,7 @@ def test_using_invalid_option_is_refused(option):
 
 
 def test_delay_after_follows_retry_for_and_no_retry_for():
-    made = task(backoff=5, retry_for=(OSError, ValueError), no_retry_for=FileNotFoundError)(plain)
+    made = task(backoff=fixed(5), retry_for=(OSError, ValueError), no_retry_for=FileNotFoundError)(plain)
     assert made.delay_after(1, OSError()) == 5
     assert made.delay_after(1, UnicodeError()) == 5
     assert made.delay_after(1, FileNotFoundError()) is None
@@ -249,6 +250,35 @@ def test_task_schedules_have_the_options_of_the_task():
         *("latest", "overlap"),
     )
     assert first.digest != second.digest == declarations.definitions("default")[second.name].digest
+
+
+def test_schedules_can_have_a_queue_and_a_priority_of_their_own():
+    nightly = cron("@daily", args=[1], queue_name="reports", priority=-10)
+    hourly = every(hours=1, args=[1], priority=0)
+    made = task(queue_name="mail", priority=3, schedule=[nightly, hourly, cron("@daily", args=[1], name="own")])(plain)
+    found = declarations.definitions("default")
+    first, second, third = found[made.name], found[f"{made.name}:2"], found["own"]
+    assert first.options == JobOptions("reports", -10, 10)
+    assert second.options == JobOptions("mail", 0, 10)
+    assert third.options == JobOptions("mail", 3, 10)
+    same = first._replace(options=third.options)
+    assert same.digest == third._replace(name=first.name).digest != first.digest
+    assert (made.queue_name, made.priority) == ("mail", 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"priority": 101}, "priority 101 must be a whole number from -100 to 100"),
+        ({"priority": "high"}, "priority 'high' must be a whole number"),
+        ({"queue_name": "no spaces"}, "queue_name 'no spaces' must be"),
+        ({"queue_name": ""}, "queue_name '' must be"),
+    ],
+)
+@pytest.mark.parametrize("make", [lambda **given: cron("@daily", **given), lambda **given: every(hours=1, **given)])
+def test_schedule_invalid_queue_or_priority_is_refused(make, given, words):
+    with pytest.raises(InvalidTask, match=f"another: schedule '(@daily|every 1 hour)': .*{words}"):
+        task(schedule=make(**given))(another)
 
 
 def test_cron_without_time_zone_uses_that_of_the_project(settings):

@@ -23,25 +23,14 @@ from django_pgqueue.envelope import EncodedValue
 from django_pgqueue.exceptions import CannotDecode, seconds
 from django_pgqueue.options import SAME_COLUMN
 from django_pgqueue.redaction import HIDDEN, hides_result, redacted_call
-from django_pgqueue.states import Outcome, State
+from django_pgqueue.states import State
+from django_pgqueue.task_results import UNCOUNTED, errors_of
 
 from .compat import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_backends
 
 if TYPE_CHECKING:
     from django_pgqueue.models import Job
 
-STATUS: Final[dict[str, TaskResultStatus]] = {
-    State.READY: TaskResultStatus.READY,
-    State.WAITING: TaskResultStatus.READY,
-    State.RUNNING: TaskResultStatus.RUNNING,
-    State.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
-    State.DEAD: TaskResultStatus.FAILED,
-    State.CANCELLED: TaskResultStatus.FAILED,
-}
-UNCOUNTED: Final = frozenset({Outcome.RELEASED, Outcome.SNOOZED})
-"""Outcomes that do not count as an attempt."""
-WORKER_LOST: Final = "django_pgqueue.exceptions.WorkerLost"
-CANCELLED: Final = "django_pgqueue.exceptions.Cancel"
 OF_EXECUTION: Final = ("worker_id", "outcome", "claimed_at", "started_at", "exception_class", "error", "traceback")
 
 
@@ -56,7 +45,7 @@ class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own class tak
         is_duplicate: Whether `enqueue()` returned an existing job with the same unique key instead of adding one.
     """
 
-    __slots__ = ("_database", "is_duplicate")
+    __slots__ = ("_attempts", "_database", "is_duplicate")
 
     is_duplicate: bool
 
@@ -86,6 +75,15 @@ class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own class tak
             raise AttributeError(name)
         self.load()
         return object.__getattribute__(self, name)
+
+    @property
+    def attempts(self) -> int:
+        """The number of attempts, known without a query in a running task and in a backoff."""
+        try:
+            return len(object.__getattribute__(self, "worker_ids"))
+        except AttributeError:
+            known = getattr(self, "_attempts", None)
+            return len(self.worker_ids) if known is None else known
 
     def load(self) -> None:
         """Load the fields that are not set, in one query."""
@@ -118,25 +116,19 @@ def of_job_row(job: Job, backend: str, history: list[dict[str, Any]]) -> JobResu
     result = JobResult(
         task=_task_of(job, backend, history),
         id=str(job.pk),
-        status=STATUS.get(job.state, TaskResultStatus.FAILED),  # a row can contain an unknown state
+        status=TaskResultStatus(job.status),
         enqueued_at=job.enqueued_at,
         started_at=_started_at(attempts[0]) if attempts else None,
         finished_at=job.finished_at,
         last_attempted_at=_started_at(attempts[-1]) if attempts else None,
-        args=_of_call(job, "args", []),
-        kwargs=_of_call(job, "kwargs", {}),
+        args=job.args,
+        kwargs=job.kwargs,
         backend=backend,
         errors=_errors(job.state, history),
         worker_ids=[str(record["worker_id"]) for record in attempts],
     )
     object.__setattr__(result, "_return_value", job.result)
     return result
-
-
-def _of_call(job: Job, name: str, empty: list[Any] | dict[str, Any]) -> Any:
-    """Return `args` or `kwargs` of a job; `empty` if the row, which may be written by hand, has no valid value."""
-    value = job.arguments.get(name) if isinstance(job.arguments, dict) else None
-    return value if isinstance(value, type(empty)) else empty
 
 
 def new_result(
@@ -240,19 +232,7 @@ def _started_at(record: Mapping[str, Any]) -> datetime:
 
 
 def _errors(state: str, history: list[dict[str, Any]]) -> list[TaskError]:
-    """Return an error for each failed attempt, and one for a job that ended without a failed attempt."""
-    errors = [_error(record) for record in history if record["outcome"] in (Outcome.FAILED, Outcome.CRASHED)]
-    last = history[-1] if history else None
-    if state == State.DEAD and last and last["outcome"] in UNCOUNTED:
-        errors.append(_error(last))
-    if state == State.CANCELLED:
-        reason = last["error"] if last and last["outcome"] == Outcome.CANCELLED else ""
-        errors.append(TaskError(exception_class_path=CANCELLED, traceback=reason or "the job was cancelled"))
-    return errors
-
-
-def _error(record: Mapping[str, Any]) -> TaskError:
-    return TaskError(
-        exception_class_path=record["exception_class"] or WORKER_LOST,
-        traceback=record["traceback"] or record["error"],
-    )
+    return [
+        TaskError(exception_class_path=error.exception_class_path, traceback=error.traceback)
+        for error in errors_of(state, history)
+    ]

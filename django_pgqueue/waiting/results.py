@@ -171,9 +171,7 @@ def _others_see(job: Job, alias: str) -> bool:
 def _result(job: Job) -> Any:
     """Return the result of a finished and refreshed job, or raise its error."""
     if job.state == State.SUCCEEDED:
-        if isinstance(job.result, EncodedValue):
-            raise CannotDecode(f"{_name(job)} has succeeded, but its result cannot be read: {job.result.problem}")
-        return job.result
+        return return_value(job)
     failures = job.executions.using(_alias(job)).order_by("-id").values_list("exception_class", "error")
     exception_class, error = failures.first() or ("", "")
     cancelled = job.state == State.CANCELLED
@@ -182,6 +180,18 @@ def _result(job: Job) -> Any:
     message = f"{_name(job)} {ending}{cause and f': {cause}'}"
     kind = JobCancelled if cancelled else JobFailed
     raise kind(message, job_id=job.pk, exception_class=exception_class, error=error)
+
+
+def return_value(job: Job) -> Any:
+    """Return a job's result as the return annotation of its task reads it, if this process knows the task.
+
+    Raise `CannotDecode` if the result is encoded and this process cannot decode it.
+    """
+    if isinstance(job.result, EncodedValue):
+        raise CannotDecode(f"{_name(job)} has succeeded, but its result cannot be read: {job.result.problem}")
+    task = registry.get(job.task_name)
+    plan = None if task is None else task.plan
+    return job.result if plan is None else plan.decode_result(job.result)
 
 
 def _gone(job: Job) -> JobGone:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import cast
+from uuid import UUID
 
-from django_pgqueue import TaskContext, cron, every, task
+from django.contrib.auth.models import Group
+
+from django_pgqueue import JobIds, TaskCall, TaskContext, aenqueue_many, cron, enqueue_many, every, task
 from django_pgqueue.models import Job
 from django_pgqueue.tokens import job_from_token, job_token
 
@@ -46,28 +52,60 @@ async def coroutine(number: int) -> int:
     return number
 
 
+@dataclass
+class Line:
+    """A dataclass as an argument."""
+
+    price: Decimal
+
+
+@task(on_missing="cancel")
+def typed(order_id: UUID, lines: list[Line], group: Group, others: list[Group] | None = None) -> Line:
+    """A task whose arguments are converted."""
+    return lines[0]
+
+
 def accepted() -> None:
     """Calls as they are meant."""
     job: Job = plain.enqueue(1, name="x")
     copy = with_options.using(run_after=3, priority=1, queue_name="x", database="default")
     copy.using(run_after=timedelta(minutes=5)).enqueue(1)
     copy.using(run_after=datetime.now(UTC)).enqueue(number=1)
+    copy.using(expires=None, unique_key=None, headers=None, max_attempts=None, database=None).enqueue(1)
     with_context.enqueue(1)
     coroutine.enqueue(1)
     text: str = plain(1, name="x")
     number: int = with_context(1)
-    ids: list[int] = plain.enqueue_many([((1,), {"name": "x"})])
+    ids: list[int] = plain.enqueue_many([((1,), {"name": "x"}), (2,), [3], {"number": 4}, plain.s(5, name="x")])
+    call: TaskCall[str] = plain.using(priority=5).s(1, name="x")
+    any_call: TaskCall[object] = call
+    with_ids: JobIds = enqueue_many([call, with_context.s(1), coroutine.s(number=1), any_call])
+    generated: JobIds = enqueue_many(with_options.s(number) for number in range(3))
+    number_of_calls: int = enqueue_many([call], returning=False)
     count: int = plain.enqueue_many([((1,), {})], returning=False)
     changed: int = Job.objects.filter(state="dead", queue_name="mail").retry()
     token: str = job_token(job, with_result=True)
     same: Job = job_from_token(token, max_age=timedelta(hours=1))
-    print(same, job, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
+    print(generated, number_of_calls, with_ids.duplicates)  # noqa: T201 -- uses what was bound
+    print(same, token, job, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
+
+
+def accepted_typed_arguments(order_id: UUID, group: Group, group_id: int) -> None:
+    """Typed arguments: callers and the task see the same types."""
+    job = typed.enqueue(order_id, [Line(Decimal(1))], group, others=[group])
+    typed.enqueue(order_id, [], cast(Group, group_id))
+    line: Line = typed(order_id, [], group)
+    print(job.return_value, line)  # noqa: T201 -- as above
 
 
 async def accepted_in_async_code() -> None:
     """The same from a coroutine."""
     job: Job = await plain.aenqueue(1)
     number: int = await coroutine(1)
+    ids: JobIds = await plain.aenqueue_many([(1,), {"number": 2}])
+    count: int = await plain.aenqueue_many([(1,)], returning=False) + await aenqueue_many([], returning=False)
+    more: JobIds = await aenqueue_many([plain.s(1)])
+    print(ids, count, more)  # noqa: T201 -- as above
     print(job, number)  # noqa: T201 -- as above
 
 
@@ -78,9 +116,19 @@ def refused() -> None:
     plain.enqueue(1, title="x")  # type: ignore[call-arg]  # no such argument
     with_context.enqueue(TaskContext(), 1)  # type: ignore[call-arg, arg-type]  # the worker passes the context
     with_options.using(priority="high")  # type: ignore[arg-type]  # not a number
-    plain.enqueue_many([1, 2])  # type: ignore[list-item]  # not (args, kwargs)
+    plain.enqueue_many([1, 2])  # type: ignore[list-item]  # not calls
+    plain.enqueue_many(["ab"])  # type: ignore[list-item]  # not a call
+    plain.s()  # type: ignore[call-arg]  # number is missing
+    plain.s("1")  # type: ignore[arg-type]  # not an int
+    enqueue_many([(1,)])  # type: ignore[list-item]  # it does not name its task
+    wrong: TaskCall[int] = plain.s(1)  # type: ignore[assignment]  # its result is a str
+    typed.enqueue("x", [], Group())  # type: ignore[arg-type]  # not a UUID
+    typed.enqueue(UUID(int=1), [Decimal(1)], Group())  # type: ignore[list-item]  # not a Line
+    typed.enqueue(UUID(int=1), [], 7)  # type: ignore[arg-type]  # a key: cast() says that it is meant
+    task(on_missing="ignore")  # type: ignore[call-overload]  # no such way
     task(schedule="@daily")(context_missing)  # type: ignore[arg-type]  # it is to be cron("@daily")
     every(minutes=5, if_running="wait")  # type: ignore[arg-type]  # no such way
+    print(wrong)  # noqa: T201 -- uses what was bound
     task(takes_context=True)(context_missing)  # type: ignore[arg-type]  # its first argument is no TaskContext
 
 

@@ -67,7 +67,7 @@ def last_resort(claimed: Claimed, started_at: float, *, may_be_committed: bool =
         Ending.FAILED,
         started_at,
         time.monotonic(),
-        delay_seconds=delay_seconds,  # type: ignore[arg-type]  # the default backoff returns a float
+        delay_seconds=delay_seconds,
         error=RESULT_UNKNOWN,
         may_be_committed=may_be_committed,
     )

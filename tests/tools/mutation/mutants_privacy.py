@@ -23,8 +23,8 @@ ENCODED = of_tests(
     ),
     Mutant(
         "enqueue_many() stores plain arguments",
-        'stored = codecs.encode(text)\n    if "call"',
-        'stored = text\n    if "call"',
+        "    _check_size(text)\n    return codecs.encode(text)",
+        "    _check_size(text)\n    return text",
         path=SERIALIZATION,
     ),
     Mutant(
@@ -50,8 +50,8 @@ ENCODED = of_tests(
     Mutant("more keys make an envelope too", " and value.keys() == KEYS", "", path=ENVELOPE),
     Mutant(
         "the size of a call is not checked with a codec",
-        "    _check_size(text)\n    stored",
-        "    stored",
+        "    _check_size(text)\n    return codecs",
+        "    return codecs",
         path=SERIALIZATION,
     ),
     Mutant(
@@ -62,8 +62,9 @@ ENCODED = of_tests(
     ),
     Mutant(
         "a schedule's arguments are encoded",
-        "arguments=plain_arguments(times.args, times.kwargs)",
-        "arguments=__import__('django_pgqueue.serialization').serialization.encode_arguments(times.args, times.kwargs)",
+        "plain_arguments",
+        "encode_arguments",
+        times=2,
         path="django_pgqueue/schedules/declarations.py",
     ),
 )
