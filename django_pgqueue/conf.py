@@ -92,6 +92,8 @@ class Settings:
     """Whether `enqueue()` runs due jobs at once, in the caller's thread and transaction. For tests and shells only."""
     MIDDLEWARE: Sequence[str] = option((), "paths")
     """Dotted paths of middleware classes, the outermost first. See `middleware`."""
+    CODECS: Sequence[str | None] = option((), "codecs")
+    """Dotted paths of codec classes. The first encodes stored arguments and results, all decode them. See `codecs`."""
     TASK_MODULES: Sequence[str] = option((), "modules")
     """Modules with tasks, in addition to `<app>.tasks` of each installed app and the modules below it."""
 
@@ -136,6 +138,12 @@ def _is_list_of_names(value: object) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
 
 
+def _is_list_of_codecs(value: object) -> bool:
+    if not isinstance(value, list | tuple):
+        return False
+    return _is_list_of_names(value[1:] if value and value[0] is None else value)
+
+
 def _is_retention(value: object) -> bool:
     with suppress(TypeError, ValueError):
         if isinstance(value, Mapping):
@@ -177,6 +185,10 @@ CHECKS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
     ),
     "modules": (_is_list_of_names, "must be a list of module names"),
     "paths": (_is_list_of_names, "must be a list of dotted paths to classes"),
+    "codecs": (
+        _is_list_of_codecs,
+        "must be a list of dotted paths to classes, and can begin with None to store new values as plain JSON",
+    ),
     "retention": (
         _is_retention,
         'must be a dict from "succeeded", "cancelled" or "dead" to seconds, a timedelta or "forever"',

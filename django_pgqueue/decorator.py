@@ -13,12 +13,17 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, Unpack,
 from . import registry
 from .context import TaskContext
 from .exceptions import InvalidTask
-from .options import OPTIONS, TaskOptions
+from .options import OPTIONS, OnMissing, TaskOptions
 from .schedules import declarations
-from .schedules.declarations import Times
+from .schedules.times import Times
 from .task import Task
 
 NAMES: Final = {*OPTIONS, "schedule"}
+ELSEWHERE: Final = {
+    "backend": "pass database= for the alias of the jobs' database, or use django_pgqueue.backend.task for a backend",
+    "bind": "pass takes_context=True; the first parameter is then named context",
+}
+"""Options of the decorators of Django's framework and of Celery, and what to write instead."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,6 +37,7 @@ def task(
     takes_context: Literal[True],
     name: str = ...,
     database: str | None = ...,
+    on_missing: OnMissing = ...,
     schedule: Times | Iterable[Times] = ...,
     **options: Unpack[TaskOptions],
 ) -> Callable[[Callable[Concatenate[TaskContext, P], R]], Task[P, R]]: ...
@@ -41,6 +47,7 @@ def task(
     takes_context: Literal[False] = ...,
     name: str = ...,
     database: str | None = ...,
+    on_missing: OnMissing = ...,
     schedule: Times | Iterable[Times] = ...,
     **options: Unpack[TaskOptions],
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
@@ -53,6 +60,8 @@ def task(
         name: Key of the task in job rows. By default the dotted path of the function.
         database: Alias of the database for the jobs. By default the database that the routers choose.
         takes_context: Whether the function's first argument is a `TaskContext`. It must be named `context`.
+        on_missing: Effect of a row that an argument names and that is gone when an attempt begins: "dead" (the
+            default), "cancel", or "retry", which fails the attempt with the model's `DoesNotExist`.
         schedule: `cron(…)`, `every(…)` or a list of these. Workers enqueue the task at these times.
         **options: The other options are the keys of `django_pgqueue.options.TaskOptions`, which describes them.
 
@@ -70,9 +79,7 @@ def task(
 
     def decorate(func: Callable[..., Any]) -> Task[Any, Any]:
         for unknown in set(options) - NAMES:
-            close = get_close_matches(unknown, NAMES, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(sorted(NAMES))}"
-            raise InvalidTask(f"@task has no option {unknown!r}: {hint}")
+            raise InvalidTask(f"@task has no option {unknown!r}: {_hint(unknown)}")
         new_task: Task[Any, Any] = Task(func=func, **options)
         # Check the schedule before register(). Otherwise a task with an invalid schedule would stay registered.
         times = declarations.check_schedule(new_task, schedule)
@@ -81,3 +88,11 @@ def task(
         return new_task
 
     return decorate if function is None else decorate(function)
+
+
+def _hint(unknown: str) -> str:
+    """Return what to write instead of an unknown option."""
+    if unknown in ELSEWHERE:
+        return ELSEWHERE[unknown]
+    close = get_close_matches(unknown, NAMES, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(sorted(NAMES))}"

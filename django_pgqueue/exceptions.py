@@ -13,6 +13,7 @@ Errors of the queue::
     │   ├── JobCancelled         the job was cancelled
     │   └── JobGone              the job's row was deleted: by pruning, on success (retention 0), or by an operator
     ├── ResultNotStored          the task succeeded, but its result cannot be stored; the job is dead
+    ├── CannotDecode             stored arguments or a result are encoded, and this process cannot decode them
     ├── TaskTimedOut             names a timeout in results, as a `TimeoutError`; never raised
     └── WorkerLost               names an attempt whose worker was lost in results; never raised
 
@@ -114,6 +115,13 @@ class ResultNotStored(QueueError):
 
     This is the `exception_class` of the execution and is not raised in the task. The job becomes dead at once, because
     another attempt would repeat work that has already succeeded.
+    """
+
+
+class CannotDecode(QueueError, ValueError):
+    """The stored arguments or the result of a job are encoded, and this process cannot decode them.
+
+    The message names the codec and the reason. It contains neither the stored bytes nor the codec's own message.
     """
 
 

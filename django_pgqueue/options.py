@@ -20,13 +20,14 @@ from . import validation
 from .conf import Retention, get_settings
 from .exceptions import Duration
 from .retry import Backoff, check_backoff
-from .validation import ON_CONFLICT, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due
+from .validation import ON_CONFLICT, ON_MISSING, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due
 
 Errors = tuple[type[BaseException], ...]
 Isolation = Literal["process"]
 UniqueKey = str | Callable[..., str | None]
 UniqueWhile = Literal["ready", "ready+running"] | Duration
 OnConflict = Literal["skip", "replace", "raise"]
+OnMissing = Literal["dead", "cancel", "retry"]
 
 
 class CallOptions(TypedDict, total=False):
@@ -44,6 +45,9 @@ class TaskOptions(CallOptions, total=False):
 
     aliases: Iterable[str]
     """Earlier names of the task. Workers still accept jobs with these names."""
+    sensitive: Iterable[str]
+    """Names of arguments whose values the admin, log lines, reprs and Django's error reports hide. "return" hides the
+    result."""
     queue_name: str
     """Queue of the jobs, by default "default"."""
     priority: int
@@ -164,6 +168,7 @@ class SharedFields:
     __slots__ = ()  # the classes of tasks have slots, and would have a `__dict__` too without this line
 
     aliases: tuple[str, ...] = option(validation.alias_problems, default=())
+    sensitive: frozenset[str] = option(validation.sensitive_problems, default=frozenset())
     max_attempts: int | None = option(
         validation.number_problems(1, 1000), "max_attempts", values=_attempts, is_backend_default=True
     )
@@ -199,6 +204,9 @@ class TaskFields(SharedFields):
     """Set by `using()`."""
     takes_context: bool = option(validation.flag_problems, default=False)
     database: str | None = option()
+    on_missing: OnMissing = option(validation.on_missing_problems, default=ON_MISSING[0])
+    """Effect of a row that an argument names and that does not exist when an attempt begins: the job is dead, or
+    cancelled, or the attempt fails like any other."""
 
 
 OPTIONS: Final[dict[str, Option]] = {
@@ -244,9 +252,10 @@ def normalise(task: SharedFields) -> None:
     """Turn the options of a new task that hold several values into tuples.
 
     Raises:
-        InvalidTask: `aliases` is a string.
+        InvalidTask: `aliases` or `sensitive` is a string.
     """
     object.__setattr__(task, "aliases", as_names(task.aliases))
+    object.__setattr__(task, "sensitive", frozenset(as_names(task.sensitive, "sensitive")))
     object.__setattr__(task, "retry_for", as_errors(task.retry_for))
     object.__setattr__(task, "no_retry_for", as_errors(task.no_retry_for))
 

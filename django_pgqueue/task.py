@@ -9,19 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connections, router, transaction
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import connections, router
 
-from . import lifecycle, queues
+from . import queues
 from .conf import get_settings
 from .context import TaskContext
+from .db.transactions import run_after_commits_elsewhere
 from .definition import TaskDefinition
-from .enqueue import plain, unique
+from .enqueue import bulk, plain, unique
+from .enqueue.advice import called_in_coroutine, missing_attribute
+from .enqueue.calls import TaskCall, check_fit
+from .enqueue.job_ids import JobIds
 from .options import UNCHANGED, Unchanged, UsingOptions, changed_options
-from .serialization import chunks, encode_arguments, normalise_call
-from .validation import RunAfter, as_call, check_call
+from .serialization import encode_arguments
+from .validation import RunAfter
 
 if TYPE_CHECKING:
     from .models import Job
@@ -29,8 +35,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Calls = Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
-"""Calls for `enqueue_many()`: pairs (args, kwargs)."""
+Calls = Iterable[TaskCall[Any] | tuple[Any, ...] | list[Any] | Mapping[str, Any]]
+"""Calls for `Task.enqueue_many()`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,12 @@ class Task(TaskDefinition, Generic[P, R]):
         if self.is_async:
             return await self(*args, **kwargs)  # type: ignore[misc]  # is_async
         return await sync_to_async(self.func)(*self._with_context(args), **kwargs)
+
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
+
+        def __getattr__(self, name):
+            """Say what to call instead of another queue's method. Python calls this for a missing attribute."""
+            raise missing_attribute(self, name)
 
     def _with_context(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return (TaskContext(), *args) if self.takes_context else args
@@ -98,8 +110,9 @@ class Task(TaskDefinition, Generic[P, R]):
         """Add a job for this call, with one INSERT in the caller's open transaction.
 
         Workers see the job when the transaction commits, and never if it rolls back, so you do not need
-        `transaction.on_commit()`. Without an open transaction the job is committed at once. If an open transaction of
-        another session has just taken the unique key, this call waits until that transaction ends.
+        `transaction.on_commit()`. Without an open transaction the job is committed at once. If another job has the
+        unique key, further statements find and read that job. If an open transaction of another session has just taken
+        the unique key, this call waits until that transaction ends.
 
         Args:
             *args: Positional arguments for the function, without the context.
@@ -110,12 +123,15 @@ class Task(TaskDefinition, Generic[P, R]):
             with `is_duplicate` set.
 
         Raises:
-            TypeError: The arguments do not fit the function, or JSON cannot represent the arguments or headers.
+            TypeError: The arguments do not fit the function or its annotations, or JSON cannot represent the arguments
+                or headers.
             ValueError: The arguments or headers cannot be stored or are too large.
             InvalidTask: No worker would find the task, or its database is unknown or not PostgreSQL.
             DuplicateJob: Another job has the unique key, and the task has `on_conflict="raise"`.
-            Exception: An error of a middleware or of the database. Only a database error, or `DuplicateJob`, can be
-                raised after the INSERT was sent. All others are raised before anything is written.
+            QueueError: With another `on_conflict`: 20 times, another job had the unique key, and was gone when it was
+                to be read. No job was added.
+            Exception: An error of a middleware or of the database. Only a database error, `DuplicateJob` or this
+                `QueueError` can be raised after the INSERT was sent. All others are raised before anything is written.
 
         Warns:
             RuntimeWarning: A transaction is open on another database alias, but not on the job's.
@@ -126,7 +142,9 @@ class Task(TaskDefinition, Generic[P, R]):
                 order = Order.objects.create(email=email)
                 send_receipt.enqueue(order.pk)
         """
-        job = self.insert(args, kwargs)
+        return self._announced(self.insert(args, kwargs))
+
+    def _announced(self, job: Job) -> Job:
         if job.is_duplicate:
             return job
         self.send_enqueued(job)
@@ -134,14 +152,24 @@ class Task(TaskDefinition, Generic[P, R]):
 
     def insert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """Insert a job without announcing it: the first half of `enqueue()`, for another framework's backend."""
-        self._check(args, kwargs)
-        arguments = encode_arguments(args, kwargs)
-        connection = plain.connection_for(self, callers_level=4)
+        try:
+            return self.prepare_insert(args, kwargs, callers_level=5).run()
+        except SynchronousOnlyOperation as error:
+            raise called_in_coroutine(self.name) from error
+
+    def prepare_insert(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], callers_level: int | None = None
+    ) -> plain.Insertion:
+        """Check and encode a call, and return the insert of its job. Nothing is written before that runs."""
+        check_fit(self, args, kwargs)
+        arguments = encode_arguments(*self.encoded_call(args, kwargs))
+        connection = plain.connection_for(self, callers_level=callers_level)
         row = plain.row_of(self, connection)
         if (key := unique.key_of(self, args, kwargs)) is not None:
-            return unique.insert(self, connection, key, arguments, row)
-        enqueued = lifecycle.enqueue(connection, arguments=arguments, **row)
-        return plain.as_job(connection.alias, enqueued, arguments, row)
+            run = partial(unique.insert, self, connection, key, arguments, row)
+        else:
+            run = partial(plain.insert, connection, arguments, row)
+        return plain.Insertion(connection.alias, run)
 
     def send_enqueued(self, job: Job) -> None:
         """Announce a job: wake the workers and send `job_enqueued`, which runs the job if `IMMEDIATE` is set."""
@@ -177,58 +205,84 @@ class Task(TaskDefinition, Generic[P, R]):
         """Return a job of this task by its id, from asynchronous code."""
         return await sync_to_async(self.get_result)(result_id)
 
-    @overload
-    def enqueue_many(self, calls: Calls) -> list[int]: ...
-    @overload
-    def enqueue_many(self, calls: Calls, *, returning: Literal[True]) -> list[int]: ...
-    @overload
-    def enqueue_many(self, calls: Calls, *, returning: Literal[False]) -> int: ...
-    def enqueue_many(self, calls: Calls, *, returning: bool = True) -> list[int] | int:
-        """Add a job for each call, all or none, in the caller's open transaction or in one of its own.
+    def enqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
+        """Add a job that workers see when the open transactions have committed, whichever database they are on.
 
-        Without a unique key, this reads `calls` in chunks and inserts each chunk with one INSERT, so that memory use
-        does not grow with the number of calls, except for the ids. The errors are those of `enqueue()`.
+        If a transaction is open on the job's database, the job becomes part of it, as with `enqueue()`. If transactions
+        are open on other databases only, the job is added after they have committed, and never if one rolls back.
+        Without an open transaction, the job is added at once.
 
-        Args:
-            calls: Pairs (args, kwargs), for example from a generator.
-            returning: Whether to return the ids. Without a unique key, False saves the memory for them.
+        The call is checked and encoded now, so errors in it are raised now. An error of the later insert is raised at
+        the end of the block whose transaction has committed.
 
         Returns:
-            The ids of the jobs in the order of `calls`, or the number of calls if `returning` is False. For a call
-            whose unique key another job has, the id of that job.
+            The job, as from `enqueue()`; None if it will be added after a commit.
+
+        Raises:
+            Exception: The errors of `enqueue()`.
 
         Example::
 
-            ids = send_reminder.enqueue_many(((order.pk,), {}) for order in Order.objects.iterator())
+            with transaction.atomic(using="shop"):  # jobs are on the database "default"
+                order = Order.objects.using("shop").create(email=email)
+                send_receipt.enqueue_on_commit(order.pk)
         """
-        connection = plain.connection_for(self)
-        row = plain.row_of(self, connection)
-        if self.unique_key is not None:
-            job_ids = unique.insert_many(self, connection, calls, self._prepare, row)
-            return job_ids if returning else len(job_ids)
-        ids: list[int] = []
-        count = 0
-        with transaction.atomic(using=connection.alias):
-            normalised = (self._normalise(*as_call(call, number)) for number, call in enumerate(calls))
-            for arguments in chunks(normalised):
-                new_ids = lifecycle.enqueue_many(connection, arguments=arguments, **row)
-                count += len(new_ids)
-                if returning:
-                    ids += new_ids
-                plain.send_enqueued(self, connection, new_ids)
-        return ids if returning else count
+        alias, insert = self.prepare_insert(args, kwargs)
+        return run_after_commits_elsewhere(alias, lambda: self._announced(insert()))
 
-    def _prepare(self, call: Any, number: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        args, kwargs = as_call(call, number)
-        self._check(args, kwargs)
-        return args, kwargs
+    async def aenqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
+        """Do as `enqueue_on_commit()` from asynchronous code, in a thread."""
+        return await sync_to_async(self.enqueue_on_commit)(*args, **kwargs)
 
-    def _normalise(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        self._check(args, kwargs)
-        return normalise_call(args, kwargs)
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[R]:
+        """Return a call of this task with these arguments and the task's options, without enqueueing it.
 
-    def _check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        try:
-            check_call(self.func, len(args) + self.takes_context, tuple(kwargs))
-        except TypeError as error:
-            raise TypeError(f"{self.name}() cannot be called with these arguments: {error}") from None
+        Pass it to `enqueue_many()`, which checks whether the arguments fit the function.
+
+        Example::
+
+            enqueue_many([charge.s(order.pk), send_receipt.using(run_after=60).s(order.pk)])
+        """
+        return TaskCall(self, args, kwargs)
+
+    @overload
+    def enqueue_many(self, calls: Calls, *, returning: Literal[True] = ...) -> JobIds: ...
+    @overload
+    def enqueue_many(self, calls: Calls, *, returning: Literal[False]) -> int: ...
+    def enqueue_many(self, calls: Calls, *, returning: bool = True) -> JobIds | int:
+        """Add a job for each call, all or none, in the caller's open transaction or in one of its own.
+
+        Reads `calls` in chunks of up to 2,000 calls or 1 MiB of arguments, so that memory use does not grow with the
+        number of calls, except for the ids. Each chunk takes one INSERT; chunks with unique keys can take more
+        statements. A single chunk in an open transaction takes no savepoint, unless the task has `on_conflict="raise"`.
+        The errors are those of `enqueue()`.
+
+        Args:
+            calls: For each job a tuple or list of positional arguments, a dict of keyword arguments, a pair of a tuple
+                and a dict for both, or `task.s(…)`, which can have other options than this task.
+            returning: Whether to return the ids. False saves the memory for them.
+
+        Returns:
+            The ids of the jobs in the order of `calls`, or the number of calls if `returning` is False. For a call
+            whose unique key another job has, the id of that job; `duplicates` has the positions of these calls.
+
+        Raises:
+            TypeError: A call has none of these forms, is ambiguous, or is a call of another function. A list and a dict
+                as the only two positional arguments are ambiguous: write `task.s(…)`.
+
+        Example::
+
+            ids = send_reminder.enqueue_many((order.pk,) for order in Order.objects.iterator())
+        """
+        return bulk.insert_many(self, calls, returning=returning)
+
+    @overload
+    async def aenqueue_many(self, calls: Calls, *, returning: Literal[True] = ...) -> JobIds: ...
+    @overload
+    async def aenqueue_many(self, calls: Calls, *, returning: Literal[False]) -> int: ...
+    async def aenqueue_many(self, calls: Calls, *, returning: bool = True) -> JobIds | int:
+        """Add jobs from asynchronous code, in a thread, which also reads `calls`. Otherwise as `enqueue_many()`.
+
+        Each call commits on its own, as with `aenqueue()`. `calls` cannot be an asynchronous iterator.
+        """
+        return await sync_to_async(bulk.insert_many)(self, calls, returning=returning)

@@ -1,13 +1,13 @@
 """Checks of calls and of single values of task options.
 
-`options` declares which check belongs to which option. `enqueue()` calls `check_call()`, and `enqueue_many()` calls
-`as_call()` too. A check of a value gets the name of the option, for its messages, and yields one sentence per problem.
+`options` declares which check belongs to which option. `enqueue()` and `enqueue_many()` call `check_call()`. A check of
+a value gets the name of the option, for its messages, and yields one sentence per problem.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import lru_cache, partial
@@ -20,7 +20,8 @@ from .exceptions import InvalidTask, seconds
 MAX_KEY_LENGTH: Final = 200
 UNIQUE_WHILE: Final = ("ready+running", "ready")
 ON_CONFLICT: Final = ("skip", "replace", "raise")
-"""Valid values of the options `unique_while` and `on_conflict`. The first value is the default."""
+ON_MISSING: Final = ("dead", "cancel", "retry")
+"""Valid values of the options `unique_while`, `on_conflict` and `on_missing`. The first value is the default."""
 
 Check = Callable[[str, Any], Iterator[str]]
 """Yields the problems of an option's value. Its arguments are the name of the option and the value."""
@@ -55,29 +56,14 @@ def check_call(func: Callable[..., Any], positional: int, names: tuple[str, ...]
     inspect.signature(func).bind(*(None,) * positional, **dict.fromkeys(names))
 
 
-def as_call(call: Any, number: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return a call of `enqueue_many()` as (args, kwargs).
-
-    Raises:
-        TypeError: `call` is not a pair of a list or tuple and a mapping.
-    """
-    if isinstance(call, tuple | list) and len(call) == 2:
-        args, kwargs = call
-        if isinstance(args, tuple | list) and isinstance(kwargs, Mapping):
-            return args, kwargs
-    # Name the types only: the values may be secret, and the message can end up in logs.
-    types = [type(part).__name__ for part in call] if isinstance(call, tuple | list) else type(call).__name__
-    raise TypeError(f"enqueue_many(): call {number} must be a pair (args, kwargs) such as ((1,), {{}}), not {types}")
-
-
-def as_names(names: Any) -> tuple[str, ...]:
+def as_names(names: Any, option: str = "aliases") -> tuple[str, ...]:
     """Return an iterable of names as a tuple.
 
     Raises:
         InvalidTask: `names` is a string. It would be split into letters.
     """
     if isinstance(names, str):
-        raise InvalidTask(f"aliases must be a list of names, not the string {names!r}")
+        raise InvalidTask(f"{option} must be a list of names, not the string {names!r}")
     return tuple(names)
 
 
@@ -105,6 +91,13 @@ def alias_problems(_option: str, values: Iterable[Any]) -> Iterator[str]:
     """Yield the problems of earlier names of a task."""
     for name in values:
         yield from name_problems("alias", name)
+
+
+def sensitive_problems(option: str, names: Iterable[Any]) -> Iterator[str]:
+    """Yield the problem of names of sensitive arguments. `definition` compares them with the function's signature."""
+    for name in names:
+        if not isinstance(name, str):
+            yield f"{option} must be names of arguments, not {name!r}"
 
 
 def number_problems(low: int, high: int) -> Check:
@@ -191,6 +184,12 @@ def on_conflict_problems(option: str, value: Any) -> Iterator[str]:
     """Yield the problem of what a call does if another job has its key."""
     if value not in ON_CONFLICT:
         yield f"{option} must be one of {', '.join(ON_CONFLICT)}, not {value!r}"
+
+
+def on_missing_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of what an attempt does if a row that an argument names does not exist."""
+    if value not in ON_MISSING:
+        yield f"{option} must be one of {', '.join(ON_MISSING)}, not {value!r}"
 
 
 def unique_while_problems(option: str, value: Any) -> Iterator[str]:

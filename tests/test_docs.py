@@ -124,7 +124,7 @@ def state_of(label: str) -> State | None:
 
 
 def test_life_cycle_page_has_every_transition_and_outcome():
-    assert [plain(row[0]) for row in table("docs/concepts/life_cycle.md", "act")] == list(TransitionName)
+    assert [plain(row[0]) for row in table("docs/concepts/life_cycle.md", "transition")] == list(TransitionName)
     assert {plain(row[0]) for row in table("docs/concepts/life_cycle.md", "outcome")} == set(states.Outcome)
 
 
@@ -152,6 +152,8 @@ def test_tasks_page_has_every_task_option():
         "run_after",
         "own_timeout_seconds",
         "adapter",
+        "entry",
+        "known_plan",
         "headers",
     }  # only using() has run_after and headers
     assert documented == set(Task.__dataclass_fields__) - made_elsewhere | {"schedule"}  # only the decorator has it
@@ -229,17 +231,18 @@ def test_page_named_options_exist(page):
     known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
     for subcommand in ("health", "run", "pause", "resume", "drain", "clear"):
         known |= own_options("pgqueue", subcommand)
-    known |= {"--verbosity", "--settings", "--deploy"}  # Django's options
+    known |= {"--verbosity", "--settings", "--deploy", "--fail-level"}  # Django's options
     of_others = {
         "docs/production/checklist.md": {"--check"},
-        "docs/production/systemd.md": {"--now", "--unit", "--follow"},
+        "docs/coming_from/django_tasks_db.md": {"--batch", "--interval", "--max-tasks"},  # options of its worker
+        "docs/production/systemd.md": {"--now", "--unit", "--follow", "--quiet"},
         "docs/internals/how_to_add_a_fault.md": OF_THE_SUITES,
         "docs/internals/how_to_add_a_statement.md": {"--write"},
         "docs/internals/statements.md": {"--write"},
         "docs/internals/how_to_profile.md": long_options(cli.make_parser()) | {"--pid", "--output"},
         "README.md": {"--serve", "--matrix", "--quick"},
         "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write"},
-        TUTORIAL: {"--rm", "--detach", "--publish", "--env"},  # Docker's options
+        TUTORIAL: {"--rm", "--detach", "--publish", "--env", "--createdb"},  # options of Docker and createuser
         "docs/internals/reliability.md": OF_THE_SUITES,
         "docs/internals/performance.md": long_options(cli.make_parser()),
     }

@@ -19,8 +19,10 @@ from django.db.models import OuterRef
 from django.db.models.functions import JSONObject
 
 from django_pgqueue import registry
-from django_pgqueue.exceptions import seconds
+from django_pgqueue.envelope import EncodedValue
+from django_pgqueue.exceptions import CannotDecode, seconds
 from django_pgqueue.options import SAME_COLUMN
+from django_pgqueue.redaction import HIDDEN, hides_result, redacted_call
 from django_pgqueue.states import State
 from django_pgqueue.task_results import UNCOUNTED, errors_of
 
@@ -46,6 +48,24 @@ class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own class tak
     __slots__ = ("_attempts", "_database", "is_duplicate")
 
     is_duplicate: bool
+
+    @property
+    def return_value(self) -> Any:
+        """The return value. Raise `CannotDecode` if it is encoded and this process cannot decode it."""
+        value = super().return_value
+        if isinstance(value, EncodedValue):
+            raise CannotDecode(f"the result of job {self.id} cannot be read: {value.problem}")
+        return value
+
+    def __repr__(self) -> str:
+        """Return the text of Django's own class, without the sensitive arguments and without a sensitive result."""
+        known = registry.get(getattr(self.task, "module_path", ""))
+        if known is None or not known.sensitive:
+            return super().__repr__()
+        values = {name: getattr(self, name) for name in sorted(FIELDS)}
+        values["args"], values["kwargs"] = redacted_call(known, self.args, self.kwargs)
+        values["_return_value"] = HIDDEN if hides_result(known) else values["_return_value"]
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def __getattr__(self, name: str) -> Any:
         """Load the missing fields. Python calls this for an attribute that is not set."""
@@ -147,7 +167,7 @@ def _task_of(job: Job, backend: str, history: list[dict[str, Any]]) -> Task[Any,
     known = registry.get(job.task_name)
     was_rescheduled = len(history) > 1 or (history and job.state == State.READY)
     row: dict[str, Any] = {
-        "delay": None,
+        "run_after_delay": None,
         **{name: getattr(job, name) for name in SAME_COLUMN},
         "run_after": None if was_rescheduled or job.run_after == job.enqueued_at else job.run_after,
         "backend": backend,

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import connections, router
 
-from django_pgqueue import lifecycle, middleware, registry
+from django_pgqueue import codecs, lifecycle, middleware, registry
 from django_pgqueue.db.transactions import open_transaction_elsewhere
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.headers import encode_headers
 from django_pgqueue.options import columns_of
 from django_pgqueue.reactions import after_enqueue
-from django_pgqueue.serialization import encode_headers
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -32,12 +32,27 @@ ONLY_PARAMETERS: Final = ("delay_seconds", "expires_seconds")
 """Values of `row_of()` that are not columns. The database computes `run_after` and `expires_at` from them."""
 
 
-def connection_for(task: TaskDefinition, callers_level: int = 3) -> BaseDatabaseWrapper:
+def connection_for(task: TaskDefinition, callers_level: int | None = 3) -> BaseDatabaseWrapper:
     """Return the Django connection on which to insert a task's jobs.
 
+    Raises as `alias_of()`. Warns if a transaction is open on another database only, because the job is not part of it.
+    `callers_level` is the `stacklevel` of that warning; None for no warning.
+    """
+    alias = alias_of(task)
+    if callers_level is not None and (elsewhere := open_transaction_elsewhere(alias)):
+        warnings.warn(
+            f"{task.name} is enqueued on database {alias!r} while a transaction is open on {elsewhere!r}: "
+            "the job does not commit or roll back with that transaction",
+            RuntimeWarning,
+            stacklevel=callers_level,
+        )
+    return connections[alias]
+
+
+def alias_of(task: TaskDefinition) -> str:
+    """Return the alias of the database for a task's jobs.
+
     Raises `InvalidTask` if no worker would find the task, or if its database is not a PostgreSQL database in DATABASES.
-    Warns if a transaction is open on another database only, because the job is not part of it. `callers_level` is the
-    `stacklevel` of that warning.
     """
     from django_pgqueue.models import Job  # task modules are imported before models can be
 
@@ -51,14 +66,7 @@ def connection_for(task: TaskDefinition, callers_level: int = 3) -> BaseDatabase
             f"{task.name} cannot be enqueued on database {alias!r}, because it is not PostgreSQL: "
             "choose another with using(database=…), or route pgqueue's models to a PostgreSQL database"
         )
-    if elsewhere := open_transaction_elsewhere(alias):
-        warnings.warn(
-            f"{task.name} is enqueued on database {alias!r} while a transaction is open on {elsewhere!r}: "
-            "the job does not commit or roll back with that transaction",
-            RuntimeWarning,
-            stacklevel=callers_level,
-        )
-    return connections[alias]
+    return alias
 
 
 def row_of(task: TaskDefinition, connection: BaseDatabaseWrapper) -> dict[str, Any]:
@@ -68,6 +76,13 @@ def row_of(task: TaskDefinition, connection: BaseDatabaseWrapper) -> dict[str, A
     """
     headers = encode_headers(middleware.headers_of(task, connection.alias))
     return {"task_name": task.name, "headers": headers, **columns_of(task)}
+
+
+class Insertion(NamedTuple):
+    """The insert of a job whose call has been checked and encoded."""
+
+    alias: str
+    run: Callable[[], Job]
 
 
 def as_job(alias: str, enqueued: lifecycle.Enqueued, arguments: str, row: dict[str, Any]) -> Job:
@@ -80,7 +95,7 @@ def as_job(alias: str, enqueued: lifecycle.Enqueued, arguments: str, row: dict[s
     job = Job(
         **values,
         id=enqueued.job_id,
-        arguments=json.loads(arguments),
+        arguments=codecs.readable(json.loads(arguments)),
         state="ready",
         attempt=0,
         crashes=0,
@@ -90,6 +105,12 @@ def as_job(alias: str, enqueued: lifecycle.Enqueued, arguments: str, row: dict[s
     job._state.db = job.enqueued_on = alias
     job._state.adding = False
     return job
+
+
+def insert(connection: BaseDatabaseWrapper, arguments: str, row: dict[str, Any]) -> Job:
+    """Insert a job without a unique key."""
+    enqueued = lifecycle.enqueue(connection, arguments=arguments, **row)
+    return as_job(connection.alias, enqueued, arguments, row)
 
 
 def as_it_is(job: Job) -> Job:

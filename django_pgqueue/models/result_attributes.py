@@ -14,11 +14,14 @@ from django.db import models
 from django_pgqueue.states import FINISHED, State
 from django_pgqueue.task_results import OF_ERRORS, STATUS, AttemptError, argument_part, errors_of
 
+from .operations import operations
+
 
 class TaskResultAttributes(models.Model):
     """Attributes and methods of a job that the framework's `TaskResult` has too. They read the row as last loaded."""
 
     if TYPE_CHECKING:
+        id: int
         state: str
         attempt: int
         arguments: Any
@@ -63,9 +66,14 @@ class TaskResultAttributes(models.Model):
 
     @property
     def return_value(self) -> Any:
-        """The task's return value. Raises `ValueError` if the job has failed or is not finished."""
+        """The result as the return annotation of the task reads it; `result` has it as plain JSON.
+
+        If this process does not know the task, or the result does not fit the annotation, this is `result` unchanged.
+        Raises `ValueError` if the job has failed or is not finished, and `CannotDecode` if this process lacks the codec
+        or the key that the result needs.
+        """
         if self.state == State.SUCCEEDED:
-            return self.result
+            return operations().return_value(self)
         raise ValueError("Task failed" if self.status == "FAILED" else "Task has not finished yet")
 
     @property

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from django_pgqueue import lifecycle, middleware, registry, signals
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.enqueue import unique
-from django_pgqueue.exceptions import seconds
+from django_pgqueue.exceptions import InvalidTask, seconds
+from django_pgqueue.headers import encode_headers
 from django_pgqueue.lifecycle import Scheduled
 from django_pgqueue.options import JobOptions, scheduled_options
-from django_pgqueue.serialization import decode_arguments, encode_headers
+from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.signals import TaskSignal
 
 if TYPE_CHECKING:
@@ -83,6 +86,9 @@ def options_of(connection: Connection, schedule: Scheduled, application: Applica
     if task is None:
         return schedule.options
     options = schedule.options if schedule.is_of_code else scheduled_options(task)
+    if (options.queue_name, options.priority) != (task.queue_name, task.priority):
+        with suppress(InvalidTask):  # newer code has stored a queue that this process does not accept
+            task = replace(task, queue_name=options.queue_name, priority=options.priority)
     headers = _call_application(
         connection,
         "the middleware",
@@ -109,7 +115,10 @@ def _key_of(connection: Connection, schedule: Scheduled, task: TaskDefinition, a
     if arguments is None:  # the definition has changed since it was read, so this tick will not be fired
         return None
     return _call_application(
-        connection, "the unique key", lambda: unique.key_of(task, *decode_arguments(arguments)), application
+        connection,
+        "the unique key",
+        lambda: unique.key_of(task, *task.decoded_call(*decode_arguments(arguments))),
+        application,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
@@ -43,7 +44,7 @@ GIVEN = {
 @pytest.fixture
 def planner(client_of: Callable[..., Client]) -> Client:
     """Return a client whose user has all permissions for schedules and may view jobs."""
-    return client_of(*ALL, "view_job")
+    return client_of(*ALL, "view_job", "view_arguments")
 
 
 def make(name: str = "nightly", *, origin: str = "admin", due_in: float = 3600.0, **changes: Any) -> Schedule:
@@ -205,6 +206,13 @@ def test_page_shows_the_next_run_or_the_problem(planner: Client, db: None) -> No
     assert "Next run" not in text
 
 
+def test_page_shows_queue_and_priority(planner: Client, db: None) -> None:
+    schedule = make(origin="code", queue_name="reports", priority=-10)
+    text = " ".join(page(planner, f"{SCHEDULES}{schedule.pk}/change/").split())
+    assert re.search(r"<dt>Queue</dt> ?<dd>reports</dd>", text)
+    assert re.search(r"<dt>Priority</dt> ?<dd>-10</dd>", text)
+
+
 def test_page_shows_jitter_as_a_duration_or_none(planner: Client, db: None) -> None:
     for name, seconds, words in (("a", 0.0, ">none<"), ("b", 90.0, ">1 min 30 s<")):
         schedule = make(name, origin="code", jitter_seconds=seconds)
@@ -359,7 +367,7 @@ def test_form_schedule_gets_expiry_and_uniqueness_of_task(
 
 @pytest.mark.parametrize("held", ALL[1:])
 def test_each_operation_requires_its_own_permission(client_of: Callable[..., Client], db: None, held: str) -> None:
-    client, schedule = client_of("view_schedule", held), make()
+    client, schedule = client_of("view_schedule", "view_arguments", held), make()
     url = f"{SCHEDULES}{schedule.pk}/"
     needs = {
         "add_schedule": (f"{SCHEDULES}add/", GIVEN),

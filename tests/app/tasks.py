@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import date
 from pathlib import Path
 
 from asgiref.sync import sync_to_async
@@ -666,6 +667,28 @@ def keep_secret_atomic(password: str) -> None:
     raise KeptError(f"a password of {len(password)} characters was refused")
 
 
+@task(backoff=0, max_attempts=1, sensitive={"token"})
+def use_token(order_id: object, token: str = "", *, fail: bool = False) -> str:
+    """Return a sum, or fail with a message that does not contain the token."""
+    if fail:
+        raise KeptError(f"a token of {len(token)} characters was refused")
+    return f"{order_id} of {len(token)}"
+
+
+@task(backoff=0, max_attempts=1, sensitive={"token"})
+async def use_token_async(order_id: object, token: str = "", *, fail: bool = False) -> str:
+    """The same on the event loop."""
+    if fail:
+        raise KeptError(f"a token of {len(token)} characters was refused")
+    return f"{order_id} of {len(token)}"
+
+
+@task(sensitive={"return"})
+def issue_token(order_id: object) -> str:
+    """Return a token."""
+    return f"token-of-{order_id}"
+
+
 @task
 def loaded(names: list[str]) -> list[str]:
     """Return which of these modules this process has imported."""
@@ -1091,3 +1114,27 @@ def isolated_noop() -> int:
 @task(isolation="process", timeout=1.0, max_attempts=1)
 def isolated_with_timeout() -> None:
     """End at once, well before the timeout."""
+
+
+@task
+def name_on(group: Group, day: date) -> list[str]:
+    """Take a row and a date."""
+    return [group.name, f"{day:%d.%m.%Y}"]
+
+
+@task
+async def async_name_on(group: Group, day: date) -> list[str]:
+    """Do the same on the event loop."""
+    return [group.name, f"{day:%d.%m.%Y}"]
+
+
+@task(atomic=True)
+def atomic_name_on(group: Group, day: date) -> list[str]:
+    """Do the same in a transaction."""
+    return [group.name, f"{day:%d.%m.%Y}"]
+
+
+@task(isolation="process")
+def isolated_name_on(group: Group, day: date) -> list[str]:
+    """Do the same in an isolated process."""
+    return [group.name, f"{day:%d.%m.%Y}"]

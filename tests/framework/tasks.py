@@ -25,6 +25,11 @@ async def aadd(a, b=0):
     return a + b
 
 
+@our_task(sensitive={"token", "return"})
+def use_token(order_id, token):
+    return f"token of {order_id}: {token}"
+
+
 @task
 def boom(text="no"):
     raise ValueError(text)

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import cast
+from uuid import UUID
 
-from django_pgqueue import TaskContext, cron, every, task
+from django.contrib.auth.models import Group
+
+from django_pgqueue import (
+    JobIds,
+    Retry,
+    TaskCall,
+    TaskContext,
+    aenqueue_many,
+    cron,
+    enqueue_many,
+    every,
+    exponential,
+    task,
+)
 from django_pgqueue.models import Job
 
 
@@ -18,6 +35,40 @@ def plain(number: int, *, name: str = "") -> str:
 def with_options(number: int) -> int:
     """A task with options."""
     return number
+
+
+def by_attempt(attempt: int, exception: BaseException | None) -> float | None:
+    """The backoff of this package."""
+    return attempt
+
+
+def by_result(exception: BaseException, task_result: Job) -> timedelta | None:
+    """The backoff that Django plans."""
+    return timedelta(seconds=task_result.attempts)
+
+
+@task(backoff=by_attempt)
+def with_backoff() -> None:
+    """Raise each form of `Retry`."""
+    raise Retry(60, "busy")
+
+
+@task(backoff=by_result)
+def with_backoff_of_result() -> None:
+    """The same."""
+    raise Retry("busy", after=timedelta(minutes=1))
+
+
+@task(backoff=lambda attempt, exception: 5 * attempt)
+def with_backoff_of_lambda() -> None:
+    """The same."""
+    raise Retry(timedelta(minutes=1))
+
+
+@task(backoff=exponential(10, jitter="full"))
+def with_full_jitter() -> None:
+    """The same."""
+    raise Retry(reason="busy", after=60)
 
 
 @task(takes_context=True)
@@ -38,6 +89,19 @@ async def coroutine(number: int) -> int:
     return number
 
 
+@dataclass
+class Line:
+    """A dataclass as an argument."""
+
+    price: Decimal
+
+
+@task(on_missing="cancel")
+def typed(order_id: UUID, lines: list[Line], group: Group, others: list[Group] | None = None) -> Line:
+    """A task whose arguments are converted."""
+    return lines[0]
+
+
 def accepted() -> None:
     """Calls as they are meant."""
     job: Job = plain.enqueue(1, name="x")
@@ -49,29 +113,73 @@ def accepted() -> None:
     coroutine.enqueue(1)
     text: str = plain(1, name="x")
     number: int = with_context(1)
-    ids: list[int] = plain.enqueue_many([((1,), {"name": "x"})])
+    later: Job | None = plain.enqueue_on_commit(1, name="x")
+    found: Job = plain.get_result(str(job.id))
+    values: tuple[str, bool, int, list[object]] = (found.status, found.is_finished, found.attempts, found.args)
+    print(later, values, [error.exception_class_path for error in found.errors])  # noqa: T201 -- uses what was bound
+    ids: list[int] = plain.enqueue_many([((1,), {"name": "x"}), (2,), [3], {"number": 4}, plain.s(5, name="x")])
+    call: TaskCall[str] = plain.using(priority=5).s(1, name="x")
+    any_call: TaskCall[object] = call
+    with_ids: JobIds = enqueue_many([call, with_context.s(1), coroutine.s(number=1), any_call])
+    generated: JobIds = enqueue_many(with_options.s(number) for number in range(3))
+    number_of_calls: int = enqueue_many([call], returning=False)
     count: int = plain.enqueue_many([((1,), {})], returning=False)
     changed: int = Job.objects.filter(state="dead", queue_name="mail").retry()
+    changed += Job.objects.dead().filter(queue_name="mail").retry()
+    changed += Job.objects.filter(queue_name="mail").stuck(longer_than=timedelta(hours=1)).cancel()
+    late: list[Job] = [*Job.objects.due(), *Job.objects.stuck()]
+    changed += len(late)
+    print(generated, number_of_calls, with_ids.duplicates)  # noqa: T201 -- uses what was bound
     print(job, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
+
+
+def accepted_typed_arguments(order_id: UUID, group: Group, group_id: int) -> None:
+    """Typed arguments: callers and the task see the same types."""
+    job = typed.enqueue(order_id, [Line(Decimal(1))], group, others=[group])
+    typed.enqueue(order_id, [], cast(Group, group_id))
+    line: Line = typed(order_id, [], group)
+    print(job.return_value, line)  # noqa: T201 -- as above
 
 
 async def accepted_in_async_code() -> None:
     """The same from a coroutine."""
     job: Job = await plain.aenqueue(1)
+    later: Job | None = await plain.aenqueue_on_commit(1)
+    await job.arefresh()
+    print(later, await plain.aget_result(1))  # noqa: T201 -- as above
     number: int = await coroutine(1)
+    ids: JobIds = await plain.aenqueue_many([(1,), {"number": 2}])
+    count: int = await plain.aenqueue_many([(1,)], returning=False) + await aenqueue_many([], returning=False)
+    more: JobIds = await aenqueue_many([plain.s(1)])
+    print(ids, count, more)  # noqa: T201 -- as above
     print(job, number)  # noqa: T201 -- as above
 
 
 def refused() -> None:
     """Mistakes."""
+    Retry([60])  # type: ignore[call-overload]  # neither a delay nor a reason
+    Retry("busy", 60)  # type: ignore[call-overload]  # the delay comes first
+    exponential(jitter="half")  # type: ignore[arg-type]  # no such jitter
+    plain.delay(1)  # type: ignore[attr-defined]  # another queue's method
+    plain.enqueue_on_commit("1")  # type: ignore[arg-type]  # not an int
     plain.enqueue()  # type: ignore[call-arg]  # number is missing
     plain.enqueue("1")  # type: ignore[arg-type]  # not an int
     plain.enqueue(1, title="x")  # type: ignore[call-arg]  # no such argument
     with_context.enqueue(TaskContext(), 1)  # type: ignore[call-arg, arg-type]  # the worker passes the context
     with_options.using(priority="high")  # type: ignore[arg-type]  # not a number
-    plain.enqueue_many([1, 2])  # type: ignore[list-item]  # not (args, kwargs)
+    plain.enqueue_many([1, 2])  # type: ignore[list-item]  # not calls
+    plain.enqueue_many(["ab"])  # type: ignore[list-item]  # not a call
+    plain.s()  # type: ignore[call-arg]  # number is missing
+    plain.s("1")  # type: ignore[arg-type]  # not an int
+    enqueue_many([(1,)])  # type: ignore[list-item]  # it does not name its task
+    wrong: TaskCall[int] = plain.s(1)  # type: ignore[assignment]  # its result is a str
+    typed.enqueue("x", [], Group())  # type: ignore[arg-type]  # not a UUID
+    typed.enqueue(UUID(int=1), [Decimal(1)], Group())  # type: ignore[list-item]  # not a Line
+    typed.enqueue(UUID(int=1), [], 7)  # type: ignore[arg-type]  # a key: cast() says that it is meant
+    task(on_missing="ignore")  # type: ignore[call-overload]  # no such way
     task(schedule="@daily")(context_missing)  # type: ignore[arg-type]  # it is to be cron("@daily")
     every(minutes=5, if_running="wait")  # type: ignore[arg-type]  # no such way
+    print(wrong)  # noqa: T201 -- uses what was bound
     task(takes_context=True)(context_missing)  # type: ignore[arg-type]  # its first argument is no TaskContext
 
 
