@@ -19,7 +19,7 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 
-from django_pgqueue import Cancel, Dead, Retry, Snooze, TaskCancelled, TaskContext, TaskTimeout, task
+from django_pgqueue import Cancel, Dead, Retry, Snooze, TaskCancelled, TaskContext, TaskTimeout, fixed, task
 from django_pgqueue.models import Job
 
 
@@ -712,7 +712,7 @@ def leak_memory(mib: int) -> None:
     time.sleep(0.1)
 
 
-@task(max_attempts=5, backoff=50)
+@task(max_attempts=5, backoff=fixed(50))
 def fail_and_wait() -> None:
     """Fail, with 50 s between the attempts."""
     raise RuntimeError("as asked")
