@@ -40,6 +40,7 @@ def test_timeout_stops_thread_coroutine_and_query(start):
     assert (tidy.state, tidy.result) == ("succeeded", "cleaned up")
 
 
+@pytest.mark.promise("except-exception-lets-stops-pass")
 def test_setting_timeout_limits_tasks_without_their_own(start, tmp_path):
     own = tasks.catch_every_exception.using(max_attempts=1).enqueue(str(tmp_path / "started"))
     framework = framework_tasks.spin.enqueue()
