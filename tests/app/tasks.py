@@ -991,7 +991,7 @@ def isolated_tenant() -> str | None:
 def describe_result(context: TaskContext, text: str) -> list[object]:
     """Return what the task result in the context says."""
     result = context.task_result
-    assert result is not None
+    assert result is context.task_result
     return [result.id, result.status, result.attempts, result.args, result.priority]
 
 
@@ -999,9 +999,8 @@ def describe_result(context: TaskContext, text: str) -> list[object]:
 async def adescribe_result(context: TaskContext, text: str) -> list[object]:
     """Return the same from a coroutine, which must load the result first."""
     result = context.task_result
-    assert result is not None
     assert result.attempts == context.attempt
-    await result.arefresh()
+    await context.task_result.arefresh()
     return [result.id, result.status, result.attempts, result.args, result.priority]
 
 

@@ -207,5 +207,12 @@ def test_enqueue_invalid_option_of_using_is_refused(change, django_assert_num_qu
         tasks.noop.using(**change).enqueue()
 
 
+def test_setting_queues_refuses_other_queues_of_the_framework(settings, django_assert_num_queries):
+    settings.PGQUEUE = {"QUEUES": ["default", "mail"]}
+    assert tasks.add.enqueue(1).task.queue_name == "mail"
+    with django_assert_num_queries(0), pytest.raises(InvalidTask, match="did you mean 'mail'"):
+        tasks.add.using(queue_name="mial").enqueue(1)
+
+
 def test_task_class_has_fields_for_package_options():
     assert {"expires", "unique_key", "unique_while", "on_conflict", "schedule"} <= set(PgQueueTask.__dataclass_fields__)
