@@ -104,6 +104,15 @@ def test_examples_on_coming_from_page_run_now_and_later(shop, page):
     assert len(mail.outbox) == 2
 
 
+def test_examples_coming_from_celery_dead_job_calls_its_handler(shop):
+    tasks, receivers = importlib.import_module("shop.tasks"), importlib.import_module("shop.receivers")
+    assert receivers.undo_uncaptured_order
+    tasks.capture_payment.enqueue(7)
+    run_jobs()
+    assert Job.objects.get(task_name=tasks.capture_payment.name).state == State.DEAD
+    assert Job.objects.get(task_name=tasks.undo_order.name).result == 7
+
+
 def test_readme_example_failed_enqueue_leaves_no_order(shop):
     orders, models = importlib.import_module("shop.orders"), importlib.import_module("shop.models")
     with override_settings(PGQUEUE={"MAX_ARGUMENTS_BYTES": 1}), pytest.raises(ValueError, match="MAX_ARGUMENTS_BYTES"):

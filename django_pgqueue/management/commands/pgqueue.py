@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_pgqueue import health
 from django_pgqueue.db.engine_connection import connect
-from django_pgqueue.management import queue_commands
+from django_pgqueue.management import celery_beat, queue_commands
 from django_pgqueue.management.standard_streams import open_missing_streams
 from django_pgqueue.worker.foreground_run import run_one
 from django_pgqueue.worker.maintenance.pruner import Pruner
@@ -28,7 +28,7 @@ class Command(BaseCommand):
         super().__init__(*args, **options)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        names = "|".join(["worker", "run", *queue_commands.HELP, "prune", "health"])
+        names = "|".join(["worker", "run", *queue_commands.HELP, "prune", "health", celery_beat.NAME])
         subcommands = parser.add_subparsers(dest="subcommand", metavar=names, required=True)
         worker = subcommands.add_parser("worker", help="run a worker, like `runworker`")
         runworker.add_arguments(worker)
@@ -42,6 +42,7 @@ class Command(BaseCommand):
         prune.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
         check = subcommands.add_parser("health", help="check from its health file whether a worker is alive or ready")
         health.add_arguments(check)
+        celery_beat.add_arguments(subcommands)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["subcommand"] == "worker":
@@ -54,6 +55,8 @@ class Command(BaseCommand):
             self._run(alias, options["job_id"], retry=options["retry"])
         elif options["subcommand"] == "prune":
             self._prune(alias, dry_run=options["dry_run"])
+        elif options["subcommand"] == celery_beat.NAME:
+            celery_beat.run(options, alias, self.stdout)
         else:
             queue_commands.run(options, self.stdout)
 
