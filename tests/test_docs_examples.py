@@ -136,6 +136,7 @@ IN_TRANSACTION = [
     "docs/production/pausing_queues.md",
     "docs/production/troubleshooting.md",
     "docs/production/upgrading.md",
+    "docs/project/choosing.md",
     "docs/recipes/backfill.md",
     "docs/recipes/erasure.md",
     "docs/recipes/external_api.md",
