@@ -1,10 +1,8 @@
 """The recipes do what they say, on the test's PostgreSQL: `tests/test_docs_examples.py` only runs their blocks."""
 
 import importlib
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ from django_pgqueue import control
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
+from tests.example.http_receiver import Receiver, receiving
 from tests.test_docs_examples import names, shop
 
 __all__ = ["names", "shop"]
@@ -80,45 +79,15 @@ def test_backfill_queries_read_one_chunk_each(customers):
 # ------------------------------------------------------------------ webhooks
 
 
-class Receiver(ThreadingHTTPServer):
-    """A receiver of webhooks that answers with the given statuses and headers, one after another, and then with 200."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answers: list[tuple[int, dict[str, str]]] = []
-        self.requests: list[tuple[dict[str, str], bytes]] = []
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.requests.append((dict(self.headers), body))
-        status, headers = self.server.answers.pop(0) if self.server.answers else (200, {})
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": "0"}.items():
-            self.send_header(name, value)
-        self.end_headers()
-
-    def log_message(self, *args: Any) -> None:
-        """Print nothing."""
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with Receiver() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with receiving() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def send_webhook(receiver: Receiver) -> Job:
     models = module("models")
-    url = f"http://127.0.0.1:{receiver.server_address[1]}/hook"
-    endpoint = models.Endpoint.objects.create(url=url, secret="s3cret")  # noqa: S106 -- made up
+    endpoint = models.Endpoint.objects.create(url=receiver.url, secret="s3cret")  # noqa: S106 -- made up
     delivery = models.Delivery.objects.create(endpoint=endpoint, body='{"event": "é"}')
     job: Job = module("tasks").send_webhook.enqueue(delivery.pk)
     return job
