@@ -6,6 +6,7 @@ The names in `__all__` and those in docs/reference/api.md are public. Everything
 from .context import TaskContext
 from .exceptions import (
     Cancel,
+    CannotDecode,
     CannotWait,
     Dead,
     DuplicateJob,
@@ -35,6 +36,7 @@ from .decorator import task  # after `.task`: otherwise type checkers resolve `t
 
 __all__ = [
     "Cancel",
+    "CannotDecode",
     "CannotWait",
     "Dead",
     "DuplicateJob",

@@ -17,7 +17,9 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
-from . import conf, middleware, registry
+from . import codecs, conf, middleware, registry
+from .arguments.call import new_plan
+from .exceptions import InvalidTask
 from .schedules import declarations
 
 COMMAND = "runworker"
@@ -37,6 +39,29 @@ def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[
         for task in registry.all_tasks()
         if not registry.is_found_by_workers(task.func.__module__)
     ]
+
+
+@register("pgqueue")
+def check_annotations(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Report pgqueue.E008 and W003: the annotations of a task cannot be used, or one of them is ignored."""
+    found: list[CheckMessage] = []
+    for task in registry.all_tasks():
+        if task.adapter is not None:
+            continue
+        try:
+            plan = new_plan(task.func, int(task.takes_context))
+        except InvalidTask as error:
+            found.append(Error(f"{task.name}: {error}", id="pgqueue.E008"))
+            continue
+        found += [
+            checks.Warning(
+                f"{task.name}: the annotation of {name!r} is not used, so its values stay plain JSON: {reason}",
+                hint="If a name is not defined, import it outside `if TYPE_CHECKING:`.",
+                id="pgqueue.W003",
+            )
+            for name, reason in plan.ignored.items()
+        ]
+    return found
 
 
 @register("pgqueue")
@@ -73,6 +98,18 @@ def check_middleware(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> 
         middleware.chain()
     except ImproperlyConfigured as error:
         return [Error(str(error), id="pgqueue.E005")]
+    return []
+
+
+@register("pgqueue")
+def check_codecs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Report pgqueue.E010: a codec cannot be imported, or is not a valid codec class."""
+    if conf.problems(getattr(settings, "PGQUEUE", {})):
+        return []
+    try:
+        codecs.configured()
+    except ImproperlyConfigured as error:
+        return [Error(str(error), id="pgqueue.E010")]
     return []
 
 

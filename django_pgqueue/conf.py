@@ -5,7 +5,10 @@ All other modules read settings through `get_settings()`, which validates the di
 `get_settings()` raises `ImproperlyConfigured` with the same messages, so no code runs with invalid settings.
 """
 
+# ruff: noqa: RUF009 -- option() returns a field, which ruff cannot know
+
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -17,9 +20,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from .exceptions import Duration, seconds
+from .retry import Backoff, check_backoff
 
 DAY_SECONDS: Final = 24 * 3600.0
 FOREVER: Final = "forever"
+NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+"""Valid names of tasks and queues."""
 
 Retention = Duration | Literal["forever"]
 
@@ -35,6 +41,12 @@ class Settings:
 
     MAX_ATTEMPTS: int = option(10, "count")
     """Maximum attempts of a job. After the last failure it is dead: about three hours with the default backoff."""
+    BACKOFF: Backoff | Duration | None = option(None, "backoff")
+    """Delay before the next attempt, for tasks without a backoff of their own. None: `exponential()`."""
+    TIMEOUT: float | None = option(None, "timeout")
+    """Seconds that one attempt may run, for tasks without a timeout of their own. None: no limit."""
+    QUEUES: Sequence[str] | None = option(None, "queues")
+    """The names of all queues. Tasks and `using()` refuse other names. None: every name is valid."""
     CRASH_BUDGET: int = option(3, "count")
     """Maximum crashes of a job: losses of its worker while it ran. After the last the job is dead, whatever attempts
     are left."""
@@ -80,6 +92,8 @@ class Settings:
     """Whether `enqueue()` runs due jobs at once, in the caller's thread and transaction. For tests and shells only."""
     MIDDLEWARE: Sequence[str] = option((), "paths")
     """Dotted paths of middleware classes, the outermost first. See `middleware`."""
+    CODECS: Sequence[str | None] = option((), "codecs")
+    """Dotted paths of codec classes. The first encodes stored arguments and results, all decode them. See `codecs`."""
     TASK_MODULES: Sequence[str] = option((), "modules")
     """Modules with tasks, in addition to `<app>.tasks` of each installed app and the modules below it."""
 
@@ -124,6 +138,12 @@ def _is_list_of_names(value: object) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
 
 
+def _is_list_of_codecs(value: object) -> bool:
+    if not isinstance(value, list | tuple):
+        return False
+    return _is_list_of_names(value[1:] if value and value[0] is None else value)
+
+
 def _is_retention(value: object) -> bool:
     with suppress(TypeError, ValueError):
         if isinstance(value, Mapping):
@@ -132,9 +152,32 @@ def _is_retention(value: object) -> bool:
     return False
 
 
+def _is_backoff(value: Any) -> bool:
+    with suppress(TypeError, ValueError):
+        check_backoff(value)
+        return True
+    return False
+
+
+def _is_list_of_queues(value: object) -> bool:
+    return value is None or (_is_list_of_names(value) and bool(value) and all(map(NAME.fullmatch, value)))  # type: ignore[call-overload]  # a list
+
+
 CHECKS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
     "count": (_is_count, "must be a whole number of at least 1"),
     "duration": (_is_duration, "must be a positive number of seconds or a timedelta"),
+    "timeout": (
+        lambda value: value is None or _is_duration(value),
+        "must be None, a positive number of seconds or a timedelta",
+    ),
+    "backoff": (
+        _is_backoff,
+        "must be None, seconds, a timedelta, or a function of (attempt, exception) or (exception, task_result)",
+    ),
+    "queues": (
+        _is_list_of_queues,
+        "must be None or a list of names of queues, each of 1 to 100 of the characters A-Z a-z 0-9 _ . : -",
+    ),
     "flag": (lambda value: isinstance(value, bool), "must be True or False"),
     "alias": (
         lambda value: value is None or value in django_settings.DATABASES,
@@ -142,12 +185,18 @@ CHECKS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
     ),
     "modules": (_is_list_of_names, "must be a list of module names"),
     "paths": (_is_list_of_names, "must be a list of dotted paths to classes"),
+    "codecs": (
+        _is_list_of_codecs,
+        "must be a list of dotted paths to classes, and can begin with None to store new values as plain JSON",
+    ),
     "retention": (
         _is_retention,
         'must be a dict from "succeeded", "cancelled" or "dead" to seconds, a timedelta or "forever"',
     ),
 }
 """For each kind of option: whether a value is valid, and the end of the message about an invalid one."""
+DURATIONS: Final = frozenset({"duration", "timeout"})
+"""Kinds of options that `get_settings()` turns into seconds."""
 OPTIONS: Final = {option.name: option for option in fields(Settings)}
 
 
@@ -178,9 +227,19 @@ def get_settings() -> Settings:
     given = getattr(django_settings, "PGQUEUE", {})
     if found := problems(given):
         raise ImproperlyConfigured(" ".join(found))
-    durations = {key for key in given if OPTIONS[key].metadata["kind"] == "duration"}
+    durations = {key for key in given if OPTIONS[key].metadata["kind"] in DURATIONS and given[key] is not None}
     options: dict[str, Any] = {key: seconds(value) if key in durations else value for key, value in given.items()}
     return Settings(**options)
+
+
+def known_queues() -> Sequence[str] | None:
+    """Return `PGQUEUE["QUEUES"]`, or None if every name is valid.
+
+    Also None while the settings are invalid, so that tasks can be imported and pgqueue.E001 reports the error.
+    """
+    with suppress(ImproperlyConfigured):
+        return get_settings().QUEUES
+    return None
 
 
 def _clear_cache(*, setting: str, **kwargs: object) -> None:

@@ -11,11 +11,14 @@ import threading
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from asgiref.sync import sync_to_async
 
 from .progress import Progress, checked
+
+if TYPE_CHECKING:
+    from .models import Job
 
 running_job: Final[ContextVar[int | None]] = ContextVar("pgqueue_running_job", default=None)
 """Id of the job whose attempt runs in this thread or coroutine, or None."""
@@ -88,6 +91,20 @@ class TaskContext:
         """Whether this is the last attempt: the job is dead if it fails."""
         return self.attempt >= self.max_attempts
 
+    @property
+    def task_result(self) -> Job | None:
+        """The running job, which has the attributes of the framework's `TaskResult`; None without a job.
+
+        Its id and its number of attempts are known. One query loads the other columns on first use; in a coroutine,
+        call `await context.task_result.arefresh()` first.
+        """
+        from .models import Job  # tasks load before the apps are ready
+
+        if self.job_id is None:
+            return None
+        known = {"task_name": self.task_name, "queue_name": self.queue_name, "max_attempts": self.max_attempts}
+        return Job.partial(self.database, id=self.job_id, state="running", attempt=self.attempt, **known)
+
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Report the progress of the job.
 
@@ -143,6 +160,9 @@ class TaskAdapter(Protocol):
 
     def context(self, job: TaskContext) -> Any:
         """Return the context argument for the task's function. May query the database."""
+
+    def task_result(self, job_id: int, database: str, attempt: int, queue_name: str) -> Any:
+        """Return the framework's result of a running job, without a query."""
 
     def result(self, value: Any) -> Any:
         """Return the value to store for the task's return value."""

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, Unpack,
 from . import registry
 from .context import TaskContext
 from .exceptions import InvalidTask
-from .options import OPTIONS, TaskOptions
+from .options import OPTIONS, OnMissing, TaskOptions
 from .schedules import declarations
 from .schedules.declarations import Times
 from .task import Task
@@ -32,6 +32,7 @@ def task(
     takes_context: Literal[True],
     name: str = ...,
     database: str | None = ...,
+    on_missing: OnMissing = ...,
     schedule: Times | Iterable[Times] = ...,
     **options: Unpack[TaskOptions],
 ) -> Callable[[Callable[Concatenate[TaskContext, P], R]], Task[P, R]]: ...
@@ -41,6 +42,7 @@ def task(
     takes_context: Literal[False] = ...,
     name: str = ...,
     database: str | None = ...,
+    on_missing: OnMissing = ...,
     schedule: Times | Iterable[Times] = ...,
     **options: Unpack[TaskOptions],
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
@@ -53,6 +55,8 @@ def task(
         name: Key of the task in job rows. By default the dotted path of the function.
         database: Alias of the database for the jobs. By default the database that the routers choose.
         takes_context: Whether the function's first argument is a `TaskContext`. It must be named `context`.
+        on_missing: Effect of a row that an argument names and that is gone when an attempt begins: "dead" (the
+            default), "cancel", or "retry", which fails the attempt with the model's `DoesNotExist`.
         schedule: `cron(…)`, `every(…)` or a list of these. Workers enqueue the task at these times.
         **options: The other options are the keys of `django_pgqueue.options.TaskOptions`, which describes them.
 

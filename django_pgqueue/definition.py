@@ -7,17 +7,20 @@ definition is immutable, and its options are always valid.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from types import EllipsisType
 from typing import Any
 
-from .conf import retention_seconds
+from .arguments.call import Call, CallPlan, Converted, call_plan, new_plan
+from .conf import get_settings, retention_seconds
 from .context import TaskAdapter
 from .exceptions import InvalidTask, Retry, seconds
 from .options import OPTIONS, TaskFields, normalise
+from .redaction import RESULT, hidden_from_reports, unknown_names
 from .retry import as_backoff, delay_after
-from .validation import ON_CONFLICT, UNIQUE_WHILE, due
+from .validation import ON_CONFLICT, UNIQUE_WHILE, due, unknown_queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
@@ -27,30 +30,87 @@ class TaskDefinition(TaskFields):
     func: Callable[..., Any]
     adapter: TaskAdapter | None = field(default=None, repr=False, compare=False)
     """Set for tasks of another framework. Not an option of `@task`."""
-    timeout_seconds: float | None = field(init=False, repr=False, compare=False)
+    own_timeout_seconds: float | None = field(init=False, repr=False, compare=False)
     signature: inspect.Signature = field(init=False, repr=False, compare=False)
     is_async: bool = field(init=False, repr=False, compare=False)
+    entry: Callable[..., Any] = field(init=False, repr=False, compare=False)
+    """The function as a worker calls it: its sensitive arguments are hidden from Django's error reports."""
+    known_plan: CallPlan | EllipsisType | None = field(init=False, repr=False, compare=False)
+    """The value of `plan`, or `...` before its first use."""
 
     def __post_init__(self) -> None:
         if not inspect.isfunction(self.func):
             raise InvalidTask(f"@task needs a module-level function, got {self.func!r}")
         object.__setattr__(self, "signature", inspect.signature(self.func))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
+        object.__setattr__(self, "known_plan", ...)
         object.__setattr__(self, "name", self.name or self.module_path)
         normalise(self)
         _validate(self)
-        object.__setattr__(self, "timeout_seconds", None if self.timeout is None else seconds(self.timeout))
+        names = self.sensitive - {RESULT}
+        object.__setattr__(self, "entry", hidden_from_reports(self.func, names) if names else self.func)
+        object.__setattr__(self, "own_timeout_seconds", None if self.timeout is None else seconds(self.timeout))
 
     @property
     def module_path(self) -> str:
         """Dotted path of the function."""
         return f"{self.func.__module__}.{self.func.__qualname__}"
 
-    def delay_after(self, attempt: int, exception: BaseException | None) -> float | None:
-        """Return the seconds before the next attempt, or None for no further attempt. Raise the backoff's error."""
+    @property
+    def plan(self) -> CallPlan | None:
+        """How the function's annotations convert its calls, or None if all values stay plain JSON.
+
+        Tasks of another framework have no plan: they are portable, and other backends convert nothing. Raises
+        `InvalidTask` if an annotation cannot be converted.
+        """
+        plan = self.known_plan
+        if isinstance(plan, EllipsisType):
+            plan = self._compiled_plan()
+            object.__setattr__(self, "known_plan", plan)
+        return plan
+
+    def _compiled_plan(self) -> CallPlan | None:
+        try:
+            return None if self.adapter is not None else call_plan(self.func, int(self.takes_context))
+        except InvalidTask as error:
+            raise InvalidTask(f"{self.name}: {error}") from None
+
+    def encoded_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        """Return a call as its annotations store it. Raise `TypeError` or `ValueError` if an argument does not fit."""
+        plan = self.plan
+        return (args, kwargs) if plan is None else plan.encode(args, kwargs)
+
+    def decoded_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call | Converted:
+        """Return a stored call as its annotations read it, with primary keys instead of rows.
+
+        Raise `ValueError` if a stored value does not fit.
+        """
+        plan = self.plan
+        return (args, kwargs) if plan is None else plan.decode(args, kwargs)
+
+    def early_plan(self) -> CallPlan | None:
+        """Return a plan while the task's module is still imported, or None if its annotations cannot be used yet."""
+        try:
+            plan = new_plan(self.func, int(self.takes_context))
+        except InvalidTask:  # the system check reports it
+            return None
+        return None if plan.ignored else plan
+
+    def timeout_seconds(self) -> float | None:
+        """Seconds that one attempt may run, or None without a limit."""
+        return get_settings().TIMEOUT if self.own_timeout_seconds is None else self.own_timeout_seconds
+
+    def delay_after(
+        self, attempt: int, exception: BaseException | None, task_result: Callable[[], Any] = lambda: None
+    ) -> float | None:
+        """Return the seconds before the next attempt, or None for no further attempt. Raise the backoff's error.
+
+        `task_result` returns the result to pass to a backoff that takes one.
+        """
         if exception is not None and not self._is_retryable(exception):
             return None
-        return delay_after(as_backoff(self.backoff), attempt, exception)
+        backoff = get_settings().BACKOFF if self.backoff is None else self.backoff
+        return delay_after(as_backoff(backoff), attempt, exception, task_result)
 
     def _is_retryable(self, exception: BaseException) -> bool:
         if isinstance(exception, Retry):
@@ -68,7 +128,8 @@ class TaskDefinition(TaskFields):
 def _validate(task: TaskDefinition) -> None:
     """Raise `InvalidTask` with the first problem of the function or the options."""
     # Combinations are the last: their check needs options that are valid on their own.
-    for problem in chain(_function_problems(task), _option_problems(task), _combination_problems(task)):
+    checks = (_function_problems, _option_problems, _sensitive_problems, _combination_problems)
+    for problem in chain.from_iterable(check(task) for check in checks):
         raise InvalidTask(f"{task.name}: {problem}")
 
 
@@ -91,6 +152,12 @@ def _option_problems(task: TaskDefinition) -> Iterator[str]:
             yield from known.check(name, value)
 
 
+def _sensitive_problems(task: TaskDefinition) -> Iterator[str]:
+    for name, meant in unknown_names(task.sensitive, task.signature.parameters, takes_context=task.takes_context):
+        hint = f"did you mean {meant!r}?" if meant else "name arguments of the function"
+        yield f"sensitive {name!r} is not an argument of the function: {hint}"
+
+
 def _combination_problems(task: TaskDefinition) -> Iterator[str]:
     if task.expires is not None:
         (expires_at, expires_seconds), (run_at, delay_seconds) = due(task.expires), due(task.run_after)
@@ -98,6 +165,7 @@ def _combination_problems(task: TaskDefinition) -> Iterator[str]:
             is_after = expires_seconds > delay_seconds if expires_at is None or run_at is None else expires_at > run_at
             if not is_after:
                 yield f"expires {task.expires} is not after run_after {task.run_after}: the job would never run"
+    yield from unknown_queue("queue_name", task.queue_name)  # not a check of the option: its default may be unknown too
     defaults = (UNIQUE_WHILE[0], ON_CONFLICT[0])
     if task.unique_key is None and (task.unique_while, task.on_conflict) != defaults:
         yield "unique_while and on_conflict need a unique_key"

@@ -33,18 +33,19 @@ class Consequences(NamedTuple):
     """The consequences of an ending.
 
     `outcome` is stored in the execution. `signals` maps each state that the job can have afterwards to the signal that
-    reports it, or to None.
+    reports it.
     """
 
     outcome: Outcome
-    signals: Mapping[State, TaskSignal | None]
+    signals: Mapping[State, TaskSignal]
 
 
-_Signals = dict[State, TaskSignal | None]
+_Signals = dict[State, TaskSignal]
 _SUCCESS: Final[_Signals] = {State.SUCCEEDED: signals.job_succeeded}
 _CANCELLED: Final[_Signals] = {State.CANCELLED: signals.job_cancelled}
 _FAILURE: Final[_Signals] = {State.READY: signals.job_failed, State.DEAD: signals.job_dead, **_CANCELLED}
-_RELEASE: Final[_Signals] = {State.READY: None, **_CANCELLED}
+_RELEASE: Final[_Signals] = {State.READY: signals.job_released, **_CANCELLED}
+_SNOOZE: Final[_Signals] = {State.READY: signals.job_snoozed, **_CANCELLED}
 
 ENDINGS: Final[dict[Ending, Consequences]] = {
     Ending.SUCCEEDED: Consequences(Outcome.SUCCEEDED, _SUCCESS),
@@ -54,6 +55,6 @@ ENDINGS: Final[dict[Ending, Consequences]] = {
     Ending.CRASHED: Consequences(Outcome.CRASHED, _FAILURE),
     Ending.RELEASED: Consequences(Outcome.RELEASED, _RELEASE),
     Ending.UNKNOWN: Consequences(Outcome.RELEASED, _RELEASE),
-    Ending.SNOOZED: Consequences(Outcome.SNOOZED, _RELEASE),
+    Ending.SNOOZED: Consequences(Outcome.SNOOZED, _SNOOZE),
     Ending.CANCELLED: Consequences(Outcome.CANCELLED, _CANCELLED),
 }

@@ -13,11 +13,13 @@ Errors of the queue::
     │   ├── JobCancelled         the job was cancelled
     │   └── JobGone              the job's row was deleted: by pruning, on success (retention 0), or by an operator
     ├── ResultNotStored          the task succeeded, but its result cannot be stored; the job is dead
-    ├── LeaseLost                raised in a task whose lease is lost: another worker may run its job
-    └── WorkerLost               names the lost attempt in results of Django's tasks framework; never raised
+    ├── CannotDecode             stored arguments or a result are encoded, and this process cannot decode them
+    ├── TaskTimedOut             names a timeout in results, as a `TimeoutError`; never raised
+    └── WorkerLost               names an attempt whose worker was lost in results; never raised
 
-Raised in a running task to stop it. They are not `Exception`s::
+Raised in a running task to stop it. They are not `Exception`s, so `except Exception` in a task lets them pass::
 
+    LeaseLost                    the lease is lost: another worker may run the job
     TaskTimeout                  the task exceeded its `timeout`
     TaskCancelled                the job was cancelled, and the task did not stop by itself
 
@@ -33,6 +35,7 @@ The module also defines `Duration` and `seconds()`, which check every duration t
 """
 
 from datetime import timedelta
+from typing import Any, overload
 
 Duration = float | timedelta
 """A duration in arguments and settings: seconds, or a timedelta."""
@@ -115,14 +118,33 @@ class ResultNotStored(QueueError):
     """
 
 
-class LeaseLost(QueueError):
-    """The execution lost its lease. Its result will not be recorded, and another worker may run the job."""
+class CannotDecode(QueueError, ValueError):
+    """The stored arguments or the result of a job are encoded, and this process cannot decode them.
+
+    The message names the codec and the reason. It contains neither the stored bytes nor the codec's own message.
+    """
+
+
+class TaskTimedOut(QueueError, TimeoutError):
+    """An attempt exceeded the task's `timeout`.
+
+    Never raised: `TaskResult.errors` and `Job.errors` name it for such an attempt, so that the error of a timeout is a
+    `TimeoutError`. The running task gets `TaskTimeout`, which `except Exception` cannot catch.
+    """
 
 
 class WorkerLost(QueueError):
     """The worker was lost while the task ran.
 
-    Never raised: results of Django's tasks framework name it as the `exception_class` of such an attempt's error.
+    Never raised: `TaskResult.errors` and `Job.errors` name it as the exception class of such an attempt.
+    """
+
+
+class LeaseLost(BaseException):
+    """The execution lost its lease. Its result will not be recorded, and another worker may run the job.
+
+    Like `TaskTimeout`, this is not an `Exception`. You can catch it to clean up, but the job no longer belongs to this
+    attempt.
     """
 
 
@@ -168,15 +190,16 @@ def seconds(duration: Duration) -> float:
 class Retry(Directive):
     """Raise in a task to fail this attempt and start the next one at a chosen time.
 
+    `Retry(60)` means a delay, as `Snooze(60)` does. `Retry("busy", after=60)` is another form of `Retry(60, "busy")`.
     The attempt counts. After the last attempt the job becomes dead, with this exception as its error. `retry_for` and
     `no_retry_for` do not apply to `Retry`.
 
     Args:
-        reason: Error text of the attempt.
         after: Delay before the next attempt, in seconds or as a timedelta. None uses the task's backoff.
+        reason: Error text of the attempt.
 
     Raises:
-        TypeError: `after` is not a duration.
+        TypeError: `after` is not a duration, or `reason` is not a string.
         ValueError: `after` is negative or longer than 100 years.
 
     Example::
@@ -184,12 +207,38 @@ class Retry(Directive):
         @task
         def charge(order_id: int) -> None:
             if gateway_is_busy():
-                raise Retry("gateway is busy", after=60)
+                raise Retry(60, "gateway is busy")
     """
 
-    def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
+    @overload
+    def __init__(self, reason: str = "", *, after: Duration | None = None) -> None: ...
+    @overload
+    def __init__(self, after: Duration | None, reason: str = "") -> None: ...
+    def __init__(self, *args: Any, **options: Any) -> None:
+        after, reason = _delay_and_reason(*args, **options)
         super().__init__(reason)
         self.after_seconds = None if after is None else seconds(after)
+
+
+def _delay_and_reason(
+    first: Any = None, /, reason: Any = None, *, after: Duration | None = None
+) -> tuple[Duration | None, str]:
+    """Return the arguments of `Retry`, which takes a delay or a reason first."""
+    example = "write Retry(60, 'busy')"
+    if isinstance(first, str) and reason is None:
+        reason = first
+    elif first is not None:
+        if isinstance(first, str) or after is not None:
+            raise TypeError(f"Retry() takes one delay and one reason: {example}")
+        if not isinstance(first, int | float | timedelta) or isinstance(first, bool):
+            raise TypeError(
+                "Retry() takes a delay (seconds or a timedelta) or a reason (a string) first, "
+                f"not {type(first).__name__}: {example}"
+            )
+        after = first
+    if not isinstance(reason, str | None):
+        raise TypeError(f"the reason of Retry() must be a string, not {type(reason).__name__}: {example}")
+    return after, reason or ""
 
 
 class Snooze(Directive):

@@ -51,17 +51,18 @@ def judge(path: str, *, max_age_seconds: float = MAX_AGE_SECONDS, ready: bool = 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command line's arguments to a parser."""
-    parser.add_argument("path", help="the health file, as passed to runworker --health-file")
+    parser.add_argument("path", help="The health file, as passed to runworker --health-file.")
     parser.add_argument(
         "--max-age",
         type=float,
         default=MAX_AGE_SECONDS,
-        help="age of the file, in seconds, from which on the worker is not alive (default: 30)",
+        metavar="SECONDS",
+        help="Age of the file from which on the worker is not alive. Default: 30.",
     )
     parser.add_argument(
         "--ready",
         action="store_true",
-        help='also require the status "ok": the worker is ready for work, not only alive',
+        help='Also require the status "ok": the worker is ready for work, not only alive.',
     )
 
 

@@ -1,8 +1,8 @@
 """The operations behind the methods of `Job` and `JobQuerySet`: retry, cancel, run now, and wait.
 
-They need `lifecycle`, `reactions` and `waiting`, which are layers above the models. The app's configuration passes this
-module down: the models find it by `models.operations`. The admin calls it directly. It protects one invariant: if the
-caller passes what it has seen of a job, the transition applies only if the job has not changed since.
+They need `lifecycle`, `codecs`, `reactions` and `waiting`, which are layers above the models. The app's configuration
+passes this module down: the models find it by `models.operations`. The admin calls it directly. It protects one
+invariant: if the caller passes what it has seen of a job, the transition applies only if the job has not changed since.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from . import lifecycle
+from .codecs import readable as readable
 from .reactions import after_operator
 from .states import Seen, State
 from .waiting.results import await_result as await_result
+from .waiting.results import return_value as return_value
 from .waiting.results import wait as wait
 
 if TYPE_CHECKING:

@@ -1,48 +1,73 @@
-"""Write one log line per transition of a job, on the logger `django_pgqueue.worker`.
+"""Write one log line per transition of a job, on the logger `django_pgqueue.worker`, and the lines of `-v 2`.
 
 `worker.execution.events` calls `write()` at each transition. The lines do not depend on the application's signal
 receivers. Every record carries `job_id`, `task`, `queue`, `attempt` and, once the job ran, `duration_ms`. A record
 never carries an argument or a result. `enable()` decides once, when the worker starts, which transitions are logged,
 because writing a line costs more than running a small job.
+
+With `-v 2`, `enable()` also prints a line for each attempt that has ended. These lines do not depend on the project's
+`LOGGING`. They go through a logger of their own, `django_pgqueue.jobs`, so that the thread that calls the log handlers
+prints them: an output that nobody reads must not stop a thread of the engine.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from . import signals
 from .registry import in_words
 from .signals import TaskSignal
 
 logger = logging.getLogger("django_pgqueue.worker")
+job_logger = logging.getLogger("django_pgqueue.jobs")
 
-
+ERROR_CHARACTERS: Final = 200
+"""How much of an error a printed line contains."""
 Line = Callable[[str | None, dict[str, Any]], None]
 
 
-def enable() -> None:
-    """Start logging in this process and its forks. Only the levels that are enabled now are logged."""
-    _enabled.clear()
-    _enabled.update({signal: line for signal, (level, line) in LINES.items() if logger.isEnabledFor(level)})
+def enable(output: TextIO | None = None, *, starts: bool = False) -> None:
+    """Start logging in this process and its forks. Only the levels that are enabled now are logged.
+
+    Args:
+        output: Where to print a line for each attempt that has ended (`-v 2`). None: print nothing.
+        starts: Whether to print a line for each attempt that starts, too (`-v 3`).
+    """
+    disable()
+    for signal, (level, line) in LINES.items():
+        if logger.isEnabledFor(level):
+            _enabled[signal] = (line,)
+    if output is None:
+        return
+    handler = JobLineHandler(output)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    job_logger.handlers, job_logger.propagate = [handler], False
+    job_logger.setLevel(logging.INFO)
+    for signal, line in PRINTED.items():
+        if starts or signal is not signals.job_started:
+            _enabled[signal] = (*_enabled.get(signal, ()), line)
 
 
 def disable() -> None:
     """Stop logging transitions in this process."""
     _enabled.clear()
+    job_logger.handlers = []
 
 
 def is_enabled_for(signal: TaskSignal) -> bool:
-    """Return whether this transition is logged."""
+    """Return whether this transition is logged or printed."""
     return signal in _enabled
 
 
 def write(signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
-    """Write the line of a transition if that is enabled; `about` holds the arguments of its signal."""
-    line = _enabled.get(signal)
-    if line is not None:
+    """Write the lines of a transition that are enabled; `about` holds the arguments of its signal."""
+    for line in _enabled.get(signal, ()):
         line(task_name, about)
+
+
+# ---------------------------------------------------------------------------- log records
 
 
 def _extra(task_name: str | None, about: dict[str, Any]) -> dict[str, Any]:
@@ -70,6 +95,20 @@ def _succeeded(task_name: str | None, about: dict[str, Any]) -> None:
 
 def _cancelled(task_name: str | None, about: dict[str, Any]) -> None:
     logger.info("job %s (%s) cancelled", about["job_id"], in_words(task_name), extra=_extra(task_name, about))
+
+
+def _snoozed(task_name: str | None, about: dict[str, Any]) -> None:
+    logger.info(
+        "job %s (%s) snoozed for %.0f s",
+        about["job_id"],
+        in_words(task_name),
+        about["delay_seconds"],
+        extra=_extra(task_name, about),
+    )
+
+
+def _released(task_name: str | None, about: dict[str, Any]) -> None:
+    logger.debug("job %s (%s) released", about["job_id"], in_words(task_name), extra=_extra(task_name, about))
 
 
 def _failed(task_name: str | None, about: dict[str, Any]) -> None:
@@ -105,7 +144,69 @@ LINES: Final[dict[TaskSignal, tuple[int, Line]]] = {
     signals.job_started: (logging.DEBUG, _started),
     signals.job_succeeded: (logging.INFO, _succeeded),
     signals.job_cancelled: (logging.INFO, _cancelled),
+    signals.job_snoozed: (logging.INFO, _snoozed),
+    signals.job_released: (logging.DEBUG, _released),
     signals.job_failed: (logging.WARNING, _failed),
     signals.job_dead: (logging.ERROR, _dead),
 }
-_enabled: dict[TaskSignal, Line] = {}
+
+
+# ---------------------------------------------------------------------------- printed lines
+
+
+class JobLineHandler(logging.StreamHandler[TextIO]):
+    """Prints the lines of `-v 2`. Lines that cannot be written are lost, for example because the disk is full."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Do nothing. The inherited method would print a traceback for each line."""
+
+
+def _printed(outcome: str) -> Line:
+    """Return a function that prints the line of an attempt with this outcome."""
+
+    def print_line(task_name: str | None, about: dict[str, Any]) -> None:
+        text = f"job {about['job_id']} {in_words(task_name)} {outcome}{_circumstances(about)}"
+        details = "; ".join(filter(None, [_delay(about), _error(about)]))
+        job_logger.info("%s", f"{text}: {details}" if details else text)
+
+    return print_line
+
+
+def _circumstances(about: dict[str, Any]) -> str:
+    """Return the queue, the attempt and the duration in parentheses, as far as they are known."""
+    known = []
+    if "queue_name" in about:
+        known.append(f"queue {in_words(about['queue_name'])}")
+    if "attempt" in about:
+        known.append(f"attempt {about['attempt']}")
+    if "duration_seconds" in about:
+        seconds = about["duration_seconds"]
+        known.append(f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.2f} s")
+    return f" ({', '.join(known)})" if known else ""
+
+
+def _delay(about: dict[str, Any]) -> str:
+    seconds = about.get("retry_seconds", about.get("delay_seconds"))
+    return "" if seconds is None else f"due in {seconds:.0f} s"
+
+
+def _error(about: dict[str, Any]) -> str:
+    """Return the class and the text of the error on one line, without characters that could forge other lines."""
+    exception, text = about.get("exception"), about.get("error") or ""
+    if exception is not None:
+        text = f"{type(exception).__name__}: {text}" if text else type(exception).__name__
+    text = " ".join(text.split())
+    text = f"{text[:ERROR_CHARACTERS]}…" if len(text) > ERROR_CHARACTERS else text
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+PRINTED: Final[dict[TaskSignal, Line]] = {
+    signals.job_started: _printed("started"),
+    signals.job_succeeded: _printed("succeeded"),
+    signals.job_failed: _printed("failed"),
+    signals.job_dead: _printed("is dead"),
+    signals.job_cancelled: _printed("cancelled"),
+    signals.job_snoozed: _printed("snoozed"),
+    signals.job_released: _printed("released"),
+}
+_enabled: dict[TaskSignal, tuple[Line, ...]] = {}

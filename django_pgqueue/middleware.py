@@ -28,7 +28,6 @@ from django.core.signals import setting_changed
 
 from . import registry
 from .conf import get_settings
-from .exceptions import LeaseLost
 
 if TYPE_CHECKING:
     from .context import TaskContext
@@ -151,8 +150,8 @@ def run_inside(context: TaskContext, function: Callable[[], Any]) -> Any:
     """Call a function inside the middleware and return its value.
 
     An exception that a middleware raises replaces the function's exception. If the middleware suppresses the function's
-    exception, this raises it again. No middleware can replace `LeaseLost`, or an exception with which the worker stops
-    a task.
+    exception, this raises it again. No middleware can replace an exception with which the worker stops a task, such as
+    `LeaseLost`.
     """
     value: Any = None
     ended_by: BaseException | None = None
@@ -206,7 +205,7 @@ def _raise_final(ended_by: BaseException | None, raised: Exception | None) -> No
     outermost middleware, and normally the one to raise. `ended_by` is raised in two cases: the middleware suppressed
     it, or the worker stopped the task with it (lease lost, timeout exceeded, coroutine cancelled).
     """
-    is_final = isinstance(ended_by, LeaseLost) or not isinstance(ended_by, Exception)
+    is_final = not isinstance(ended_by, Exception)
     if ended_by is not None and (raised is None or is_final):
         raise ended_by
     if raised is not None:

@@ -12,20 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from . import validation
 from .conf import Retention, get_settings
 from .exceptions import Duration
-from .retry import Backoff, as_backoff
-from .validation import ON_CONFLICT, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due
+from .retry import Backoff, check_backoff
+from .validation import ON_CONFLICT, ON_MISSING, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due
 
 Errors = tuple[type[BaseException], ...]
 Isolation = Literal["process"]
 UniqueKey = str | Callable[..., str | None]
 UniqueWhile = Literal["ready", "ready+running"] | Duration
 OnConflict = Literal["skip", "replace", "raise"]
+OnMissing = Literal["dead", "cancel", "retry"]
 
 
 class CallOptions(TypedDict, total=False):
@@ -43,13 +45,17 @@ class TaskOptions(CallOptions, total=False):
 
     aliases: Iterable[str]
     """Earlier names of the task. Workers still accept jobs with these names."""
+    sensitive: Iterable[str]
+    """Names of arguments whose values the admin, log lines, reprs and Django's error reports hide. "return" hides the
+    result."""
     queue_name: str
     """Queue of the jobs, by default "default"."""
     priority: int
     """-100 to 100, higher first. By default 0."""
     backoff: Backoff | Duration | None
-    """Delay before the next attempt: seconds, a timedelta, or a function of (attempt, exception) that returns one of
-    these, or None for no further attempt. See `exponential()`, which is the default, and `fixed()`."""
+    """Delay before the next attempt: seconds or a timedelta, plus up to 30 % of jitter; or a function of (attempt,
+    exception) or (exception, task_result) that returns one of these, or None for no further attempt. See
+    `exponential()` and `fixed()`. None uses `PGQUEUE["BACKOFF"]`."""
     retry_for: type[BaseException] | Errors
     """Exceptions after which the job is attempted again. By default all."""
     no_retry_for: type[BaseException] | Errors
@@ -64,7 +70,7 @@ class TaskOptions(CallOptions, total=False):
     """Whether the return value is stored. If JSON cannot represent it, the job is dead."""
     timeout: Duration | None
     """Seconds or a timedelta that one attempt may run. Then a thread gets `TaskTimeout`, a coroutine is cancelled, and
-    an isolated process is killed. None sets no limit."""
+    an isolated process is killed. None uses `PGQUEUE["TIMEOUT"]`."""
     isolation: Isolation | None
     """"process" runs each job in an isolated process, so that a crash affects no other job."""
     expires: Duration | None
@@ -79,16 +85,36 @@ class TaskOptions(CallOptions, total=False):
 
 
 class UsingOptions(CallOptions, total=False):
-    """The options that `using()` accepts for tasks of this package and of the backend. None changes nothing."""
+    """The options that `using()` accepts for tasks of this package and of the backend.
+
+    None is a value of `max_attempts`, `unique_key`, `expires` and `headers`: it resets them. For the others, None
+    changes nothing.
+    """
 
     queue_name: str | None
     priority: int | None
     expires: RunAfter | None
-    """Time by which each attempt must start: as for `@task`, or an aware datetime."""
+    """Time by which each attempt must start: as for `@task`, or an aware datetime. None: no such time."""
     unique_while: UniqueWhile | None
     on_conflict: OnConflict | None
     headers: Mapping[str, Any] | None
-    """Names with a string, number, boolean or None for middleware and the context, at most 4 KiB as JSON."""
+    """Names with a string, number, boolean or None for middleware and the context, at most 4 KiB as JSON. None: no
+    headers."""
+
+
+class Unchanged(Enum):
+    """The type of `UNCHANGED`."""
+
+    UNCHANGED = "unchanged"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+"""Default of a parameter of `using()` for which None is a value."""
+RESET_BY_NONE: Final = frozenset({"max_attempts", "unique_key", "expires", "headers", "database"})
+"""Options that None in `using()` resets. For all others None changes nothing, as in Django's framework."""
 
 
 class Option(NamedTuple):
@@ -142,10 +168,11 @@ class SharedFields:
     __slots__ = ()  # the classes of tasks have slots, and would have a `__dict__` too without this line
 
     aliases: tuple[str, ...] = option(validation.alias_problems, default=())
+    sensitive: frozenset[str] = option(validation.sensitive_problems, default=frozenset())
     max_attempts: int | None = option(
         validation.number_problems(1, 1000), "max_attempts", values=_attempts, is_backend_default=True
     )
-    backoff: Backoff | Duration | None = option(validation.parsing_problems(as_backoff), is_backend_default=True)
+    backoff: Backoff | Duration | None = option(validation.parsing_problems(check_backoff), is_backend_default=True)
     retry_for: Errors = option(validation.exception_problems, default=(BaseException,))
     no_retry_for: Errors = option(validation.exception_problems, default=())
     atomic: bool = option(validation.flag_problems, default=False)
@@ -177,6 +204,9 @@ class TaskFields(SharedFields):
     """Set by `using()`."""
     takes_context: bool = option(validation.flag_problems, default=False)
     database: str | None = option()
+    on_missing: OnMissing = option(validation.on_missing_problems, default=ON_MISSING[0])
+    """Effect of a row that an argument names and that does not exist when an attempt begins: the job is dead, or
+    cancelled, or the attempt fails like any other."""
 
 
 OPTIONS: Final[dict[str, Option]] = {
@@ -222,9 +252,10 @@ def normalise(task: SharedFields) -> None:
     """Turn the options of a new task that hold several values into tuples.
 
     Raises:
-        InvalidTask: `aliases` is a string.
+        InvalidTask: `aliases` or `sensitive` is a string.
     """
     object.__setattr__(task, "aliases", as_names(task.aliases))
+    object.__setattr__(task, "sensitive", frozenset(as_names(task.sensitive, "sensitive")))
     object.__setattr__(task, "retry_for", as_errors(task.retry_for))
     object.__setattr__(task, "no_retry_for", as_errors(task.no_retry_for))
 
@@ -244,10 +275,17 @@ def scheduled_options(task: TaskFields) -> JobOptions:
 
 
 def changed_options(given: Mapping[str, Any], **others: Any) -> dict[str, Any]:
-    """Return the options that a call of `using()` sets: those that are not None.
+    """Return the options that a call of `using()` sets: those that are not None, or that None resets.
 
     Raises `TypeError` if a name is not an option of `using()`.
     """
     for unknown in given.keys() - UsingOptions.__optional_keys__:
         raise TypeError(f"using() got an unexpected keyword argument {unknown!r}")
-    return {name: value for name, value in {**others, **given}.items() if value is not None}
+    changes = {
+        name: value
+        for name, value in {**others, **given}.items()
+        if value is not UNCHANGED and (value is not None or name in RESET_BY_NONE)
+    }
+    if "unique_key" in changes and changes["unique_key"] is None:  # these two need a key
+        changes = {"unique_while": UNIQUE_WHILE[0], "on_conflict": ON_CONFLICT[0], **changes}
+    return changes

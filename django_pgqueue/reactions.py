@@ -42,7 +42,8 @@ class JobTransition(NamedTuple):
     ending: Ending | None = None
     error: str = ""
     exception: BaseException | None = None
-    retry_seconds: float | None = None
+    delay_seconds: float | None = None
+    """Seconds until the job is due, if the transition changed that."""
     is_due: bool = False
     """Whether the job is due at once if it is ready now."""
     is_rescued: bool = False
@@ -156,9 +157,13 @@ ARGUMENTS: Final[dict[TaskSignal, tuple[str, ...]]] = {
     signals.job_cancelled: ("error",),
     signals.job_failed: ("exception", "error", "retry_seconds"),
     signals.job_dead: ("exception", "error"),
+    signals.job_released: ("error", "delay_seconds"),
+    signals.job_snoozed: ("error", "delay_seconds"),
     signals.job_rescued: (),
 }
-"""The fields of a transition that are arguments of a signal."""
+"""The arguments of a signal that are fields of a transition."""
+FIELDS: Final = {"retry_seconds": "delay_seconds"}
+"""The fields that have another name than their argument."""
 
 
 def signals_of(transition: JobTransition) -> Iterator[TaskSignal]:
@@ -177,7 +182,7 @@ def signals_of(transition: JobTransition) -> Iterator[TaskSignal]:
 def arguments_of(transition: JobTransition, signal: TaskSignal, database: str) -> dict[str, Any]:
     """Return the arguments of a signal."""
     arguments = {"job_id": transition.job_id, "database": database, **transition.details}
-    return arguments | {name: getattr(transition, name) for name in ARGUMENTS[signal]}
+    return arguments | {name: getattr(transition, FIELDS.get(name, name)) for name in ARGUMENTS[signal]}
 
 
 class SendSignals:

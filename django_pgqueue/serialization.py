@@ -1,28 +1,35 @@
-"""JSON encoding of a job's arguments, headers and result.
+"""JSON encoding of a job's arguments and result.
 
-`enqueue()` encodes arguments and headers, and the worker decodes them and encodes results. Values are normalised as in
+`enqueue()` encodes arguments, and the worker decodes them and encodes results. Values are normalised as in
 Django's tasks framework: mappings become dicts, sequences become lists, keys become strings, and subclasses of `str`,
 `int` and `float` become these types.
 
 Everything that this module accepts is read back equal to its normalised form. It refuses values that PostgreSQL would
 refuse or return changed, with an error that names their place.
+
+The JSON text of arguments and results passes through the project's codec, if there is one (see `codecs`). All limits
+apply to the JSON text before the codec.
 """
 
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from itertools import islice
+from pathlib import PurePath
 from typing import Any, Final
 from uuid import UUID
 
+from . import codecs
 from .conf import get_settings
+from .envelope import UNCHANGED, is_envelope, seal
+from .exceptions import CannotDecode
 
 MAX_DEPTH: Final = 100
 """Maximum nesting depth. Python's decoder fails at about 1,000 levels, and PostgreSQL at a greater depth."""
-MAX_HEADERS_BYTES: Final = 4096
-"""Maximum size of a job's headers as JSON."""
 MAX_INTEGER_BITS: Final = 14_000
 """Maximum size of an integer (about 4,200 digits). Python refuses to convert more than 4,300 decimal digits."""
 BLOCK: Final = 20
@@ -39,28 +46,40 @@ _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).en
 _from_json: Final = json.JSONDecoder().decode
 
 ADVICE: Final[tuple[tuple[Any, str], ...]] = (
-    (datetime, "pass value.isoformat() and convert it with datetime.fromisoformat() in the task"),
-    (date, "pass value.isoformat() and convert it with date.fromisoformat() in the task"),
-    (time, "pass value.isoformat() and convert it with time.fromisoformat() in the task"),
-    (timedelta, "pass value.total_seconds()"),
-    (Decimal, "pass str(value) and convert it with Decimal() in the task"),
-    (UUID, "pass str(value) and convert it with UUID() in the task"),
-    (bytes | bytearray | memoryview, "pass base64.b64encode(value).decode(), or the location of the stored bytes"),
-    (set | frozenset, "pass sorted(value)"),
+    (datetime, "annotate it with datetime, or pass value.isoformat()"),
+    (date, "annotate it with date, or pass value.isoformat()"),
+    (time, "annotate it with time, or pass value.isoformat()"),
+    (timedelta, "annotate it with timedelta, or pass value.total_seconds()"),
+    (Decimal, "annotate it with Decimal, or pass str(value)"),
+    (UUID, "annotate it with UUID, or pass str(value)"),
+    (bytes, "annotate it with bytes, or pass base64.b64encode(value).decode() or the location of the stored bytes"),
+    (bytearray | memoryview, "pass base64.b64encode(value).decode(), or the location of the stored bytes"),
+    (set, "annotate it with set[…], or pass sorted(value)"),
+    (frozenset, "annotate it with frozenset[…], or pass sorted(value)"),
+    (PurePath, "annotate it with Path, or pass str(value)"),
+    (Enum, "annotate it with its class, or pass value.value"),
     (BaseException, "pass str(value)"),
 )
 """Advice for values of types that JSON cannot represent: what to pass instead."""
 
 
 def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Return the JSON text of a call's arguments.
+    """Return the text to store for a call's arguments: their JSON text, encoded by the project's codec.
 
     The errors name the argument and what to pass instead.
 
     Raises:
         TypeError: JSON cannot represent a value.
         ValueError: A value cannot be stored: it is not finite, contains a NUL or a lone surrogate, is nested too
-            deeply, or the arguments are larger than `PGQUEUE["MAX_ARGUMENTS_BYTES"]`.
+            deeply, or the arguments are larger than `PGQUEUE["MAX_ARGUMENTS_BYTES"]`. Or the codec has failed.
+    """
+    return codecs.encode(plain_arguments(args, kwargs))
+
+
+def plain_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return the JSON text of a call's arguments, as the row of a schedule has them.
+
+    Raises the errors of `encode_arguments()`, except for those of a codec.
     """
     text = _to_json(normalise_call(args, kwargs))
     _check_size(text)
@@ -70,9 +89,9 @@ def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 def normalise_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return a call's arguments as plain JSON types. Raise the errors of `encode_arguments()`, except for the size."""
     return {
-        "args": [_normalise(value, f"argument {place}", 1) for place, value in enumerate(args, 1)],
+        "args": [normalise(value, f"argument {place}", 1) for place, value in enumerate(args, 1)],
         "kwargs": {
-            _text(name, "an argument's name"): _normalise(value, f"argument {name!r}", 1)
+            _text(name, "an argument's name"): normalise(value, f"argument {name!r}", 1)
             for name, value in kwargs.items()
         },
     }
@@ -82,17 +101,18 @@ def chunks(normalised: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Yield the arguments of many calls as JSON arrays, one array for each INSERT.
 
     Small calls are encoded in blocks to save time. Large calls are encoded one by one, so that a chunk stays
-    close to `CHUNK_SIZE`.
+    close to `CHUNK_SIZE`. An element with the key `call` has a call's arguments there, and other values beside them.
 
     Raises:
-        ValueError: The arguments of a call are larger than `PGQUEUE["MAX_ARGUMENTS_BYTES"]`.
+        ValueError: The arguments of a call are larger than `PGQUEUE["MAX_ARGUMENTS_BYTES"]`, or the codec has failed.
     """
+    encode_block = _encode_block if codecs.configured().encoder is None else _encode_block_with_codec
     blocks: list[str] = []
     count = size = 0
     calls = iter(normalised)
     block_length = 1
     while block := list(islice(calls, min(block_length, CHUNK - count))):
-        blocks.append(_encode_block(block))
+        blocks.append(encode_block(block))
         block_length = BLOCK if len(blocks[-1]) < SMALL * len(block) else 1
         count += len(block)
         size += len(blocks[-1])
@@ -105,15 +125,30 @@ def chunks(normalised: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 def _encode_block(block: list[dict[str, Any]]) -> str:
     text = _to_json(block)[1:-1]
-    if _size(text) > get_settings().MAX_ARGUMENTS_BYTES:
+    if size_of(text) > get_settings().MAX_ARGUMENTS_BYTES:
         for call in block:
             _check_size(_to_json(call))
     return text
 
 
+def _encode_block_with_codec(block: list[dict[str, Any]]) -> str:
+    return ",".join([_encode_element(element) for element in block])
+
+
+def _encode_element(element: dict[str, Any]) -> str:
+    """Return an element of a chunk as JSON text, with its call encoded by the codec."""
+    text = _to_json(element.get("call", element))
+    _check_size(text)
+    stored = codecs.encode(text)
+    if "call" not in element:
+        return stored
+    others = _to_json({name: value for name, value in element.items() if name != "call"})
+    return f'{{"call":{stored}}}' if others == "{}" else f'{others[:-1]},"call":{stored}}}'
+
+
 def _check_size(text: str) -> None:
     limit = get_settings().MAX_ARGUMENTS_BYTES
-    if (size := _size(text)) > limit:
+    if (size := size_of(text)) > limit:
         raise ValueError(
             f"the arguments are {size:,} bytes of JSON, more than PGQUEUE['MAX_ARGUMENTS_BYTES'] = {limit:,}: "
             "store the data and pass its id"
@@ -121,77 +156,40 @@ def _check_size(text: str) -> None:
 
 
 def encode_result(value: Any) -> str:
-    """Return the JSON text of a task's return value.
+    """Return the text to store for a task's return value: its JSON text, encoded by the project's codec.
 
     Raises:
         TypeError: JSON cannot represent a value.
-        ValueError: A value cannot be stored, or the result is larger than `PGQUEUE["MAX_RESULT_BYTES"]`.
+        ValueError: A value cannot be stored, or the result is larger than `PGQUEUE["MAX_RESULT_BYTES"]`, or the codec
+            has failed.
     """
-    text = _to_json(_normalise(value, "the return value", 0))
+    normalised = normalise(value, "the return value", 0)
+    text = _to_json(normalised)
     limit = get_settings().MAX_RESULT_BYTES
-    if (size := _size(text)) > limit:
+    if (size := size_of(text)) > limit:
         raise ValueError(
             f"the return value is {size:,} bytes of JSON, more than PGQUEUE['MAX_RESULT_BYTES'] = {limit:,}: "
             "store it and return its id, or set store_result=False"
         )
-    return text
-
-
-def encode_headers(headers: Mapping[str, Any]) -> str | None:
-    """Return the JSON text of a job's headers, or None without headers.
-
-    Raises:
-        TypeError: `headers` is not a mapping of strings to strings, numbers, booleans or None.
-        ValueError: A value cannot be stored, or the headers are larger than 4 KiB.
-    """
-    if not headers:
-        return None
-    if not isinstance(headers, Mapping):
-        raise TypeError(f"headers must be a mapping of names to values, not {type(headers).__name__}")
-    text = _to_json({_name(name): _scalar(value, f"header {name!r}") for name, value in headers.items()})
-    if (size := _size(text)) > MAX_HEADERS_BYTES:
-        raise ValueError(f"the headers are {size:,} bytes of JSON, more than 4,096: pass data as arguments")
-    return text
-
-
-def decode_headers(text: str | None) -> dict[str, Any]:
-    """Return a job's headers from their JSON text.
-
-    Raises:
-        ValueError: `text` is not a JSON object.
-    """
-    if text is None:
-        return {}
-    try:
-        headers = _from_json(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the job's headers cannot be read: {error!r}") from error
-    if not isinstance(headers, dict):
-        raise ValueError("the job's headers cannot be read: they must be an object")
-    return headers
-
-
-def _name(name: Any) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"a header's name is of type {type(name).__name__}: names must be strings")
-    return _text(name, "a header's name")
-
-
-def _scalar(value: Any, place: str) -> Any:
-    if value is None or isinstance(value, str | int | float):
-        return _normalise(value, place, 1)
-    raise TypeError(f"{place} is of type {type(value).__name__}: pass a string, a number, a boolean or None")
+    stored = codecs.encode(text)
+    if stored is text and is_envelope(normalised):  # without an envelope of its own, it would be decoded when read
+        return seal(UNCHANGED, text.encode())
+    return stored
 
 
 def decode_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
-    """Return (args, kwargs) from a job's JSON text.
+    """Return (args, kwargs) from a job's stored text.
 
     Raises:
-        ValueError: `text` is not a JSON object with a list `args` and an object `kwargs`.
+        ValueError: `text` is not a JSON object with a list `args` and an object `kwargs`, or cannot be decoded.
     """
     try:
         decoded = _from_json(text)
+        if is_envelope(decoded):
+            decoded = codecs.decode(decoded)
         args, kwargs = decoded["args"], decoded["kwargs"]
+    except CannotDecode as error:
+        raise CannotDecode(f"the job's arguments cannot be read: {error}") from None
     except (ValueError, RecursionError, LookupError, TypeError) as error:
         raise ValueError(f"the job's arguments cannot be read: {error!r}") from error
     if not isinstance(args, list) or not isinstance(kwargs, dict):
@@ -199,12 +197,13 @@ def decode_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
     return args, kwargs
 
 
-def _size(text: str) -> int:
+def size_of(text: str) -> int:
+    """Return the bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _normalise(value: Any, place: str, depth: int) -> Any:
-    """Return `value` as plain JSON types, equal to the value that the task will receive."""
+def normalise(value: Any, place: str, depth: int) -> Any:
+    """Return `value` as plain JSON types, equal to the value that the task will receive. Errors name its `place`."""
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
@@ -218,7 +217,7 @@ def _normalise(value: Any, place: str, depth: int) -> Any:
     if isinstance(value, Mapping):
         return _object(value, place, depth)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
-        return [_normalise(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(value)]
+        return [normalise(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(value)]
     raise TypeError(f"{place} is of type {type(value).__name__}, which JSON cannot represent: {_advice(value)}")
 
 
@@ -257,7 +256,7 @@ def _object(value: Mapping[Any, Any], place: str, depth: int) -> dict[str, Any]:
         name = _key(key, place)
         if name in normalised:
             raise ValueError(f"{place} has two keys that both become {name!r} in JSON: make them differ as strings")
-        normalised[name] = _normalise(item, f"{place}[{key!r}]", depth + 1)
+        normalised[name] = normalise(item, f"{place}[{key!r}]", depth + 1)
     return normalised
 
 
@@ -281,5 +280,7 @@ def _advice(value: Any) -> str:
         if isinstance(value, types):
             return advice
     if hasattr(value, "pk") and hasattr(value, "_meta"):
-        return "pass value.pk and load the object in the task"
+        return "annotate the parameter with the model, or pass value.pk and load the object in the task"
+    if is_dataclass(value) and not callable(value):
+        return "annotate it with its class, or pass dataclasses.asdict(value)"
     return "pass plain strings, numbers, lists and dicts"

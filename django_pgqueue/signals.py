@@ -1,34 +1,24 @@
-"""Django signals that report what happened to jobs, for logging, metrics and application code.
+"""Django signals that report what happened to jobs and to workers, for logging, metrics and application code.
 
 `enqueue()`, the operators' functions and the worker send the signals after the fact. No receiver can change what
 happened: the sender logs an exception of a receiver and continues.
 
-The sender of every signal except `worker_stopping` is the task's name. Its arguments include `job_id` and `database`
-(the alias of the job's database).
+Each signal describes itself: when it is sent, where its receivers run, and its arguments.
+`python -m tests.tools.signals_page --write` writes the table in docs/reference/signals.md from these descriptions. The
+sender of a `TaskSignal` is the task's name, and its arguments include `job_id` and `database` (the alias of the job's
+database). The sender of a `WorkerSignal` is None.
 
-| signal | sent | process |
-|---|---|---|
-| job_enqueued | after the INSERT, inside the caller's open transaction | the caller |
-| job_started | before the worker calls the task's function | the worker process, in the job's thread |
-| job_succeeded | after the completion was written (of an atomic task: committed) | the worker process |
-| job_failed | after a failed attempt was written, if another attempt follows | the worker process |
-| job_dead | after the job became dead | the worker process; after a crash, a process that the supervisor forks |
-| job_cancelled | after the job was cancelled | the writer: `cancel()` (inside its transaction) or a worker |
-| job_rescued | after the execution of a lost worker was closed | the rescuing worker |
-| worker_stopping | before a process that runs jobs ends | that process |
-
-After job_rescued follows job_failed, job_dead or job_cancelled, depending on the job's new state.
-
-In a worker process, one separate thread calls the receivers of job_succeeded, job_failed, job_dead, job_cancelled and
-job_rescued in the order of the events, so that no receiver blocks a thread of the engine. See
+In a worker process, one separate thread calls the receivers, except those of `job_started` and
+`worker_process_stopping`, in the order of the events, so that no receiver blocks a thread of the engine. See
 `worker.completion.callbacks`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from asgiref.sync import async_to_sync
 from django.dispatch import Signal
@@ -37,7 +27,43 @@ _senders: dict[str, str] = {}
 """Task names with a receiver, each mapped to the string object that stands for all equal strings (see `TaskSignal`)."""
 
 
-class TaskSignal(Signal):
+class WorkerSignal(Signal):
+    """A signal with a description. Its receivers can be called one by one.
+
+    Args:
+        moment: When it is sent, in Markdown.
+        where: The process, and the thread if it matters, in which the receivers run.
+        arguments: The names of the arguments that every call has.
+        sometimes: Further arguments, each with the condition under which a call has it.
+    """
+
+    def __init__(
+        self,
+        moment: str = "",
+        *,
+        where: str = "",
+        arguments: Sequence[str] = (),
+        sometimes: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__()
+        self.moment = moment
+        self.where = where
+        self.arguments = tuple(arguments)
+        self.sometimes = sometimes
+
+    def calls_for(self, sender: Any, **named: Any) -> list[tuple[Any, Callable[[], Any]]]:
+        """Return each receiver for this sender and for all senders, with a function that calls it. Call none of them.
+
+        The worker calls the receivers one by one, because `send_robust()` stops at a receiver that raises `SystemExit`.
+        """
+        receivers, async_receivers = self._live_receivers(sender)  # private and undocumented in Django
+        calls = [(receiver, receiver) for receiver in receivers]
+        calls += [(receiver, async_to_sync(receiver)) for receiver in async_receivers]
+        arguments = {"signal": self, "sender": sender, **named}
+        return [(receiver, partial(call, **arguments)) for receiver, call in calls]
+
+
+class TaskSignal(WorkerSignal):
     """A signal whose sender is a task's name.
 
     Django compares senders by identity, but each name that is read from a row is a new string object. This class
@@ -79,35 +105,108 @@ class TaskSignal(Signal):
         return super().send_robust(_senders.get(sender, sender), **named)
 
     def calls_for(self, sender: Any, **named: Any) -> list[tuple[Any, Callable[[], Any]]]:
-        """Return each receiver for this task and for all tasks, with a function that calls it. Call none of them.
-
-        The worker calls the receivers one by one, because `send_robust()` stops at a receiver that raises `SystemExit`.
-        """
-        sender_key = _senders.get(sender, sender)
-        receivers, async_receivers = self._live_receivers(sender_key)  # private and undocumented in Django
-        calls = [(receiver, receiver) for receiver in receivers]
-        calls += [(receiver, async_to_sync(receiver)) for receiver in async_receivers]
-        arguments = {"signal": self, "sender": sender_key, **named}
-        return [(receiver, partial(call, **arguments)) for receiver, call in calls]
+        """Return each receiver for this task and for all tasks, with a function that calls it. Call none of them."""
+        return super().calls_for(_senders.get(sender, sender), **named)
 
 
-job_enqueued = TaskSignal()
-"""Arguments: job_id, database, queue_name."""
-job_started = TaskSignal()
-"""Arguments: job_id, database, execution_id, queue_name, attempt."""
-job_succeeded = TaskSignal()
-"""Arguments: job_id, database, execution_id, queue_name, attempt, duration_seconds."""
-job_failed = TaskSignal()
-"""Arguments: job_id, database, execution_id, queue_name, attempt, exception, error, retry_seconds; also
-duration_seconds if the attempt ran to its end. After a lost worker, exception and retry_seconds are None."""
-job_dead = TaskSignal()
-"""Arguments: as for job_failed, without retry_seconds."""
-job_cancelled = TaskSignal()
-"""Arguments: job_id, database, error (the reason, or ""); after an attempt also those of job_dead except exception."""
-job_rescued = TaskSignal()
-"""Arguments: job_id, database, execution_id, attempt."""
-worker_stopping = Signal()
-"""Sent once in each process that runs jobs, after its last job and before its `atexit` functions, so that receivers can
-flush buffers. The receivers and the `atexit` functions together have 3 seconds. The sender is None.
+_JOB: Final = ("job_id", "database")
+_ATTEMPT: Final = (*_JOB, "execution_id", "queue_name", "attempt")
+_WORKER: Final = ("pid", "database", "queue_names", "processes", "concurrency")
+_PROCESS: Final = ("kind", "database")
+_DURATION: Final = MappingProxyType({"duration_seconds": "unless the worker process was lost"})
+_CALLBACKS: Final = "the worker process, in its callback thread"
+_AFTER_CRASH: Final = f"{_CALLBACKS}; after a crash, the process `pgqueue-requeue`"
+_AFTER_LOSS: Final = f"{_AFTER_CRASH}, or the rescuing worker process"
+_HELPER: Final = "the process `pgqueue-signals`, which the supervisor forks for it"
 
-Arguments: kind ("worker" for a worker process, "isolated" for an isolated process), database."""
+job_enqueued = TaskSignal(
+    "The job was inserted. Your transaction is still open. For a job of a schedule, the signal is sent when the job "
+    "exists.",
+    where="the process that called `enqueue()`, in the caller's thread; for a job of a schedule, the worker process "
+    "that fired it, or the web process of *Run now*",
+    arguments=(*_JOB, "queue_name"),
+)
+"""A job was inserted."""
+job_started = TaskSignal(
+    "The worker is about to call the function.",
+    where="the process that runs the job, in the job's thread; for a coroutine task, in the thread of the asynchronous "
+    "ORM",
+    arguments=_ATTEMPT,
+)
+"""An attempt is about to call the task's function."""
+job_succeeded = TaskSignal(
+    "The job succeeded. Sent after the completion was written.",
+    where=_CALLBACKS,
+    arguments=(*_ATTEMPT, "duration_seconds"),
+)
+"""A job succeeded."""
+job_failed = TaskSignal(
+    "The attempt failed, and the job will be retried. Sent after the failure was written.",
+    where=_AFTER_LOSS,
+    arguments=(*_ATTEMPT, "exception", "error", "retry_seconds"),
+    sometimes=_DURATION,
+)
+"""An attempt failed, and another one follows. After a lost worker, `exception` and `retry_seconds` are None."""
+job_dead = TaskSignal(
+    "The job became dead.",
+    where=_AFTER_LOSS,
+    arguments=(*_ATTEMPT, "exception", "error"),
+    sometimes=_DURATION,
+)
+"""A job became dead."""
+job_cancelled = TaskSignal(
+    "The job was cancelled. There are four cases: its attempt was cancelled; it expired; you called `cancel()` on a "
+    "waiting job (the signal is sent inside that transaction); or its attempt failed, was released or was rescued "
+    "after its cancellation was requested.",
+    where="the process that wrote the cancellation; in a worker process, in its callback thread",
+    arguments=(*_JOB, "error"),
+    sometimes=dict.fromkeys(_ATTEMPT[2:], "if an attempt ended")
+    | {"duration_seconds": "if an attempt ended by itself"},
+)
+"""A job was cancelled. `error` is the reason, or an empty string."""
+job_released = TaskSignal(
+    "The worker made the job ready again, and the attempt does not count. Causes: the worker stops before the job has "
+    "ended or started; the job was prefetched and waited too long; the worker does not know the task; the worker "
+    "process ended and the job was not the cause.",
+    where=_AFTER_CRASH,
+    arguments=(*_ATTEMPT, "error", "delay_seconds"),
+    sometimes={"duration_seconds": "if the attempt had ended before the release"},
+)
+"""A worker released a job. `error` is the reason, or an empty string. `delay_seconds` is None if the job is due as
+before."""
+job_snoozed = TaskSignal(
+    "The task raised `Snooze`, and the job is ready again for a later time.",
+    where=_CALLBACKS,
+    arguments=(*_ATTEMPT, "error", "delay_seconds", "duration_seconds"),
+)
+"""A task raised `Snooze`. `error` is its reason, or an empty string."""
+job_rescued = TaskSignal(
+    "A worker closed an execution whose lease had ended. After it, `job_failed`, `job_dead` or `job_cancelled` is "
+    "sent.",
+    where="the rescuing worker process, in its callback thread",
+    arguments=_ATTEMPT,
+)
+"""A lost worker's execution was closed."""
+worker_started = WorkerSignal(
+    "The worker starts, and its database is ready. Sent once per worker.", where=_HELPER, arguments=_WORKER
+)
+"""A worker starts. `pid` is the process id of its supervisor."""
+worker_stopping = WorkerSignal(
+    "The worker begins to stop: it has received a signal, or with `--until-empty` its last process has ended. Sent "
+    "once per worker.",
+    where=_HELPER,
+    arguments=_WORKER,
+)
+"""A worker begins to stop."""
+worker_process_started = WorkerSignal(
+    "A process that runs jobs starts. Sent before its first job, which waits for the receivers.",
+    where="the worker process, in its callback thread; in an isolated process, in a thread of its own",
+    arguments=_PROCESS,
+)
+"""A process that runs jobs starts. `kind` is "worker" for a worker process and "isolated" for an isolated process."""
+worker_process_stopping = WorkerSignal(
+    "A process that runs jobs ends. Sent after its last job, before its `atexit` functions.",
+    where="that process, in a thread of its own",
+    arguments=_PROCESS,
+)
+"""A process that runs jobs ends. `kind` is as for `worker_process_started`."""

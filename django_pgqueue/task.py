@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connections, transaction
+from django.db import connections, router, transaction
 
 from . import lifecycle
 from .conf import get_settings
 from .context import TaskContext
 from .definition import TaskDefinition
 from .enqueue import plain, unique
-from .options import UsingOptions, changed_options
+from .options import UNCHANGED, Unchanged, UsingOptions, changed_options
 from .serialization import chunks, encode_arguments, normalise_call
 from .validation import RunAfter, as_call, check_call
 
@@ -62,13 +62,20 @@ class Task(TaskDefinition, Generic[P, R]):
         return (TaskContext(), *args) if self.takes_context else args
 
     def using(
-        self, *, run_after: RunAfter | None = None, database: str | None = None, **options: Unpack[UsingOptions]
+        self,
+        *,
+        run_after: RunAfter | None = None,
+        database: str | Unchanged | None = UNCHANGED,
+        **options: Unpack[UsingOptions],
     ) -> Task[P, R]:
-        """Return a copy of this task with other options. Options that are None stay unchanged.
+        """Return a copy of this task with other options.
+
+        None resets `max_attempts`, `unique_key` (with `unique_while` and `on_conflict`), `expires`, `headers` and
+        `database`. For the other options None changes nothing, as in Django's framework.
 
         Args:
-            run_after: When the job is due: seconds or a timedelta from the enqueue, or an aware datetime.
-            database: Alias of the job's database.
+            run_after: When the job is due: seconds or a timedelta from the enqueue, or an aware datetime. 0 means now.
+            database: Alias of the job's database. None lets the database routers choose it.
             **options: The keys of `django_pgqueue.options.UsingOptions`, such as `priority`, `queue_name`, `expires`,
                 `headers` and `unique_key`. They mean the same as for `@task`; `expires` can also be an aware datetime.
 
@@ -97,7 +104,8 @@ class Task(TaskDefinition, Generic[P, R]):
             with `is_duplicate` set.
 
         Raises:
-            TypeError: The arguments do not fit the function, or JSON cannot represent the arguments or headers.
+            TypeError: The arguments do not fit the function or its annotations, or JSON cannot represent the arguments
+                or headers.
             ValueError: The arguments or headers cannot be stored or are too large.
             InvalidTask: No worker would find the task, or its database is unknown or not PostgreSQL.
             DuplicateJob: Another job has the unique key, and the task has `on_conflict="raise"`.
@@ -122,7 +130,7 @@ class Task(TaskDefinition, Generic[P, R]):
     def insert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """Insert a job without announcing it: the first half of `enqueue()`, for another framework's backend."""
         self._check(args, kwargs)
-        arguments = encode_arguments(args, kwargs)
+        arguments = encode_arguments(*self.encoded_call(args, kwargs))
         connection = plain.connection_for(self, callers_level=4)
         row = plain.row_of(self, connection)
         if (key := unique.key_of(self, args, kwargs)) is not None:
@@ -142,6 +150,27 @@ class Task(TaskDefinition, Generic[P, R]):
         `sync_to_async`.
         """
         return await sync_to_async(self.enqueue)(*args, **kwargs)
+
+    def get_result(self, result_id: str | int) -> Job:
+        """Return a job of this task by its id, with one query.
+
+        Args:
+            result_id: The id of the job, as a number or as text.
+
+        Raises:
+            Job.DoesNotExist: There is no such job, or it has another task.
+        """
+        from .models import Job  # tasks load before the apps are ready
+
+        alias = self.database or router.db_for_write(Job)
+        try:
+            return Job.objects.using(alias).get(pk=int(result_id), task_name__in=(self.name, *self.aliases))
+        except (ValueError, OverflowError, Job.DoesNotExist):
+            raise Job.DoesNotExist(f"{self.name} has no job {result_id!r} in the database {alias!r}") from None
+
+    async def aget_result(self, result_id: str | int) -> Job:
+        """Return a job of this task by its id, from asynchronous code."""
+        return await sync_to_async(self.get_result)(result_id)
 
     @overload
     def enqueue_many(self, calls: Calls) -> list[int]: ...
@@ -191,7 +220,7 @@ class Task(TaskDefinition, Generic[P, R]):
 
     def _normalise(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         self._check(args, kwargs)
-        return normalise_call(args, kwargs)
+        return normalise_call(*self.encoded_call(args, kwargs))
 
     def _check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         try:

@@ -7,21 +7,21 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Any, Final
 
-from .conf import DEFAULT_RETENTION, retention_seconds
+from .conf import DEFAULT_RETENTION, known_queues, retention_seconds
+from .conf import NAME as NAME
 from .exceptions import InvalidTask, seconds
 
-NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
-"""Valid names of tasks and queues."""
 MAX_KEY_LENGTH: Final = 200
 UNIQUE_WHILE: Final = ("ready+running", "ready")
 ON_CONFLICT: Final = ("skip", "replace", "raise")
-"""Valid values of the options `unique_while` and `on_conflict`. The first value is the default."""
+ON_MISSING: Final = ("dead", "cancel", "retry")
+"""Valid values of the options `unique_while`, `on_conflict` and `on_missing`. The first value is the default."""
 
 Check = Callable[[str, Any], Iterator[str]]
 """Yields the problems of an option's value. Its arguments are the name of the option and the value."""
@@ -71,14 +71,14 @@ def as_call(call: Any, number: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
     raise TypeError(f"enqueue_many(): call {number} must be a pair (args, kwargs) such as ((1,), {{}}), not {types}")
 
 
-def as_names(names: Any) -> tuple[str, ...]:
+def as_names(names: Any, option: str = "aliases") -> tuple[str, ...]:
     """Return an iterable of names as a tuple.
 
     Raises:
         InvalidTask: `names` is a string. It would be split into letters.
     """
     if isinstance(names, str):
-        raise InvalidTask(f"aliases must be a list of names, not the string {names!r}")
+        raise InvalidTask(f"{option} must be a list of names, not the string {names!r}")
     return tuple(names)
 
 
@@ -93,10 +93,26 @@ def name_problems(option: str, name: Any) -> Iterator[str]:
         yield f"{option} {name!r} must be 1 to 100 of the characters A-Z a-z 0-9 _ . : -"
 
 
+def unknown_queue(option: str, name: str) -> Iterator[str]:
+    """Yield the problem of a queue that `PGQUEUE["QUEUES"]` does not name."""
+    queues = known_queues()
+    if queues is not None and name not in queues:
+        close = get_close_matches(name, queues, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"the queues are {', '.join(map(repr, queues))}"
+        yield f"{option} {name!r} is not in PGQUEUE['QUEUES']: {hint}"
+
+
 def alias_problems(_option: str, values: Iterable[Any]) -> Iterator[str]:
     """Yield the problems of earlier names of a task."""
     for name in values:
         yield from name_problems("alias", name)
+
+
+def sensitive_problems(option: str, names: Iterable[Any]) -> Iterator[str]:
+    """Yield the problem of names of sensitive arguments. `definition` compares them with the function's signature."""
+    for name in names:
+        if not isinstance(name, str):
+            yield f"{option} must be names of arguments, not {name!r}"
 
 
 def number_problems(low: int, high: int) -> Check:
@@ -183,6 +199,12 @@ def on_conflict_problems(option: str, value: Any) -> Iterator[str]:
     """Yield the problem of what a call does if another job has its key."""
     if value not in ON_CONFLICT:
         yield f"{option} must be one of {', '.join(ON_CONFLICT)}, not {value!r}"
+
+
+def on_missing_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of what an attempt does if a row that an argument names does not exist."""
+    if value not in ON_MISSING:
+        yield f"{option} must be one of {', '.join(ON_MISSING)}, not {value!r}"
 
 
 def unique_while_problems(option: str, value: Any) -> Iterator[str]:

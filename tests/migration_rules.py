@@ -65,6 +65,8 @@ def _wrong_field(field: Any) -> Iterator[str]:
         yield "no index: BuildIndex adds one without a lock"
     if _is_constrained(field):
         yield "db_constraint=False: a foreign key of the database locks the other table"
+    elif field.get_internal_type() in connection.data_type_check_constraints:
+        yield "no field with a constraint of its own, such as PositiveIntegerField: old code does not know its rule"
 
 
 def _is_constrained(field: Any) -> bool:

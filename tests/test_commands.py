@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 from io import StringIO
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, load_command_class
 from django.test import override_settings
 
-from django_pgqueue import checks, registry
+from django_pgqueue import __version__, checks, registry
 from django_pgqueue.management.commands import runworker
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker import Options
@@ -32,8 +33,25 @@ def test_queue_names_keep_their_order_without_duplicates():
 
 def test_banner_describes_the_worker():
     line = runworker.banner(Options(database="default", queue_names=("mail",), processes=2, concurrency=5))
-    assert line.startswith("Worker on database 'default': mail; 5 jobs at a time in each of 2 processes; ")
-    assert "tasks registered" in line
+    assert line.startswith(f"django_pgqueue {__version__}, worker with pid {os.getpid()}: ")
+    assert ": database 'default', queue mail, 2 processes x 5 jobs, " in line
+    line = runworker.banner(Options(database="default", queue_names=("mail", "pdf"), concurrency=1))
+    assert "queues mail, pdf, 1 process x 1 job, " in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "verbosity"), [(["worker"], 1), (["worker", "-v", "2"], 2), (["-v", "2", "worker"], 2)]
+)
+def test_pgqueue_worker_takes_verbosity_before_or_after_it(arguments, verbosity):
+    parser = load_command_class("django_pgqueue", "pgqueue").create_parser("manage.py", "pgqueue")
+    assert parser.parse_args(arguments).verbosity == verbosity
+
+
+@pytest.mark.parametrize("command", ["runworker", "pgqueue"])
+def test_help_shows_own_options_before_those_of_django(command):
+    text = load_command_class("django_pgqueue", command).create_parser("manage.py", command).format_help()
+    own = "--queues NAME,..." if command == "runworker" else "Pause a queue or a task"
+    assert 0 < text.index(own, text.index("\n\n")) < text.index("--pythonpath", text.index("\n\n"))
 
 
 @pytest.mark.parametrize("command", [("runworker",), ("pgqueue", "worker"), ("pgqueue", "prune")])

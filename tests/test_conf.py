@@ -1,12 +1,16 @@
 """`PGQUEUE`: defaults, units and error messages. The setting is read lazily, and again after `override_settings`."""
 
+import subprocess
+import sys
 from datetime import timedelta
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from django_pgqueue.conf import OPTIONS, get_settings, problems, retention_seconds
+from django_pgqueue import InvalidTask, Task, fixed
+from django_pgqueue.conf import OPTIONS, get_settings, known_queues, problems, retention_seconds
+from tests.app import tasks
 
 DAY = 24 * 3600
 
@@ -72,6 +76,12 @@ def test_problems_unknown_option_lists_all_options():
         ("LISTEN_DATABASE", "nowhere", "alias"),
         ("TASK_MODULES", "app.jobs", "list"),
         ("TASK_MODULES", [1], "list"),
+        ("TIMEOUT", 0, "positive"),
+        ("BACKOFF", "soon", "seconds"),
+        ("BACKOFF", len, "(exception, task_result)"),
+        ("QUEUES", "mail", "list of names"),
+        ("QUEUES", [], "list of names"),
+        ("QUEUES", ["a b"], "characters"),
         ("RETENTION", {"ready": 5}, "succeeded"),
         ("RETENTION", {"dead": "never"}, "forever"),
         ("RETENTION", 5, "dict"),
@@ -94,3 +104,70 @@ def test_problems_several_options_are_all_reported():
 @pytest.mark.parametrize("given", [None, [], "LEASE=5", 5])
 def test_problems_pgqueue_that_is_not_a_dict_is_reported(given):
     assert problems(given) == ["PGQUEUE must be a dict."]
+
+
+# ------------------------------------------------------------------ defaults of tasks
+
+
+def own_backoff(exception, task_result):
+    return 5
+
+
+def test_settings_for_tasks_accept_each_form():
+    given = {"TIMEOUT": timedelta(minutes=1), "BACKOFF": own_backoff, "QUEUES": ("default", "mail")}
+    with override_settings(PGQUEUE=given):
+        found = get_settings()
+    assert (60.0, own_backoff, ("default", "mail")) == (found.TIMEOUT, found.BACKOFF, found.QUEUES)
+
+
+def test_settings_without_pgqueue_limit_no_task():
+    with override_settings(PGQUEUE={"TIMEOUT": None, "BACKOFF": None, "QUEUES": None}):
+        assert (get_settings().TIMEOUT, get_settings().BACKOFF, known_queues()) == (None, None, None)
+
+
+def test_known_queues_of_invalid_settings_are_not_known():
+    with override_settings(PGQUEUE={"QUEUES": ["mail"], "LEASE": 0}):
+        assert known_queues() is None
+
+
+@pytest.mark.parametrize("backoff", [fixed(7), timedelta(seconds=7), 7, lambda exception, task_result: 7])
+def test_setting_backoff_applies_to_tasks_without_their_own(backoff):
+    with override_settings(PGQUEUE={"BACKOFF": backoff}):
+        assert 7 <= tasks.noop.delay_after(1, ValueError()) <= 7 * 1.3
+        assert Task(func=tasks.noop.func, backoff=0).delay_after(1, ValueError()) == 0
+
+
+def test_setting_timeout_applies_to_tasks_without_their_own():
+    with override_settings(PGQUEUE={"TIMEOUT": 60}):
+        assert (tasks.noop.timeout_seconds, tasks.log_behind_another.timeout_seconds) == (60, 0.3)
+    assert tasks.noop.timeout_seconds is None
+
+
+def test_settings_module_can_import_backoffs_of_the_package():
+    """A settings file that imports this package must not need configured settings for it."""
+    code = (
+        "from django.conf import settings\n"
+        "from django_pgqueue import exponential, fixed\n"
+        "settings.configure(PGQUEUE={'BACKOFF': exponential(5)})\n"
+        "from django_pgqueue.conf import get_settings\n"
+        "assert get_settings().BACKOFF(1, None) >= 5\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("defualt", "did you mean 'default'"), ("xyz", "the queues are 'default', 'mail'")]
+)
+def test_setting_queues_refuses_other_names_in_using(name, hint):
+    with override_settings(PGQUEUE={"QUEUES": ["default", "mail"]}):
+        assert tasks.noop.using(queue_name="mail").queue_name == "mail"
+        with pytest.raises(InvalidTask, match=f"queue_name {name!r} is not in PGQUEUE.*{hint}"):
+            tasks.noop.using(queue_name=name)
+
+
+def test_setting_queues_refuses_a_default_queue_that_it_lacks():
+    with (
+        override_settings(PGQUEUE={"QUEUES": ["mail", "reports"]}),
+        pytest.raises(InvalidTask, match="queue_name 'default' is not in"),
+    ):
+        Task(func=tasks.noop.func)

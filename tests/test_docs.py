@@ -20,7 +20,7 @@ from django_pgqueue.task import Task
 from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
 from tests.documents import CODE, LINK, PAGES, TOP, TUTORIAL, blocks, plain, prose, table
 from tests.statements import STATEMENTS
-from tests.tools import statements_page
+from tests.tools import signals_page, statements_page
 from tests.tools.benchmarks import cli
 
 OF_THE_SUITES = {
@@ -150,8 +150,10 @@ def test_tasks_page_has_every_task_option():
         "signature",
         "is_async",
         "run_after",
-        "timeout_seconds",
+        "own_timeout_seconds",
         "adapter",
+        "entry",
+        "known_plan",
         "headers",
     }  # only using() has run_after and headers
     assert documented == set(Task.__dataclass_fields__) - made_elsewhere | {"schedule"}  # only the decorator has it
@@ -165,9 +167,12 @@ def test_models_page_has_every_column(model):
     assert sorted(listed) == sorted({field.name for field in model._meta.concrete_fields} - reserved)
 
 
-def test_signals_page_has_every_signal():
-    documented = {plain(row[0]) for row in table("docs/reference/signals.md", "signal")}
-    assert documented == {name for name, value in vars(signals).items() if isinstance(value, Signal)}
+def test_signals_page_has_every_signal_with_its_description():
+    page = PAGES["docs/reference/signals.md"]
+    assert signals_page.written(page) == page, "run python -m tests.tools.signals_page --write"
+    sent = {name: value for name, value in vars(signals).items() if isinstance(value, Signal)}
+    assert [plain(row[0]) for row in table("docs/reference/signals.md", "signal")] == list(sent)
+    assert all(signal.moment and signal.where and signal.arguments for signal in sent.values())
 
 
 def test_api_page_has_every_public_name():
@@ -229,7 +234,7 @@ def test_page_named_options_exist(page):
     known |= {"--verbosity", "--settings", "--deploy"}  # Django's options
     of_others = {
         "docs/production/checklist.md": {"--check"},
-        "docs/production/systemd.md": {"--now", "--unit", "--follow"},
+        "docs/production/systemd.md": {"--now", "--unit", "--follow", "--quiet"},
         "docs/internals/how_to_add_a_fault.md": OF_THE_SUITES,
         "docs/internals/how_to_add_a_statement.md": {"--write"},
         "docs/internals/statements.md": {"--write"},

@@ -117,6 +117,14 @@ FORBIDDEN = {
         [migrations.AddConstraint("job", models.CheckConstraint(condition=models.Q(crashes__gte=0), name="c"))],
         "not additive",
     ),
+    "a column with a constraint": (
+        [LockTable("job"), migrations.AddField("job", "level", models.PositiveSmallIntegerField(null=True))],
+        "constraint of its own",
+    ),
+    "a constraint of some rows": (
+        [migrations.AddConstraint("job", models.UniqueConstraint(fields=["limit_key"], name="c"))],
+        "not additive",
+    ),
     "code": ([migrations.RunPython(migrations.RunPython.noop)], "not known to be"),
     "SQL": ([migrations.RunSQL("SELECT 1")], "not known to be"),
 }

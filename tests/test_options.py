@@ -15,7 +15,7 @@ from typing import get_overloads
 
 import pytest
 
-from django_pgqueue import options, task
+from django_pgqueue import InvalidTask, options, task
 from django_pgqueue.backend import PgQueueTask
 from django_pgqueue.backend import task as backend_task
 from django_pgqueue.models import Job, Schedule
@@ -79,6 +79,51 @@ def test_using_unknown_option_raises_type_error(unknown):
     for made in (tasks.noop, framework_tasks.noop):
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{unknown}'"):
             made.using(**{unknown: 1})
+
+
+SET = {
+    "max_attempts": 3,
+    "unique_key": "k",
+    "expires": 60,
+    "headers": {"a": 1},
+    "on_conflict": "replace",
+    "priority": 5,
+    "queue_name": "mail",
+    "run_after": timedelta(seconds=30),
+    "unique_while": "ready",
+}
+
+
+@pytest.mark.parametrize("made", [tasks.noop, framework_tasks.noop], ids=["own", "framework"])
+@pytest.mark.parametrize("name", sorted({*UsingOptions.__optional_keys__, "run_after"}))
+def test_using_none_resets_only_options_with_that_value(made, name):
+    changed = made.using(**SET)
+    reset = changed.using(**{name: None})
+    assert getattr(changed, name, None) != getattr(made, name, None) or name == "run_after"
+    if name not in options.RESET_BY_NONE:
+        assert reset == changed
+        return
+    assert getattr(reset, name) is None
+    gone = {"unique_key", "unique_while", "on_conflict"} if name == "unique_key" else {name}
+    for other in {each.name for each in fields(SharedFields)} - {name}:
+        assert getattr(reset, other) == getattr(made if other in gone else changed, other), other
+
+
+def test_using_none_database_leaves_the_choice_to_the_routers():
+    other = tasks.noop.using(database="other")
+    assert (other.using(priority=1).database, other.using(database=None).database) == ("other", None)
+
+
+def test_using_none_key_with_options_of_a_key_is_refused():
+    with pytest.raises(InvalidTask, match="need a unique_key"):
+        tasks.noop.using(unique_key=None, on_conflict="raise")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("made", [tasks.noop, framework_tasks.noop], ids=["own", "framework"])
+def test_using_none_expires_clears_the_expiry_of_the_job(made):
+    made.using(expires=60).using(expires=None).enqueue()
+    assert Job.objects.get().expires_at is None
 
 
 def test_options_for_users_all_have_a_description():

@@ -55,7 +55,13 @@ def test_endings_every_ending_lists_the_states_of_its_transition(ending):
 
 
 @pytest.mark.parametrize("ending", Ending)
-def test_endings_every_finished_state_has_its_signal(ending):
+def test_endings_every_state_has_its_signal(ending):
+    when_ready = {
+        Outcome.FAILED: signals.job_failed,
+        Outcome.CRASHED: signals.job_failed,
+        Outcome.RELEASED: signals.job_released,
+        Outcome.SNOOZED: signals.job_snoozed,
+    }
     of_state = {
         State.SUCCEEDED: signals.job_succeeded,
         State.DEAD: signals.job_dead,
@@ -65,7 +71,7 @@ def test_endings_every_finished_state_has_its_signal(ending):
         if state in FINISHED:
             assert signal is of_state[state]
         else:
-            assert signal is (signals.job_failed if ending in (Ending.FAILED, Ending.CRASHED) else None)
+            assert signal is when_ready[ENDINGS[ending].outcome]
 
 
 def test_signals_of_rescue_reports_the_rescue_first():

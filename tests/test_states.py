@@ -338,6 +338,14 @@ def test_retry_keeps_progress_unless_job_succeeded(engine, job_in, state, kept):
     assert [value is None for value in progress] == [kept is None] * 4
 
 
+def test_retry_succeeded_job_clears_its_result(engine):
+    job_id = helpers.make_job(engine)
+    lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key, result="7"))
+    assert helpers.job_row(engine, job_id)["result"] == 7
+    lifecycle.retry(engine, [job_id])
+    assert helpers.job_row(engine, job_id)["result"] is None
+
+
 @pytest.mark.parametrize("state", sorted(FINISHED))
 def test_prune_keeps_jobs_within_their_retention(engine, job_in, state):
     specimen = job_in(state)

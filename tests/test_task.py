@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from django_pgqueue import InvalidTask, Task, TaskContext, cron, every, registry, task
+from django_pgqueue import InvalidTask, Task, TaskContext, cron, every, fixed, registry, task
 from django_pgqueue.options import JobOptions
 from django_pgqueue.schedules import declarations
 from tests.app import tasks
@@ -142,6 +142,7 @@ def test_using_returns_a_changed_copy():
         (plain, {"run_after": -1}, "duration"),
         (plain, {"run_after": "tomorrow"}, "duration"),
         (plain, {"backoff": "slow"}, "duration"),
+        (plain, {"backoff": lambda exception: 5}, r"backoff: the parameters of a backoff must be"),
         (plain, {"retention": -5}, "duration"),
         (plain, {"retention": {"dead": "never"}}, "duration"),
         (plain, {"retention": {"ready": 5}}, "ready"),
@@ -184,7 +185,7 @@ def test_using_invalid_option_is_refused(option):
 
 
 def test_delay_after_follows_retry_for_and_no_retry_for():
-    made = task(backoff=5, retry_for=(OSError, ValueError), no_retry_for=FileNotFoundError)(plain)
+    made = task(backoff=fixed(5), retry_for=(OSError, ValueError), no_retry_for=FileNotFoundError)(plain)
     assert made.delay_after(1, OSError()) == 5
     assert made.delay_after(1, UnicodeError()) == 5
     assert made.delay_after(1, FileNotFoundError()) is None

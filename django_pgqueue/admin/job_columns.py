@@ -27,6 +27,7 @@ from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 from .formatting import ago, badge, breakable, duration, moment, moment_ago, seen_at, shortened
 from .operations import OperationsAdmin
 from .pauses import in_force
+from .private import is_visible
 from .progress_bar import bar
 from .readonly import column
 
@@ -88,11 +89,11 @@ def latest_execution(job: Job) -> Execution | None:
 
 
 def last_error(job: Job) -> str:
-    """Return the exception's class and the start of the error of the latest execution."""
+    """Return the exception's class and, if the user may see it, the start of the error of the latest execution."""
     execution = latest_execution(job)
     if execution is None:
         return ""
-    error = vars(execution).get("short_error", "").strip()
+    error = vars(execution).get("short_error", "").strip() if is_visible(job) else ""
     name = execution.exception_class.rpartition(".")[2]
     return shortened(f"{name}: {error}" if name and error else name or error)
 

@@ -25,16 +25,14 @@ from django_pgqueue import registry
 from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
 from django_pgqueue.states import Outcome, State
 
-from . import shown
-from .formatting import badge, breakable, dated, duration, moment, pretty_json, seen_at, situation, visible
+from . import private, shown
+from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
 from .job_columns import FAILURES
 from .pauses import pauses_of
+from .private import TEXT_LIMIT
 from .progress_bar import progress_bar
 from .readonly import ReadOnlyAdmin
-
-TEXT_LIMIT: Final = 100_000
-"""Characters shown of the arguments, the headers and the result. PostgreSQL cuts them; the rest is never sent."""
 
 ERROR_LIMIT: Final = 2_000
 TRACEBACK_LIMIT: Final = 20_000
@@ -72,10 +70,11 @@ def job_page(
         "badge": badge(job.state, job.state),
         "situation": situation(job, attempts[0]["execution"].started_at if attempts else None, is_paused=bool(pauses)),
         "facts": facts(job, pauses),
-        "arguments": pretty_json(vars(job)["arguments_text"]),
-        "headers": vars(job)["headers_text"] and pretty_json(vars(job)["headers_text"]),
-        "result": vars(job)["result_text"] and pretty_json(vars(job)["result_text"]),
+        "arguments": private.shown_arguments(job, vars(job)["arguments_text"]),
+        "headers": private.shown_headers(job, vars(job)["headers_text"]),
+        "result": private.shown_result(job, vars(job)["result_text"]),
         "attempts": attempts[:EXECUTIONS_SHOWN],
+        "errors_note": "" if private.is_visible(job) else private.LIST_NOTE,
         "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
         "operations": offered(request, job),
         "shown": shown.fields(job),
@@ -114,7 +113,7 @@ def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
         (_("Queue"), visible(job.queue_name)),
         (_("Priority"), job.priority),
         (_("Attempt"), _("%(attempt)s of %(most)s") % {"attempt": job.attempt, "most": job.max_attempts}),
-        (_("Progress"), progress_bar(job.progress, seen_at(job))),
+        (_("Progress"), progress_bar(job.progress, seen_at(job), with_message=private.is_visible(job))),
         (_("Crashes"), job.crashes or None),
         (_("Runs"), _("in an isolated process") if job.isolated else None),
         (_("Enqueued"), when(job.enqueued_at)),
@@ -124,12 +123,18 @@ def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
         (_("Cancel requested"), when(job.cancel_requested_at)),
         (_("Task unknown since"), when(job.unknown_since)),
         (_("Paused by"), "; ".join(pauses)),
-        (_("Unique key"), visible(job.unique_key or vars(job)["window_key"] or "")),
+        (_("Unique key"), _unique_key(job)),
         (_("Unique until"), when(vars(job)["window_until"])),
         (_("Limited by"), job.limit_key and visible(job.limit_key)),
         (_("Enqueued by schedule"), _enqueued_by(job)),
     ]
     return [(label, value) for label, value in found if value is not None and value != ""]
+
+
+def _unique_key(job: Job) -> str:
+    """Return the unique key. It can contain arguments."""
+    key = job.unique_key or vars(job)["window_key"] or ""
+    return visible(key) if private.is_visible(job) else key and str(private.NO_PERMISSION)
 
 
 def _enqueued_by(job: Job) -> Any:
@@ -157,10 +162,11 @@ def read_attempts(job: Job) -> list[dict[str, Any]]:
     cut = {"short_error": Left("error", ERROR_LIMIT + 1), "end": Right("traceback", TRACEBACK_LIMIT + 1)}
     found = list(executions.annotate(seen_at=Now(), **cut).order_by("-job_id", "-id")[: EXECUTIONS_SHOWN + 1])
     workers = Worker.objects.using(job._state.db).in_bulk({execution.worker_id for execution in found})
-    return [_attempt(execution, workers.get(execution.worker_id)) for execution in found]
+    with_texts = private.is_visible(job)
+    return [_attempt(execution, workers.get(execution.worker_id), with_texts=with_texts) for execution in found]
 
 
-def _attempt(execution: Execution, worker: Worker | None) -> dict[str, Any]:
+def _attempt(execution: Execution, worker: Worker | None, *, with_texts: bool) -> dict[str, Any]:
     """Return one execution, formatted for the template."""
     return {
         "execution": execution,
@@ -173,8 +179,8 @@ def _attempt(execution: Execution, worker: Worker | None) -> dict[str, Any]:
         "finished": moment(execution.finished_at),
         "is_failure": execution.outcome in FAILURES,
         "exception_class": visible(execution.exception_class),
-        "error": visible(_cut(vars(execution)["short_error"])),
-        "traceback": visible(_cut_to_end(vars(execution)["end"])),
+        "error": visible(_cut(vars(execution)["short_error"])) if with_texts else "",
+        "traceback": visible(_cut_to_end(vars(execution)["end"])) if with_texts else "",
     }
 
 

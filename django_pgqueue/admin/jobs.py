@@ -27,6 +27,7 @@ from .job_actions import CANCEL, OPERATIONS, RETRY, RUN_NOW, JobOperation, act_o
 from .job_columns import JobColumns, with_latest_execution
 from .job_page import job_page
 from .operations import Operation, selected_action
+from .private import LIST_NOTE, may_view, with_permission
 
 
 class JobAdmin(JobColumns):
@@ -40,7 +41,12 @@ class JobAdmin(JobColumns):
     operations: Sequence[Operation] = OPERATIONS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return with_latest_execution(super().get_queryset(request))
+        return with_permission(with_latest_execution(super().get_queryset(request)), request)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the list. Below its title, say why it shows no error messages to a user without the permission."""
+        note = {} if may_view(request) else {"subtitle": LIST_NOTE}
+        return super().changelist_view(request, {**note, **(extra_context or {})})
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """Return an order that an index provides.

@@ -27,13 +27,14 @@ def bar(progress: Progress | None) -> SafeString | str:
     )
 
 
-def progress_bar(progress: Progress | None, seen_at: datetime) -> SafeString | None:
+def progress_bar(progress: Progress | None, seen_at: datetime, *, with_message: bool) -> SafeString | None:
     """Return the bar, the figures, the message and the age of a job's last report; None if it has reported nothing."""
     if progress is None:
         return None
     of_total = "" if progress.total is None else " " + _("of %(total)s") % {"total": number(progress.total)}
     age = "" if progress.at is None else ago(progress.at, seen_at)
-    text = " · ".join(filter(None, [f"{number(progress.done)}{of_total}", visible(progress.message), age]))
+    message = visible(progress.message) if with_message else ""
+    text = " · ".join(filter(None, [f"{number(progress.done)}{of_total}", message, age]))
     return format_html("{} {}", bar(progress), text)
 
 

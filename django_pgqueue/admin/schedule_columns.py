@@ -18,9 +18,10 @@ from django_pgqueue.lifecycle import CONFIRMED_SECONDS
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.schedules import expressions
 
-from .formatting import badge, breakable, duration, moment, moment_ago, pretty_json, seen_at, shortened, visible
-from .job_page import TEXT_LIMIT
+from .formatting import badge, breakable, duration, moment, moment_ago, seen_at, shortened, visible
 from .operations import OperationsAdmin
+from .private import TEXT_LIMIT, as_html, with_permission
+from .private import shown_arguments as shown_call
 from .readonly import column
 
 
@@ -32,7 +33,7 @@ class ScheduleColumns(OperationsAdmin):
         last_job = Job.objects.filter(pk=OuterRef("last_job_id")).values("state")[:1]
         found: QuerySet[Any] = super().get_queryset(request)
         shown: QuerySet[Any] = found.defer("arguments").annotate(seen_at=Now(), last_state=Subquery(last_job))
-        return shown
+        return with_permission(shown, request)
 
     @admin.display(description=_("schedule"))
     def title(self, schedule: Schedule) -> SafeString:
@@ -100,7 +101,7 @@ class ScheduleColumns(OperationsAdmin):
             .values_list(Left(Cast("arguments", TextField()), TEXT_LIMIT))
             .first()
         )
-        return format_html('<pre class="pgqueue-text">{}</pre>', pretty_json(text[0] if text else ""))
+        return as_html(shown_call(schedule, text[0] if text else ""))
 
 
 def problem_of(schedule: Schedule) -> str:

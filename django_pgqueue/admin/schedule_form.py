@@ -20,8 +20,9 @@ from django_pgqueue import registry
 from django_pgqueue.lifecycle import Definition
 from django_pgqueue.models import Schedule
 from django_pgqueue.options import scheduled_options
+from django_pgqueue.redaction import has_sensitive, redacted_call
 from django_pgqueue.schedules import declarations, expressions
-from django_pgqueue.serialization import encode_arguments
+from django_pgqueue.serialization import plain_arguments
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Schedule]
@@ -111,11 +112,20 @@ class ScheduleForm(ModelForm):
         ]
         own = dict(DEFAULTS, time_zone=settings.TIME_ZONE)
         if not self.instance._state.adding:
-            given = self.instance.arguments if isinstance(self.instance.arguments, dict) else {}
             jitter = self.instance.jitter_seconds
-            own = {"args": given.get("args", []), "kwargs": given.get("kwargs", {})}
+            own = self._shown_call()
             own["jitter_seconds"] = int(jitter) if jitter.is_integer() else jitter
         self.initial = {**self.initial, **own}
+
+    def _shown_call(self) -> dict[str, Any]:
+        """Return the stored arguments as the form shows them. If the task has sensitive arguments, they are hidden."""
+        given = self.instance.arguments if isinstance(self.instance.arguments, dict) else {}
+        args, kwargs = given.get("args", []), given.get("kwargs", {})
+        task = registry.get(self.instance.task_name)
+        if task is None or not isinstance(args, list) or not isinstance(kwargs, dict):
+            return {"args": [], "kwargs": {}}
+        args, kwargs = redacted_call(task, args, kwargs)
+        return {"args": args, "kwargs": kwargs}
 
     def clean_name(self) -> str:
         """Refuse an invalid name, and a name that another schedule of the admin has."""
@@ -163,7 +173,9 @@ class ScheduleForm(ModelForm):
         try:
             if task is not None:
                 declarations.check_arguments(task, args, kwargs)
-            encode_arguments(args, kwargs)
+                if has_sensitive(task, args, kwargs):
+                    raise ValueError(_("it has sensitive arguments, which belong in the code and not in this form"))
+            plain_arguments(args, kwargs)
         except (TypeError, ValueError) as error:
             self.add_error("args", _("The task does not accept these arguments: %(why)s") % {"why": error})
 
@@ -183,7 +195,7 @@ class ScheduleForm(ModelForm):
         return Definition(
             name=given["name"],
             task_name=given["task_name"],
-            arguments=encode_arguments(given["args"], given["kwargs"]),
+            arguments=plain_arguments(given["args"], given["kwargs"]),
             expression=given["expression"],
             time_zone=given["time_zone"],
             missed=given["missed"],

@@ -26,6 +26,7 @@ from django_pgqueue.schedules import expressions
 
 from .formatting import dated, seen_at, visible
 from .operations import selected_action
+from .private import may_view
 from .schedule_actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered
 from .schedule_columns import ScheduleColumns, problem_of
 from .schedule_form import ScheduleForm
@@ -70,8 +71,12 @@ class ScheduleAdmin(ScheduleColumns):
         return request.user.has_perm("pgqueue.add_schedule")
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return whether the user may edit this schedule. One that is defined in code is edited there."""
-        return request.user.has_perm("pgqueue.change_schedule") and (obj is None or obj.origin == "admin")
+        """Return whether the user may edit this schedule. One that is defined in code is edited there.
+
+        The form shows the arguments, so the user also needs the permission to see them.
+        """
+        is_allowed = request.user.has_perm("pgqueue.change_schedule")
+        return is_allowed and (obj is None or (obj.origin == "admin" and may_view(request)))
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return whether the user may remove this schedule. One that is defined in code ends when the code drops it."""

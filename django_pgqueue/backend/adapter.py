@@ -67,12 +67,18 @@ class Adapter:
         The task result in it loads its fields on first use. A coroutine cannot run that query, so its result is loaded
         here. If the query fails, the attempt runs anyway.
         """
-        changes = {"queue_name": job.queue_name}
-        result = results.new_result(self.task, job.job_id or 0, job.database, TaskResultStatus.RUNNING, changes)
+        result = self.task_result(job.job_id or 0, job.database, job.attempt, job.queue_name)
         if iscoroutinefunction(self.task.func):
             with suppress(DatabaseError, TaskResultDoesNotExist):
                 result.load()
         return JobContext(task_result=result, job=job)
+
+    def task_result(self, job_id: int, database: str, attempt: int, queue_name: str) -> results.JobResult:
+        """Return the result of a running job, as far as it is known without a query."""
+        changes = {"queue_name": queue_name}
+        result = results.new_result(self.task, job_id, database, TaskResultStatus.RUNNING, changes)
+        object.__setattr__(result, "_attempts", attempt)
+        return result
 
     def result(self, value: Any) -> Any:
         """Return a return value in JSON types, as Django's framework does. For example, bytes become text."""

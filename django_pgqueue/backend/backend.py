@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 ID = re.compile(r"[0-9]{1,19}", re.ASCII)
 OPTIONS = frozenset({"DATABASE"}) | BACKEND_DEFAULTS
+BESIDE = frozenset({"MAX_ATTEMPTS", "BACKOFF", "TIMEOUT"})
+"""Options that an entry of TASKS can also contain beside BACKEND, where Django plans to read them."""
 
 
 class PgQueueBackend(BaseTaskBackend):
@@ -47,7 +49,9 @@ class PgQueueBackend(BaseTaskBackend):
     `enqueue()` is one INSERT in the caller's transaction. The backend accepts these OPTIONS:
 
     * `DATABASE`: alias of the database of the jobs. By default the database routers choose it.
-    * `MAX_ATTEMPTS`, `BACKOFF`, `TIMEOUT`, `RETENTION`: defaults for tasks that do not set them.
+    * `MAX_ATTEMPTS`, `BACKOFF`, `TIMEOUT`, `RETENTION`: defaults for tasks that do not set them. The first three can
+      also be beside `BACKEND`. If an option is in both places, the value beside `BACKEND` is used, and `manage.py
+      check` reports an error if the two differ.
     """
 
     task_class = PgQueueTask
@@ -55,6 +59,13 @@ class PgQueueBackend(BaseTaskBackend):
     supports_async_task = True
     supports_get_result = True
     supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        """Read an entry of TASKS. Django creates an instance for each thread."""
+        super().__init__(alias, params)
+        beside = {name: params[name] for name in BESIDE & set(params)}
+        self._differing = sorted(name for name in beside if self.options.get(name, beside[name]) != beside[name])
+        self.options = {**self.options, **beside}
 
     @property
     def database(self) -> str:
@@ -145,6 +156,8 @@ class PgQueueBackend(BaseTaskBackend):
             return
         if unknown := set(self.options) - OPTIONS:
             yield f"unknown OPTIONS {sorted(unknown)}: use {sorted(OPTIONS)}"
+        for name in self._differing:
+            yield f"{name} beside BACKEND and in OPTIONS have different values: remove one of them"
         if self.database not in connections:
             yield f"OPTIONS['DATABASE'] is {self.database!r}, which is not in DATABASES: use one of {[*connections]}"
         elif connections[self.database].vendor != "postgresql":

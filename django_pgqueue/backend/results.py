@@ -19,27 +19,18 @@ from django.db.models import OuterRef
 from django.db.models.functions import JSONObject
 
 from django_pgqueue import registry
-from django_pgqueue.exceptions import seconds
+from django_pgqueue.envelope import EncodedValue
+from django_pgqueue.exceptions import CannotDecode, seconds
 from django_pgqueue.options import SAME_COLUMN
-from django_pgqueue.states import Outcome, State
+from django_pgqueue.redaction import HIDDEN, hides_result, redacted_call
+from django_pgqueue.states import State
+from django_pgqueue.task_results import UNCOUNTED, errors_of
 
 from .compat import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_backends
 
 if TYPE_CHECKING:
     from django_pgqueue.models import Job
 
-STATUS: Final[dict[str, TaskResultStatus]] = {
-    State.READY: TaskResultStatus.READY,
-    State.WAITING: TaskResultStatus.READY,
-    State.RUNNING: TaskResultStatus.RUNNING,
-    State.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
-    State.DEAD: TaskResultStatus.FAILED,
-    State.CANCELLED: TaskResultStatus.FAILED,
-}
-UNCOUNTED: Final = frozenset({Outcome.RELEASED, Outcome.SNOOZED})
-"""Outcomes that do not count as an attempt."""
-WORKER_LOST: Final = "django_pgqueue.exceptions.WorkerLost"
-CANCELLED: Final = "django_pgqueue.exceptions.Cancel"
 OF_EXECUTION: Final = ("worker_id", "outcome", "claimed_at", "started_at", "exception_class", "error", "traceback")
 
 
@@ -54,9 +45,27 @@ class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own class tak
         is_duplicate: Whether `enqueue()` returned an existing job with the same unique key instead of adding one.
     """
 
-    __slots__ = ("_database", "is_duplicate")
+    __slots__ = ("_attempts", "_database", "is_duplicate")
 
     is_duplicate: bool
+
+    @property
+    def return_value(self) -> Any:
+        """The return value. Raise `CannotDecode` if it is encoded and this process cannot decode it."""
+        value = super().return_value
+        if isinstance(value, EncodedValue):
+            raise CannotDecode(f"the result of job {self.id} cannot be read: {value.problem}")
+        return value
+
+    def __repr__(self) -> str:
+        """Return the text of Django's own class, without the sensitive arguments and without a sensitive result."""
+        known = registry.get(getattr(self.task, "module_path", ""))
+        if known is None or not known.sensitive:
+            return super().__repr__()
+        values = {name: getattr(self, name) for name in sorted(FIELDS)}
+        values["args"], values["kwargs"] = redacted_call(known, self.args, self.kwargs)
+        values["_return_value"] = HIDDEN if hides_result(known) else values["_return_value"]
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def __getattr__(self, name: str) -> Any:
         """Load the missing fields. Python calls this for an attribute that is not set."""
@@ -66,6 +75,15 @@ class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own class tak
             raise AttributeError(name)
         self.load()
         return object.__getattribute__(self, name)
+
+    @property
+    def attempts(self) -> int:
+        """The number of attempts, known without a query in a running task and in a backoff."""
+        try:
+            return len(object.__getattribute__(self, "worker_ids"))
+        except AttributeError:
+            known = getattr(self, "_attempts", None)
+            return len(self.worker_ids) if known is None else known
 
     def load(self) -> None:
         """Load the fields that are not set, in one query."""
@@ -98,25 +116,19 @@ def of_job_row(job: Job, backend: str, history: list[dict[str, Any]]) -> JobResu
     result = JobResult(
         task=_task_of(job, backend, history),
         id=str(job.pk),
-        status=STATUS.get(job.state, TaskResultStatus.FAILED),  # a row can contain an unknown state
+        status=TaskResultStatus(job.status),
         enqueued_at=job.enqueued_at,
         started_at=_started_at(attempts[0]) if attempts else None,
         finished_at=job.finished_at,
         last_attempted_at=_started_at(attempts[-1]) if attempts else None,
-        args=_of_call(job, "args", []),
-        kwargs=_of_call(job, "kwargs", {}),
+        args=job.args,
+        kwargs=job.kwargs,
         backend=backend,
         errors=_errors(job.state, history),
         worker_ids=[str(record["worker_id"]) for record in attempts],
     )
     object.__setattr__(result, "_return_value", job.result)
     return result
-
-
-def _of_call(job: Job, name: str, empty: list[Any] | dict[str, Any]) -> Any:
-    """Return `args` or `kwargs` of a job; `empty` if the row, which may be written by hand, has no valid value."""
-    value = job.arguments.get(name) if isinstance(job.arguments, dict) else None
-    return value if isinstance(value, type(empty)) else empty
 
 
 def new_result(
@@ -220,19 +232,7 @@ def _started_at(record: Mapping[str, Any]) -> datetime:
 
 
 def _errors(state: str, history: list[dict[str, Any]]) -> list[TaskError]:
-    """Return an error for each failed attempt, and one for a job that ended without a failed attempt."""
-    errors = [_error(record) for record in history if record["outcome"] in (Outcome.FAILED, Outcome.CRASHED)]
-    last = history[-1] if history else None
-    if state == State.DEAD and last and last["outcome"] in UNCOUNTED:
-        errors.append(_error(last))
-    if state == State.CANCELLED:
-        reason = last["error"] if last and last["outcome"] == Outcome.CANCELLED else ""
-        errors.append(TaskError(exception_class_path=CANCELLED, traceback=reason or "the job was cancelled"))
-    return errors
-
-
-def _error(record: Mapping[str, Any]) -> TaskError:
-    return TaskError(
-        exception_class_path=record["exception_class"] or WORKER_LOST,
-        traceback=record["traceback"] or record["error"],
-    )
+    return [
+        TaskError(exception_class_path=error.exception_class_path, traceback=error.traceback)
+        for error in errors_of(state, history)
+    ]

@@ -83,7 +83,10 @@ class PgQueueTask(TypedTask[P, R], SharedFields):
         backend: str | None = None,
         **options: Unpack[UsingOptions],
     ) -> PgQueueTask[P, R]:
-        """Return a copy of the task with other options. Options that are None keep their value.
+        """Return a copy of the task with other options.
+
+        None resets `max_attempts`, `unique_key` (with `unique_while` and `on_conflict`), `expires` and `headers`. For
+        Django's own options None changes nothing, as in Django's own `using()`.
 
         Args:
             run_after: Earliest time to run the job: an aware datetime, or a timedelta from the enqueue.

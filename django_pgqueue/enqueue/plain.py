@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, router
 
-from django_pgqueue import lifecycle, middleware, registry
+from django_pgqueue import codecs, lifecycle, middleware, registry
 from django_pgqueue.db.transactions import open_transaction_elsewhere
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.headers import encode_headers
 from django_pgqueue.options import columns_of
 from django_pgqueue.reactions import after_enqueue
-from django_pgqueue.serialization import encode_headers
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -80,7 +80,7 @@ def as_job(alias: str, enqueued: lifecycle.Enqueued, arguments: str, row: dict[s
     job = Job(
         **values,
         id=enqueued.job_id,
-        arguments=json.loads(arguments),
+        arguments=codecs.readable(json.loads(arguments)),
         state="ready",
         attempt=0,
         crashes=0,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import transaction
 
-from django_pgqueue import lifecycle
+from django_pgqueue import codecs, lifecycle
 from django_pgqueue.exceptions import DuplicateJob, seconds
 from django_pgqueue.serialization import chunks, encode_arguments, normalise_call
 from django_pgqueue.validation import wrong_key
@@ -45,11 +45,14 @@ Keyed = tuple[str | None, dict[str, Any]]
 def key_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """Return the unique key of a call, or None if the call is not unique.
 
+    The task's function gets the arguments as the task would get them, with primary keys instead of rows.
+
     Raises `TypeError` or `ValueError` if the task's function returns an invalid key. Errors of that function pass
     through.
     """
     if task.unique_key is None or isinstance(task.unique_key, str):
         return task.unique_key
+    args, kwargs = task.decoded_call(*task.encoded_call(args, kwargs))
     key = task.unique_key(*args, **kwargs)
     if key is not None and not isinstance(key, str):
         raise TypeError(f"{task.name}: unique_key must return a string or None, not {type(key).__name__}")
@@ -98,7 +101,12 @@ def insert_many(
     add = _add_many if _period_seconds(task) is None else _add_many_for_period
     with transaction.atomic(using=connection.alias):
         while batch := list(islice(ordered, BATCH)):
-            added = add(task, connection, [(key, normalise_call(args, kwargs)) for _, key, args, kwargs in batch], row)
+            added = add(
+                task,
+                connection,
+                [(key, normalise_call(*task.encoded_call(args, kwargs))) for _, key, args, kwargs in batch],
+                row,
+            )
             if task.on_conflict == "raise" and len(added) < len(batch):
                 raise _duplicate(task, None)
             plain.send_enqueued(task, connection, [job_id for job_id, _ in added])
@@ -107,7 +115,7 @@ def insert_many(
             by_key |= _holders(task, connection, {key for _, key, *_ in batch if key} - by_key.keys())
             for place, key, args, kwargs in batch:
                 if key is not None and key not in by_key:  # the job that had the key has ended in the meantime
-                    job = insert(task, connection, key, encode_arguments(args, kwargs), row)
+                    job = insert(task, connection, key, encode_arguments(*task.encoded_call(args, kwargs)), row)
                     plain.send_enqueued(task, connection, [] if job.is_duplicate else [job.pk])
                     by_key[key] = job.pk
                 places.append(place)
@@ -229,7 +237,8 @@ def _removed(task: TaskDefinition, alias: str, job_id: int, arguments: str) -> J
     """Return a `Job` for a row that is gone while its uniqueness window lasts: its id and task, without a state."""
     from django_pgqueue.models import Job  # as above
 
-    job = Job(id=job_id, task_name=task.name, queue_name=task.queue_name, arguments=json.loads(arguments), state="")
+    call = codecs.readable(json.loads(arguments))
+    job = Job(id=job_id, task_name=task.name, queue_name=task.queue_name, arguments=call, state="")
     job._state.db = job.enqueued_on = alias
     job._state.adding, job.is_duplicate = False, True
     return job

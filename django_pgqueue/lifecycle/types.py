@@ -106,6 +106,10 @@ class Claimed(NamedTuple):
     start_by: float | None = None
     """The latest time at which the job may start, on the monotonic clock. None: no limit."""
 
+    def __repr__(self) -> str:
+        """Return the ids and the task. Error reports show the variables of frames, and arguments can be secret."""
+        return f"Claimed(job_id={self.job_id}, execution_id={self.execution_id}, task_name={self.task_name!r})"
+
     @property
     def key(self) -> ExecutionKey:
         """The identity of the execution in fenced statements."""
@@ -127,6 +131,10 @@ class Succeeded(NamedTuple):
     result: str | None
     started_seconds_ago: float
     finished_seconds_ago: float
+
+    def __repr__(self) -> str:
+        """Return the execution without the result, which can be secret."""
+        return f"Succeeded(key={self.key!r})"
 
 
 class Failed(NamedTuple):

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from django.core.management.base import CommandError, CommandParser, OutputWrapper
+from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections, transaction
 from django.utils import timezone
 
@@ -22,6 +22,7 @@ from django_pgqueue.schedules import declarations, expressions
 
 from .celery_sources import Entry, read_entries, read_time_zone
 from .celery_times import BeatTimes, CannotMove, times_of
+from .queue_commands import add_command
 
 NAME: Final = "import-celery-beat"
 UNITS: Final = ("weeks", "days", "hours", "minutes", "seconds")
@@ -40,15 +41,21 @@ class Plan(NamedTuple):
 
 def add_arguments(subcommands: Any) -> None:
     """Add the subcommand to the parser of `pgqueue`."""
-    parser: CommandParser = subcommands.add_parser(NAME, help="move the schedules of Celery beat to this package")
-    parser.add_argument("--apply", action="store_true", help="add the schedules (default: only print them)")
-    parser.add_argument("--paused", action="store_true", help="add the schedules paused")
-    parser.add_argument("--python", action="store_true", help="print the schedules as code for @task(schedule=…)")
+    parser = add_command(subcommands, NAME, "Move the schedules of Celery beat to this package.")
+    parser.add_argument("--apply", action="store_true", help="Add the schedules. Without it, only print them.")
+    parser.add_argument("--paused", action="store_true", help="Add the schedules paused.")
+    parser.add_argument("--python", action="store_true", help="Print the schedules as code for @task(schedule=…).")
     parser.add_argument(
-        "--map", action="append", default=[], metavar="OLD=NEW", help="Celery's name of a task, and its name here"
+        "--map",
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="Celery's name of a task, and its name here. Can be repeated.",
     )
-    parser.add_argument("--time-zone", help="time zone of Celery's crontabs (default: CELERY_TIMEZONE, otherwise UTC)")
-    parser.add_argument("--database", help="database alias of the schedules")
+    parser.add_argument(
+        "--time-zone", metavar="ZONE", help="Time zone of Celery's crontabs. By default CELERY_TIMEZONE, otherwise UTC."
+    )
+    parser.add_argument("--database", metavar="ALIAS", help="Database of the schedules.")
 
 
 def run(options: Mapping[str, Any], alias: str, stdout: OutputWrapper) -> None:

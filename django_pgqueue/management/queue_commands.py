@@ -19,30 +19,38 @@ from django_pgqueue import control
 DURATION: Final = re.compile(r"(\d+)([smhd])")
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 HELP: Final = {
-    "pause": "pause a queue or a task: its jobs wait, running ones continue",
-    "resume": "end the pause of a queue or a task",
-    "drain": "pause a queue or a task, and wait until none of its jobs is running",
-    "clear": "cancel all waiting jobs of a queue or a task, also those due later",
+    "pause": "Pause a queue or a task: its jobs wait, running ones continue.",
+    "resume": "End the pause of a queue or a task.",
+    "drain": "Pause a queue or a task, and wait until none of its jobs is running.",
+    "clear": "Cancel all waiting jobs of a queue or a task, also those due later.",
 }
 
 
 def add_arguments(subcommands: Any) -> None:
     """Add the subcommands to the parser of `pgqueue`."""
     for name, text in HELP.items():
-        parser: CommandParser = subcommands.add_parser(name, help=text)
-        parser.add_argument("queue", nargs="?", help="name of the queue")
-        parser.add_argument("--task", help="name of a task, instead of a queue")
-        parser.add_argument("--database", help="database alias of the jobs")
+        parser = add_command(subcommands, name, text)
+        parser.add_argument("queue", nargs="?", help="Name of the queue.")
+        parser.add_argument("--task", metavar="NAME", help="Name of a task, instead of a queue.")
+        parser.add_argument("--database", metavar="ALIAS", help="Database of the jobs.")
         if name in ("pause", "drain"):
-            parser.add_argument("--reason", default="", help="reason, shown in the admin")
+            parser.add_argument("--reason", metavar="TEXT", default="", help="Reason, shown in the admin.")
         if name == "pause":
             parser.add_argument(
-                "--until", help="end of the pause: 30m, 2h, 1d, or an ISO 8601 time (default: until resumed)"
+                "--until",
+                metavar="TIME",
+                help="End of the pause: 30m, 2h, 1d, or an ISO 8601 time. Default: until it is resumed.",
             )
         if name == "drain":
-            parser.add_argument("--timeout", help="how long to wait, such as 10m (default: no limit)")
+            parser.add_argument("--timeout", metavar="TIME", help="How long to wait, such as 10m. Default: no limit.")
         if name == "clear":
-            parser.add_argument("--dry-run", action="store_true", help="print the number of jobs and cancel none")
+            parser.add_argument("--dry-run", action="store_true", help="Print the number of jobs, and cancel none.")
+
+
+def add_command(subcommands: Any, name: str, text: str) -> CommandParser:
+    """Add a subcommand. Its help appears in the list of `pgqueue --help` and in its own `--help`."""
+    parser: CommandParser = subcommands.add_parser(name, help=text, description=text)
+    return parser
 
 
 def run(options: dict[str, Any], stdout: OutputWrapper) -> None:

@@ -134,6 +134,7 @@ class Migration(migrations.Migration):
                     ("retry_job", "Can retry finished jobs"),
                     ("cancel_job", "Can cancel jobs"),
                     ("run_job", "Can run waiting jobs now"),
+                    ("view_arguments", "Can view arguments and results of jobs"),
                 ],
                 "default_permissions": ("view",),
                 "indexes": [
@@ -195,9 +196,7 @@ class Migration(migrations.Migration):
                         name="pgqueue_job_run_after",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(
-                            ("state__in", ["ready", "running", "succeeded", "dead", "cancelled", "waiting"])
-                        ),
+                        condition=models.Q(("state__in", ["ready", "running", "succeeded", "dead", "cancelled"])),
                         name="pgqueue_job_state",
                     ),
                     models.CheckConstraint(
@@ -206,6 +205,15 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(("unique_ready_only", True)), name="pgqueue_job_unique_ready_only"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("limit_key__isnull", True)), name="pgqueue_job_limit_key"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("task_name", ""), _negated=True), models.Q(("queue_name", ""), _negated=True)
+                        ),
+                        name="pgqueue_job_names",
                     ),
                     models.CheckConstraint(
                         condition=instants("enqueued_at", "finished_at", "unknown_since", "expires_at"),
@@ -248,6 +256,9 @@ class Migration(migrations.Migration):
                 "default_permissions": ("view",),
                 "constraints": [
                     models.UniqueConstraint(fields=("kind", "name"), name="pgqueue_pause_name"),
+                    models.CheckConstraint(
+                        condition=models.Q(("kind__in", ["queue", "task"])), name="pgqueue_pause_kind"
+                    ),
                     models.CheckConstraint(
                         condition=instants("paused_at", "paused_until"), name="pgqueue_pause_instants"
                     ),
@@ -319,6 +330,14 @@ class Migration(migrations.Migration):
                 ],
                 "constraints": [
                     models.UniqueConstraint(fields=("origin", "name"), name="pgqueue_schedule_name"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("if_running__in", ["overlap", "skip", "queue"]),
+                            ("missed__in", ["skip", "latest", "all"]),
+                            ("origin__in", ["code", "admin"]),
+                        ),
+                        name="pgqueue_schedule_choices",
+                    ),
                     models.CheckConstraint(
                         condition=instants("next_run_at", "last_run_at", "confirmed_at"),
                         name="pgqueue_schedule_instants",
@@ -433,6 +452,7 @@ class Migration(migrations.Migration):
                         ),
                         name="pgqueue_execution_closed",
                     ),
+                    models.CheckConstraint(condition=models.Q(("attempt__gte", 0)), name="pgqueue_execution_attempt"),
                     models.CheckConstraint(
                         condition=models.Q(
                             ("outcome__in", ["succeeded", "failed", "crashed", "cancelled", "released", "snoozed"])

@@ -75,6 +75,8 @@ class Execution(models.Model):
                 condition=Q(outcome__isnull=True, finished_at__isnull=True)
                 | Q(outcome__isnull=False, finished_at__isnull=False),
             ),
+            # Without it, an execution with a negative attempt would not be in the unique index above.
+            models.CheckConstraint(name="pgqueue_execution_attempt", condition=Q(attempt__gte=0)),
             models.CheckConstraint(
                 name="pgqueue_execution_outcome", condition=Q(outcome__in=[outcome.value for outcome in Outcome])
             ),

@@ -21,7 +21,10 @@ from django_pgqueue.db.fields import InstantField, PlainJSONField, are_instants
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Seen, State
 
+from .fields import CodecJSONField
+from .job_filters import JobFilters
 from .operations import batches, operations
+from .result_attributes import TaskResultAttributes
 
 if TYPE_CHECKING:
     from django_pgqueue.exceptions import Duration
@@ -32,13 +35,19 @@ RUN_AFTER_FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 RUN_AFTER_LAST = datetime(9000, 1, 1, tzinfo=UTC)
 """Bounds of `run_after`. No driver can read a timestamp after the year 9999; one such row would make a claim fail."""
 FINISHED_STATES = sorted(state.value for state in FINISHED)
+USED_STATES = [state.value for state in State if state is not State.WAITING]
+"""The states that a row can have. No code handles a job in the reserved state `waiting` yet."""
 
 
-class JobQuerySet(models.QuerySet["Job"]):
-    """A queryset of jobs, with the methods of an operator for many jobs.
+class JobQuerySet(JobFilters["Job"]):
+    """A queryset of jobs, with filters that stay fast, and with the methods of an operator for many jobs.
 
-    Each method runs in batches of 1,000 jobs. Each batch commits on its own, unless the caller has a transaction open.
-    Jobs that stay locked by another session for 5 s are left alone and not counted.
+    `retry()`, `cancel()` and `run_now()` run in batches of 1,000 jobs. Each batch commits on its own, unless the caller
+    has a transaction open. Jobs that stay locked by another session for 5 s are left alone and not counted.
+
+    Example:
+        >>> Job.objects.due().filter(queue_name="mail").count()
+        >>> Job.objects.dead().filter(task_name=send_receipt.name).retry()
     """
 
     def retry(self) -> int:
@@ -88,7 +97,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return changed
 
 
-class Job(models.Model):
+class Job(TaskResultAttributes):
     """One call of a task."""
 
     State = State
@@ -96,7 +105,7 @@ class Job(models.Model):
     task_name = models.CharField(_("task"), max_length=100, db_collation="C")
     queue_name = models.CharField(_("queue"), max_length=100, db_default="default", db_collation="C")
     priority = models.SmallIntegerField(_("priority"), db_default=0)
-    arguments = PlainJSONField(_("arguments"))
+    arguments = CodecJSONField(_("arguments"))
     headers = PlainJSONField(_("headers"), null=True)
     state = models.CharField(_("state"), max_length=12, choices=[(s.value, s.value) for s in State], db_default="ready")
     run_after = InstantField(_("run after"), db_default=Now())
@@ -113,7 +122,7 @@ class Job(models.Model):
     unique_ready_only = models.BooleanField(null=True)
     """True: the job has its key only until it is claimed for the first time. NULL: until it has ended. Never False."""
     limit_key = models.CharField(max_length=100, null=True)  # noqa: DJ001 -- NULL is "unlimited"; reserved
-    result = PlainJSONField(_("result"), null=True)
+    result = CodecJSONField(_("result"), null=True)
     progress_done = models.FloatField(_("done"), null=True)
     progress_total = models.FloatField(_("of"), null=True)
     progress_message = models.TextField(_("message"), null=True)  # noqa: DJ001 -- NULL is "none reported yet"
@@ -132,6 +141,7 @@ class Job(models.Model):
             ("retry_job", _("Can retry finished jobs")),
             ("cancel_job", _("Can cancel jobs")),
             ("run_job", _("Can run waiting jobs now")),
+            ("view_arguments", _("Can view arguments and results of jobs")),
         ]
         indexes = [
             # Each lane (one queue at one priority) is an exact range of this index. The predicate keeps out finished
@@ -169,11 +179,15 @@ class Job(models.Model):
                 condition=Q(run_after__gte=RUN_AFTER_FIRST, run_after__lt=RUN_AFTER_LAST),
             ),
             # Statements on many rows rely on these checks: one row that violates them could block all others.
-            models.CheckConstraint(name="pgqueue_job_state", condition=Q(state__in=[state.value for state in State])),
+            models.CheckConstraint(name="pgqueue_job_state", condition=Q(state__in=USED_STATES)),
             models.CheckConstraint(
                 name="pgqueue_job_counters", condition=Q(attempt__gte=0, crashes__gte=0, max_attempts__gte=1)
             ),
             models.CheckConstraint(name="pgqueue_job_unique_ready_only", condition=Q(unique_ready_only=True)),
+            # The column is reserved. No worker would claim a job that has a value in it.
+            models.CheckConstraint(name="pgqueue_job_limit_key", condition=Q(limit_key__isnull=True)),
+            # A check of the characters of `queue_name` cost 7 % of an INSERT of 500 jobs. This one is not measurable.
+            models.CheckConstraint(name="pgqueue_job_names", condition=~Q(task_name="") & ~Q(queue_name="")),
             models.CheckConstraint(
                 name="pgqueue_job_instants",
                 condition=are_instants("enqueued_at", "finished_at", "unknown_since", "expires_at"),
@@ -197,7 +211,7 @@ class Job(models.Model):
         return Progress(self.progress_done, self.progress_total, self.progress_message or "", self.progress_at)
 
     def wait(self, timeout: Duration) -> Any:
-        """Wait until this job is finished, refresh it, and return its result.
+        """Wait until this job is finished, refresh it, and return its `return_value`.
 
         Retries, releases and rescues do not end the wait. `waiting.wait` describes how it polls.
 
@@ -210,6 +224,7 @@ class Job(models.Model):
             JobGone: The job's row no longer exists.
             TimeoutError: The job was not finished when `timeout` passed.
             CannotWait: The job cannot finish while this code waits, for example in the transaction that enqueued it.
+            CannotDecode: This process lacks the codec or the key that the result needs.
         """
         return operations().wait(self, timeout)
 

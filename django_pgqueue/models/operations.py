@@ -72,6 +72,8 @@ class JobOperations(Protocol):
     ) -> dict[int, State]: ...
     def wait(self, job: Any, timeout: Duration) -> Any: ...
     async def await_result(self, job: Any, timeout: Duration) -> Any: ...
+    def readable(self, value: Any) -> Any: ...
+    def return_value(self, job: Any) -> Any: ...
 
 
 def operations() -> JobOperations:
@@ -85,8 +87,7 @@ def batches(jobs: QuerySet[Any], *, finished_before: bool = False) -> Iterator[t
     `finished_before`: leave out jobs that have finished since the first batch was read. Another operator may retry a
     job of a later batch. If that job fails again in the meantime, it would be retried twice.
     """
-    now = ExpressionWrapper(Now() + Value(_time_shift(), DurationField()), DateTimeField())
-    remaining = jobs.order_by("pk").values_list("pk", "task_name", "state", "finished_at", "run_after", now)
+    remaining = jobs.order_by("pk").values_list("pk", "task_name", "state", "finished_at", "run_after", database_now())
     last_id, began = 0, None
     while batch := list(remaining.filter(pk__gt=last_id)[:BATCH_SIZE]):
         if began is None and finished_before:
@@ -96,5 +97,7 @@ def batches(jobs: QuerySet[Any], *, finished_before: bool = False) -> Iterator[t
         last_id = batch[-1][0]
 
 
-def _time_shift() -> timedelta:
-    return timedelta(seconds=clock.shift_seconds)
+def database_now(ago: timedelta = timedelta()) -> ExpressionWrapper[Any]:
+    """Return the database's time, or the time `ago` before it, with the shift of `testing.time_travel`."""
+    shift = timedelta(seconds=clock.shift_seconds) - ago
+    return ExpressionWrapper(Now() + Value(shift, DurationField()), DateTimeField())

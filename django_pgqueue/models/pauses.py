@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
@@ -29,6 +30,7 @@ class Pause(models.Model):
         permissions = [("pause_queue", _("Can pause and resume queues and tasks"))]
         constraints = [
             models.UniqueConstraint(fields=["kind", "name"], name="pgqueue_pause_name"),
+            models.CheckConstraint(name="pgqueue_pause_kind", condition=Q(kind__in=[kind.value for kind in Pausable])),
             # NULL in `paused_until` means "until it is resumed".
             models.CheckConstraint(name="pgqueue_pause_instants", condition=are_instants("paused_at", "paused_until")),
         ]

@@ -7,6 +7,7 @@ schedules of tasks with a unique key need a worker that knows the task.
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
@@ -79,6 +80,10 @@ class Schedule(models.Model):
         ]
         constraints = [
             models.UniqueConstraint(fields=["origin", "name"], name="pgqueue_schedule_name"),
+            models.CheckConstraint(
+                name="pgqueue_schedule_choices",
+                condition=Q(origin__in=Origin.values, missed__in=Missed.values, if_running__in=IfRunning.values),
+            ),
             models.CheckConstraint(
                 name="pgqueue_schedule_instants", condition=are_instants("next_run_at", "last_run_at", "confirmed_at")
             ),

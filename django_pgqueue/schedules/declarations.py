@@ -24,7 +24,7 @@ from django_pgqueue.exceptions import Duration, InvalidTask
 from django_pgqueue.exceptions import seconds as in_seconds
 from django_pgqueue.lifecycle import Definition
 from django_pgqueue.options import expiry, scheduled_options
-from django_pgqueue.serialization import encode_arguments, normalise_call
+from django_pgqueue.serialization import normalise_call, plain_arguments
 from django_pgqueue.validation import check_call
 
 from . import expressions
@@ -194,7 +194,7 @@ def check_schedule(task: TaskDefinition, schedule: Any) -> tuple[Times, ...]:
         except ValueError as error:
             raise InvalidTask(f"{task.name}: schedule {times.expression!r}: {error}") from None
         try:
-            check_arguments(task, times.args, times.kwargs)
+            _check_call(task, times.args, times.kwargs)
         except (TypeError, ValueError) as error:
             raise InvalidTask(f"{task.name}: schedule {times.expression!r} cannot call the task: {error}") from None
     return schedules
@@ -205,10 +205,20 @@ def declare(task: TaskDefinition, schedule: Times | Iterable[Times]) -> None:
     _declared[task.name] = task, check_schedule(task, schedule)
 
 
+def _check_call(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise `TypeError` or `ValueError` if a call does not fit the task, as far as is known during the import."""
+    check_call(task.func, len(args) + task.takes_context, tuple(kwargs))
+    if task.adapter is not None:
+        normalise_call(args, kwargs)
+    elif (args or kwargs) and (plan := task.early_plan()) is not None:
+        normalise_call(*plan.encode(args, kwargs))
+
+
 def check_arguments(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise `TypeError` or `ValueError` if these arguments do not fit the task, or cannot be stored as JSON."""
+    """Raise `TypeError` or `ValueError` if JSON values do not fit the task as its arguments."""
     check_call(task.func, len(args) + task.takes_context, tuple(kwargs))
     normalise_call(args, kwargs)
+    task.decoded_call(args, kwargs)
 
 
 def definitions(alias: str) -> dict[str, Definition]:
@@ -235,7 +245,7 @@ def define(name: str, task: TaskDefinition, times: Times) -> Definition:
     return Definition(
         name=name,
         task_name=task.name,
-        arguments=encode_arguments(times.args, times.kwargs),
+        arguments=plain_arguments(*task.encoded_call(times.args, times.kwargs)),
         expression=times.expression,
         time_zone=times.zone,
         missed=times.missed,

@@ -16,9 +16,10 @@ from django_pgqueue import lifecycle, middleware, registry, signals
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.enqueue import unique
 from django_pgqueue.exceptions import seconds
+from django_pgqueue.headers import encode_headers
 from django_pgqueue.lifecycle import Scheduled
 from django_pgqueue.options import JobOptions, scheduled_options
-from django_pgqueue.serialization import decode_arguments, encode_headers
+from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.signals import TaskSignal
 
 if TYPE_CHECKING:
@@ -109,7 +110,10 @@ def _key_of(connection: Connection, schedule: Scheduled, task: TaskDefinition, a
     if arguments is None:  # the definition has changed since it was read, so this tick will not be fired
         return None
     return _call_application(
-        connection, "the unique key", lambda: unique.key_of(task, *decode_arguments(arguments)), application
+        connection,
+        "the unique key",
+        lambda: unique.key_of(task, *task.decoded_call(*decode_arguments(arguments))),
+        application,
     )
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import router
 from django.db.models import QuerySet
 
-from django_pgqueue import signals
+from django_pgqueue import registry, signals
+from django_pgqueue.definition import TaskDefinition
 from django_pgqueue.exceptions import Duration, seconds
 from django_pgqueue.serialization import normalise_call
 from django_pgqueue.task import Task
@@ -144,7 +145,7 @@ class _Wanted:
         run_after: Duration | datetime | None,
         filters: Mapping[str, Any],
     ) -> None:
-        call = normalise_call([] if args is None else args, kwargs or {})
+        call = normalise_call(*_encoded(task, [] if args is None else args, kwargs or {}))
         self.task_name = None if task is None else _name_of(task)
         self.arguments = {name: call[name] for name, value in (("args", args), ("kwargs", kwargs)) if value is not None}
         self.run_after = run_after
@@ -193,6 +194,12 @@ class _Wanted:
         jobs.sort(key=lambda job: len(self.misses(job)))
         shown = "".join(f"\n  {_description(job)}: {'; '.join(self.misses(job))}" for job in jobs[:JOBS_SHOWN])
         return f"no matching job of {self.task_name} is enqueued; closest of {len(jobs)} jobs:{shown}"
+
+
+def _encoded(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return a call as the task's annotations store it."""
+    known = registry.get(task) if isinstance(task, str) else task
+    return known.encoded_call(args, kwargs) if isinstance(known, TaskDefinition) else (args, kwargs)
 
 
 def _name_of(task: Any) -> str:

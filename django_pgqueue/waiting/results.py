@@ -21,7 +21,8 @@ from django_pgqueue import lifecycle, registry
 from django_pgqueue.context import running_job
 from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.db.transactions import is_in_transaction, sees_new_commits
-from django_pgqueue.exceptions import CannotWait, Duration, JobCancelled, JobFailed, JobGone, seconds
+from django_pgqueue.envelope import EncodedValue
+from django_pgqueue.exceptions import CannotDecode, CannotWait, Duration, JobCancelled, JobFailed, JobGone, seconds
 from django_pgqueue.states import FINISHED, State
 
 from . import listener
@@ -63,6 +64,7 @@ def wait(job: Job, timeout: Duration) -> Any:
         TimeoutError: The job was not finished when `timeout` passed.
         CannotWait: The job is not finished and cannot finish while this code waits: in a task, in the transaction that
             enqueued the job, or in a transaction that cannot see later commits.
+        CannotDecode: The job has succeeded, but this process lacks the codec or the key that its result needs.
     """
     wakeup = threading.Event()
     with ExitStack() as stack:
@@ -169,7 +171,7 @@ def _others_see(job: Job, alias: str) -> bool:
 def _result(job: Job) -> Any:
     """Return the result of a finished and refreshed job, or raise its error."""
     if job.state == State.SUCCEEDED:
-        return job.result
+        return return_value(job)
     failures = job.executions.using(_alias(job)).order_by("-id").values_list("exception_class", "error")
     exception_class, error = failures.first() or ("", "")
     cancelled = job.state == State.CANCELLED
@@ -178,6 +180,18 @@ def _result(job: Job) -> Any:
     message = f"{_name(job)} {ending}{cause and f': {cause}'}"
     kind = JobCancelled if cancelled else JobFailed
     raise kind(message, job_id=job.pk, exception_class=exception_class, error=error)
+
+
+def return_value(job: Job) -> Any:
+    """Return a job's result as the return annotation of its task reads it, if this process knows the task.
+
+    Raise `CannotDecode` if the result is encoded and this process cannot decode it.
+    """
+    if isinstance(job.result, EncodedValue):
+        raise CannotDecode(f"{_name(job)} has succeeded, but its result cannot be read: {job.result.problem}")
+    task = registry.get(job.task_name)
+    plan = None if task is None else task.plan
+    return job.result if plan is None else plan.decode_result(job.result)
 
 
 def _gone(job: Job) -> JobGone:

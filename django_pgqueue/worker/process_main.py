@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from .claiming.allowance import Allowance
 from .claiming.shared_scans import SharedScans
+from .execution.process_events import WORKER, stop_receivers
 from .options import Options
 from .runtime.background_log import background_log
 from .runtime.exit_functions import forget_inherited_processes, run_exit_functions
@@ -27,6 +28,7 @@ def main(
     options: Options, process_state: ProcessState, orders: int, allowance: Allowance, shared_scans: SharedScans
 ) -> NoReturn:
     """Run this process as a worker process until it has to end, and exit."""
+    worker_id = None
     try:
         survive_signals()
         forget_inherited_processes()
@@ -38,7 +40,7 @@ def main(
         logger.exception("the worker process failed")
     finally:
         try:
-            run_exit_functions("worker", options.database)
+            run_exit_functions(None if worker_id is None else stop_receivers(WORKER, options.database))
             background_log.flush(LAST_LINES_SECONDS)
         finally:
             # A normal exit would wait for jobs that were released and still run here, which may never end.

@@ -22,9 +22,11 @@ import select
 import time
 from typing import Final, NoReturn
 
+from django_pgqueue import signals
 from django_pgqueue.db import server
 
 from .claiming.allowance import Allowance
+from .execution import process_events
 from .options import Options
 from .runtime import django_connections
 from .runtime.background_log import background_log, keep_output_open
@@ -82,12 +84,35 @@ class WorkerProcess:
         django_connections.watch()
         query_cancel.watch()
         keep_output_open()
+        order = self._call_start_receivers()
         self.pool.start()
+        if order is not None:
+            self.fetcher.stop()  # it claims nothing
         for service in self.services.in_order:
             service.start()
+        if order is not None:
+            self._stop(order, ExitReason.STOPPED)
+            return
         logger.info("worker %d is ready (process %d)", self.worker_id, os.getpid())
-        order, exit_reason = self._until_ordered()
-        self._stop(order, exit_reason)
+        self._stop(*self._until_ordered())
+
+    def _call_start_receivers(self) -> bytes | None:
+        """Send `worker_process_started` and wait for its receivers; return an order that arrives meanwhile.
+
+        The callback thread calls the receivers. It continues with them if the wait ends first.
+        """
+        callbacks, orders = self.services.callbacks, list[bytes]()
+
+        def is_ordered() -> bool:
+            if (order := self._order(0.0)) is not None:
+                orders.append(order)
+            return bool(orders)
+
+        arguments = process_events.about(process_events.WORKER, self.options.database)
+        callbacks.publish(signals.worker_process_started, None, arguments)
+        if not callbacks.wait_until_called(process_events.START_SECONDS, is_ordered) and not orders:
+            logger.error(process_events.NOT_RETURNED, process_events.START_SECONDS)
+        return orders[0] if orders else None
 
     # ---------------------------------------------------------------- working
 
@@ -194,7 +219,8 @@ class WorkerProcess:
         self.process_state.exit_reason = exit_reason  # before exit functions run, because one may end the process
         self.pool.close_isolated_processes(wait=not hurried)
         limit_seconds = HURRIED_EXIT_SECONDS if hurried else EXIT_SECONDS
-        run_exit_functions("worker", self.options.database, max(0.1, min(limit_seconds, end_by - time.monotonic())))
+        receivers = process_events.stop_receivers(process_events.WORKER, self.options.database)
+        run_exit_functions(receivers, max(0.1, min(limit_seconds, end_by - time.monotonic())))
         self.services.last_writes.unregister()
         self.services.last_writes.release_running()  # last, because other workers may start these jobs afterwards
         self.services.callbacks.drain(LAST_LINES_SECONDS)  # a release may have ended a job as cancelled

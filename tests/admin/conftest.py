@@ -80,7 +80,7 @@ def operator(client_of: Callable[..., Client]) -> Client:
 
     The user may not add, edit or delete schedules.
     """
-    seen = ("view_job", "view_worker", "view_pause", "view_schedule")
+    seen = ("view_job", "view_arguments", "view_worker", "view_pause", "view_schedule")
     return client_of(*seen, "retry_job", "cancel_job", "run_job", "pause_queue", "run_schedule", "pause_schedule")
 
 

@@ -95,7 +95,8 @@ def test_page_job_under_alias_names_the_task_that_runs_it(
 @pytest.mark.quick
 def test_page_succeeded_job_shows_every_attempt_and_result(operator: Client, make_job: JobMaker) -> None:
     worker = Worker.objects.create(hostname="box", pid=7, version="1", concurrency=1)
-    job = make_job("succeeded", result={"sum": 3}, arguments={"args": [1.0, "ä"], "kwargs": {"b": None}})
+    arguments = {"args": [1.0, "ä"], "kwargs": {"b": None}}
+    job = make_job("succeeded", task_name=tasks.noop.name, result={"sum": 3}, arguments=arguments)
     add_execution(job, worker_id=worker.pk, error="first <b>", traceback="line 1\nline 2")
     add_execution(job, attempt=2, outcome="succeeded", worker_id=worker.pk + 1, exception_class="", error="")
     page = page_of(operator, job)

@@ -43,7 +43,7 @@ GIVEN = {
 @pytest.fixture
 def planner(client_of: Callable[..., Client]) -> Client:
     """Return a client whose user has all permissions for schedules and may view jobs."""
-    return client_of(*ALL, "view_job")
+    return client_of(*ALL, "view_job", "view_arguments")
 
 
 def make(name: str = "nightly", *, origin: str = "admin", due_in: float = 3600.0, **changes: Any) -> Schedule:
@@ -359,7 +359,7 @@ def test_form_schedule_gets_expiry_and_uniqueness_of_task(
 
 @pytest.mark.parametrize("held", ALL[1:])
 def test_each_operation_requires_its_own_permission(client_of: Callable[..., Client], db: None, held: str) -> None:
-    client, schedule = client_of("view_schedule", held), make()
+    client, schedule = client_of("view_schedule", "view_arguments", held), make()
     url = f"{SCHEDULES}{schedule.pk}/"
     needs = {
         "add_schedule": (f"{SCHEDULES}add/", GIVEN),

@@ -19,6 +19,7 @@ from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 
 from django_pgqueue import Cancel, Dead, Retry, Snooze, TaskCancelled, TaskContext, TaskTimeout, task
+from django_pgqueue.models import Job
 
 
 @task
@@ -665,6 +666,28 @@ def keep_secret_atomic(password: str) -> None:
     raise KeptError(f"a password of {len(password)} characters was refused")
 
 
+@task(backoff=0, max_attempts=1, sensitive={"token"})
+def use_token(order_id: object, token: str = "", *, fail: bool = False) -> str:
+    """Return a sum, or fail with a message that does not contain the token."""
+    if fail:
+        raise KeptError(f"a token of {len(token)} characters was refused")
+    return f"{order_id} of {len(token)}"
+
+
+@task(backoff=0, max_attempts=1, sensitive={"token"})
+async def use_token_async(order_id: object, token: str = "", *, fail: bool = False) -> str:
+    """The same on the event loop."""
+    if fail:
+        raise KeptError(f"a token of {len(token)} characters was refused")
+    return f"{order_id} of {len(token)}"
+
+
+@task(sensitive={"return"})
+def issue_token(order_id: object) -> str:
+    """Return a token."""
+    return f"token-of-{order_id}"
+
+
 @task
 def loaded(names: list[str]) -> list[str]:
     """Return which of these modules this process has imported."""
@@ -789,6 +812,19 @@ def fail_when_interrupted(started: str) -> None:
     finally:
         Path(f"{started}.interrupted").touch()
         raise RuntimeError("cannot clean up")
+
+
+@task
+def catch_every_exception(started: str) -> str:
+    """Continue after each `Exception`, as a task does that logs the errors of single items."""
+    Path(started).touch()
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            time.sleep(0.01)
+        except Exception:  # noqa: BLE001 -- the trap that this task is about
+            Path(f"{started}.caught").touch()
+    return "continued"
 
 
 @task(timeout=0.3)
@@ -951,6 +987,53 @@ def isolated_tenant() -> str | None:
 
 
 @task(takes_context=True)
+def describe_result(context: TaskContext, text: str) -> list[object]:
+    """Return what the task result in the context says."""
+    result = context.task_result
+    assert result is not None
+    return [result.id, result.status, result.attempts, result.args, result.priority]
+
+
+@task(takes_context=True)
+async def adescribe_result(context: TaskContext, text: str) -> list[object]:
+    """Return the same from a coroutine, which must load the result first."""
+    result = context.task_result
+    assert result is not None
+    assert result.attempts == context.attempt
+    await result.arefresh()
+    return [result.id, result.status, result.attempts, result.args, result.priority]
+
+
+def by_task_result(exception: BaseException, task_result: Job) -> float | None:
+    """Return delays for two attempts, from the attributes that a result of Django's framework has too."""
+    if isinstance(exception, LookupError) or len(task_result.errors) > 1:
+        return None
+    return task_result.attempts - 1
+
+
+def by_attempts(exception: BaseException, task_result: Job) -> float | None:
+    """Return a delay without a query, as a coroutine's backoff must."""
+    return 0 if task_result.attempts < 3 else None
+
+
+@task(max_attempts=9, backoff=by_task_result)
+def fail_by_result(text: str) -> None:
+    """Raise what the text says."""
+    raise (LookupError if text == "at once" else ValueError)(text)
+
+
+@task(max_attempts=9, backoff=by_attempts)
+async def afail_by_result() -> None:
+    """Raise, in a coroutine."""
+    raise ValueError
+
+
+@task(aliases=["tests.app.tasks.known_before_as"])
+def renamed() -> None:
+    """Do nothing, under a new name."""
+
+
+@task(takes_context=True)
 def headers(context: TaskContext) -> dict[str, object]:
     """Return what the job carries."""
     return dict(context.headers)
@@ -1025,3 +1108,8 @@ def leave_alarm(kind: str) -> None:
 def isolated_noop() -> int:
     """Return the process's id."""
     return os.getpid()
+
+
+@task(isolation="process", timeout=1.0, max_attempts=1)
+def isolated_with_timeout() -> None:
+    """End at once, well before the timeout."""

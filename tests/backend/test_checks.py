@@ -29,3 +29,20 @@ def test_check_invalid_value_names_the_option(configure):
     configure(OPTIONS={"MAX_ATTEMPTS": 0})
     [problem] = problems()
     assert "max_attempts" in problem
+
+
+def test_check_options_beside_backend_report_nothing(configure):
+    configure(MAX_ATTEMPTS=3, BACKOFF=10, TIMEOUT=60, OPTIONS={"MAX_ATTEMPTS": 3})
+    assert problems() == []
+
+
+def test_check_invalid_value_beside_backend_names_the_option(configure):
+    configure(TIMEOUT=-1)
+    [problem] = problems()
+    assert "timeout" in problem
+
+
+def test_check_option_that_differs_in_two_places_is_reported(configure):
+    configure(MAX_ATTEMPTS=3, OPTIONS={"MAX_ATTEMPTS": 5, "TIMEOUT": 60})
+    [problem] = problems()
+    assert "MAX_ATTEMPTS beside BACKEND and in OPTIONS have different values" in problem

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.db import OperationalError, connection
 
-from django_pgqueue import registry
+from django_pgqueue import fixed, registry
 from django_pgqueue.backend import PgQueueBackend, results
 from django_pgqueue.backend.compat import TaskResultStatus, task_finished
-from django_pgqueue.exceptions import Cancel, WorkerLost
+from django_pgqueue.backend.tasks import for_engine
+from django_pgqueue.exceptions import Cancel, TaskTimedOut, WorkerLost
 from django_pgqueue.lifecycle import Cursor, Failed, Lane, claim, fail, release
 from django_pgqueue.lifecycle import Released as GivenBack
 from django_pgqueue.models import Job
@@ -209,3 +212,51 @@ def test_immediate_enqueue_result_equals_stored_result():
     result = tasks.always.using(max_attempts=3).enqueue()
     assert result == tasks.always.get_result(result.id)
     assert (result.attempts, len(result.errors)) == (1, 1)
+
+
+@pytest.mark.parametrize(("text", "attempts"), [("at once", 1), ("later", 3)])
+def test_backoff_of_task_result_gets_the_result_of_the_framework(text, attempts):
+    result = tasks.by_result.enqueue(text)
+    run_jobs(until=timedelta(minutes=1))
+    result.refresh()
+    assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.FAILED, attempts, attempts)
+
+
+@pytest.mark.parametrize("task", [tasks.told, tasks.third_time])
+def test_running_result_knows_its_attempts_without_a_query(task, django_assert_num_queries):
+    adapter = registry.get(task.module_path).adapter
+    with django_assert_num_queries(0):
+        assert adapter.task_result(1, "default", 3, "default").attempts == 3
+
+
+def test_running_result_attempts_follow_a_refresh():
+    result = tasks.boom.enqueue()
+    running = registry.get(tasks.boom.module_path).adapter.task_result(int(result.id), "default", 3, "default")
+    run_jobs()
+    running.refresh()
+    assert running.attempts == 1
+
+
+def test_timeout_in_result_is_a_timeout_error():
+    [error] = run_and_refresh(tasks.too_long).errors
+    assert error.exception_class is TaskTimedOut
+    assert issubclass(error.exception_class, TimeoutError)
+
+
+@pytest.mark.parametrize("where", ["beside BACKEND", "in OPTIONS", "in PGQUEUE"])
+def test_defaults_of_backend_and_settings_apply_to_its_tasks(where, settings, configure):
+    options = {"BACKOFF": fixed(7), "TIMEOUT": 60}
+    if where == "beside BACKEND":
+        configure(MAX_ATTEMPTS=2, **options)
+    elif where == "in OPTIONS":
+        configure(OPTIONS={"MAX_ATTEMPTS": 2, **options})
+    else:
+        settings.PGQUEUE = {"MAX_ATTEMPTS": 2, **options}
+    engine_task = for_engine(tasks.boom)
+    assert (engine_task.delay_after(1, ValueError()), engine_task.timeout_seconds) == (7, 60)
+    assert engine_task.max_attempts == (1 if where == "in PGQUEUE" else 2)
+
+
+def test_option_beside_backend_overrides_options(configure):
+    configure(MAX_ATTEMPTS=2, OPTIONS={"MAX_ATTEMPTS": 5})
+    assert for_engine(tasks.boom).max_attempts == 2

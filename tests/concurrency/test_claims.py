@@ -76,7 +76,6 @@ def test_claim_limit_ten_of_501_jobs_claims_ten(engine, analysed):
         ("run_after = statement_timestamp() + interval '1 h'", False),
         ("priority = 5", False),
         ("queue_name = 'other'", False),
-        ("limit_key = 'key'", False),
         ("attempt = 3", True),
         ('arguments = \'{"args":[7],"kwargs":{}}\'', True),
         ("max_attempts = 4, crashes = 2, task_name = 'other'", True),
@@ -98,6 +97,16 @@ def test_claim_row_changed_before_lock_uses_current_row(engine, second, gates, c
     assert helpers.execution_row(second, job.execution_id)["attempt"] == job.attempt
     for name in ("task_name", "max_attempts", "crashes"):
         assert getattr(job, name) == before[name]
+
+
+def test_claim_row_limited_before_lock_is_not_claimed(engine, second, gates):
+    """The database refuses a value in the reserved column. An older row can have one."""
+    with helpers.without_row_checks(engine):
+        job_id = helpers.make_job(engine)
+        with gates("CLAIM", engine, lambda: helpers.claim_all(engine)) as claiming:
+            second.execute("UPDATE pgqueue_job SET limit_key = 'key' WHERE id = %s", [job_id])
+        assert claiming.result() == helpers.claim_all(engine) == []
+        assert helpers.state_of(engine, job_id) == "ready"
 
 
 def test_claim_during_another_claim_claims_no_job_twice(engine, second, gates):

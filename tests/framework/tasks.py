@@ -5,7 +5,7 @@ from pathlib import Path
 
 from django.db import connection
 
-from django_pgqueue import Cancel
+from django_pgqueue import Cancel, TaskTimeout
 from django_pgqueue.backend import task as our_task
 from django_pgqueue.backend.compat import TaskContext, task
 
@@ -23,6 +23,11 @@ def add(a, b=0):
 @task
 async def aadd(a, b=0):
     return a + b
+
+
+@our_task(sensitive={"token", "return"})
+def use_token(order_id, token):
+    return f"token of {order_id}: {token}"
 
 
 @task
@@ -57,6 +62,11 @@ async def atold(context):
     return [context.task_result.id, context.attempt, context.task_result.attempts]
 
 
+@task
+def too_long():
+    raise TaskTimeout("as if")
+
+
 @our_task(max_attempts=3, backoff=0, takes_context=True)
 def third_time(context):
     if context.attempt < 3:
@@ -67,6 +77,18 @@ def third_time(context):
 @our_task(max_attempts=2, backoff=0)
 def always(text="no"):
     raise ValueError(text)
+
+
+def by_task_result(exception, task_result):
+    """Django's planned form of a backoff: attempts and errors come from the result."""
+    if isinstance(exception, LookupError) or len(task_result.errors) > 1:
+        return None
+    return task_result.attempts - 1
+
+
+@our_task(max_attempts=9, backoff=by_task_result)
+def by_result(text):
+    raise (LookupError if text == "at once" else ValueError)(text)
 
 
 @our_task(atomic=True, aliases=["tests.framework.tasks.once_known_as"])

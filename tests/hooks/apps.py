@@ -1,4 +1,7 @@
-"""Installs what `PGQUEUE_TEST_HOOKS` names, separated by commas, in the worker that a test starts."""
+"""Installs what `PGQUEUE_TEST_HOOKS` names, separated by commas, in the worker that a test starts.
+
+A name can have arguments after colons: `broken_receiver:worker_process_started:hangs`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import logging
 import os
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from django.apps import AppConfig
 
 from django_pgqueue import signals
+from django_pgqueue.worker.execution import process_events
 
 FILE = "PGQUEUE_TEST_HOOKS_FILE"
 """In the environment: where the hooks write a line about each call."""
@@ -38,6 +43,23 @@ def on_stopping(kind: str, **named: Any) -> None:
     note(f"stopping {kind} {os.getpid()}")
 
 
+def on_worker_signal(name: str, **named: Any) -> None:
+    """Write the signal, the kind of process, its id, and the thread."""
+    note(f"{name} {named.get('kind', named.get('pid'))} {os.getpid()} {threading.current_thread().name}")
+
+
+def hangs(**named: Any) -> None:
+    threading.Event().wait()
+
+
+def raises(**named: Any) -> None:
+    raise ValueError("from a receiver")
+
+
+def exits(**named: Any) -> None:
+    raise SystemExit("from a receiver")
+
+
 class Raising(logging.Handler):
     """Raises what no handler should."""
 
@@ -61,7 +83,8 @@ class HooksConfig(AppConfig):
 
     def ready(self) -> None:
         for hook in os.environ["PGQUEUE_TEST_HOOKS"].split(","):
-            getattr(self, hook)()
+            name, *arguments = hook.split(":")
+            getattr(self, name)(*arguments)
 
     def slow_receiver(self) -> None:
         signals.job_failed.connect(slow_receiver)
@@ -69,9 +92,32 @@ class HooksConfig(AppConfig):
     def exiting_receiver(self) -> None:
         signals.job_failed.connect(exiting_receiver)
 
-    def exit_functions(self) -> None:
-        signals.worker_stopping.connect(on_stopping)
+    def exit_functions(self, seconds: str = "0") -> None:
+        """Write a line in a receiver, and in an exit function that takes this long."""
+        signals.worker_process_stopping.connect(on_stopping)
         atexit.register(lambda: note(f"atexit {os.getpid()}"))
+        atexit.register(lambda: time.sleep(float(seconds)))  # called before the other one
+
+    def worker_signals(self) -> None:
+        """Write a line for each signal about workers and their processes, and for each job that starts."""
+        for name in ("worker_started", "worker_stopping", "worker_process_started", "worker_process_stopping"):
+            getattr(signals, name).connect(partial(on_worker_signal, name), weak=False)
+        signals.job_started.connect(lambda **_: note(f"job_started {os.getpid()}"), weak=False)
+
+    def job_signals(self) -> None:
+        """Write a line for each job that was released or snoozed."""
+        for name in ("job_released", "job_snoozed"):
+            getattr(signals, name).connect(
+                lambda name=name, **named: note(f"{name} {named['job_id']} {named['delay_seconds']}"), weak=False
+            )
+
+    def broken_receiver(self, name: str, how: str) -> None:
+        """Connect a receiver that hangs, raises or exits to a signal, before those of `worker_signals`."""
+        process_events.START_SECONDS = 2.0  # type: ignore[misc]  # 30 s would be long for a test
+        getattr(signals, name).connect({"hangs": hangs, "raises": raises, "exits": exits}[how])
+
+    def slow_start_receiver(self) -> None:
+        signals.worker_process_started.connect(lambda **_: time.sleep(60), weak=False)
 
     def slow_exit_function(self) -> None:
         kinds: list[str] = []
@@ -80,7 +126,7 @@ class HooksConfig(AppConfig):
             time.sleep(1.5 if kinds == ["isolated"] else 0.0)
             note(f"atexit {os.getpid()}")
 
-        signals.worker_stopping.connect(lambda kind, **_: kinds.append(kind), weak=False)
+        signals.worker_process_stopping.connect(lambda kind, **_: kinds.append(kind), weak=False)
         atexit.register(note_slowly)
 
     def hanging_exit_function(self) -> None:

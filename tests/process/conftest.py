@@ -34,6 +34,24 @@ def start(committing: None, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
             worker.assert_sound()
 
 
+@pytest.fixture
+def notes(tmp_path: Path) -> Callable[[], list[str]]:
+    """Return a function that returns the lines that the hooks have written so far."""
+    path = tmp_path / "notes"
+    return lambda: path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def start_with(start: Callable[..., Worker], tmp_path: Path) -> Callable[..., Worker]:
+    """Return a function that starts a worker with hooks of `tests.hooks`."""
+
+    def start_worker(hooks: str, *arguments: str, **options: Any) -> Worker:
+        variables = {"PGQUEUE_TEST_HOOKS": hooks, "PGQUEUE_TEST_HOOKS_FILE": str(tmp_path / "notes")}
+        return start(*arguments, variables=variables, **options)
+
+    return start_worker
+
+
 @contextlib.contextmanager
 def short_path() -> Iterator[Path]:
     """Create a directory for a server with a short path: the path of a socket in it can have at most 103 bytes."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,24 +16,6 @@ from .harness import Worker
 from .test_isolation import succeeded
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Callable[[], list[str]]:
-    """Return a function that returns the lines that the hooks have written so far."""
-    path = tmp_path / "notes"
-    return lambda: path.read_text().splitlines() if path.exists() else []
-
-
-@pytest.fixture
-def start_with(start, tmp_path):
-    """Return a function that starts a worker with hooks of `tests.hooks`."""
-
-    def start_worker(hooks, *arguments, **options):
-        variables = {"PGQUEUE_TEST_HOOKS": hooks, "PGQUEUE_TEST_HOOKS_FILE": str(tmp_path / "notes")}
-        return start(*arguments, variables=variables, **options)
-
-    return start_worker
 
 
 def kill_runner_of(job: Job, worker: Worker, started: Path) -> None:

@@ -161,6 +161,18 @@ def test_job_that_fails_when_interrupted_by_a_stop_is_uncharged(start, tmp_path)
     assert Execution.objects.get(job=job).outcome == "released"
 
 
+def test_job_that_catches_every_exception_stops_at_lost_lease(start, tmp_path):
+    started = tmp_path / "started"
+    job = tasks.catch_every_exception.enqueue(str(started))
+    worker = start(GRACE=0.3)
+    worker.wait_until(started.exists)
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+    assert not (tmp_path / "started.caught").exists()
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("ready", 0)
+
+
 @pytest.mark.parametrize("delay", [0.0, 0.005, 0.01, 0.02, 0.04])
 def test_stop_during_process_replacement_exits_cleanly(start, delay):
     """The stop signal can arrive before the new process has its id."""

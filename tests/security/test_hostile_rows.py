@@ -109,6 +109,10 @@ REFUSED: list[dict[str, Any]] = [
     {"crashes": -1},
     {"max_attempts": 0},
     {"state": "nonsense"},
+    {"state": "waiting"},
+    {"limit_key": "x"},
+    {"task_name": ""},
+    {"queue_name": ""},
     {"unique_ready_only": False, "unique_key": "k"},
     {"enqueued_at": "infinity"},
     {"expires_at": "infinity"},
@@ -153,6 +157,25 @@ def insert_all(engine: Any) -> list[int]:
 def test_insert_impossible_row_is_refused(engine, changes):
     with pytest.raises((psycopg.IntegrityError, psycopg.DataError)):
         insert_job(engine, **changes)
+
+
+@pytest.mark.quick
+@pytest.mark.promise("bad-row-constraints")
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("pgqueue_execution", {"job_id": 1, "attempt": -1, "worker_id": 1, "lease_expires_at": "2030-01-01"}),
+        ("pgqueue_pause", {"kind": "quux", "name": "default"}),
+        *(
+            ("pgqueue_schedule", {"name": "s", "task_name": "t", "expression": "@daily", "arguments": "{}", **wrong})
+            for wrong in ({"origin": "sql"}, {"missed": "never"}, {"if_running": "?"}, {"next_run_at": "infinity"})
+        ),
+    ],
+)
+def test_insert_impossible_row_of_other_table_is_refused(engine, table, row):
+    row = {"next_run_at": "2030-01-01", **row} if table == "pgqueue_schedule" else row
+    with pytest.raises(psycopg.errors.CheckViolation):
+        insert(engine, table, row)
 
 
 @pytest.mark.parametrize("name", [DROP, "", "a b", "x" * 101, "ä", "a\nb", 7])

@@ -54,6 +54,7 @@ def accepted() -> None:
     plain.enqueue(1, name="x")
     copy = with_options.using(run_after=timedelta(hours=1), max_attempts=3)
     copy.using(run_after=datetime.now(UTC)).enqueue(number=1)
+    copy.using(expires=None, unique_key=None, headers=None, max_attempts=None).enqueue(1)
     with_context.enqueue(1)
     found = unique.using(unique_key="order", unique_while="ready", on_conflict="raise", headers={"a": 1}, expires=5)
     found.using(expires=datetime.now(UTC)).enqueue(number=1)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import cast
+from uuid import UUID
+
+from django.contrib.auth.models import Group
 
 from django_pgqueue import TaskContext, cron, every, task
 from django_pgqueue.models import Job
@@ -38,12 +44,26 @@ async def coroutine(number: int) -> int:
     return number
 
 
+@dataclass
+class Line:
+    """A dataclass as an argument."""
+
+    price: Decimal
+
+
+@task(on_missing="cancel")
+def typed(order_id: UUID, lines: list[Line], group: Group, others: list[Group] | None = None) -> Line:
+    """A task whose arguments are converted."""
+    return lines[0]
+
+
 def accepted() -> None:
     """Calls as they are meant."""
     job: Job = plain.enqueue(1, name="x")
     copy = with_options.using(run_after=3, priority=1, queue_name="x", database="default")
     copy.using(run_after=timedelta(minutes=5)).enqueue(1)
     copy.using(run_after=datetime.now(UTC)).enqueue(number=1)
+    copy.using(expires=None, unique_key=None, headers=None, max_attempts=None, database=None).enqueue(1)
     with_context.enqueue(1)
     coroutine.enqueue(1)
     text: str = plain(1, name="x")
@@ -52,6 +72,14 @@ def accepted() -> None:
     count: int = plain.enqueue_many([((1,), {})], returning=False)
     changed: int = Job.objects.filter(state="dead", queue_name="mail").retry()
     print(job, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
+
+
+def accepted_typed_arguments(order_id: UUID, group: Group, group_id: int) -> None:
+    """Typed arguments: callers and the task see the same types."""
+    job = typed.enqueue(order_id, [Line(Decimal(1))], group, others=[group])
+    typed.enqueue(order_id, [], cast(Group, group_id))
+    line: Line = typed(order_id, [], group)
+    print(job.return_value, line)  # noqa: T201 -- as above
 
 
 async def accepted_in_async_code() -> None:
@@ -69,6 +97,10 @@ def refused() -> None:
     with_context.enqueue(TaskContext(), 1)  # type: ignore[call-arg, arg-type]  # the worker passes the context
     with_options.using(priority="high")  # type: ignore[arg-type]  # not a number
     plain.enqueue_many([1, 2])  # type: ignore[list-item]  # not (args, kwargs)
+    typed.enqueue("x", [], Group())  # type: ignore[arg-type]  # not a UUID
+    typed.enqueue(UUID(int=1), [Decimal(1)], Group())  # type: ignore[list-item]  # not a Line
+    typed.enqueue(UUID(int=1), [], 7)  # type: ignore[arg-type]  # a key: cast() says that it is meant
+    task(on_missing="ignore")  # type: ignore[call-overload]  # no such way
     task(schedule="@daily")(context_missing)  # type: ignore[arg-type]  # it is to be cron("@daily")
     every(minutes=5, if_running="wait")  # type: ignore[arg-type]  # no such way
     task(takes_context=True)(context_missing)  # type: ignore[arg-type]  # its first argument is no TaskContext

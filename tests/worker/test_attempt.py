@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
+from datetime import timedelta
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -104,6 +106,21 @@ def test_retry_policy_error_type_decides_number_of_attempts(kind, state, attempt
 
 def test_retry_raised_outside_retry_for_is_retried():
     job = run(tasks.asks_for_more.enqueue())
+    assert (job.state, job.attempt) == ("dead", 3)
+
+
+@pytest.mark.parametrize(("text", "attempts"), [("at once", 1), ("later", 3)])
+def test_backoff_of_task_result_gets_the_job(text, attempts):
+    job = tasks.fail_by_result.enqueue(text)
+    run_jobs(until=timedelta(minutes=1))
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("dead", attempts)
+    waits = [after.claimed_at - before.finished_at for before, after in pairwise(job.executions.order_by("id"))]
+    assert [round(each.total_seconds()) for each in waits] == [0, 1][: attempts - 1]
+
+
+def test_backoff_of_task_result_of_coroutine_needs_no_query():
+    job = run(tasks.afail_by_result.enqueue())
     assert (job.state, job.attempt) == ("dead", 3)
 
 

@@ -539,13 +539,14 @@ BAD = {
 @pytest.mark.promise("bad-schedule-stops-no-other")
 @pytest.mark.parametrize("what", BAD)
 def test_scheduler_bad_schedule_others_fire(clock, engine, make_worker, what, caplog):
-    helpers.make_schedule(engine, "bad")
-    engine.execute(BAD[what])
-    helpers.make_schedule(engine, "good")
-    worker = make_worker(DAILY)
-    worker()
-    worker()
-    assert len(ticks("good")) == 1
+    with helpers.without_row_checks(engine):
+        helpers.make_schedule(engine, "bad")
+        engine.execute(BAD[what])
+        helpers.make_schedule(engine, "good")
+        worker = make_worker(DAILY)
+        worker()
+        worker()
+        assert len(ticks("good")) == 1
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == (what != "a rule for missed ones")
     assert not any("\n" in line for line in messages)

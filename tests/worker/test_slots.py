@@ -101,7 +101,7 @@ def test_isolated_attempt_early_cancel_request_is_delivered(is_new):
         return isolated_process
 
     process = SlotProcess(SimpleNamespace(start_process=start_process), EndingProcesses(), None)
-    attempt: Any = IsolatedAttempt(claimed, process, None)
+    attempt: Any = IsolatedAttempt(claimed, "default", process, None)
     if not is_new:
         process._process = isolated_process
         attempt.ask_to_cancel()

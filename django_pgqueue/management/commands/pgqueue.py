@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import Any
 
@@ -10,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django_pgqueue import health
 from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.management import celery_beat, queue_commands
+from django_pgqueue.management.queue_commands import add_command
 from django_pgqueue.management.standard_streams import open_missing_streams
 from django_pgqueue.worker.foreground_run import run_one
 from django_pgqueue.worker.maintenance.pruner import Pruner
@@ -20,7 +22,7 @@ from . import runworker
 class Command(BaseCommand):
     """Operate the queue from a shell."""
 
-    help = "Run workers, and operate the job queue."
+    help = "Run workers, and operate the job queue. `pgqueue COMMAND --help` shows the options of a command."
 
     def __init__(self, *args: Any, **options: Any) -> None:
         """Open missing standard streams before anything is printed."""
@@ -28,19 +30,25 @@ class Command(BaseCommand):
         super().__init__(*args, **options)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        names = "|".join(["worker", "run", *queue_commands.HELP, "prune", "health", celery_beat.NAME])
-        subcommands = parser.add_subparsers(dest="subcommand", metavar=names, required=True)
-        worker = subcommands.add_parser("worker", help="run a worker, like `runworker`")
+        subcommands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
+        worker = add_command(subcommands, "worker", "Run a worker, like `runworker`.")
         runworker.add_arguments(worker)
-        run = subcommands.add_parser("run", help="run one ready job in this process, due or not")
-        run.add_argument("job_id", type=int, help="number of the job")
-        run.add_argument("--database", help="database alias of the job")
-        run.add_argument("--retry", action="store_true", help="make a finished job ready before running it")
+        worker.add_argument(
+            *("-v", "--verbosity"),
+            type=int,
+            choices=range(4),
+            default=argparse.SUPPRESS,  # otherwise it would replace the value of `pgqueue -v 2 worker`
+            help="2: Print one line for each job that ends.",
+        )
+        run = add_command(subcommands, "run", "Run one ready job in this process, due or not.")
+        run.add_argument("job_id", type=int, help="Number of the job.")
+        run.add_argument("--database", metavar="ALIAS", help="Database of the job.")
+        run.add_argument("--retry", action="store_true", help="Make a finished job ready before running it.")
         queue_commands.add_arguments(subcommands)
-        prune = subcommands.add_parser("prune", help="delete finished jobs whose retention has ended")
-        prune.add_argument("--database", help="database alias of the jobs")
-        prune.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
-        check = subcommands.add_parser("health", help="check from its health file whether a worker is alive or ready")
+        prune = add_command(subcommands, "prune", "Delete finished jobs whose retention has ended.")
+        prune.add_argument("--database", metavar="ALIAS", help="Database of the jobs.")
+        prune.add_argument("--dry-run", action="store_true", help="Print what would be deleted, and delete nothing.")
+        check = add_command(subcommands, "health", "Check from its health file whether a worker is alive or ready.")
         health.add_arguments(check)
         celery_beat.add_arguments(subcommands)
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO, cast
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import DEFAULT_DB_ALIAS, connections, router
 
-from django_pgqueue import log, middleware, registry
-from django_pgqueue.conf import get_settings
+from django_pgqueue import __version__, log, middleware, registry
+from django_pgqueue.conf import Settings, get_settings
 from django_pgqueue.management import autoreload
 from django_pgqueue.management.standard_streams import (
     discard_unwritable_output,
@@ -29,26 +29,49 @@ from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
 
 def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
     """Add a worker's arguments."""
-    parser.add_argument("--queues", help="comma-separated queues, served in this order (default: all queues)")
     parser.add_argument(
-        "--concurrency", type=positive, help="jobs at a time in each process (default: PGQUEUE['CONCURRENCY'])"
-    )
-    parser.add_argument("--processes", type=positive, help="worker processes (default: PGQUEUE['PROCESSES'])")
-    parser.add_argument("--database", help="database alias of the jobs (default: chosen by the database routers)")
-    parser.add_argument("--until-empty", action="store_true", help="exit when no due job is left")
-    parser.add_argument("--max-jobs", type=positive, help="replace a process after this many jobs")
-    parser.add_argument(
-        "--max-rss-mb", type=positive, help="replace a process that uses more than this many MiB of memory"
+        "--queues", metavar="NAME,...", help="Comma-separated queues, served in this order. Default: all queues."
     )
     parser.add_argument(
-        "--grace", type=seconds, help="seconds that running jobs have after SIGTERM (default: PGQUEUE['GRACE'])"
+        "--database", metavar="ALIAS", help="Database of the jobs. Default: chosen by the database routers."
     )
-    parser.add_argument("--isolation", choices=["process"], help="run every job in an isolated process")
-    parser.add_argument("--no-listen", action="store_true", help="poll for jobs instead of listening for notifications")
+    parser.add_argument("--until-empty", action="store_true", help="Exit when no due job is left.")
+    _add_processes(parser)
     parser.add_argument(
-        "--reload", action="store_true", help="restart when a Python file of the project changes (development)"
+        "--grace",
+        type=seconds,
+        metavar="SECONDS",
+        help=f"How long running jobs may continue after SIGTERM. Default: PGQUEUE['GRACE'], or {Settings().GRACE:g}.",
     )
-    parser.add_argument("--health-file", metavar="PATH", help="write the worker's health to this file once a second")
+    parser.add_argument("--health-file", metavar="PATH", help="Write the worker's health to this file once a second.")
+    parser.add_argument("--no-listen", action="store_true", help="Poll for jobs instead of using notifications.")
+    parser.add_argument(
+        "--reload", action="store_true", help="Restart when a Python file of the project changes, for development."
+    )
+
+
+def _add_processes(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments about the processes of the worker."""
+    parser.add_argument(
+        "--concurrency",
+        type=positive,
+        metavar="N",
+        help=f"Jobs at a time in each process. Default: PGQUEUE['CONCURRENCY'], or {Settings().CONCURRENCY}.",
+    )
+    parser.add_argument(
+        "--processes",
+        type=positive,
+        metavar="N",
+        help=f"Worker processes. Default: PGQUEUE['PROCESSES'], or {Settings().PROCESSES}.",
+    )
+    parser.add_argument("--max-jobs", type=positive, metavar="N", help="Replace a process after this many jobs.")
+    parser.add_argument(
+        "--max-rss-mb",
+        type=positive,
+        metavar="N",
+        help="Replace a process that uses more MiB of memory than this.",
+    )
+    parser.add_argument("--isolation", choices=["process"], help="Run every job in an isolated process.")
 
 
 def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
@@ -63,8 +86,9 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
         middleware.chain()  # load it before the processes are forked, so that they inherit it
     except ImproperlyConfigured as error:
         raise CommandError(str(error)) from None
-    log.enable()
-    if arguments["verbosity"]:
+    verbosity = arguments["verbosity"]
+    log.enable(cast("TextIO", stdout) if verbosity >= 2 else None, starts=verbosity >= 3)
+    if verbosity:
         write_if_writable(stdout, banner(options))
     supervisor = Supervisor(options)
     try:
@@ -78,18 +102,20 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
 
 def exit_worker(code: int) -> NoReturn:
     """Exit with this code. An exit function of the application that hangs delays the exit by a few seconds only."""
-    if not run_exit_functions(None, DEFAULT_DB_ALIAS):
+    if not run_exit_functions():
         os._exit(code)
     sys.exit(code)
 
 
 def banner(options: Options) -> str:
     """Return a line that describes the worker that is starting."""
-    queues = ", ".join(options.queue_names) or "all queues"
-    processes = f" in each of {options.processes} processes" if options.processes > 1 else ""
+    names = ", ".join(options.queue_names)
+    queues = f"queues {names}" if len(options.queue_names) > 1 else f"queue {names}" if names else "all queues"
+    processes = "1 process" if options.processes == 1 else f"{options.processes} processes"
+    jobs = "1 job" if options.concurrency == 1 else f"{options.concurrency} jobs"
     return (
-        f"Worker on database {options.database!r}: {queues}; {options.concurrency} jobs at a time{processes}; "
-        f"{len(registry.all_tasks())} tasks registered. Press Ctrl-C to stop."
+        f"django_pgqueue {__version__}, worker with pid {os.getpid()}: database {options.database!r}, {queues}, "
+        f"{processes} x {jobs}, {len(registry.all_tasks())} tasks known. Press Ctrl-C or send SIGTERM to stop."
     )
 
 
@@ -156,7 +182,7 @@ def seconds(text: str) -> float:
 class Command(BaseCommand):
     """Run a worker."""
 
-    help = "Run jobs until SIGTERM or SIGINT."
+    help = "Run the jobs of this project until Ctrl-C or SIGTERM. With -v 2, print one line for each job that ends."
     requires_migrations_checks = False  # the worker itself waits for missing migrations and logs that it does
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -24,7 +24,7 @@ from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.time_limit import call_in_time
 
 if TYPE_CHECKING:
-    from django_pgqueue.signals import TaskSignal
+    from django_pgqueue.signals import WorkerSignal
 
 T = TypeVar("T")
 logger = logging.getLogger("django_pgqueue.worker")
@@ -47,7 +47,7 @@ DRAIN_TURN_SECONDS: Final = 0.005
 class Event(NamedTuple):
     """A signal to deliver, or a function to call."""
 
-    signal: TaskSignal | None
+    signal: WorkerSignal | None
     task_name: str | None
     about: dict[str, Any]
     function: Callable[[], Any] | None = None
@@ -78,12 +78,12 @@ class CallbackRunner:
     def __len__(self) -> int:
         return len(self._events)
 
-    def submit(self, signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
+    def submit(self, signal: WorkerSignal, task_name: str | None, about: dict[str, Any]) -> None:
         """Queue an event, or drop and count it if the queue is full. Never blocks; safe from any thread."""
         limit = QUEUE_LIMIT if about.get("exception") is None else EXCEPTION_LIMIT
         self._add(Event(signal, task_name, about), limit)
 
-    def publish(self, signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
+    def publish(self, signal: WorkerSignal, task_name: str | None, about: dict[str, Any]) -> None:
         """Queue an event if its signal has receivers. Safe from any thread."""
         if signal.has_listeners(task_name):
             self.submit(signal, task_name, about)
@@ -147,13 +147,20 @@ class CallbackRunner:
         self.wake()  # the abandoned thread may have just returned and be waiting for an event; wake it so that it ends
 
     def drain(self, seconds: float, is_interrupted: Callable[[], bool] = lambda: False) -> None:
-        """Wait until no event is left, `is_interrupted()` returns True, or `seconds` have passed."""
+        """Wait as `wait_until_called()` does, at the end of the process, and log how many events are left."""
+        if not self.wait_until_called(seconds, is_interrupted):
+            logger.error("%d signals were not sent because the process is ending", len(self._events))
+
+    def wait_until_called(self, seconds: float, is_interrupted: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until no event is left, `is_interrupted()` returns True, or `seconds` have passed.
+
+        Return whether no event is left.
+        """
         deadline = time.monotonic() + seconds
         while self._events and time.monotonic() < deadline and not is_interrupted():
             self.watch()
             time.sleep(DRAIN_TURN_SECONDS)
-        if self._events:
-            logger.error("%d signals were not sent because the process is ending", len(self._events))
+        return not self._events
 
     def _start_thread(self) -> None:
         self._thread = CallbackThread(self)

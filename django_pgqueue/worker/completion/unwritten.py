@@ -58,7 +58,7 @@ def as_retry(report: Report, error: Exception) -> Report | None:
         return None
     delay_seconds = report.delay_seconds
     if delay_seconds is None:
-        delay_seconds = DEFAULT_BACKOFF(report.claimed.attempt, None)  # type: ignore[assignment]  # ours: a float
+        delay_seconds = DEFAULT_BACKOFF(report.claimed.attempt, None)
     return replace(_as_dead(report, error), delay_seconds=delay_seconds)
 
 

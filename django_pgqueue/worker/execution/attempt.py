@@ -17,19 +17,18 @@ from django.db import connections
 from django_pgqueue import middleware, registry, signals
 from django_pgqueue.context import TaskContext, running_job
 from django_pgqueue.endings import Ending
-from django_pgqueue.exceptions import (
-    Cancel,
-    LeaseLost,
-)
-from django_pgqueue.serialization import decode_arguments, decode_headers
+from django_pgqueue.exceptions import Cancel, LeaseLost
+from django_pgqueue.headers import decode_headers
+from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.worker.runtime.process_info import forks
 
-from . import atomic, return_value
+from . import atomic, return_value, typed_call
 from .events import IN_JOB_THREAD, start_of
 from .failure import DoesNotFit, report_of
 from .report import EXPIRED, Report
 
 if TYPE_CHECKING:
+    from django_pgqueue.arguments.call import CallPlan
     from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.progress import Progress
@@ -168,15 +167,36 @@ class Attempt:
         """Call the coroutine function inside the middleware."""
         try:
             if self.context is not None and middleware.chain().arun:
-                return await middleware.arun_inside(self.context, self._enter)
-            return await self._enter()
+                return await middleware.arun_inside(self.context, self._aenter)
+            return await self._aenter()
         finally:
             self._exit_if_forked()
 
     def _enter(self) -> Any:
+        """Convert the arguments and call the task's function."""
+        if (plan := self.task.plan) is not None:
+            self._convert_call(plan)
+        return self._call_function()
+
+    async def _aenter(self) -> Any:
+        """Convert the arguments and await the coroutine function. Rows are loaded in a thread."""
+        if (plan := self.task.plan) is not None:
+            if plan.loads_rows:
+                await sync_to_async(self._convert_call)(plan)
+            else:
+                self._convert_call(plan)
+        return await self._call_function()
+
+    def _convert_call(self, plan: CallPlan) -> None:
+        """Turn the stored arguments into what the annotations say."""
+        first = int(self.task.takes_context)
+        args, self.kwargs = typed_call.decoded(self.task, plan, self.args[first:], self.kwargs, self.alias)
+        self.args[first:] = args
+
+    def _call_function(self) -> Any:
         """Call the task's function."""
         try:
-            value = self.task.func(*self.args, **self.kwargs)
+            value = self.task.entry(*self.args, **self.kwargs)
             if not self.task.is_async and type(value) not in return_value.PLAIN:
                 return_value.refuse_unrun_value(value)
             return value

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django_pgqueue import log, registry, signals
 from django_pgqueue.endings import Ending
 from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions, arguments_of, signals_of
-from django_pgqueue.signals import TaskSignal
+from django_pgqueue.signals import TaskSignal, WorkerSignal
 
 from . import error_text
 from .report import STOPS
@@ -96,7 +96,7 @@ def start_of(claimed: Claimed, database: str) -> dict[str, Any]:
 
 
 def call_receivers(
-    signal: TaskSignal,
+    signal: WorkerSignal,
     task_name: str | None,
     about: dict[str, Any],
     *,

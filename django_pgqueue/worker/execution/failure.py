@@ -34,6 +34,7 @@ class EndedAttempt(Protocol):
     """An attempt that has ended with an exception."""
 
     claimed: Claimed
+    alias: str
     started_at: float
     interrupted: bool
     timed_out: bool
@@ -80,7 +81,7 @@ def _report_of(attempt: EndedAttempt, exception: BaseException) -> Report:
     elif is_a(exception, DoesNotFit):
         _does_not_fit(report)
     else:
-        _failed(report, exception)
+        _failed(report, exception, attempt.alias)
     return report
 
 
@@ -89,7 +90,7 @@ def _does_not_fit(report: Report) -> None:
     report.ending = Ending.FAILED if report.delay_seconds is None else Ending.UNKNOWN
 
 
-def _failed(report: Report, exception: BaseException) -> None:
+def _failed(report: Report, exception: BaseException, alias: str) -> None:
     report.traceback = error_text.traceback_text(exception)
     if is_a(exception, Dead) or is_a(exception, ResultNotStored):
         return
@@ -97,4 +98,4 @@ def _failed(report: Report, exception: BaseException) -> None:
         last = report.claimed.attempt >= report.claimed.max_attempts
         report.delay_seconds = None if last else exception.after_seconds
     else:
-        report.delay_seconds = retry_policy.delay_after_failure(report.claimed, exception)
+        report.delay_seconds = retry_policy.delay_after_failure(report.claimed, exception, alias=alias)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from django_pgqueue.endings import Ending
@@ -33,7 +33,7 @@ class Report:
     started_at: float
     finished_at: float
     task: TaskDefinition | None = None
-    result: str | None = None
+    result: str | None = field(default=None, repr=False)
     """JSON text, or None if the result is not stored."""
     delay_seconds: float | None = None
     may_be_committed: bool = False
@@ -67,7 +67,7 @@ def last_resort(claimed: Claimed, started_at: float, *, may_be_committed: bool =
         Ending.FAILED,
         started_at,
         time.monotonic(),
-        delay_seconds=delay_seconds,  # type: ignore[arg-type]  # the default backoff returns a float
+        delay_seconds=delay_seconds,
         error=RESULT_UNKNOWN,
         may_be_committed=may_be_committed,
     )

@@ -6,10 +6,14 @@ It runs the application's backoff function, and falls back to the default backof
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import DEFAULT_DB_ALIAS
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
+from django_pgqueue.context import TaskContext
 from django_pgqueue.lifecycle import OpenExecution
 from django_pgqueue.retry import DEFAULT_BACKOFF
 from django_pgqueue.worker.runtime.time_limit import call_in_time
@@ -17,6 +21,7 @@ from django_pgqueue.worker.runtime.time_limit import call_in_time
 from . import error_text
 
 if TYPE_CHECKING:
+    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
 
 BACKOFF_SECONDS: Final = 2.0
@@ -25,25 +30,30 @@ UNKNOWN_FIRST_SECONDS: Final = 15.0
 UNKNOWN_LONGEST_SECONDS: Final = 600.0
 
 
-def delay_after_failure(claimed: Claimed, exception: BaseException | None, *, in_time: bool = False) -> float | None:
+def delay_after_failure(
+    claimed: Claimed, exception: BaseException | None, *, alias: str = DEFAULT_DB_ALIAS, in_time: bool = False
+) -> float | None:
     """Return the seconds until the next attempt, or None for no further attempt.
 
-    Set `in_time` if the caller is an engine thread: a backoff function that hangs is then abandoned after 2 s.
+    `alias` is the database of the job. Set `in_time` if the caller is an engine thread: a backoff function that hangs
+    is then abandoned after 2 s.
     """
-    return _delay(claimed.task_name, claimed.attempt, claimed.max_attempts, exception, in_time=in_time)
+    return _delay(claimed, exception, alias, in_time=in_time)
 
 
-def delay_after_crash(execution: OpenExecution, *, by_default: bool = False) -> float | None:
+def delay_after_crash(
+    execution: OpenExecution, *, alias: str = DEFAULT_DB_ALIAS, by_default: bool = False
+) -> float | None:
     """Return the seconds until the next attempt of a job whose worker was lost, or None for no further one.
 
     Only a job that had started is charged with the crash; after `CRASH_BUDGET` crashes it is dead. After the first
     crash it is due at once: the cause was more likely the machine, and if it was the job, it runs isolated from now on.
-    With `by_default`, no function of the application is called.
+    With `by_default`, no function of the application is called. `alias` is the database of the job.
     """
     if execution.started and execution.crashes + 1 >= get_settings().CRASH_BUDGET:
         return None
-    task_name = "" if by_default else execution.task_name or ""
-    delay_seconds = _delay(task_name, execution.attempt, execution.max_attempts, None, in_time=True)
+    known = execution._replace(task_name="") if by_default else execution
+    delay_seconds = _delay(known, None, alias, in_time=True)
     return delay_seconds if delay_seconds is None or execution.crashes else 0.0
 
 
@@ -74,25 +84,37 @@ def delay_while_unknown(unknown_seconds: float | None) -> float | None:
     return min(max(waited, UNKNOWN_FIRST_SECONDS), UNKNOWN_LONGEST_SECONDS)
 
 
-def _delay(
-    task_name: str, attempt: int, max_attempts: int, exception: BaseException | None, *, in_time: bool
-) -> float | None:
-    if attempt >= max_attempts:
+def _delay(job: Claimed | OpenExecution, exception: BaseException | None, alias: str, *, in_time: bool) -> float | None:
+    if job.attempt >= job.max_attempts:
         return None
-    task = registry.get(task_name)
+    task = registry.get(job.task_name or "")
     if task is None:
-        return _default_delay(attempt, exception)
+        return _default_delay(job.attempt, exception)
+    delay = partial(task.delay_after, job.attempt, exception, partial(_task_result, task, job, alias))
     try:
-        if in_time and callable(task.backoff):
-            delay_seconds = call_in_time(lambda: task.delay_after(attempt, exception), BACKOFF_SECONDS)
-        else:
-            delay_seconds = task.delay_after(attempt, exception)
+        calls_application = callable(get_settings().BACKOFF if task.backoff is None else task.backoff)
+        delay_seconds = call_in_time(delay, BACKOFF_SECONDS) if in_time and calls_application else delay()
         # Convert it to a plain float, because a subclass of float can override anything.
         return None if delay_seconds is None else float.__float__(delay_seconds)
     except BaseException as error:  # noqa: BLE001 -- the backoff is the application's function, and may raise anything
-        error_text.log_exception(f"the backoff of {registry.in_words(task_name)} failed; the default is used:", error)
-        return _default_delay(attempt, exception)
+        name = registry.in_words(job.task_name)
+        error_text.log_exception(f"the backoff of {name} failed; the default is used:", error)
+        return _default_delay(job.attempt, exception)
+
+
+def _task_result(task: TaskDefinition, job: Claimed | OpenExecution, alias: str) -> Any:
+    """Return the result that a backoff gets: the framework's, or the job. It loads what is not known on first use."""
+    if task.adapter is not None:
+        return task.adapter.task_result(job.job_id, alias, job.attempt, job.queue_name)
+    return TaskContext(
+        job_id=job.job_id,
+        attempt=job.attempt,
+        max_attempts=job.max_attempts,
+        queue_name=job.queue_name,
+        database=alias,
+        task_name=job.task_name or "",
+    ).task_result
 
 
 def _default_delay(attempt: int, exception: BaseException | None) -> float:
-    return DEFAULT_BACKOFF(attempt, exception)  # type: ignore[return-value]  # the default backoff returns a float
+    return DEFAULT_BACKOFF(attempt, exception)

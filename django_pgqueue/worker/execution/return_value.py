@@ -26,6 +26,8 @@ def encoded(task: TaskDefinition, value: Any) -> str | None:
     try:
         if task.adapter is not None:
             value = task.adapter.result(value)
+        elif task.store_result and (plan := task.plan) is not None:
+            value = plan.encode_result(value)
         return encode_result(value) if task.store_result and value is not None else None
     except Exception as error:
         reason = error_text.message(error) or type(error).__name__

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 CANCELLED: Final = "stopped while it ran because the job was cancelled"
 
 
-def given_up(claimed: Claimed, started_at: float, *, stack: str, cancelled: bool = False) -> Report:
-    """Return the report of an attempt that did not stop in time, with the stack of its code."""
+def given_up(claimed: Claimed, started_at: float, *, alias: str, stack: str, cancelled: bool = False) -> Report:
+    """Return the report of an attempt that did not stop in time, with the stack of its code.
+
+    `alias` is the database of the job.
+    """
     if cancelled:
         error = error_text.storable(
             f"{CANCELLED}, but its code kept running.\n{stack}", get_settings().MAX_TRACEBACK_BYTES
@@ -35,7 +38,7 @@ def given_up(claimed: Claimed, started_at: float, *, stack: str, cancelled: bool
         Ending.FAILED,
         started_at,
         time.monotonic(),
-        delay_seconds=retry_policy.delay_after_failure(claimed, timeout, in_time=True),
+        delay_seconds=retry_policy.delay_after_failure(claimed, timeout, alias=alias, in_time=True),
         exception=timeout,
         exception_class=error_text.class_path(timeout),
         error=error_text.message(timeout),

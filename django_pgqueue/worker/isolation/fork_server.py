@@ -26,6 +26,7 @@ import struct
 import threading
 from typing import Final, NoReturn
 
+from django_pgqueue import signals
 from django_pgqueue.waker import Waker, is_readable
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.process_info import request_death_signal
@@ -50,6 +51,8 @@ class ForkServer:
     def __init__(self, alias: str, process_state: ProcessState) -> None:
         self.is_gone = False
         """Whether the fork server has ended or does not answer, so that it cannot start isolated processes."""
+        self.has_start_receivers = False
+        """Whether each isolated process first calls receivers, and reports when they have returned."""
         self._lock = threading.Lock()
         self._alias = alias
         self._process_state = process_state
@@ -59,6 +62,8 @@ class ForkServer:
         """Fork the fork server. Call this before the process starts any thread."""
         self._socket, server_end = socket.socketpair()
         gc.freeze()  # objects loaded now stay shared with the forked processes, because no collection touches them
+        # Read before the fork: the isolated processes then find the same receivers.
+        self.has_start_receivers = signals.worker_process_started.has_listeners()
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:

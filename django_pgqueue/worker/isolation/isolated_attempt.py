@@ -36,8 +36,9 @@ NO_PROCESS_DELAY_SECONDS: Final = 5.0
 class IsolatedAttempt:
     """The counterpart of `Attempt`, with the same methods, for a job that runs in another process."""
 
-    def __init__(self, claimed: Claimed, process: SlotProcess, notes: ProgressSink) -> None:
+    def __init__(self, claimed: Claimed, alias: str, process: SlotProcess, notes: ProgressSink) -> None:
         self.claimed = claimed
+        self.alias = alias
         self.process = process
         self.notes = notes
         self.interrupted = False
@@ -51,8 +52,9 @@ class IsolatedAttempt:
         try:
             isolated_process = self.process.get()
         except OSError as error:
-            return self._report_without_process(error)
-        if self.interrupted or self.cancelled:  # before there was a process that could be killed
+            if not (self.interrupted or self.cancelled):  # otherwise the process was killed while it started
+                return self._report_without_process(error)
+        if self.interrupted or self.cancelled:  # before the job was sent
             return self._report(Ending.RELEASED)
         task = registry.get(self.claimed.task_name)
         timeout_seconds = task.timeout_seconds if task is not None else None
@@ -92,7 +94,8 @@ class IsolatedAttempt:
         return self._report(Ending.RELEASED, str(exception))
 
     def _report_killed(self, stack: str) -> Report:
-        return given_up(self.claimed, self.started_at, stack=f"Killed at its timeout. Stack at that time:\n{stack}")
+        stack = f"Killed at its timeout. Stack at that time:\n{stack}"
+        return given_up(self.claimed, self.started_at, alias=self.alias, stack=stack)
 
     def _report_died(self, status: int | None) -> Report:
         if self.interrupted:
@@ -101,7 +104,8 @@ class IsolatedAttempt:
             return self._report(Ending.CANCELLED, CANCELLED)
         how = "its exit status is unknown" if status is None else exit_code_text(os.waitstatus_to_exitcode(status))
         report = self._report(Ending.CRASHED, f"the job's isolated process died ({how})")
-        report.delay_seconds = retry_policy.delay_after_crash(retry_policy.as_open_execution(self.claimed))
+        crashed = retry_policy.as_open_execution(self.claimed)
+        report.delay_seconds = retry_policy.delay_after_crash(crashed, alias=self.alias)
         return report
 
     def _report_without_process(self, error: OSError) -> Report:

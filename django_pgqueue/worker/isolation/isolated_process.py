@@ -21,12 +21,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+from django_pgqueue import signals
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.progress import Progress
 from django_pgqueue.waker import is_readable
 from django_pgqueue.worker.completion.progress_writer import ProgressSender
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.process_events import (
+    ISOLATED,
+    START_SECONDS,
+    call_start_receivers,
+    stop_receivers,
+)
 from django_pgqueue.worker.execution.progress_sink import ProgressSink
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime import django_connections
@@ -54,6 +61,10 @@ HANDLED: Final = (
     *(signal.SIGUSR1, signal.SIGUSR2),
 )
 """Signals whose handlers are compared before and after a job. To compare all 64 would cost 0.2 ms a job."""
+STARTED: Final = {"started": True}
+"""The first message of a process that calls receivers at its start."""
+STARTED_SECONDS: Final = START_SECONDS + 5.0
+"""How long to wait for this message. The process itself limits the time of the receivers."""
 KEPT: Final = (
     *("started_at", "finished_at", "result", "delay_seconds", "may_be_committed"),
     *("exception_class", "error", "traceback"),
@@ -120,6 +131,13 @@ class IsolatedProcess:
         self.is_worn = received.pop("is_worn")
         self.resident_mib = received.pop("resident_mib")
         return wire.as_report(claimed, received)
+
+    def has_started(self) -> bool:
+        """Wait until the process has called the receivers of `worker_process_started`; return whether it has.
+
+        The timeout of a job therefore begins after them.
+        """
+        return self._wait(select.POLLIN, time.monotonic() + STARTED_SECONDS) and self._receive() == STARTED
 
     def ask_to_cancel(self) -> None:
         """Send a cancellation request to the running job, which reads it when it asks its context. From any thread."""
@@ -212,13 +230,19 @@ class IsolatedProcess:
 
 
 def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
-    """Run the isolated process: run the jobs that arrive until the socket is closed."""
+    """Run the isolated process: run the jobs that arrive until the socket is closed.
+
+    If `worker_process_started` has receivers, call them first, and report that they have returned.
+    """
     faulthandler.register(STACK_SIGNAL, file=stack, all_threads=False, chain=False)
     os.setpgid(0, 0)  # so that the programs that its jobs start can be killed with it
     _prefer_for_oom_kill()
     background_log.install()
     django_connections.watch()
     keep_output_open()
+    if signals.worker_process_started.has_listeners():
+        call_start_receivers(ISOLATED, alias)
+        jobs.sendall(wire.packed(STARTED))
     context, before = django_connections.clean_context(), _shared_state()
     while (received := wire.receive(jobs)) is not None:
         if "cancel" in received:  # for a job that has ended without reading the request
@@ -231,7 +255,7 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
         answer |= {"is_worn": _shared_state() != before, "resident_mib": resident_mib()}
         flush_output()
         jobs.sendall(wire.packed(answer | notes.message(report.claimed.execution_id)))
-    run_exit_functions("isolated", alias)
+    run_exit_functions(stop_receivers(ISOLATED, alias))
     os._exit(0)
 
 

@@ -31,11 +31,19 @@ class SlotProcess:
         return self._process is not None
 
     def get(self) -> IsolatedProcess:
-        """Return the process. Start one if there is none or it has ended. Raise `OSError` if that fails."""
+        """Return the process. Start one if there is none or it has ended. Raise `OSError` if that fails.
+
+        A new process first calls the receivers of `worker_process_started`, if there are any. Wait for that here, where
+        the time does not count against the timeout of the job.
+        """
         if self._process is not None and self._process.has_ended():
             self.close()  # it ended while it was idle, and no job is to blame
         if self._process is None:
             self._process = self._fork_server.start_process()
+            if self._fork_server.has_start_receivers and not self._process.has_started():
+                self.kill()
+                self.close()
+                raise OSError("the process ended or hung while it called the receivers of worker_process_started")
         return self._process
 
     def close(self) -> None:

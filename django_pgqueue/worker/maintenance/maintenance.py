@@ -131,7 +131,7 @@ class Maintenance(Service):
         Report progress first, because a hundred slow backoff functions must not look like a hang.
         """
         self.progressed()
-        return retry_policy.delay_after_crash(execution)
+        return retry_policy.delay_after_crash(execution, alias=self.link.alias)
 
     def _prune(self) -> bool:
         """Continue the round with at most one full batch, so that rescues and a stop wait no longer than that."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
 
-LOGGERS: Final = ("django_pgqueue.worker", "django_pgqueue.db", "psycopg", "asyncio")
+LOGGERS: Final = ("django_pgqueue.worker", "django_pgqueue.jobs", "django_pgqueue.db", "psycopg", "asyncio")
 """The loggers that engine threads use: the engine's own, and those of the libraries that it calls."""
 LIMIT: Final = 10_000
 """How many records the queue holds. Further records are dropped and counted."""

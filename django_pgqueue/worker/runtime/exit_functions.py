@@ -1,27 +1,32 @@
 """Run the application's exit functions before a process ends, within a time limit of a few seconds.
 
 The worker's processes end with `os._exit`, because threads of jobs may never end. That skips `atexit`, which libraries
-use to send buffered spans, errors and log lines. Each process therefore calls `run_exit_functions()` first.
+use to send buffered spans, errors and log lines. Each process therefore calls `run_exit_functions()` first. A process
+that runs jobs passes the function that calls the receivers of `worker_process_stopping`.
 """
 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
-
-from django_pgqueue import signals
 
 from .background_log import background_log, flush_output
 from .process_signals import TIMERS
 
+logger = logging.getLogger("django_pgqueue.worker")
+
 EXIT_SECONDS: Final = 3.0
-"""How long receivers of `worker_stopping` and `atexit` functions may take in total."""
+"""How long receivers of `worker_process_stopping` and `atexit` functions may take in total."""
+RECEIVERS_SHARE: Final = 2 / 3
+"""The share of this time that the receivers may use, so that a receiver that hangs leaves time for `atexit`."""
 
 
 def forget_inherited_processes() -> None:
@@ -36,24 +41,28 @@ def forget_inherited_processes() -> None:
         sys.modules["multiprocessing.util"]._finalizer_registry.clear()
 
 
-def run_exit_functions(kind: str | None, database: str, seconds: float = EXIT_SECONDS) -> bool:
-    """Send `worker_stopping` unless `kind` is None, run the `atexit` functions, and flush the log.
+def run_exit_functions(call_receivers: Callable[[], None] | None = None, seconds: float = EXIT_SECONDS) -> bool:
+    """Call the receivers of `worker_process_stopping`, run the `atexit` functions, and flush the log.
 
     A function that hangs is abandoned in its thread. A second call in the same process does nothing.
 
+    Args:
+        call_receivers: Calls the receivers. None in a process that runs no jobs.
+        seconds: The time for all of it. The receivers may take two thirds of it.
+
     Returns:
-        False if this takes longer than `seconds`.
+        False if a function has not returned in time.
     """
     if _done_in == [os.getpid()]:
         return True
     _done_in[:] = [os.getpid()]
     stop_at = time.monotonic() + seconds
     clear_timers()  # a timer that a job has left could end the process now
-    runner = threading.Thread(target=_run, args=(kind, database), name="pgqueue-exit", daemon=True)
-    with suppress(RuntimeError):  # the system cannot start a thread
-        runner.start()
-        runner.join(seconds)
-    return not runner.is_alive() and background_log.flush(max(0.1, min(1.0, stop_at - time.monotonic())))
+    has_returned = call_receivers is None or _returns(call_receivers, seconds * RECEIVERS_SHARE)
+    if not has_returned:
+        logger.error("the receivers of worker_process_stopping have not returned; the process ends without them")
+    has_returned &= _returns(_run, max(0.1, stop_at - time.monotonic()))
+    return has_returned and background_log.flush(max(0.1, min(1.0, stop_at - time.monotonic())))
 
 
 _done_in: list[int] = []
@@ -66,10 +75,16 @@ def clear_timers() -> None:
         signal.setitimer(timer, 0)
 
 
-def _run(kind: str | None, database: str) -> None:
-    if kind is not None:
-        with suppress(BaseException):  # a receiver may raise SystemExit, which `send_robust` lets through
-            signals.worker_stopping.send_robust(sender=None, kind=kind, database=database)
+def _returns(function: Callable[[], None], seconds: float) -> bool:
+    """Call a function in a thread of its own; return whether it has returned after `seconds`."""
+    runner = threading.Thread(target=function, name="pgqueue-exit", daemon=True)
+    with suppress(RuntimeError):  # the system cannot start a thread
+        runner.start()
+        runner.join(seconds)
+    return not runner.is_alive()
+
+
+def _run() -> None:
     background_log.flush()  # before `logging.shutdown()`, one of the `atexit` functions, closes the handlers
     flush_output()
     with suppress(BaseException):

@@ -119,9 +119,8 @@ class LoopSlots(threading.Thread):
         stack = "".join(_frames(task)) if was_cancelled else self.stack()
         reason = "The coroutine was cancelled and did not end." if was_cancelled else "The event loop was blocked."
         stack = f"{reason} Stack 5 s after the job should have stopped:\n{stack}"
-        return given_up(
-            attempt.claimed, attempt.started_at, stack=stack, cancelled=attempt.asked and not attempt.timed_out
-        )
+        is_cancelled = attempt.asked and not attempt.timed_out
+        return given_up(attempt.claimed, attempt.started_at, alias=attempt.alias, stack=stack, cancelled=is_cancelled)
 
     def is_blocked(self, execution_id: int) -> bool:
         """Return whether the loop has not yet processed a request to cancel this coroutine."""

@@ -147,7 +147,8 @@ class ThreadSlot(threading.Thread):
             # Decide by the request, not by a raised exception: none can be raised in a thread that waits for a log
             # handler's lock.
             is_cancelled = attempt.asked and not attempt.timed_out
-            return given_up(attempt.claimed, attempt.started_at, stack=text, cancelled=is_cancelled)
+            alias = self.host.alias
+            return given_up(attempt.claimed, attempt.started_at, alias=alias, stack=text, cancelled=is_cancelled)
 
     def _is_running(self, execution_id: int) -> bool:
         return self.attempt is not None and self.attempt.claimed.execution_id == execution_id
@@ -181,7 +182,7 @@ class ThreadSlot(threading.Thread):
 
     def _attempt(self, claimed: Claimed) -> Attempt | IsolatedAttempt:
         if self.host.isolates(claimed, registry.get(claimed.task_name)):
-            return IsolatedAttempt(claimed, self.process, self.host.notes)
+            return IsolatedAttempt(claimed, self.host.alias, self.process, self.host.notes)
         return Attempt(claimed, self.host.alias, self.host.notes)
 
     def _guarded(self, attempt: Attempt | IsolatedAttempt) -> Report:

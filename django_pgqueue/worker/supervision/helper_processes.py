@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NoReturn
 
+from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.process_info import set_process_name
@@ -19,6 +20,7 @@ from django_pgqueue.worker.runtime.process_signals import outlive_terminal
 from .health_file import HealthFile
 from .log_process import LogProcess
 from .settlement import Settlement
+from .worker_events import WorkerEvents
 
 AT_END_SECONDS: Final = 8.0
 """How long the worker's exit waits for the settlement of its last processes, including signal receivers."""
@@ -29,35 +31,44 @@ class HelperProcesses:
     """The helper processes of one supervisor.
 
     Args:
+        options: The worker's options.
         link: The supervisor's connection.
         health: The health file, whose thread pauses during a fork.
         close_inherited: Called in a forked process; closes what belongs to the supervisor.
     """
 
-    def __init__(self, link: Link, health: HealthFile, close_inherited: Callable[[], None]) -> None:
+    def __init__(self, options: Options, link: Link, health: HealthFile, close_inherited: Callable[[], None]) -> None:
         self._health = health
         self._close_inherited = close_inherited
         self.log = LogProcess(self._fork)
         self.settlement = Settlement(link, self._fork)
+        self.events = WorkerEvents(self._fork, options)
+
+    def tick(self, *, stopping: bool) -> None:
+        """Start the processes that are missing. The supervisor calls this once a round when its database is ready."""
+        self.events.tick(stopping=stopping)
+        self.log.restart_if_ended()
 
     def reaped(self, pid: int, exit_code: int) -> None:
         """Record that a helper process has ended."""
-        if not self.settlement.reaped(pid, exit_code):
+        if not self.settlement.reaped(pid, exit_code) and not self.events.reaped(pid):
             self.log.reaped(pid)
 
-    def settle_at_end(
-        self, survive: Callable[[Callable[[], None]], bool], wait_and_reap: Callable[[float], None]
-    ) -> None:
-        """Close the executions that the last worker processes left open, for 8 s at most.
+    def end(self, survive: Callable[[Callable[[], None]], bool], wait_and_reap: Callable[[float], None]) -> None:
+        """Close the executions that the last worker processes left open, for 8 s at most, and send `worker_stopping`.
 
         Args:
             survive: Calls a step and returns whether the database was available.
             wait_and_reap: Waits for this many seconds and reaps processes that have ended.
         """
+        self.events.tick(stopping=True)
         stop_at = time.monotonic() + AT_END_SECONDS
         while survive(self.settlement.tick) and not self.settlement.is_done and time.monotonic() < stop_at:
             wait_and_reap(AT_END_TURN_SECONDS)
         self.settlement.kill_remaining()
+        while self.events.is_busy:
+            wait_and_reap(AT_END_TURN_SECONDS)
+            self.events.tick(stopping=True)
 
     def _fork(self, main: Callable[[], NoReturn], name: bytes) -> int:
         """Run a function in a new process, which survives the signals that stop workers; return its pid."""

@@ -142,7 +142,7 @@ def main(reader: int) -> NoReturn:
         for line in lines:
             with suppress(ValueError):  # the line is incomplete
                 call_handlers(logging.makeLogRecord(json.loads(line)))
-    run_exit_functions(None, "", END_SECONDS * 0.8)
+    run_exit_functions(seconds=END_SECONDS * 0.8)
     os._exit(0)
 
 

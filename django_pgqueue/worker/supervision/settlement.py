@@ -188,7 +188,7 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
         link.close()
         exit_code = 0 if all(written[:]) else NO_CONNECTION if no_connection else SOME_LEFT
     finally:
-        run_exit_functions(None, alias)
+        run_exit_functions()
         os._exit(exit_code)
 
 
@@ -218,7 +218,7 @@ def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_defaul
         ]
         charged = {*crashed, *unwritten}
         others = [execution for execution in left_open if execution not in charged]
-        failures = [_crash(execution, error, by_default=by_default) for execution in crashed]
+        failures = [_crash(connection.alias, execution, error, by_default=by_default) for execution in crashed]
         failures += [_unwritten(execution) for execution in unwritten]
         delays = {failed.key.execution_id: failed.delay_seconds for failed in failures}
         released = _divided(connection, [Released(execution.key) for execution in others], lifecycle.release)
@@ -264,11 +264,11 @@ def _executions_to_charge(process: ChildProcess) -> set[int]:
     return set() if process.expected_to_end else set(process.state.suspects())
 
 
-def _crash(execution: OpenExecution, error: str, *, by_default: bool) -> Failed:
+def _crash(alias: str, execution: OpenExecution, error: str, *, by_default: bool) -> Failed:
     """Return the failure that charges an execution with a crash."""
     started = execution._replace(started=True)
     try:
-        delay_seconds = retry_policy.delay_after_crash(started, by_default=by_default)
+        delay_seconds = retry_policy.delay_after_crash(started, alias=alias, by_default=by_default)
     except BaseException:
         logger.exception("the backoff of %s failed; the default is used", execution.task_name)
         delay_seconds = retry_policy.delay_after_crash(started, by_default=True)

@@ -65,7 +65,7 @@ class Supervisor:
         self.heartbeats = HeartbeatSender(self.link, options)
         self.shared_scans = SharedScans(options.processes)
         self.health = HealthFile(options.health_file, self.children, lambda: self.stopping_since is not None)
-        self.helpers = HelperProcesses(self.link, self.health, self._close_inherited)
+        self.helpers = HelperProcesses(options, self.link, self.health, self._close_inherited)
         self._waker = Waker()
 
     def run(self) -> int:
@@ -78,7 +78,7 @@ class Supervisor:
         while not self._is_over():
             self._sleep()
             self._turn()
-        self.helpers.settle_at_end(self._survive, self._wait_and_reap)
+        self.helpers.end(self._survive, self._wait_and_reap)
         self._close()
         return 0 if not self.helpers.settlement.ended else 1
 
@@ -111,7 +111,7 @@ class Supervisor:
         watchdog.check_all(self.children.values())
         self._enforce_grace()
         outage_log.log_end_if_over()
-        self.helpers.log.restart_if_ended()
+        self.helpers.tick(stopping=self.stopping_since is not None)
 
     def _survive(self, step: Callable[[], None]) -> bool:
         """Run a step that needs the database; return whether it succeeded. The next round repeats a failed step."""

@@ -59,6 +59,7 @@ CLAIMS = "django_pgqueue/lifecycle/claims.py"
 NOTES = "django_pgqueue/worker/completion/progress_writer.py"
 WAITING = "django_pgqueue/waiting/results.py"
 MIDDLEWARE = "django_pgqueue/middleware.py"
+EXCEPTIONS = "django_pgqueue/exceptions.py"
 BELL = "django_pgqueue/worker/claiming/notification_waker.py"
 WAKER = "django_pgqueue/waker.py"
 NOT_SKIPPED = ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
@@ -417,7 +418,9 @@ WAITS = of_tests(
 AROUND = of_tests(
     ("tests/test_middleware.py", "tests/process/test_middleware.py"),
     Mutant("an error may take a final word's place", "(raised is None or is_final)", "raised is None", path=MIDDLEWARE),
-    Mutant("a lost lease may be replaced", "isinstance(ended_by, LeaseLost) or not", "not", path=MIDDLEWARE),
+    Mutant(
+        "a lost lease may be replaced", "class LeaseLost(BaseException)", "class LeaseLost(Exception)", path=EXCEPTIONS
+    ),
     Mutant("what is swallowed is gone", "(raised is None or is_final)", "is_final", path=MIDDLEWARE),
     Mutant(
         "the last is outermost",

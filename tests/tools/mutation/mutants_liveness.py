@@ -92,7 +92,7 @@ LIVENESS = [
                 "    except Exception as error:  # noqa: BLE001 -- the backoff is",
                 path=POLICY,
             ),
-            Mutant("a backoff may hang", "if in_time and callable(task.backoff):", "if False:", path=POLICY),
+            Mutant("a backoff may hang", "if in_time and calls_application else", "if False else", path=POLICY),
             Mutant("calls that hang are not bounded", "if len(_hanging) >= HANGING_LIMIT:", "if False:", path=BOUNDED),
             Mutant(
                 "stuck completions are no news",

@@ -25,6 +25,7 @@ from queue import SimpleQueue
 
 from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
+from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
 from tests.tools.mutation.mutants_liveness import LIVENESS
 from tests.tools.mutation.mutants_operators import OPERATORS
@@ -267,7 +268,25 @@ MUTANTS = [
     Mutant("prune knows no limit", "LIMIT %(limit)s\n", "LIMIT 1000 + %(limit)s\n", "PRUNE"),
     Mutant("one crash more than the budget", "execution.crashes + 1 >=", "execution.crashes >=", path=POLICY),
     Mutant("the unstarted have a crash budget", "if execution.started and", "if", path=POLICY),
-    Mutant("one attempt more than the maximum", "if attempt >= max_attempts", "if attempt > max_attempts", path=POLICY),
+    Mutant(
+        "one attempt more than the maximum",
+        "job.attempt >= job.max_attempts",
+        "job.attempt > job.max_attempts",
+        path=POLICY,
+    ),
+    Mutant("a number has no jitter", "exponential(value, factor=1, cap=value)", "fixed(value)", path=RETRY),
+    Mutant(
+        "any backoff gets a result",
+        'is_second_kind = names[1:2] == ["task_result"]',
+        "is_second_kind = True",
+        path=RETRY,
+    ),
+    Mutant(
+        "full jitter starts at the delay",
+        '(0.0, 1.0) if jitter == "full"',
+        '(1.0, 1.0) if jitter == "full"',
+        path=RETRY,
+    ),
     Mutant("a backoff may overflow", "except OverflowError:", "except KeyError:", path=RETRY),
     Mutant("a factor may be anything", 'not 1 <= factor < float("inf")', "factor < 1", path=RETRY),
     Mutant("a backoff has no cap", "min(cap_seconds, base_seconds", "min(1e300, base_seconds", path=RETRY),
@@ -283,6 +302,8 @@ MUTANTS = [
     *FEATURES,
     *LEASES,
     *LIVENESS,
+    *EVENTS,
+    *JOB_LINES,
     *BAD_ROWS,
     *BOUNDS,
     *LOCKED,

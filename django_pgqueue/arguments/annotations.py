@@ -1,0 +1,247 @@
+"""Compile annotations into converters.
+
+`call` calls this once for each annotation of a task. An annotation that needs no conversion gets a `Plain` converter.
+One that means any value, or names a class that this package cannot convert, gets None: its values stay plain JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Collection as AnyCollection
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet, Sequence, Set
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, Final
+
+from django_pgqueue.exceptions import InvalidTask
+
+from .containers import CONTAINERS, Dict, FixedTuple, Items, Key, OneOf, member_key
+from .converter import ARRAY, PLAIN, STRING, Converter, Plain
+from .libraries import of_library
+from .records import (
+    Compile,
+    Dataclass,
+    Field,
+    Record,
+    Tuple,
+    TypedDictionary,
+    dataclass_fields,
+    dictionary_fields,
+    tuple_fields,
+)
+from .rows import Row, is_model
+from .scalars import TEXTS, Choice, Member, path
+
+ANYTHING: Final = (Any, object)
+WRAPPERS: Final = (typing.Required, typing.NotRequired, typing.Final, typing.ClassVar)
+AS_LISTS: Final = (list, Sequence, MutableSequence, Iterable, Iterator, AnyCollection)
+AS_SETS: Final = (set, Set, MutableSet)
+AS_DICTS: Final = (dict, Mapping, MutableMapping)
+PLAIN_LIST: Final = Plain("list", (Sequence,), ARRAY)
+
+
+class Annotations:
+    """Compiles annotations. One object remembers the classes that it has compiled, which can contain themselves."""
+
+    def __init__(self) -> None:
+        self._records: dict[Any, Record] = {}
+        self._open_aliases: list[Any] = []
+        self.has_rows = False
+        """Whether an annotation names a model."""
+
+    def converter(self, annotation: Any) -> Converter | None:
+        """Return the converter of an annotation, or None if any value is accepted as it is.
+
+        Raises:
+            InvalidTask: Stored values of the annotation would be ambiguous, or could not be read.
+            NameError: A part of the annotation is not defined.
+        """
+        alias = _alias(annotation)
+        if alias is not None:
+            return self._aliased(alias)
+        annotation = _unwrapped(annotation)
+        if annotation in ANYTHING or isinstance(annotation, typing.TypeVar):
+            return None
+        origin = typing.get_origin(annotation)
+        if origin in (typing.Union, types.UnionType):
+            return self._union(annotation)
+        if origin is typing.Literal:
+            return _literal(typing.get_args(annotation))
+        if (container := self._container(origin or annotation, typing.get_args(annotation))) is not None:
+            return container
+        return self._class(annotation)
+
+    def _aliased(self, alias: Any) -> Converter | None:
+        if alias in self._open_aliases:
+            raise InvalidTask(f"the type {alias} contains itself: use a dataclass")
+        self._open_aliases.append(alias)
+        try:
+            return self.converter(_value_of(alias))
+        finally:
+            self._open_aliases.pop()
+
+    # ---------------------------------------------------------------- unions and literals
+
+    def _union(self, annotation: Any) -> Converter | None:
+        arguments = typing.get_args(annotation)
+        members = [self.converter(each) for each in arguments]
+        known = [member for member in members if member is not None]
+        if len(known) < len(members):
+            if any(member.converts for member in known) and not set(arguments) & set(ANYTHING):
+                raise _ambiguous(annotation)
+            return None
+        joined = _joined(known)
+        if len(joined) == 1:
+            return joined[0]
+        for index, member in enumerate(joined):
+            if any(member.kinds & other.kinds for other in joined[:index]):
+                if not any(each.converts for each in joined):
+                    return None
+                raise _ambiguous(annotation)
+        return OneOf(joined)
+
+    # ---------------------------------------------------------------- containers
+
+    def _container(self, kind: Any, arguments: tuple[Any, ...]) -> Converter | None:
+        if kind is tuple and arguments != () and not (len(arguments) == 2 and arguments[1] is Ellipsis):
+            return FixedTuple([self.converter(each) for each in arguments])
+        if kind in AS_DICTS:
+            return self._dict(arguments)
+        if kind in AS_SETS:
+            kind = set
+        elif kind in AS_LISTS:
+            kind = list
+        if kind not in CONTAINERS:
+            return None
+        item = self.converter(arguments[0]) if arguments else None
+        if kind is list and item is None:
+            return PLAIN_LIST
+        make, name = CONTAINERS[kind]
+        return Items(make, name, item)
+
+    def _dict(self, arguments: tuple[Any, ...]) -> Converter:
+        if not arguments:
+            return PLAIN[dict]
+        key, value = self._key(arguments[0]), self.converter(arguments[1])
+        return PLAIN[dict] if key is None and value is None else Dict(key, value)
+
+    def _key(self, annotation: Any) -> Key | None:
+        """Return the converter of a dict's keys, or None for keys that are strings."""
+        converter = self.converter(annotation)
+        if converter is None or (not converter.converts and "string" in converter.kinds):
+            return None
+        if isinstance(converter, Member):
+            return member_key(converter)
+        if converter is PLAIN[int]:
+            return Key(converter, int)
+        if converter is PLAIN[float]:
+            return Key(converter, float)
+        if converter.kinds == STRING:
+            return Key(converter, str)
+        raise InvalidTask(f"{converter.expected} cannot be the type of a dict's keys, which JSON stores as strings")
+
+    # ---------------------------------------------------------------- classes
+
+    def _class(self, annotation: Any) -> Converter | None:
+        if annotation is None:
+            return PLAIN[type(None)]
+        if not isinstance(annotation, type):
+            return None
+        if annotation in PLAIN:
+            return PLAIN[annotation]
+        if annotation in TEXTS:
+            return TEXTS[annotation]
+        if issubclass(annotation, Enum):
+            return Member(annotation)
+        if issubclass(annotation, PurePath):
+            return path(annotation)
+        if is_model(annotation):
+            self.has_rows = True
+            return Row(annotation)
+        return of_library(annotation) or self._record(annotation)
+
+    def _record(self, annotation: type) -> Converter | None:
+        found = _record_class(annotation)
+        if found is None:
+            return None
+        if annotation not in self._records:
+            converter_class, fields_of = found
+            record = self._records[annotation] = converter_class(annotation)
+            try:
+                hints = typing.get_type_hints(annotation, include_extras=True)
+            except NameError as error:
+                raise InvalidTask(f"an annotation of {annotation.__qualname__} is not defined: {error}") from None
+            record.set_fields(fields_of(annotation, hints, self.converter))
+        return self._records[annotation]
+
+
+FieldsOf = typing.Callable[[Any, Mapping[str, Any], Compile], Iterable[Field]]
+
+
+def _record_class(annotation: type) -> tuple[type[Record], FieldsOf] | None:
+    if dataclasses.is_dataclass(annotation):
+        return Dataclass, dataclass_fields
+    if issubclass(annotation, tuple) and hasattr(annotation, "_fields"):
+        return Tuple, tuple_fields
+    if typing.is_typeddict(annotation):
+        return TypedDictionary, dictionary_fields
+    return None
+
+
+def _joined(members: list[Converter]) -> list[Converter]:
+    """Return the members of a union with all plain types as one, converting members first."""
+    plain = [member for member in members if isinstance(member, Plain)]
+    others = [member for member in members if not isinstance(member, Plain)]
+    if plain:
+        first, *rest = plain
+        for member in rest:
+            first = first.joined(member)
+        others.append(first)
+    return others
+
+
+def _ambiguous(annotation: Any) -> InvalidTask:
+    return InvalidTask(
+        f"the members of {annotation} look alike as JSON, so a stored value does not show which one it is: "
+        "use one type (a model accepts primary keys too), or a dataclass for each case"
+    )
+
+
+def _literal(options: tuple[Any, ...]) -> Converter | None:
+    classes = {type(option) for option in options if isinstance(option, Enum)}
+    if len(classes) == 1 and all(isinstance(option, Enum) for option in options):
+        return Member(classes.pop())
+    if classes or any(isinstance(option, bytes) for option in options):
+        return None
+    return Choice(options)
+
+
+def _alias(annotation: Any) -> Any:
+    """Return an annotation that is a `type` statement's alias, with or without arguments; otherwise None."""
+    for each in (annotation, typing.get_origin(annotation)):
+        if each is not None and hasattr(each, "__value__") and hasattr(each, "__type_params__"):
+            return annotation
+    return None
+
+
+def _value_of(alias: Any) -> Any:
+    """Return the annotation that an alias stands for."""
+    origin = typing.get_origin(alias)
+    return alias.__value__ if origin is None else origin.__value__[typing.get_args(alias)]
+
+
+def _unwrapped(annotation: Any) -> Any:
+    """Return an annotation without `Annotated`, `NewType` and the like."""
+    while True:
+        if hasattr(annotation, "__metadata__"):  # Annotated
+            annotation = annotation.__origin__
+        elif isinstance(annotation, typing.NewType):
+            annotation = annotation.__supertype__
+        elif isinstance(annotation, dataclasses.InitVar):
+            annotation = annotation.type
+        elif typing.get_origin(annotation) in WRAPPERS:
+            annotation = typing.get_args(annotation)[0]
+        else:
+            return annotation

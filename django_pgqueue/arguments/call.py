@@ -1,0 +1,257 @@
+"""The plan of a task: the converters of its parameters and of its result.
+
+`TaskDefinition.plan` returns the plan of a task's function. It is compiled at the first use, because annotations can
+name classes that are defined later, and models that are not loaded when `@task` runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from django_pgqueue.exceptions import InvalidTask
+
+from .annotations import Annotations
+from .containers import OneOf
+from .converter import PLAIN, Converter, Mismatch, Rows
+from .rows import KEYS
+
+Call = tuple[Sequence[Any], Mapping[str, Any]]
+"""Positional and keyword arguments, without the context."""
+Converted = tuple[list[Any], dict[str, Any]]
+Place = tuple[str, Converter | None]
+"""A description of an argument for error messages, and its converter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPlan:
+    """The converters of a function's parameters and of its result.
+
+    `new_plan()` compiles one for each function, also for functions whose annotations need no conversion. `converts` is
+    False for these.
+    """
+
+    positional: tuple[Place, ...]
+    """The parameters that take positional arguments, without the context."""
+    more_positional: Converter | None
+    """The converter of `*args`."""
+    named: Mapping[str, Converter | None]
+    more_named: Converter | None
+    """The converter of `**kwargs`."""
+    result: Converter | None
+    """The converter of the return value, or None if it needs no conversion."""
+    ignored: Mapping[str, str]
+    """By parameter, or `return`, the reason why its annotation is not used. These values stay plain JSON."""
+    converts_arguments: bool
+    loads_rows: bool
+    """Whether an argument is the row of a model."""
+
+    @property
+    def converts(self) -> bool:
+        """Whether the annotations change anything."""
+        return self.converts_arguments or self.result is not None
+
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        """Return a call in plain JSON types, as far as annotations say how.
+
+        Raises:
+            TypeError: An argument does not fit its annotation.
+            ValueError: An argument fits, but cannot be stored.
+        """
+        if not self.converts_arguments:
+            return args, kwargs
+        return (
+            [_encoded(self._place(index), value) for index, value in enumerate(args)],
+            {name: _encoded(self._named(name), value) for name, value in kwargs.items()},
+        )
+
+    def decode(self, args: Sequence[Any], kwargs: Mapping[str, Any], rows: Rows = KEYS) -> Converted:
+        """Return the arguments of a stored call, with rows from `rows`.
+
+        Raises:
+            ValueError: A stored value does not fit its annotation.
+        """
+        return (
+            [_decoded(self._place(index), stored, rows) for index, stored in enumerate(args)],
+            {name: _decoded(self._named(name), stored, rows) for name, stored in kwargs.items()},
+        )
+
+    def references(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+        """Yield (model, primary key) for each row that a stored call names."""
+        for index, stored in enumerate(args):
+            yield from _references(self._place(index), stored)
+        for name, stored in kwargs.items():
+            yield from _references(self._named(name), stored)
+
+    def _place(self, index: int) -> Place:
+        if index < len(self.positional):
+            return self.positional[index]
+        return f"argument {index + 1}", self.more_positional
+
+    def _named(self, name: str) -> Place:
+        return f"argument {name!r}", self.named.get(name, self.more_named)
+
+    def encode_result(self, value: Any) -> Any:
+        """Return a return value in plain JSON types, or unchanged if it does not fit its annotation.
+
+        The task's work has succeeded, so a wrong annotation must not fail the job.
+        """
+        if self.result is None:
+            return value
+        try:
+            return self.result.encode(value)
+        except Mismatch:
+            return value
+
+    def decode_result(self, stored: Any) -> Any:
+        """Return a stored result as the annotation says, or unchanged if it does not fit."""
+        if self.result is None or stored is None:
+            return stored
+        try:
+            return self.result.decode(stored, KEYS)
+        except Mismatch:
+            return stored
+
+
+@cache
+def call_plan(func: Callable[..., Any], context_arguments: int) -> CallPlan | None:
+    """Return the plan of a function, compiled once, or None if its annotations convert nothing.
+
+    Args:
+        func: The function of a task.
+        context_arguments: Number of leading parameters that the worker passes: 1 if the task takes a context.
+
+    Raises:
+        InvalidTask: An annotation cannot be converted. The message names the parameter.
+    """
+    plan = new_plan(func, context_arguments)
+    return plan if plan.converts else None
+
+
+def new_plan(func: Callable[..., Any], context_arguments: int) -> CallPlan:
+    """Compile the plan of a function. While its module is imported, annotations may not be defined yet."""
+    hints, ignored = _hints(func)
+    parameters = _Parameters()
+    taken = list(inspect.signature(func).parameters.values())[context_arguments:]
+    for parameter in taken:
+        parameters.add(parameter, hints.get(parameter.name, Any))
+    result = None
+    try:
+        result = _result(hints.get("return", Any))
+    except InvalidTask as error:  # the arguments can be converted all the same
+        ignored["return"] = str(error)
+    return CallPlan(
+        positional=tuple(parameters.positional),
+        more_positional=parameters.more.get(inspect.Parameter.VAR_POSITIONAL),
+        named=parameters.named,
+        more_named=parameters.more.get(inspect.Parameter.VAR_KEYWORD),
+        result=result,
+        ignored={name: ignored[name] for name in (*(each.name for each in taken), "return") if name in ignored},
+        converts_arguments=parameters.converts,
+        loads_rows=parameters.annotations.has_rows,
+    )
+
+
+class _Parameters:
+    """The converters of a function's parameters, by the ways in which a call can pass them."""
+
+    def __init__(self) -> None:
+        self.annotations = Annotations()
+        self.positional: list[Place] = []
+        self.named: dict[str, Converter | None] = {}
+        self.more: dict[Any, Converter | None] = {}
+        self.converts = False
+
+    def add(self, parameter: inspect.Parameter, hint: Any) -> None:
+        """Compile the annotation of the next parameter."""
+        if parameter.kind is parameter.VAR_KEYWORD and typing.get_origin(hint) is typing.Unpack:
+            [options] = typing.get_args(hint)
+            for name, annotation in typing.get_type_hints(options, include_extras=True).items():
+                self.named[name] = self._compiled(name, annotation)
+            return
+        converter = self._compiled(parameter.name, hint)
+        if parameter.default is None and converter is not None and not converter.accepts(None):
+            converter = OneOf([converter, PLAIN[type(None)]])  # `at: datetime = None` is common
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            self.more[parameter.kind] = converter
+            return
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            self.positional.append((f"argument {parameter.name!r}", converter))
+        if parameter.kind is not parameter.POSITIONAL_ONLY:
+            self.named[parameter.name] = converter
+
+    def _compiled(self, name: str, annotation: Any) -> Converter | None:
+        converter = _compiled(self.annotations, name, annotation)
+        self.converts = self.converts or (converter is not None and converter.converts)
+        return converter
+
+
+def _compiled(annotations: Annotations, name: str, annotation: Any) -> Converter | None:
+    try:
+        return annotations.converter(annotation)
+    except (InvalidTask, NameError) as error:
+        raise InvalidTask(f"the annotation of {name!r} cannot be used: {error}") from None
+
+
+def _result(annotation: Any) -> Converter | None:
+    """Return the converter of the return value. A result does not load rows, so a model stays as it is."""
+    annotations = Annotations()
+    converter = _compiled(annotations, "return", annotation)
+    return None if converter is None or not converter.converts or annotations.has_rows else converter
+
+
+def _hints(func: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the resolved annotations of a function, and for each other annotation the reason why it has no value."""
+    with suppress(Exception):  # an annotation can be any expression
+        return typing.get_type_hints(func, include_extras=True), {}
+    hints: dict[str, Any] = {}
+    ignored: dict[str, str] = {}
+    names = inspect.unwrap(func).__globals__
+    for name, annotation in _raw_annotations(func).items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            hints |= typing.get_type_hints(alone, names, include_extras=True)
+        except Exception as error:  # noqa: BLE001 -- an annotation can be any expression
+            ignored[name] = str(error)
+    return hints, ignored
+
+
+def _raw_annotations(func: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the annotations of a function as they are written: strings or objects."""
+    if sys.version_info >= (3, 14):  # evaluates annotations on demand, and raises for an undefined name
+        import annotationlib
+
+        return annotationlib.get_annotations(func, format=annotationlib.Format.FORWARDREF)
+    return func.__annotations__
+
+
+def _encoded(place: Place, value: Any) -> Any:
+    name, converter = place
+    if converter is None:
+        return value
+    try:
+        return converter.encode(value)
+    except Mismatch as error:
+        raise error.error_class(error.message(name)) from None
+
+
+def _decoded(place: Place, stored: Any, rows: Rows) -> Any:
+    name, converter = place
+    if converter is None or not converter.converts:
+        return stored
+    try:
+        return converter.decode(stored, rows)
+    except Mismatch as error:
+        raise ValueError(error.message(name)) from None
+
+
+def _references(place: Place, stored: Any) -> Iterator[tuple[Any, Any]]:
+    converter = place[1]
+    return iter(()) if converter is None else converter.references(stored)

@@ -1,0 +1,251 @@
+"""Converters of lists, tuples, sets, dicts and unions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, Final
+
+from .converter import ARRAY, BYTES, INVALID, OBJECT, Converter, Mismatch, Rows, kind_of
+from .rows import KEYS
+from .scalars import Member
+
+
+def name_of(converter: Converter | None) -> str:
+    """Return the name of a converter's annotation for error messages."""
+    return "Any" if converter is None else converter.expected
+
+
+def is_sequence(value: Any) -> bool:
+    """Return whether a value becomes a JSON array: any sequence except text and bytes."""
+    return isinstance(value, Sequence) and not isinstance(value, (str, *BYTES))
+
+
+class Items(Converter):
+    """A list, a tuple of any length, or a set, whose items have one annotation."""
+
+    kinds = ARRAY
+
+    def __init__(self, make: Callable[[Iterable[Any]], Any], name: str, item: Converter | None) -> None:
+        self.make = make
+        self.item = item
+        self.is_set = issubclass(make, Set) if isinstance(make, type) else False
+        self.converts = make is not list or (item is not None and item.converts)
+        more = ", ..." if make is tuple else ""
+        self.expected = f"{name}[{name_of(item)}{more}]"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, Set) if self.is_set else is_sequence(value)
+
+    def encode(self, value: Any) -> Any:
+        self.check(value)
+        encoded = list(value) if self.item is None else self._encoded(value, self.item)
+        return in_order(encoded) if self.is_set else encoded
+
+    def _encoded(self, value: Iterable[Any], item: Converter) -> list[Any]:
+        encoded: list[Any] = []
+        try:
+            for each in value:
+                encoded.append(item.encode(each))  # noqa: PERF401 -- the length is the index of the item that fails
+        except Mismatch as error:
+            raise error.within("[…]" if self.is_set else f"[{len(encoded)}]") from None
+        return encoded
+
+    def decode(self, stored: Any, rows: Rows) -> Any:
+        if not self.converts:
+            return stored
+        if not isinstance(stored, list):
+            raise self.unreadable()
+        decoded: list[Any] = []
+        try:
+            for each in stored:
+                decoded.append(each if self.item is None else self.item.decode(each, rows))  # noqa: PERF401 -- as above
+            return self.make(decoded)
+        except Mismatch as error:
+            raise error.within(f"[{len(decoded)}]") from None
+        except TypeError:  # an item that is not hashable
+            raise self.unreadable() from None
+
+    def parts(self, stored: Any) -> Iterable[tuple[Converter, Any]]:
+        if self.item is None or not isinstance(stored, list):
+            return ()
+        item = self.item
+        return ((item, each) for each in stored)
+
+
+def in_order(encoded: list[Any]) -> list[Any]:
+    """Return the items of a set in an order that is the same in each process."""
+    try:
+        return sorted(encoded)
+    except TypeError:  # items of several types, or objects
+        return sorted(encoded, key=json.dumps)
+
+
+class FixedTuple(Converter):
+    """A tuple whose items have an annotation each."""
+
+    kinds = ARRAY
+
+    def __init__(self, items: Sequence[Converter | None]) -> None:
+        self.items = items
+        self.expected = f"tuple[{', '.join(map(name_of, items)) or '()'}]"
+
+    def accepts(self, value: Any) -> bool:
+        return is_sequence(value) and len(value) == len(self.items)
+
+    def encode(self, value: Any) -> Any:
+        if is_sequence(value) and len(value) != len(self.items):
+            raise Mismatch(f"must have {len(self.items)} items, not {len(value)}")
+        self.check(value)
+        return [self._item(index, item.encode, value[index]) if item else value[index] for index, item in self._places]
+
+    def decode(self, stored: Any, rows: Rows) -> Any:
+        if not isinstance(stored, list) or len(stored) != len(self.items):
+            raise self.unreadable()
+        return tuple(
+            self._item(index, item.decode, stored[index], rows) if item else stored[index]
+            for index, item in self._places
+        )
+
+    @property
+    def _places(self) -> Iterable[tuple[int, Converter | None]]:
+        return enumerate(self.items)
+
+    def _item(self, index: int, convert: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return convert(*arguments)
+        except Mismatch as error:
+            raise error.within(f"[{index}]") from None
+
+    def parts(self, stored: Any) -> Iterable[tuple[Converter, Any]]:
+        if not isinstance(stored, list):
+            return ()
+        return ((item, each) for item, each in zip(self.items, stored, strict=False) if item is not None)
+
+
+class Key:
+    """Converts the keys of a dict, which are strings in JSON."""
+
+    def __init__(self, converter: Converter, from_text: Callable[[str], Any]) -> None:
+        self.converter = converter
+        self.expected = converter.expected
+        self.from_text = from_text
+
+    def encode(self, key: Any) -> str:
+        """Return a key as a string. Raise `Mismatch` if it does not fit."""
+        try:
+            encoded = self.converter.encode(key)
+        except Mismatch as error:
+            raise Mismatch(f"has a key that {error.problem}") from None
+        return encoded if isinstance(encoded, str) else json.dumps(encoded)
+
+    def decode(self, text: str) -> Any:
+        """Return the key that is stored as a string. Raise `Mismatch` if there is none."""
+        try:
+            return self.converter.decode(self.from_text(text), KEYS)
+        except (Mismatch, *INVALID):
+            raise Mismatch(f"has a stored key that is not {self.expected}") from None
+
+
+def member_key(member: Member) -> Key:
+    """Return the key converter of an enum, whose values can be numbers."""
+    stored = [member.encode(each) for each in member.enum_class.__members__.values()]
+    by_text = {each if isinstance(each, str) else json.dumps(each): each for each in stored}
+    return Key(member, lambda text: by_text.get(text, text))
+
+
+class Dict(Converter):
+    """A dict whose keys have one annotation, and its values another."""
+
+    kinds = OBJECT
+
+    def __init__(self, key: Key | None, value: Converter | None) -> None:
+        self.key = key
+        self.value = value
+        self.converts = key is not None or (value is not None and value.converts)
+        self.expected = f"dict[{'str' if key is None else key.expected}, {name_of(value)}]"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, Mapping)
+
+    def encode(self, value: Any) -> Any:
+        self.check(value)
+        encoded: dict[Any, Any] = {}
+        for key, each in value.items():
+            name = key if self.key is None else self.key.encode(key)
+            if name in encoded:
+                raise Mismatch("has two keys that become one string in JSON", ValueError)
+            encoded[name] = self._value(self.value.encode, each) if self.value else each
+        return encoded
+
+    def decode(self, stored: Any, rows: Rows) -> Any:
+        if not self.converts:
+            return stored
+        if not isinstance(stored, dict):
+            raise self.unreadable()
+        return {
+            name if self.key is None else self.key.decode(name): (
+                self._value(self.value.decode, each, rows) if self.value else each
+            )
+            for name, each in stored.items()
+        }
+
+    def _value(self, convert: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return convert(*arguments)
+        except Mismatch as error:
+            raise error.within("[…]") from None  # the key can be as secret as the value
+
+    def parts(self, stored: Any) -> Iterable[tuple[Converter, Any]]:
+        if self.value is None or not isinstance(stored, dict):
+            return ()
+        value = self.value
+        return ((value, each) for each in stored.values())
+
+
+class OneOf(Converter):
+    """A union of types whose values are of different JSON types, so that the stored value shows its type."""
+
+    def __init__(self, members: Sequence[Converter]) -> None:
+        self.members = members
+        self.kinds = frozenset[str]().union(*(member.kinds for member in members))
+        self.converts = any(member.converts for member in members)
+        self.expected = " | ".join(member.expected for member in members)
+        others = [member for member in members if member.converts]
+        self.only = others[0] if len(others) == 1 else None
+        """The member that reads values of a JSON type that no member writes, such as a number for a `Decimal`."""
+
+    def accepts(self, value: Any) -> bool:
+        return any(member.accepts(value) for member in self.members)
+
+    def encode(self, value: Any) -> Any:
+        for member in self.members:
+            if member.accepts(value):
+                return member.encode(value)
+        self.check(value)
+        return value
+
+    def decode(self, stored: Any, rows: Rows) -> Any:
+        member = self._member_for(stored)
+        if member is None:
+            raise self.unreadable()
+        return member.decode(stored, rows)
+
+    def _member_for(self, stored: Any) -> Converter | None:
+        kind = kind_of(stored)
+        return next((member for member in self.members if kind in member.kinds), self.only)
+
+    def parts(self, stored: Any) -> Iterable[tuple[Converter, Any]]:
+        member = self._member_for(stored)
+        return () if member is None else ((member, stored),)
+
+
+CONTAINERS: Final[dict[Any, tuple[Callable[[Iterable[Any]], Any], str]]] = {
+    list: (list, "list"),
+    tuple: (tuple, "tuple"),
+    set: (set, "set"),
+    frozenset: (frozenset, "frozenset"),
+    Set: (set, "Set"),
+    Sequence: (list, "Sequence"),
+}
+"""The class that the task gets for each container of items, and its name."""

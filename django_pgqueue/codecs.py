@@ -1,0 +1,183 @@
+"""Codecs: application code that encodes stored arguments and results, for example to encrypt or compress them.
+
+`PGQUEUE["CODECS"]` lists the classes. The first one encodes new values, and each one decodes the values that have its
+name. None as the first entry stores new values as plain JSON, so that a codec can be removed. A codec class takes no
+arguments and has these members:
+
+* `name` is stored with each value and finds the codec again. Never change it.
+* `encode(self, data)` returns the bytes to store, or None to store this value as plain JSON.
+* `decode(self, data)` returns the bytes that `encode()` was given. It raises an exception if it cannot.
+
+`serialization` calls `encode()` and `decode()`, and `Job` calls `readable()`. The module protects two rules. Without
+codecs, values are stored and read as plain JSON. No message contains the bytes or the message of a codec's exception,
+because both can contain the plain value.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final, Protocol
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+from . import registry
+from .conf import get_settings
+from .envelope import CODEC, UNCHANGED, EncodedValue, data_in, is_envelope, name_in, seal
+from .exceptions import CannotDecode
+
+NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,40}")
+"""Valid names of codecs."""
+
+
+class Codec(Protocol):
+    """A codec, as `PGQUEUE["CODECS"]` names it.
+
+    The methods run in the thread or the event loop that enqueues a job, runs it or reads its result. They should be
+    fast and do no I/O.
+
+    Example::
+
+        class Compressed:
+            name = "zlib"
+
+            def encode(self, data: bytes) -> bytes | None:
+                return zlib.compress(data) if len(data) > 1000 else None
+
+            def decode(self, data: bytes) -> bytes:
+                return zlib.decompress(data)
+    """
+
+    name: str
+    """1 to 40 of the characters A-Z a-z 0-9 _ . : -"""
+
+    def encode(self, data: bytes) -> bytes | None:
+        """Return the bytes to store for a JSON text in UTF-8, or None to store the text itself."""
+
+    def decode(self, data: bytes) -> bytes:
+        """Return the JSON text for stored bytes. Raise any exception if that is not possible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """The project's codecs."""
+
+    encoder: Codec | None = None
+    """Encodes new values. None: they are stored as plain JSON."""
+    by_name: Mapping[str, Codec] = field(default_factory=dict)
+
+
+@cache
+def configured() -> Configured:
+    """Return the project's codecs. The first call in each process creates the instances.
+
+    Raises:
+        ImproperlyConfigured: A path cannot be imported, its object is not a valid codec class, or two have one name.
+    """
+    paths = get_settings().CODECS
+    codecs = [_instantiate(path) for path in paths if path is not None]
+    by_name = {codec.name: codec for codec in codecs}
+    if len(by_name) < len(codecs):
+        raise ImproperlyConfigured(
+            f"PGQUEUE['CODECS'] has two codecs with one name: {[codec.name for codec in codecs]}. "
+            "Each codec needs a name of its own"
+        )
+    return Configured(None if not codecs or paths[0] is None else codecs[0], by_name)
+
+
+def _clear_cache(*, setting: str, **kwargs: object) -> None:
+    if setting == "PGQUEUE":
+        configured.cache_clear()
+
+
+setting_changed.connect(_clear_cache)
+
+
+def _instantiate(path: str) -> Codec:
+    try:
+        codec_class = registry.imported(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ImproperlyConfigured(f"PGQUEUE['CODECS'] names {path!r}, which cannot be imported: {error}") from error
+    for problem in _class_problems(codec_class):
+        raise ImproperlyConfigured(f"PGQUEUE['CODECS'] names {path!r}: {problem}")
+    try:
+        codec: Codec = codec_class()
+    except Exception as error:  # its message can contain a key
+        reason = type(error).__name__
+        raise ImproperlyConfigured(
+            f"PGQUEUE['CODECS'] names {path!r}, which cannot be instantiated: {reason}"
+        ) from error
+    return codec
+
+
+def _class_problems(codec_class: Any) -> Iterator[str]:
+    if not isinstance(codec_class, type):
+        yield "it must be a class"
+        return
+    name = getattr(codec_class, "name", None)
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        yield f"its name is {name!r}, but must be 1 to 40 of the characters A-Z a-z 0-9 _ . : -"
+    for method in ("encode", "decode"):
+        function = getattr(codec_class, method, None)
+        if not callable(function):
+            yield f"it has no method {method}()"
+        elif inspect.iscoroutinefunction(function):
+            yield f"its {method}() must not be a coroutine function"
+
+
+def encode(text: str) -> str:
+    """Return what to store for a JSON text: an envelope, or the text itself if no codec encodes it.
+
+    Raises:
+        ValueError: The codec has failed.
+    """
+    codec = configured().encoder
+    if codec is None:
+        return text
+    try:
+        data = codec.encode(text.encode())
+        return text if data is None else seal(codec.name, data)
+    except Exception as error:  # noqa: BLE001 -- it may raise anything; "from None": its text can be the plain value
+        raise ValueError(f"the codec {codec.name!r} cannot encode the value: it raised {_kind(error)}") from None
+
+
+def decode(envelope: dict[str, Any]) -> Any:
+    """Return the JSON value in an envelope.
+
+    Raises:
+        CannotDecode: This process does not have the codec, or the codec has failed.
+    """
+    name = envelope[CODEC]
+    codec = configured().by_name.get(name) if isinstance(name, str) else None
+    if codec is None and name != UNCHANGED:
+        raise CannotDecode(
+            f"encoded by {name_in(envelope)}, a codec that this process does not have: add it to PGQUEUE['CODECS']"
+        )
+    try:
+        data = data_in(envelope)
+        text = (data if codec is None else codec.decode(data)).decode()
+    except Exception as error:  # noqa: BLE001 -- as above
+        raise CannotDecode(f"the codec {name_in(envelope)} cannot decode the value: it raised {_kind(error)}") from None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise CannotDecode(f"the codec {name_in(envelope)} has returned text that is not valid JSON") from None
+
+
+def readable(value: Any) -> Any:
+    """Return a stored JSON value as an application sees it: decoded, or an `EncodedValue` if that is not possible."""
+    if not is_envelope(value):
+        return value
+    try:
+        return decode(value)
+    except CannotDecode as error:
+        return EncodedValue(str(error))
+
+
+def _kind(error: Exception) -> str:
+    return type(error).__name__

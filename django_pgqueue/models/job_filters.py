@@ -1,0 +1,77 @@
+"""The filters of `Job.objects` by what a job waits for: `ready()`, `due()`, `scheduled()`, `running()`, and so on.
+
+Each filter names the condition of a partial index, so that PostgreSQL reads no other jobs. tests/test_docs_queries.py
+checks this with EXPLAIN.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+from django.db import models
+from django.db.models import Q
+
+from django_pgqueue.exceptions import seconds
+from django_pgqueue.states import State
+
+from .operations import database_now
+
+if TYPE_CHECKING:
+    from django_pgqueue.exceptions import Duration
+
+JobT = TypeVar("JobT", bound=models.Model)
+
+
+class JobFilters(models.QuerySet[JobT]):
+    """The part of `JobQuerySet` that only reads."""
+
+    def ready(self) -> Self:
+        """Return the jobs that wait to run: those that are due now, and those that are due later."""
+        return self.filter(state=State.READY, limit_key__isnull=True)
+
+    def due(self) -> Self:
+        """Return the ready jobs that a worker may start now, unless their queue or their task is paused."""
+        return self.ready().filter(run_after__lte=database_now())
+
+    def scheduled(self) -> Self:
+        """Return the ready jobs that are due later: their caller set `run_after`, or they wait for their next attempt.
+
+        A job that has snoozed, or that no worker knew, is due later too.
+        """
+        return self.ready().filter(run_after__gt=database_now())
+
+    def running(self) -> Self:
+        """Return the jobs that workers have claimed and not completed yet."""
+        return self._with_open_execution(Q())
+
+    def dead(self) -> Self:
+        """Return the dead letters: the jobs that are not attempted again."""
+        return self.filter(state=State.DEAD, finished_at__isnull=False)
+
+    def stuck(self, longer_than: Duration | None = None) -> Self:
+        """Return the running jobs whose lease has ended: their worker is lost, and no other has rescued them.
+
+        A running worker rescues such a job within seconds. If jobs stay in this queryset, no worker is running.
+
+        Args:
+            longer_than: Also return jobs whose current attempt has run for longer than this, in seconds or as a
+                timedelta.
+
+        Raises:
+            TypeError: `longer_than` is neither a number nor a timedelta.
+            ValueError: `longer_than` is negative or longer than 100 years.
+        """
+        late = Q(lease_expires_at__lt=database_now())
+        if longer_than is not None:
+            late |= Q(started_at__lt=database_now(ago=timedelta(seconds=seconds(longer_than))))
+        return self._with_open_execution(late)
+
+    def _with_open_execution(self, condition: Q) -> Self:
+        """Return the running jobs whose open execution meets a condition.
+
+        The index of open executions finds them. An index on running jobs would cost each claim and each completion.
+        """
+        executions = cast("type[Any]", self.model._meta.get_field("executions").related_model)
+        opened = executions._base_manager.filter(condition, finished_at__isnull=True)
+        return self.filter(state=State.RUNNING, pk__in=opened.values("job_id"))

@@ -1,0 +1,50 @@
+"""Send the signals about the start and the end of a process that runs jobs.
+
+The worker process and the isolated process call this. The receivers are the application's code: they may warm caches or
+open clients before the first job, and close them after the last one. They run with a time limit, and never in a thread
+that the engine needs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from django_pgqueue import signals
+from django_pgqueue.worker.runtime.time_limit import call_in_time
+
+from .events import call_receivers
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+WORKER: Final = "worker"
+ISOLATED: Final = "isolated"
+"""The kinds of processes that run jobs, as the receivers see them."""
+START_SECONDS: Final = 30.0
+"""How long the first job of a process waits for the receivers of `worker_process_started`."""
+NOT_RETURNED: Final = "the receivers of worker_process_started have not returned after %.0f s; jobs start without them"
+
+
+def about(kind: str, database: str) -> dict[str, Any]:
+    """Return the arguments of both signals."""
+    return {"kind": kind, "database": database}
+
+
+def call_start_receivers(kind: str, database: str) -> None:
+    """Call the receivers of `worker_process_started` in a thread, one after another, and wait 30 s at most."""
+    try:
+        call_in_time(partial(call_each, signals.worker_process_started, about(kind, database)), START_SECONDS)
+    except TimeoutError:
+        logger.error(NOT_RETURNED, START_SECONDS)
+
+
+def stop_receivers(kind: str, database: str) -> Callable[[], None]:
+    """Return a function that calls the receivers of `worker_process_stopping`, for `run_exit_functions()`."""
+    return partial(call_each, signals.worker_process_stopping, about(kind, database))
+
+
+def call_each(signal: signals.WorkerSignal, arguments: dict[str, Any]) -> None:
+    """Call each receiver in this thread, and log what it raises, whatever that is."""
+    call_receivers(signal, None, arguments, caught=(BaseException,))

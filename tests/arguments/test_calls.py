@@ -1,0 +1,320 @@
+"""Typed arguments from `enqueue()` to the task: every way to make a job, old rows, and tasks without a plan."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from unittest import mock
+from uuid import UUID
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection
+from django.test import override_settings
+
+from django_pgqueue import InvalidTask, checks, lifecycle, registry
+from django_pgqueue.arguments import call
+from django_pgqueue.enqueue import unique
+from django_pgqueue.models import Execution, Job, Schedule
+from django_pgqueue.schedules import declarations
+from django_pgqueue.task import Task
+from django_pgqueue.testing import assert_enqueued, run_jobs
+from django_pgqueue.worker.execution.attempt import Attempt
+from tests.app import tasks as app_tasks
+from tests.framework import tasks as framework_tasks
+
+from . import tasks
+from .types import Kind, Line
+
+ORDER = UUID(int=7)
+AT = datetime(2026, 7, 1, 12, tzinfo=UTC)
+LINES = [Line("a", Decimal("1.50"))]
+CALL = (ORDER, Decimal("9.90"), AT, LINES)
+STORED = [
+    str(ORDER),
+    "9.90",
+    "2026-07-01T12:00:00+00:00",
+    [{"sku": "a", "price": "1.50", "kind": "card", "children": [], "total": "0"}],
+]
+
+original = unique.key_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def received():
+    tasks.received.clear()
+    return tasks.received
+
+
+def store(task, args, **kwargs):
+    """Insert a job with these stored arguments, as earlier code or another program would."""
+    arguments = json.dumps({"args": args, "kwargs": kwargs})
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO pgqueue_job (task_name, arguments) VALUES (%s, %s) RETURNING id", [task.name, arguments]
+        )
+        return Job.objects.get(pk=cursor.fetchone()[0])
+
+
+# ------------------------------------------------------------------ every way to make a job
+
+
+def test_enqueue_typed_call_is_readable_json_and_comes_back(received):
+    job = tasks.charge.enqueue(*CALL, kind=Kind.CASH)
+    assert job.arguments == {"args": STORED, "kwargs": {"kind": 7}}
+    assert Job.objects.get().arguments == job.arguments
+    assert run_jobs(raising=True) == 1
+    assert received == [(*CALL, Kind.CASH, None)]
+
+
+def test_aenqueue_typed_call_comes_back_in_coroutine(received):
+    async_to_sync(tasks.charge_async.aenqueue)(ORDER, at=None)
+    assert run_jobs(raising=True) == 1
+    assert received == [(ORDER, None)]
+
+
+def test_enqueue_many_typed_calls_come_back(received):
+    tasks.charge.enqueue_many([(CALL, {}), ((), dict(zip(("order_id", "amount", "at", "lines"), CALL, strict=True)))])
+    run_jobs(raising=True)
+    assert received == [(*CALL, Kind.CARD, None)] * 2
+
+
+def test_immediate_typed_call_comes_back(received):
+    with override_settings(PGQUEUE={"IMMEDIATE": True, "TASK_MODULES": ["tests.arguments.tasks"]}):
+        job = tasks.charge.enqueue(*CALL)
+    assert job.state == "succeeded"
+    assert received == [(*CALL, Kind.CARD, None)]
+
+
+def test_call_variable_arguments_are_converted(received):
+    day, until = date(2026, 7, 1), date(2026, 8, 1)
+    job = tasks.collect.enqueue(day, day, day, until=until, label="x")
+    assert job.arguments["args"] == ["2026-07-01"] * 3
+    tasks.keywords.enqueue(start=AT)
+    run_jobs(raising=True)
+    assert received == [(job.pk, day, (day, day), {"until": until, "label": "x"}), {"start": AT}]
+
+
+def test_direct_call_passes_values_unchanged(received):
+    lines, at = tuple(LINES), "no datetime"
+    tasks.charge.call(ORDER, Decimal(1), at, lines)  # no job: nothing is checked
+    assert received[0][2] is at
+    assert received[0][3] is lines
+
+
+def test_unique_key_function_gets_typed_values(tables):
+    parcel = tasks.Parcel.objects.create()
+    first = tasks.unique.enqueue(AT, parcel)
+    assert first.unique_key == f"2026-07-01-{parcel.pk.hex}"
+    assert tasks.unique.enqueue(AT, parcel.pk).is_duplicate, "an instance and its key are the same argument"
+    ids = tasks.unique.enqueue_many([((AT, parcel), {}), ((AT + timedelta(days=1), str(parcel.pk)), {})])
+    assert ids[0] == first.pk
+    assert Job.objects.count() == 2
+
+
+@pytest.fixture
+def schedules(monkeypatch):
+    """Keep the schedules of a test to itself."""
+    monkeypatch.setattr(declarations, "_declared", {})
+
+
+def test_schedule_typed_arguments_come_back(schedules, received):
+    times = declarations.cron("0 9 * * *", args=[date(2026, 7, 1)], kwargs={"wait": timedelta(hours=1)})
+    declarations.declare(tasks.daily, times)
+    schedule = declarations.definitions("default")["tests.arguments.tasks.daily"]
+    assert json.loads(schedule.arguments) == {"args": ["2026-07-01"], "kwargs": {"wait": "P0DT01H00M00S"}}
+    run_jobs(schedules=True, until=timedelta(days=1), raising=True)
+    assert received[0] == (date(2026, 7, 1), timedelta(hours=1))
+    assert Schedule.objects.filter(name="tests.arguments.tasks.daily").exists()
+
+
+def test_schedule_unique_key_gets_typed_values(tables, schedules, received):
+    parcel = tasks.Parcel.objects.create()
+    declarations.declare(tasks.unique, declarations.every(minutes=1, args=[AT, parcel.pk]))
+    keys = []
+    with mock.patch.object(unique, "key_of", side_effect=lambda *call: keys.append(original(*call)) or keys[-1]):
+        run_jobs(schedules=True, until=timedelta(minutes=2), max_jobs=1, raising=True)
+    assert received == [(AT, parcel)]
+    assert set(keys) == {f"2026-07-01-{parcel.pk.hex}"}
+
+
+def test_schedule_wrong_argument_is_refused_at_import():
+    with pytest.raises(InvalidTask, match="'day' must be date, not str"):
+        declarations.check_schedule(tasks.daily, declarations.every(minutes=1, args=["2026", timedelta(1)]))
+
+
+def test_schedule_form_checks_that_json_fits_the_annotations():
+    declarations.check_arguments(tasks.daily, ["2026-07-01", "P1D"], {})
+    with pytest.raises(ValueError, match="'day' is stored as a value that is not date"):
+        declarations.check_arguments(tasks.daily, ["tomorrow", "P1D"], {})
+
+
+def test_assert_enqueued_compares_typed_arguments():
+    tasks.charge.enqueue(*CALL)
+    assert_enqueued(tasks.charge, args=CALL)
+    assert_enqueued(tasks.charge.name, args=CALL)
+    with pytest.raises(AssertionError):
+        assert_enqueued(tasks.charge, args=(UUID(int=8), *CALL[1:]))
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        (("secret", *CALL[1:]), {}, "argument 'order_id' must be UUID, not str"),
+        (CALL, {"kind": "secret"}, "argument 'kind' must be Kind, not str"),
+        (CALL, {"note": 7}, "argument 'note' must be str | None, not int"),
+        ((*CALL[:3], [Line("a", 1)]), {}, "argument 'lines'[0].price must be Decimal, not int"),  # type: ignore[arg-type]
+    ],
+)
+@pytest.mark.parametrize("way", ["enqueue", "enqueue_many"])
+def test_enqueue_wrong_type_is_refused_before_any_query(django_assert_num_queries, way, args, kwargs, message):
+    with pytest.raises(TypeError) as refused:  # noqa: SIM117 -- the queries are those inside
+        with django_assert_num_queries(0) if way == "enqueue" else mock.MagicMock():
+            if way == "enqueue":
+                tasks.charge.enqueue(*args, **kwargs)
+            else:
+                tasks.charge.enqueue_many([(args, kwargs)])
+    assert str(refused.value) == message
+    assert not Job.objects.exists()
+
+
+def test_enqueue_variable_argument_of_wrong_type_is_named():
+    day = date(2026, 7, 1)
+    with pytest.raises(TypeError, match=r"^argument 3 must be date, not int$"):
+        tasks.collect.enqueue(day, day, 7)
+    with pytest.raises(TypeError, match=r"^argument 'until' must be date, not int$"):
+        tasks.collect.enqueue(day, until=7)
+
+
+# ------------------------------------------------------------------ rows of earlier code
+
+
+def test_job_of_earlier_code_runs_with_new_annotations(received):
+    store(tasks.charge, [str(ORDER), 9.9, "2026-07-01T12:00:00Z", []], kind="CARD")
+    assert run_jobs(raising=True) == 1
+    assert received == [(ORDER, Decimal("9.9"), AT, [], Kind.CARD, None)]
+
+
+def test_plain_annotation_of_old_job_is_not_checked(received):
+    store(tasks.charge, [*STORED], note=7)
+    run_jobs(raising=True)
+    assert received[0][-1] == 7
+
+
+@pytest.mark.parametrize("args", [["secret", *STORED[1:]], [*STORED[:3], [{"sku": "secret"}]], [*STORED[:3], {}]])
+def test_job_that_does_not_fit_waits_and_then_is_dead(args, received):
+    job = store(tasks.charge, args)
+    assert run_jobs() == 1
+    job.refresh_from_db()
+    execution = Execution.objects.get(job=job)
+    assert (job.state, job.attempt, execution.outcome) == ("ready", 0, "released")
+    assert execution.error.startswith("the job's arguments do not fit tests.arguments.tasks.charge(): argument '")
+    assert "secret" not in execution.error
+    run_jobs(until=timedelta(hours=3))
+    job.refresh_from_db()
+    assert job.state == "dead"
+    assert received == []
+
+
+def test_job_with_unknown_keyword_does_not_fit():
+    job = store(tasks.charge, STORED, other=1)
+    run_jobs()
+    assert "do not fit" in Execution.objects.get(job=job).error
+
+
+# ------------------------------------------------------------------ tasks without a plan
+
+
+def test_task_of_plain_annotations_has_no_plan():
+    assert tasks.plain.plan is None
+    assert tasks.plain.using(priority=3).plan is None
+    for task in (app_tasks.add, app_tasks.noop, app_tasks.attempt_number, app_tasks.async_add):
+        assert task.plan is None, task.name
+
+
+def test_plan_is_compiled_once_for_all_copies(monkeypatch):
+    assert tasks.charge.plan is tasks.charge.using(priority=1).plan is not None
+    monkeypatch.setattr(call, "new_plan", mock.Mock(side_effect=AssertionError("compiled again")))
+    assert replace(tasks.charge).plan is tasks.charge.plan
+
+
+def test_plan_of_plain_task_leaves_a_call_as_it_is():
+    args, kwargs = ("7",), {"names": ("a",)}
+    assert tasks.plain.encoded_call(args, kwargs) == (args, kwargs)
+    assert tasks.plain.encoded_call(args, kwargs)[0] is args
+    job = tasks.plain.enqueue("7", ("a",))  # plain annotations are not checked
+    assert job.arguments["args"] == ["7", ["a"]]
+
+
+def test_task_of_the_framework_has_no_plan():
+    """Its tasks are portable to other backends, which convert nothing."""
+    name = framework_tasks.noop.module_path
+    known = registry.get(name)
+    assert known is not None
+    typed = replace(known, func=tasks.charge.func)
+    assert typed.plan is None
+    assert typed.encoded_call(CALL, {}) == (CALL, {})
+
+
+def test_import_loads_no_optional_library():
+    code = (
+        "import sys, django; from django.conf import settings; settings.configure(); "
+        "import django_pgqueue.arguments.call as call; "
+        "from uuid import UUID; import dataclasses; line = dataclasses.make_dataclass('Line', [('a', UUID)]); "
+        "exec('def f(a: line): ...'); f.__annotations__['a'] = line; assert call.call_plan(f, 0); "
+        "assert not {'pydantic', 'msgspec'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ------------------------------------------------------------------ annotations
+
+
+def test_annotation_not_defined_at_run_time_stays_plain(received):
+    tasks.later.enqueue(3, date(2026, 7, 1))  # stays plain JSON
+    run_jobs(raising=True)
+    assert received == [(3, date(2026, 7, 1))]
+    [warning] = [each for each in checks.check_annotations(None) if "tasks.later" in each.msg]
+    assert warning.id == "pgqueue.W003"
+    assert "'price'" in warning.msg
+    with pytest.raises(TypeError, match="annotate it with Decimal"):
+        tasks.later.enqueue(Decimal(3), date(2026, 7, 1))
+
+
+def ambiguous(at: UUID | str) -> None: ...
+
+
+def ambiguous_result() -> UUID | str:
+    return ""
+
+
+def test_ambiguous_annotation_is_refused_by_check_and_enqueue(monkeypatch):
+    ambiguous.__qualname__ = "ambiguous"
+    task = Task(func=ambiguous)
+    monkeypatch.setattr(registry, "_tasks", {task.name: task})
+    [error] = checks.check_annotations(None)
+    assert error.id == "pgqueue.E008"
+    with pytest.raises(InvalidTask, match="ambiguous: the annotation of 'at' cannot be used: the members of"):
+        task.enqueue(ORDER)
+
+
+def test_ambiguous_result_annotation_is_only_a_warning(monkeypatch):
+    task = Task(func=ambiguous_result)
+    monkeypatch.setattr(registry, "_tasks", {task.name: task})
+    assert task.plan is None
+    assert [each.id for each in checks.check_annotations(None)] == ["pgqueue.W003"]
+
+
+def test_async_attempt_on_event_loop_converts(received):
+    job = tasks.charge_async.enqueue(ORDER, at=date(2026, 7, 1))
+    claimed = lifecycle.claim_one(connection, job.pk, worker_id=0, lease_seconds=60)
+    report = async_to_sync(Attempt(claimed, "default", mock.Mock()).run_async)()
+    assert report.result == f'"{ORDER}"', report.error
+    assert received == [(ORDER, date(2026, 7, 1))]

@@ -1,0 +1,14 @@
+"""The URLs of a project that lets browsers poll for jobs."""
+
+from datetime import timedelta
+
+from django.contrib import admin
+from django.urls import path
+
+from django_pgqueue.views import job_status
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("jobs/<str:token>/", job_status),
+    path("quick/<str:token>/", job_status, {"max_age": timedelta(seconds=60)}),
+]

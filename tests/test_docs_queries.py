@@ -1,0 +1,250 @@
+"""The queries in the documentation, run against tables with a long history.
+
+Each SQL statement and each query of the ORM that a page shows must run, and must not read the whole table of jobs or of
+executions. A page may show a slow query if the text says so: an SQL comment `-- slow: …`, or `# slow: …` in Python.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.models import QuerySet
+from django.test import override_settings
+
+from django_pgqueue import models, testing
+from django_pgqueue.models import Job
+from tests import helpers, test_docs_examples
+from tests.documents import CODE, PAGES, blocks, prose
+from tests.test_sql import nodes, rows_read
+
+pytestmark = pytest.mark.slow
+
+FINISHED, READY, RUNNING = 200_000, 1000, 200
+MOST_ROWS = 5000
+"""A plan that reads more rows than this of one table reads the history."""
+HISTORY = ("pgqueue_job", "pgqueue_execution")
+NOW = "statement_timestamp()"
+FILL = (
+    (
+        "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, attempt, enqueued_at, finished_at) "
+        "SELECT 'shop.tasks.old' || n % 20, 'old' || n % 5, '{\"args\":[],\"kwargs\":{}}', "
+        "CASE WHEN n % 100 = 0 THEN 'dead' WHEN n % 100 = 1 THEN 'cancelled' ELSE 'succeeded' END, 1, "
+        f"{NOW} - ({FINISHED} - n) * interval '3 s', {NOW} - ({FINISHED} - n) * interval '3 s' "
+        f"FROM generate_series(1, {FINISHED}) AS n"
+    ),
+    (
+        "INSERT INTO pgqueue_execution "
+        "(job_id, attempt, worker_id, outcome, claimed_at, started_at, finished_at, lease_expires_at, exception_class) "
+        "SELECT id, 1, 1, CASE WHEN state = 'dead' THEN 'failed' ELSE state END, "
+        "finished_at, finished_at, finished_at, finished_at, "
+        "CASE WHEN state = 'dead' THEN 'builtins.ValueError' ELSE '' END FROM pgqueue_job"
+    ),
+    (
+        "INSERT INTO pgqueue_job (task_name, queue_name, arguments, run_after) "
+        "SELECT 'shop.tasks.old' || n % 20, 'old' || n % 5, '{\"args\":[],\"kwargs\":{}}', "
+        f"{NOW} + interval '9 h' * (n % 2) FROM generate_series(1, {READY}) AS n"
+    ),
+    (
+        "WITH job AS (INSERT INTO pgqueue_job (task_name, arguments, state, attempt) "
+        f"SELECT 'shop.tasks.old', '{{\"args\":[],\"kwargs\":{{}}}}', 'running', 1 FROM generate_series(1, {RUNNING}) "
+        "RETURNING id) "
+        "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at) "
+        f"SELECT id, 1, 1, {NOW}, {NOW}, {NOW} + (id % 2 - 0.5) * interval '9 h' FROM job"
+    ),
+    "VACUUM ANALYZE pgqueue_job, pgqueue_execution",
+)
+
+shop, names = test_docs_examples.shop, test_docs_examples.names
+
+
+@pytest.fixture(scope="module")
+def history(django_db_setup: Any, django_db_blocker: Any) -> Iterator[None]:
+    """Fill the tables once for all tests of this module, and empty them at the end."""
+    with django_db_blocker.unblock(), helpers.closing(helpers.connect()) as engine:
+        helpers.empty_tables(engine)
+        for statement in FILL:
+            engine.execute(statement)
+        yield
+        helpers.empty_tables(engine)
+
+
+# ------------------------------------------------------------------ how a query is judged
+
+
+class Judge:
+    """Explains each query of Django's connection before it runs, and collects those that read too many rows."""
+
+    def __init__(self) -> None:
+        self.explained = 0
+        self.slow: list[str] = []
+
+    def __call__(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if is_about_history(sql) and not many:
+            self.explained += 1
+            if found := slow_node(sql, params):
+                self.slow.append(f"{sql} reads {found}")
+        return execute(sql, params, many, context)
+
+
+def is_about_history(sql: str) -> bool:
+    """Return whether a statement reads jobs or executions. The package's own statements have tests of their own."""
+    is_query = re.match(r"\s*(SELECT|WITH|UPDATE|DELETE)\b", sql, re.I)
+    return bool(is_query) and any(name in sql for name in HISTORY) and "/* pgqueue:" not in sql
+
+
+def slow_node(sql: str, params: Any = None) -> str | None:
+    """Return a description of the part of the plan that reads a whole table; None if there is none."""
+    with connection.cursor() as cursor:
+        cursor.execute("SAVEPOINT explaining")  # the statement runs, so that the plan has the numbers of rows
+        cursor.execute(f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {sql}", params)
+        [[answer]] = cursor.fetchall()
+        cursor.execute("ROLLBACK TO SAVEPOINT explaining")
+    for node in nodes(answer[0]["Plan"]):
+        if node.get("Relation Name") in HISTORY and (node["Node Type"] == "Seq Scan" or rows_read(node) > MOST_ROWS):
+            return f"{rows_read(node):.0f} rows of {node['Relation Name']} by {node['Node Type']}"
+    return None
+
+
+@contextmanager
+def judging() -> Iterator[Judge]:
+    judge = Judge()
+    with connection.execute_wrapper(judge):
+        yield judge
+    assert judge.slow == []
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("SELECT count(*) FROM pgqueue_job WHERE state = 'dead'", "pgqueue_job by"),
+        ("SELECT id FROM pgqueue_job WHERE queue_name = 'none' ORDER BY id DESC LIMIT 5", "pgqueue_job by"),
+        ("SELECT id FROM pgqueue_execution WHERE outcome = 'failed'", "pgqueue_execution by"),
+        ("SELECT id FROM pgqueue_job ORDER BY id DESC LIMIT 5", None),
+        ("SELECT count(*) FROM pgqueue_job WHERE state = 'ready' AND limit_key IS NULL", None),
+    ],
+)
+@pytest.mark.django_db
+def test_slow_node_finds_queries_that_read_the_history(history, query, why):
+    found = slow_node(query)
+    assert found is None if why is None else why in found
+
+
+# ------------------------------------------------------------------ the filters of Job.objects
+
+
+FILTERS = {
+    "ready": lambda jobs: jobs.ready(),
+    "due": lambda jobs: jobs.due(),
+    "due of a queue": lambda jobs: jobs.due().filter(queue_name="old1"),
+    "scheduled": lambda jobs: jobs.scheduled(),
+    "running": lambda jobs: jobs.running(),
+    "running of a task": lambda jobs: jobs.running().filter(task_name="shop.tasks.old"),
+    "dead": lambda jobs: jobs.dead(),
+    "dead of a task": lambda jobs: jobs.dead().filter(task_name="shop.tasks.old0"),
+    "stuck": lambda jobs: jobs.stuck(),
+    "stuck or slow": lambda jobs: jobs.stuck(longer_than=3600),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.django_db
+def test_filter_reads_only_entries_of_its_index(history, name):
+    with judging() as judge:
+        found = FILTERS[name](Job.objects)
+        assert found.count() == len(list(found.all())) > 0
+        assert found.exists()
+        assert found.order_by("run_after", "pk").first() is not None
+    assert judge.explained == 4
+
+
+# ------------------------------------------------------------------ SQL
+
+
+def statements(block: str) -> list[str]:
+    """Return the statements of a block of SQL. A semicolon between dollar quotes ends none."""
+    parts = re.split(r"(\$\$.*?\$\$)", block, flags=re.DOTALL)
+    text = "".join(part.replace(";", "\0") if number % 2 == 0 else part for number, part in enumerate(parts))
+    return [statement.strip() for statement in text.split("\0") if statement.strip()]
+
+
+ROLES = "docs/production/security.md"
+"""`tests/security/test_roles.py` runs the SQL of this page, which creates roles."""
+OF_EXTENSIONS = {"docs/internals/how_to_profile.md": "pg_stat_statements is not loaded on the tests' server"}
+WITH_SQL = [page for page in PAGES if blocks(page, "sql") and page not in (ROLES, *OF_EXTENSIONS)]
+
+
+@pytest.mark.parametrize("page", WITH_SQL)
+def test_sql_of_page_runs_and_does_not_read_the_history(history, shop, page):
+    for block in blocks(page, "sql"):
+        with connection.cursor() as cursor:
+            for statement in statements(block):
+                query = re.sub(r"^(\s*--.*\n)+", "", statement)
+                if is_about_history(query) and "-- slow:" not in block:
+                    assert slow_node(query.replace("%", "%%")) is None, statement
+                cursor.execute(statement)
+
+
+def test_pages_with_sql_are_the_expected_ones():
+    """The lists above must not become empty because a page was renamed."""
+    assert {ROLES, *OF_EXTENSIONS} <= {page for page in PAGES if blocks(page, "sql")}
+    assert {"docs/guides/sql.md", "docs/production/monitoring.md"} <= set(WITH_SQL)
+
+
+# ------------------------------------------------------------------ the ORM
+
+
+@pytest.mark.parametrize("page", test_docs_examples.IN_TRANSACTION)
+def test_examples_of_page_do_not_read_the_history(history, names, page, monkeypatch):
+    """No job runs: the hundreds of due jobs of the history would run too."""
+    monkeypatch.setattr(testing, "run_jobs", lambda *args, **options: 0)
+    for block in test_docs_examples.loose_blocks(page):
+        code = compile(block, page, "exec")
+        if "# slow:" in block:
+            exec(code, names)  # noqa: S102 -- our own text
+        else:
+            with judging():
+                exec(code, names)  # noqa: S102 -- our own text
+
+
+@pytest.mark.parametrize("page", ["docs/guides/results.md", "docs/guides/retries.md"])
+def test_examples_that_wait_or_fail_do_not_read_the_history(history, names, page):
+    with override_settings(PGQUEUE={"IMMEDIATE": True}), judging() as judge:
+        test_docs_examples.run_page(page, names)
+    assert judge.explained
+
+
+def test_examples_on_monitoring_do_not_read_the_history(history, shop):
+    monitoring = test_docs_examples.importlib.import_module("shop.monitoring")
+    with judging() as judge:
+        assert set(monitoring.oldest_due()) == {f"old{n}" for n in range(5)}
+        assert sum(monitoring.dead_since(3600).values()) == 12
+        monitoring.live_workers()
+    assert judge.explained == 2
+
+
+QUERY = re.compile(r"(?:Job|Execution)\.objects\.(?!using|delete)")
+
+
+def inline_queries() -> dict[str, list[str]]:
+    """Return each query of the ORM that stands in a sentence or a table, with its pages."""
+    found: dict[str, list[str]] = {}
+    for page in PAGES:
+        for code in CODE.findall(prose(page)):
+            if QUERY.match(code) and "…" not in code:
+                found.setdefault(code, []).append(page)
+    return found
+
+
+@pytest.mark.parametrize("query", inline_queries())
+@pytest.mark.django_db
+def test_query_in_a_sentence_does_not_read_the_history(history, query):
+    with judging() as judge:
+        answer = eval(query, dict(vars(models)))  # noqa: S307 -- our own text
+        if isinstance(answer, QuerySet):
+            answer.exists()
+    assert judge.explained
