@@ -4,6 +4,9 @@ The names in `__all__` and those in docs/reference/api.md are public. Everything
 """
 
 from .context import TaskContext
+from .enqueue.bulk import aenqueue_many, enqueue_many
+from .enqueue.calls import TaskCall
+from .enqueue.job_ids import JobIds
 from .exceptions import (
     Cancel,
     CannotDecode,
@@ -27,7 +30,7 @@ from .exceptions import (
 )
 from .progress import Progress
 from .retry import exponential, fixed
-from .schedules.declarations import Times, cron, every
+from .schedules.times import Times, cron, every
 from .states import Outcome, State
 from .task import Task
 
@@ -44,6 +47,7 @@ __all__ = [
     "JobCancelled",
     "JobFailed",
     "JobGone",
+    "JobIds",
     "JobLocked",
     "JobNotSucceeded",
     "LeaseLost",
@@ -56,11 +60,14 @@ __all__ = [
     "State",
     "StatementTimeout",
     "Task",
+    "TaskCall",
     "TaskCancelled",
     "TaskContext",
     "TaskTimeout",
     "Times",
+    "aenqueue_many",
     "cron",
+    "enqueue_many",
     "every",
     "exponential",
     "fixed",

@@ -18,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
 from . import codecs, conf, middleware, registry
-from .arguments.call import new_plan
+from .arguments.plan import new_plan
 from .exceptions import InvalidTask
 from .schedules import declarations
 

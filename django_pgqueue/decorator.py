@@ -15,7 +15,7 @@ from .context import TaskContext
 from .exceptions import InvalidTask
 from .options import OPTIONS, OnMissing, TaskOptions
 from .schedules import declarations
-from .schedules.declarations import Times
+from .schedules.times import Times
 from .task import Task
 
 NAMES: Final = {*OPTIONS, "schedule"}

@@ -13,7 +13,7 @@ from itertools import chain
 from types import EllipsisType
 from typing import Any
 
-from .arguments.call import Call, CallPlan, Converted, call_plan, new_plan
+from .arguments.plan import CallArguments, CallPlan, call_plan, new_plan
 from .conf import get_settings, retention_seconds
 from .context import TaskAdapter
 from .exceptions import InvalidTask, Retry, seconds
@@ -75,12 +75,12 @@ class TaskDefinition(TaskFields):
         except InvalidTask as error:
             raise InvalidTask(f"{self.name}: {error}") from None
 
-    def encoded_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    def encoded_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
         """Return a call as its annotations store it. Raise `TypeError` or `ValueError` if an argument does not fit."""
         plan = self.plan
         return (args, kwargs) if plan is None else plan.encode(args, kwargs)
 
-    def decoded_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call | Converted:
+    def decoded_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
         """Return a stored call as its annotations read it, with primary keys instead of rows.
 
         Raise `ValueError` if a stored value does not fit.
@@ -96,6 +96,7 @@ class TaskDefinition(TaskFields):
             return None
         return None if plan.ignored else plan
 
+    @property
     def timeout_seconds(self) -> float | None:
         """Seconds that one attempt may run, or None without a limit."""
         return get_settings().TIMEOUT if self.own_timeout_seconds is None else self.own_timeout_seconds

@@ -101,7 +101,7 @@ def chunks(normalised: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Yield the arguments of many calls as JSON arrays, one array for each INSERT.
 
     Small calls are encoded in blocks to save time. Large calls are encoded one by one, so that a chunk stays
-    close to `CHUNK_SIZE`. An element with the key `call` has a call's arguments there, and other values beside them.
+    close to `CHUNK_SIZE`.
 
     Raises:
         ValueError: The arguments of a call are larger than `PGQUEUE["MAX_ARGUMENTS_BYTES"]`, or the codec has failed.
@@ -132,18 +132,14 @@ def _encode_block(block: list[dict[str, Any]]) -> str:
 
 
 def _encode_block_with_codec(block: list[dict[str, Any]]) -> str:
-    return ",".join([_encode_element(element) for element in block])
+    return ",".join(map(_encode_call, block))
 
 
-def _encode_element(element: dict[str, Any]) -> str:
-    """Return an element of a chunk as JSON text, with its call encoded by the codec."""
-    text = _to_json(element.get("call", element))
+def _encode_call(call: dict[str, Any]) -> str:
+    """Return a call of a chunk as JSON text, encoded by the codec."""
+    text = _to_json(call)
     _check_size(text)
-    stored = codecs.encode(text)
-    if "call" not in element:
-        return stored
-    others = _to_json({name: value for name, value in element.items() if name != "call"})
-    return f'{{"call":{stored}}}' if others == "{}" else f'{others[:-1]},"call":{stored}}}'
+    return codecs.encode(text)
 
 
 def _check_size(text: str) -> None:

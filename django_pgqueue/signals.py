@@ -148,16 +148,14 @@ job_failed = TaskSignal(
 )
 """An attempt failed, and another one follows. After a lost worker, `exception` and `retry_seconds` are None."""
 job_dead = TaskSignal(
-    "The job became dead.",
+    "The job became dead, except when a worker made it dead because its row cannot be claimed.",
     where=_AFTER_LOSS,
     arguments=(*_ATTEMPT, "exception", "error"),
     sometimes=_DURATION,
 )
 """A job became dead."""
 job_cancelled = TaskSignal(
-    "The job was cancelled. There are four cases: its attempt was cancelled; it expired; you called `cancel()` on a "
-    "waiting job (the signal is sent inside that transaction); or its attempt failed, was released or was rescued "
-    "after its cancellation was requested.",
+    "The job was cancelled: see [below](#when-a-job-is-cancelled).",
     where="the process that wrote the cancellation; in a worker process, in its callback thread",
     arguments=(*_JOB, "error"),
     sometimes=dict.fromkeys(_ATTEMPT[2:], "if an attempt ended")

@@ -12,16 +12,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connections, router, transaction
+from django.db import connections, router
 
 from . import lifecycle
 from .conf import get_settings
 from .context import TaskContext
 from .definition import TaskDefinition
-from .enqueue import plain, unique
+from .enqueue import bulk, plain, unique
+from .enqueue.calls import TaskCall, check_fit
+from .enqueue.job_ids import JobIds
 from .options import UNCHANGED, Unchanged, UsingOptions, changed_options
-from .serialization import chunks, encode_arguments, normalise_call
-from .validation import RunAfter, as_call, check_call
+from .serialization import encode_arguments
+from .validation import RunAfter
 
 if TYPE_CHECKING:
     from .models import Job
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Calls = Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
-"""Calls for `enqueue_many()`: pairs (args, kwargs)."""
+Calls = Iterable[TaskCall[Any] | tuple[Any, ...] | list[Any] | Mapping[str, Any]]
+"""Calls for `Task.enqueue_many()`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +94,9 @@ class Task(TaskDefinition, Generic[P, R]):
         """Add a job for this call, with one INSERT in the caller's open transaction.
 
         Workers see the job when the transaction commits, and never if it rolls back, so you do not need
-        `transaction.on_commit()`. Without an open transaction the job is committed at once. If an open transaction of
-        another session has just taken the unique key, this call waits until that transaction ends.
+        `transaction.on_commit()`. Without an open transaction the job is committed at once. If another job has the
+        unique key, further statements find and read that job. If an open transaction of another session has just taken
+        the unique key, this call waits until that transaction ends.
 
         Args:
             *args: Positional arguments for the function, without the context.
@@ -109,8 +112,10 @@ class Task(TaskDefinition, Generic[P, R]):
             ValueError: The arguments or headers cannot be stored or are too large.
             InvalidTask: No worker would find the task, or its database is unknown or not PostgreSQL.
             DuplicateJob: Another job has the unique key, and the task has `on_conflict="raise"`.
-            Exception: An error of a middleware or of the database. Only a database error, or `DuplicateJob`, can be
-                raised after the INSERT was sent. All others are raised before anything is written.
+            QueueError: With another `on_conflict`: 20 times, another job had the unique key, and was gone when it was
+                to be read. No job was added.
+            Exception: An error of a middleware or of the database. Only a database error, `DuplicateJob` or this
+                `QueueError` can be raised after the INSERT was sent. All others are raised before anything is written.
 
         Warns:
             RuntimeWarning: A transaction is open on another database alias, but not on the job's.
@@ -129,7 +134,7 @@ class Task(TaskDefinition, Generic[P, R]):
 
     def insert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """Insert a job without announcing it: the first half of `enqueue()`, for another framework's backend."""
-        self._check(args, kwargs)
+        check_fit(self, args, kwargs)
         arguments = encode_arguments(*self.encoded_call(args, kwargs))
         connection = plain.connection_for(self, callers_level=4)
         row = plain.row_of(self, connection)
@@ -172,58 +177,55 @@ class Task(TaskDefinition, Generic[P, R]):
         """Return a job of this task by its id, from asynchronous code."""
         return await sync_to_async(self.get_result)(result_id)
 
-    @overload
-    def enqueue_many(self, calls: Calls) -> list[int]: ...
-    @overload
-    def enqueue_many(self, calls: Calls, *, returning: Literal[True]) -> list[int]: ...
-    @overload
-    def enqueue_many(self, calls: Calls, *, returning: Literal[False]) -> int: ...
-    def enqueue_many(self, calls: Calls, *, returning: bool = True) -> list[int] | int:
-        """Add a job for each call, all or none, in the caller's open transaction or in one of its own.
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[R]:
+        """Return a call of this task with these arguments and the task's options, without enqueueing it.
 
-        Without a unique key, this reads `calls` in chunks and inserts each chunk with one INSERT, so that memory use
-        does not grow with the number of calls, except for the ids. The errors are those of `enqueue()`.
-
-        Args:
-            calls: Pairs (args, kwargs), for example from a generator.
-            returning: Whether to return the ids. Without a unique key, False saves the memory for them.
-
-        Returns:
-            The ids of the jobs in the order of `calls`, or the number of calls if `returning` is False. For a call
-            whose unique key another job has, the id of that job.
+        Pass it to `enqueue_many()`, which checks whether the arguments fit the function.
 
         Example::
 
-            ids = send_reminder.enqueue_many(((order.pk,), {}) for order in Order.objects.iterator())
+            enqueue_many([charge.s(order.pk), send_receipt.using(run_after=60).s(order.pk)])
         """
-        connection = plain.connection_for(self)
-        row = plain.row_of(self, connection)
-        if self.unique_key is not None:
-            job_ids = unique.insert_many(self, connection, calls, self._prepare, row)
-            return job_ids if returning else len(job_ids)
-        ids: list[int] = []
-        count = 0
-        with transaction.atomic(using=connection.alias):
-            normalised = (self._normalise(*as_call(call, number)) for number, call in enumerate(calls))
-            for arguments in chunks(normalised):
-                new_ids = lifecycle.enqueue_many(connection, arguments=arguments, **row)
-                count += len(new_ids)
-                if returning:
-                    ids += new_ids
-                plain.send_enqueued(self, connection, new_ids)
-        return ids if returning else count
+        return TaskCall(self, args, kwargs)
 
-    def _prepare(self, call: Any, number: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        args, kwargs = as_call(call, number)
-        self._check(args, kwargs)
-        return args, kwargs
+    @overload
+    def enqueue_many(self, calls: Calls, *, returning: Literal[True] = ...) -> JobIds: ...
+    @overload
+    def enqueue_many(self, calls: Calls, *, returning: Literal[False]) -> int: ...
+    def enqueue_many(self, calls: Calls, *, returning: bool = True) -> JobIds | int:
+        """Add a job for each call, all or none, in the caller's open transaction or in one of its own.
 
-    def _normalise(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        self._check(args, kwargs)
-        return normalise_call(*self.encoded_call(args, kwargs))
+        Reads `calls` in chunks of up to 2,000 calls or 1 MiB of arguments, so that memory use does not grow with the
+        number of calls, except for the ids. Each chunk takes one INSERT; chunks with unique keys can take more
+        statements. A single chunk in an open transaction takes no savepoint, unless the task has `on_conflict="raise"`.
+        The errors are those of `enqueue()`.
 
-    def _check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        try:
-            check_call(self.func, len(args) + self.takes_context, tuple(kwargs))
-        except TypeError as error:
-            raise TypeError(f"{self.name}() cannot be called with these arguments: {error}") from None
+        Args:
+            calls: For each job a tuple or list of positional arguments, a dict of keyword arguments, a pair of a tuple
+                and a dict for both, or `task.s(…)`, which can have other options than this task.
+            returning: Whether to return the ids. False saves the memory for them.
+
+        Returns:
+            The ids of the jobs in the order of `calls`, or the number of calls if `returning` is False. For a call
+            whose unique key another job has, the id of that job; `duplicates` has the positions of these calls.
+
+        Raises:
+            TypeError: A call has none of these forms, is ambiguous, or is a call of another function. A list and a dict
+                as the only two positional arguments are ambiguous: write `task.s(…)`.
+
+        Example::
+
+            ids = send_reminder.enqueue_many((order.pk,) for order in Order.objects.iterator())
+        """
+        return bulk.insert_many(self, calls, returning=returning)
+
+    @overload
+    async def aenqueue_many(self, calls: Calls, *, returning: Literal[True] = ...) -> JobIds: ...
+    @overload
+    async def aenqueue_many(self, calls: Calls, *, returning: Literal[False]) -> int: ...
+    async def aenqueue_many(self, calls: Calls, *, returning: bool = True) -> JobIds | int:
+        """Add jobs from asynchronous code, in a thread, which also reads `calls`. Otherwise as `enqueue_many()`.
+
+        Each call commits on its own, as with `aenqueue()`. `calls` cannot be an asynchronous iterator.
+        """
+        return await sync_to_async(bulk.insert_many)(self, calls, returning=returning)

@@ -1,13 +1,13 @@
 """Checks of calls and of single values of task options.
 
-`options` declares which check belongs to which option. `enqueue()` calls `check_call()`, and `enqueue_many()` calls
-`as_call()` too. A check of a value gets the name of the option, for its messages, and yields one sentence per problem.
+`options` declares which check belongs to which option. `enqueue()` and `enqueue_many()` call `check_call()`. A check of
+a value gets the name of the option, for its messages, and yields one sentence per problem.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import lru_cache, partial
@@ -54,21 +54,6 @@ def check_call(func: Callable[..., Any], positional: int, names: tuple[str, ...]
         TypeError: The function does not accept such a call.
     """
     inspect.signature(func).bind(*(None,) * positional, **dict.fromkeys(names))
-
-
-def as_call(call: Any, number: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return a call of `enqueue_many()` as (args, kwargs).
-
-    Raises:
-        TypeError: `call` is not a pair of a list or tuple and a mapping.
-    """
-    if isinstance(call, tuple | list) and len(call) == 2:
-        args, kwargs = call
-        if isinstance(args, tuple | list) and isinstance(kwargs, Mapping):
-            return args, kwargs
-    # Name the types only: the values may be secret, and the message can end up in logs.
-    types = [type(part).__name__ for part in call] if isinstance(call, tuple | list) else type(call).__name__
-    raise TypeError(f"enqueue_many(): call {number} must be a pair (args, kwargs) such as ((1,), {{}}), not {types}")
 
 
 def as_names(names: Any, option: str = "aliases") -> tuple[str, ...]:

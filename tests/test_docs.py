@@ -124,7 +124,7 @@ def state_of(label: str) -> State | None:
 
 
 def test_life_cycle_page_has_every_transition_and_outcome():
-    assert [plain(row[0]) for row in table("docs/concepts/life_cycle.md", "act")] == list(TransitionName)
+    assert [plain(row[0]) for row in table("docs/concepts/life_cycle.md", "transition")] == list(TransitionName)
     assert {plain(row[0]) for row in table("docs/concepts/life_cycle.md", "outcome")} == set(states.Outcome)
 
 
@@ -234,6 +234,7 @@ def test_page_named_options_exist(page):
     known |= {"--verbosity", "--settings", "--deploy"}  # Django's options
     of_others = {
         "docs/production/checklist.md": {"--check"},
+        "docs/coming_from/django_tasks_db.md": {"--batch", "--interval", "--max-tasks"},  # options of its worker
         "docs/production/systemd.md": {"--now", "--unit", "--follow", "--quiet"},
         "docs/internals/how_to_add_a_fault.md": OF_THE_SUITES,
         "docs/internals/how_to_add_a_statement.md": {"--write"},

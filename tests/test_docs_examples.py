@@ -9,6 +9,7 @@ import sys
 import unittest
 import urllib.error
 import urllib.request
+from copy import copy
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +20,7 @@ from django.apps import apps
 from django.conf import settings
 from django.core import mail
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import connection
+from django.db import connection, connections
 from django.test import RequestFactory, override_settings
 from django.utils import timezone
 
@@ -73,7 +74,17 @@ def run_page(page: str, names: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def names(shop) -> dict[str, Any]:
+def reports(db):
+    """Let the alias `reports` of the examples lead to the test's own session."""
+    connections.settings["reports"] = connections.settings["default"]
+    connections["reports"] = copy(connections["default"])
+    connections["reports"].alias = "reports"
+    yield
+    del connections["reports"], connections.settings["reports"]
+
+
+@pytest.fixture
+def names(shop, reports) -> dict[str, Any]:
     """Return the names that the blocks of a page can use: the tasks of the examples, and an order."""
     tasks = importlib.import_module("shop.tasks")
     return dict(vars(tasks), order=tasks.Order.objects.create(email="ada@example.com"))
@@ -86,7 +97,7 @@ def test_examples_tasks_are_registered_by_their_app(shop):
 
 
 def test_examples_on_testing_pass(shop):
-    suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module("shop.receipt_tests"))
+    suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module("shop.test_receipts"))
     result = suite.run(unittest.TestResult())
     assert result.testsRun == 3
     assert result.errors == result.failures == []
@@ -284,6 +295,14 @@ def test_recipe_fan_out_reports_once_after_the_last_item(names):
     assert Job.objects.get(task_name="shop.tasks.report_newsletter").state == "succeeded"
 
 
+def test_recipe_fan_out_without_items_reports_too(names):
+    names["Order"].objects.all().delete()
+    run_page("docs/recipes/fan_out.md", names)
+    run_jobs(raising=True)
+    assert not Job.objects.filter(task_name="shop.tasks.send_newsletter").exists()
+    assert Job.objects.get(task_name="shop.tasks.report_newsletter").state == "succeeded"
+
+
 def test_recipe_steps_runs_each_step(names):
     run_page("docs/recipes/steps.md", names)
     run_jobs(raising=True)
@@ -300,19 +319,27 @@ def test_recipe_steps_runs_each_step(names):
     assert set(waiting.executions.values_list("outcome", flat=True)) == {"snoozed", "cancelled"}
 
 
-@pytest.mark.parametrize(("code", "state"), [(400, "dead"), (429, "ready"), (503, "ready")])
-def test_recipe_external_api_answers_errors_as_it_says(names, monkeypatch, code, state):
+@pytest.mark.parametrize(
+    ("code", "retry_after", "state", "seconds"),
+    [
+        (400, "7", "dead", None),
+        (429, "7", "ready", 7),
+        (429, "Wed, 21 Oct 2015 07:28:00 GMT", "ready", 60),
+        (503, "7", "ready", None),
+    ],
+)
+def test_recipe_external_api_answers_errors_as_it_says(names, monkeypatch, code, retry_after, state, seconds):
     def refuse(request, timeout):
         assert request.headers["Idempotency-key"].startswith("job-")
-        raise urllib.error.HTTPError(request.full_url, code, "refused", {"Retry-After": "7"}, None)
+        raise urllib.error.HTTPError(request.full_url, code, "refused", {"Retry-After": retry_after}, None)
 
     monkeypatch.setattr(urllib.request, "urlopen", refuse)
     job = names["charge_order"].enqueue(names["order"].pk)
     run_jobs()
     job.refresh_from_db()
     assert job.state == state
-    if code == 429:
-        assert 5 < (job.run_after - timezone.now()).total_seconds() <= 7
+    if seconds is not None:
+        assert seconds - 2 < (job.run_after - timezone.now()).total_seconds() <= seconds
 
 
 def test_recipe_long_job_continues_where_it_stopped(names):

@@ -59,7 +59,7 @@ FILL = (
     "VACUUM ANALYZE pgqueue_job, pgqueue_execution",
 )
 
-shop, names = test_docs_examples.shop, test_docs_examples.names
+shop, reports, names = test_docs_examples.shop, test_docs_examples.reports, test_docs_examples.names
 
 
 @pytest.fixture(scope="module")

@@ -383,12 +383,6 @@ def test_enqueue_returned_job_has_the_stored_arguments(db):
     assert job.arguments == {"args": [[1], [2, 3]], "kwargs": {"mapping": {"4": 5}}}
 
 
-@pytest.mark.parametrize("call", [1, (1, 2), ((1,),), ("1", {})])
-def test_enqueue_many_call_that_is_not_a_pair_is_named(db, call):
-    with pytest.raises(TypeError, match=r"call 1 must be a pair \(args, kwargs\)"):
-        tasks.noop.enqueue_many([((), {}), call])
-
-
 def test_enqueue_unknown_database_is_named(db):
     with pytest.raises(InvalidTask, match="nowhere"):
         tasks.noop.using(database="nowhere").enqueue()

@@ -140,14 +140,17 @@ def test_options_for_users_all_have_a_description():
 
 
 def test_inserts_finds_statements_that_insert_jobs():
-    assert {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_UNIQUE", "FIRE"} <= set(inserts())
+    assert {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH", "ENQUEUE_UNIQUE", "FIRE"} <= set(inserts())
 
 
 @pytest.mark.parametrize("name", inserts())
 def test_insert_statement_writes_every_option(name):
     is_of_schedule = "pgqueue_schedule" in STATEMENTS[name]
     wanted = SCHEDULED - ({"delay_seconds"} if name == "RUN_SCHEDULE" else set()) if is_of_schedule else PARAMETERS
-    assert wanted <= placeholders(name)
+    recordset = re.search(r"json_to_recordset\(%\(options\)s::json\) AS chosen \(([^)]+)\)", STATEMENTS[name])
+    given = placeholders(name) if recordset is None else set(re.findall(r"(\w+) \w+", recordset[1]))
+    assert wanted <= given
+    assert recordset is None or wanted <= set(re.findall(r"\bchosen\.(\w+)", STATEMENTS[name]))
     [columns] = re.findall(r"INSERT INTO pgqueue_job\s+\(([^)]+)\)", STATEMENTS[name])
     assert not (PARAMETERS & JOB_COLUMNS) - set(re.split(r",\s+", columns))
 

@@ -69,7 +69,7 @@ CLAUSES = {
         "ENQUEUE_FOR_PERIOD FIRE RUN_SCHEDULE",
     ),
     "columns of a new job": Clause(
-        COLUMNS, "enqueued_at, run_after, headers", f"{INSERTS} ENQUEUE_FOR_PERIOD FIRE RUN_SCHEDULE"
+        COLUMNS, "enqueued_at, run_after, headers", f"{INSERTS} ENQUEUE_EACH ENQUEUE_FOR_PERIOD FIRE RUN_SCHEDULE"
     ),
     "due time of a new job": Clause(
         f"coalesce( %(run_after)s::timestamptz, {NOW} + make_interval(secs => %(delay_seconds)s::float8) )",

@@ -23,6 +23,7 @@ import pytest
 from django_pgqueue import lifecycle
 from django_pgqueue.db import statements
 from django_pgqueue.lifecycle import ExecutionKey
+from django_pgqueue.options import UNSET
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import Pausable, State
 from tests import helpers
@@ -128,6 +129,8 @@ def call_everything(engine, job_in):
     }
     lifecycle.enqueue(engine, task_name=helpers.NOOP, arguments=helpers.NO_ARGUMENTS, **one_call)
     lifecycle.enqueue_many(engine, task_name=helpers.NOOP, arguments=f"[{helpers.NO_ARGUMENTS}]", **one_call)
+    rows = [{**UNSET, "task_name": helpers.NOOP, **one_call}]
+    lifecycle.enqueue_each(engine, arguments=f"[{helpers.NO_ARGUMENTS}]", numbers=[0], rows=rows)
     lifecycle.pause(engine, Pausable.QUEUE, "other")
     lifecycle.resume(engine, Pausable.QUEUE, "other")
     lifecycle.prune_pauses(engine, 0.0)

@@ -252,6 +252,35 @@ def test_task_schedules_have_the_options_of_the_task():
     assert first.digest != second.digest == declarations.definitions("default")[second.name].digest
 
 
+def test_schedules_can_have_a_queue_and_a_priority_of_their_own():
+    nightly = cron("@daily", args=[1], queue_name="reports", priority=-10)
+    hourly = every(hours=1, args=[1], priority=0)
+    made = task(queue_name="mail", priority=3, schedule=[nightly, hourly, cron("@daily", args=[1], name="own")])(plain)
+    found = declarations.definitions("default")
+    first, second, third = found[made.name], found[f"{made.name}:2"], found["own"]
+    assert first.options == JobOptions("reports", -10, 10)
+    assert second.options == JobOptions("mail", 0, 10)
+    assert third.options == JobOptions("mail", 3, 10)
+    same = first._replace(options=third.options)
+    assert same.digest == third._replace(name=first.name).digest != first.digest
+    assert (made.queue_name, made.priority) == ("mail", 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"priority": 101}, "priority 101 must be a whole number from -100 to 100"),
+        ({"priority": "high"}, "priority 'high' must be a whole number"),
+        ({"queue_name": "no spaces"}, "queue_name 'no spaces' must be"),
+        ({"queue_name": ""}, "queue_name '' must be"),
+    ],
+)
+@pytest.mark.parametrize("make", [lambda **given: cron("@daily", **given), lambda **given: every(hours=1, **given)])
+def test_schedule_invalid_queue_or_priority_is_refused(make, given, words):
+    with pytest.raises(InvalidTask, match=f"another: schedule '(@daily|every 1 hour)': .*{words}"):
+        task(schedule=make(**given))(another)
+
+
 def test_cron_without_time_zone_uses_that_of_the_project(settings):
     settings.TIME_ZONE = "Asia/Tokyo"
     task(schedule=[cron("@daily"), cron("@daily", tz=ZoneInfo("Europe/Paris"))])(another)

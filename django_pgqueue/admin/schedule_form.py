@@ -21,7 +21,7 @@ from django_pgqueue.lifecycle import Definition
 from django_pgqueue.models import Schedule
 from django_pgqueue.options import scheduled_options
 from django_pgqueue.redaction import has_sensitive, redacted_call
-from django_pgqueue.schedules import declarations, expressions
+from django_pgqueue.schedules import declarations, expressions, times
 from django_pgqueue.serialization import plain_arguments
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class ScheduleForm(ModelForm):
         label=_("Jitter"),
         required=False,
         min_value=0,
-        max_value=declarations.MAX_JITTER_SECONDS,
+        max_value=times.MAX_JITTER_SECONDS,
         help_text=_("Each run is delayed by a random time of up to this many seconds."),
     )
 
@@ -130,7 +130,7 @@ class ScheduleForm(ModelForm):
     def clean_name(self) -> str:
         """Refuse an invalid name, and a name that another schedule of the admin has."""
         name: str = self.cleaned_data["name"].strip()
-        if not declarations.is_name(name):
+        if not times.is_name(name):
             raise ValidationError(_("Invalid name: use printable characters only."))
         if Schedule.objects.filter(origin="admin", name=name).exclude(pk=self.instance.pk).exists():
             raise ValidationError(_("Another schedule has this name. Choose a different one."))

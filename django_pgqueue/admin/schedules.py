@@ -166,6 +166,7 @@ class ScheduleAdmin(ScheduleColumns):
             ),
             (_("Last result"), self.last_result(schedule)),
             (_("Queue"), visible(schedule.queue_name)),
+            (_("Priority"), schedule.priority),
         ]
 
     # ---------------------------------------------------------------- the read-only page

@@ -1,7 +1,8 @@
 """Compile annotations into converters.
 
-`call` calls this once for each annotation of a task. An annotation that needs no conversion gets a `Plain` converter.
-One that means any value, or names a class that this package cannot convert, gets None: its values stay plain JSON.
+`plan` calls this once for each annotation of a task. An annotation that needs no conversion gets a converter with
+`converts = False`. One that means any value, or names a class that this package cannot convert, gets None: its values
+stay plain JSON.
 """
 
 from __future__ import annotations
@@ -17,37 +18,52 @@ from typing import Any, Final
 
 from django_pgqueue.exceptions import InvalidTask
 
-from .containers import CONTAINERS, Dict, FixedTuple, Items, Key, OneOf, member_key
-from .converter import ARRAY, PLAIN, STRING, Converter, Plain
+from .containers import (
+    CONTAINERS,
+    DictConverter,
+    FixedTupleConverter,
+    ItemsConverter,
+    KeyConverter,
+    UnionConverter,
+    member_key,
+)
+from .converter import ARRAY, NULL, PLAIN, STRING, Converter, PlainConverter
 from .libraries import of_library
 from .records import (
     Compile,
-    Dataclass,
+    DataclassConverter,
     Field,
-    Record,
-    Tuple,
-    TypedDictionary,
+    NamedTupleConverter,
+    RecordConverter,
+    TypedDictConverter,
     dataclass_fields,
     dictionary_fields,
     tuple_fields,
 )
-from .rows import Row, is_model
-from .scalars import TEXTS, Choice, Member, path
+from .rows import RowConverter, is_model
+from .scalars import TEXTS, EnumConverter, LiteralConverter, path
 
 ANYTHING: Final = (Any, object)
 WRAPPERS: Final = (typing.Required, typing.NotRequired, typing.Final, typing.ClassVar)
 AS_LISTS: Final = (list, Sequence, MutableSequence, Iterable, Iterator, AnyCollection)
 AS_SETS: Final = (set, Set, MutableSet)
 AS_DICTS: Final = (dict, Mapping, MutableMapping)
-PLAIN_LIST: Final = Plain("list", (Sequence,), ARRAY)
+KEYS_FROM_TEXT: Final[dict[Converter, typing.Callable[[str], Any]]] = {
+    PLAIN[int]: int,
+    PLAIN[float]: float,
+    PLAIN[bool]: {"true": True, "false": False}.__getitem__,
+}
+"""How a dict's keys of plain types are read. Keys of unions stay strings, as without an annotation."""
+PLAIN_LIST: Final = PlainConverter("list", (Sequence,), ARRAY)
 
 
 class Annotations:
     """Compiles annotations. One object remembers the classes that it has compiled, which can contain themselves."""
 
     def __init__(self) -> None:
-        self._records: dict[Any, Record] = {}
+        self._records: dict[Any, RecordConverter] = {}
         self._open_aliases: list[Any] = []
+        self._recursive_aliases: list[Any] = []
         self.has_rows = False
         """Whether an annotation names a model."""
 
@@ -74,13 +90,18 @@ class Annotations:
         return self._class(annotation)
 
     def _aliased(self, alias: Any) -> Converter | None:
+        """Return the converter of an alias. An alias that contains itself can only stand for plain JSON."""
         if alias in self._open_aliases:
-            raise InvalidTask(f"the type {alias} contains itself: use a dataclass")
+            self._recursive_aliases.append(alias)
+            return None
         self._open_aliases.append(alias)
         try:
-            return self.converter(_value_of(alias))
+            converter = self.converter(_value_of(alias))
         finally:
             self._open_aliases.pop()
+        if converter is not None and converter.converts and alias in self._recursive_aliases:
+            raise InvalidTask(f"the type {alias} contains itself: use a dataclass")
+        return converter
 
     # ---------------------------------------------------------------- unions and literals
 
@@ -96,17 +117,17 @@ class Annotations:
         if len(joined) == 1:
             return joined[0]
         for index, member in enumerate(joined):
-            if any(member.kinds & other.kinds for other in joined[:index]):
+            if any((member.kinds & other.kinds) - NULL for other in joined[:index]):
                 if not any(each.converts for each in joined):
                     return None
                 raise _ambiguous(annotation)
-        return OneOf(joined)
+        return UnionConverter(joined)
 
     # ---------------------------------------------------------------- containers
 
     def _container(self, kind: Any, arguments: tuple[Any, ...]) -> Converter | None:
         if kind is tuple and arguments != () and not (len(arguments) == 2 and arguments[1] is Ellipsis):
-            return FixedTuple([self.converter(each) for each in arguments])
+            return FixedTupleConverter([self.converter(each) for each in arguments])
         if kind in AS_DICTS:
             return self._dict(arguments)
         if kind in AS_SETS:
@@ -119,27 +140,26 @@ class Annotations:
         if kind is list and item is None:
             return PLAIN_LIST
         make, name = CONTAINERS[kind]
-        return Items(make, name, item)
+        return ItemsConverter(make, name, item)
 
     def _dict(self, arguments: tuple[Any, ...]) -> Converter:
         if not arguments:
             return PLAIN[dict]
         key, value = self._key(arguments[0]), self.converter(arguments[1])
-        return PLAIN[dict] if key is None and value is None else Dict(key, value)
+        return PLAIN[dict] if key is None and value is None else DictConverter(key, value)
 
-    def _key(self, annotation: Any) -> Key | None:
+    def _key(self, annotation: Any) -> KeyConverter | None:
         """Return the converter of a dict's keys, or None for keys that are strings."""
         converter = self.converter(annotation)
-        if converter is None or (not converter.converts and "string" in converter.kinds):
+        if converter is None:
             return None
-        if isinstance(converter, Member):
+        if isinstance(converter, EnumConverter):
             return member_key(converter)
-        if converter is PLAIN[int]:
-            return Key(converter, int)
-        if converter is PLAIN[float]:
-            return Key(converter, float)
+        if not converter.converts:
+            from_text = KEYS_FROM_TEXT.get(converter)
+            return None if from_text is None else KeyConverter(converter, from_text)
         if converter.kinds == STRING:
-            return Key(converter, str)
+            return KeyConverter(converter, str)
         raise InvalidTask(f"{converter.expected} cannot be the type of a dict's keys, which JSON stores as strings")
 
     # ---------------------------------------------------------------- classes
@@ -154,12 +174,12 @@ class Annotations:
         if annotation in TEXTS:
             return TEXTS[annotation]
         if issubclass(annotation, Enum):
-            return Member(annotation)
+            return EnumConverter(annotation)
         if issubclass(annotation, PurePath):
             return path(annotation)
         if is_model(annotation):
             self.has_rows = True
-            return Row(annotation)
+            return RowConverter(annotation)
         return of_library(annotation) or self._record(annotation)
 
     def _record(self, annotation: type) -> Converter | None:
@@ -180,20 +200,20 @@ class Annotations:
 FieldsOf = typing.Callable[[Any, Mapping[str, Any], Compile], Iterable[Field]]
 
 
-def _record_class(annotation: type) -> tuple[type[Record], FieldsOf] | None:
+def _record_class(annotation: type) -> tuple[type[RecordConverter], FieldsOf] | None:
     if dataclasses.is_dataclass(annotation):
-        return Dataclass, dataclass_fields
+        return DataclassConverter, dataclass_fields
     if issubclass(annotation, tuple) and hasattr(annotation, "_fields"):
-        return Tuple, tuple_fields
+        return NamedTupleConverter, tuple_fields
     if typing.is_typeddict(annotation):
-        return TypedDictionary, dictionary_fields
+        return TypedDictConverter, dictionary_fields
     return None
 
 
 def _joined(members: list[Converter]) -> list[Converter]:
     """Return the members of a union with all plain types as one, converting members first."""
-    plain = [member for member in members if isinstance(member, Plain)]
-    others = [member for member in members if not isinstance(member, Plain)]
+    plain = [member for member in members if isinstance(member, PlainConverter)]
+    others = [member for member in members if not isinstance(member, PlainConverter)]
     if plain:
         first, *rest = plain
         for member in rest:
@@ -212,10 +232,10 @@ def _ambiguous(annotation: Any) -> InvalidTask:
 def _literal(options: tuple[Any, ...]) -> Converter | None:
     classes = {type(option) for option in options if isinstance(option, Enum)}
     if len(classes) == 1 and all(isinstance(option, Enum) for option in options):
-        return Member(classes.pop())
+        return EnumConverter(classes.pop())
     if classes or any(isinstance(option, bytes) for option in options):
         return None
-    return Choice(options)
+    return LiteralConverter(options)
 
 
 def _alias(annotation: Any) -> Any:

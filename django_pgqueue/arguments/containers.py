@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from enum import Flag
 from typing import Any, Final
+
+from django_pgqueue.exceptions import InvalidTask
 
 from .converter import ARRAY, BYTES, INVALID, OBJECT, Converter, Mismatch, Rows, kind_of
 from .rows import KEYS
-from .scalars import Member
+from .scalars import EnumConverter
 
 
 def name_of(converter: Converter | None) -> str:
@@ -21,7 +24,7 @@ def is_sequence(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, *BYTES))
 
 
-class Items(Converter):
+class ItemsConverter(Converter):
     """A list, a tuple of any length, or a set, whose items have one annotation."""
 
     kinds = ARRAY
@@ -81,7 +84,7 @@ def in_order(encoded: list[Any]) -> list[Any]:
         return sorted(encoded, key=json.dumps)
 
 
-class FixedTuple(Converter):
+class FixedTupleConverter(Converter):
     """A tuple whose items have an annotation each."""
 
     kinds = ARRAY
@@ -123,7 +126,7 @@ class FixedTuple(Converter):
         return ((item, each) for item, each in zip(self.items, stored, strict=False) if item is not None)
 
 
-class Key:
+class KeyConverter:
     """Converts the keys of a dict, which are strings in JSON."""
 
     def __init__(self, converter: Converter, from_text: Callable[[str], Any]) -> None:
@@ -147,19 +150,27 @@ class Key:
             raise Mismatch(f"has a stored key that is not {self.expected}") from None
 
 
-def member_key(member: Member) -> Key:
-    """Return the key converter of an enum, whose values can be numbers."""
-    stored = [member.encode(each) for each in member.enum_class.__members__.values()]
+def member_key(member: EnumConverter) -> KeyConverter:
+    """Return the key converter of an enum, whose values can be numbers.
+
+    Raises:
+        InvalidTask: Two members have the same string as a key, such as 1 and "1".
+    """
+    if issubclass(member.enum_class, Flag):  # combinations are no members of their own
+        return KeyConverter(member, int)
+    stored = {member.encode(each) for each in member.enum_class}
     by_text = {each if isinstance(each, str) else json.dumps(each): each for each in stored}
-    return Key(member, lambda text: by_text.get(text, text))
+    if len(by_text) < len(stored):
+        raise InvalidTask(f"two members of {member.expected} become the same key of a JSON object")
+    return KeyConverter(member, lambda text: by_text.get(text, text))
 
 
-class Dict(Converter):
+class DictConverter(Converter):
     """A dict whose keys have one annotation, and its values another."""
 
     kinds = OBJECT
 
-    def __init__(self, key: Key | None, value: Converter | None) -> None:
+    def __init__(self, key: KeyConverter | None, value: Converter | None) -> None:
         self.key = key
         self.value = value
         self.converts = key is not None or (value is not None and value.converts)
@@ -203,7 +214,7 @@ class Dict(Converter):
         return ((value, each) for each in stored.values())
 
 
-class OneOf(Converter):
+class UnionConverter(Converter):
     """A union of types whose values are of different JSON types, so that the stored value shows its type."""
 
     def __init__(self, members: Sequence[Converter]) -> None:

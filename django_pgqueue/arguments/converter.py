@@ -98,7 +98,7 @@ class Converter:
         return Mismatch(f"is stored as a value that is not {self.expected}")
 
 
-class Plain(Converter):
+class PlainConverter(Converter):
     """Checks a value that JSON represents as it is. It is not checked again when it is read."""
 
     converts = False
@@ -120,18 +120,18 @@ class Plain(Converter):
     def decode(self, stored: Any, rows: Rows) -> Any:
         return stored
 
-    def joined(self, other: Plain) -> Plain:
+    def joined(self, other: PlainConverter) -> PlainConverter:
         """Return the converter of a union of two plain types."""
-        return Plain(f"{self.expected} | {other.expected}", self.types + other.types, self.kinds | other.kinds)
+        return PlainConverter(f"{self.expected} | {other.expected}", self.types + other.types, self.kinds | other.kinds)
 
 
-PLAIN: Final[dict[Any, Plain]] = {
-    int: Plain("int", (int,), NUMBER),
-    float: Plain("float", (int, float), NUMBER),
-    bool: Plain("bool", (bool,), BOOLEAN),
-    str: Plain("str", (str,), STRING),
-    type(None): Plain("None", (type(None),), NULL),
-    dict: Plain("dict", (Mapping,), OBJECT),
+PLAIN: Final[dict[Any, PlainConverter]] = {
+    int: PlainConverter("int", (int,), NUMBER),
+    float: PlainConverter("float", (int, float), NUMBER),
+    bool: PlainConverter("bool", (bool,), BOOLEAN),
+    str: PlainConverter("str", (str,), STRING),
+    type(None): PlainConverter("None", (type(None),), NULL),
+    dict: PlainConverter("dict", (Mapping,), OBJECT),
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from .converter import ALL, ARRAY, INVALID, OBJECT, Converter, Mismatch, Rows
 
 
-class PydanticModel(Converter):
+class PydanticConverter(Converter):
     """A pydantic model. It is read in pydantic's JSON mode, so that models with strict types accept it too."""
 
     def __init__(self, model: Any) -> None:
@@ -35,7 +35,7 @@ class PydanticModel(Converter):
             raise _refused(self.expected, error) from None
 
 
-class MsgspecStruct(Converter):
+class MsgspecConverter(Converter):
     """A msgspec struct."""
 
     kinds = OBJECT | ARRAY
@@ -70,7 +70,7 @@ def of_library(annotation: type) -> Converter | None:
     """Return the converter of a class of an optional library, or None for any other class."""
     pydantic, msgspec = sys.modules.get("pydantic"), sys.modules.get("msgspec")
     if pydantic is not None and issubclass(annotation, pydantic.BaseModel):
-        return PydanticModel(annotation)
+        return PydanticConverter(annotation)
     if msgspec is not None and issubclass(annotation, msgspec.Struct):
-        return MsgspecStruct(annotation)
+        return MsgspecConverter(annotation)
     return None

@@ -30,7 +30,7 @@ Compile = Callable[[Any], Converter | None]
 """Returns the converter of an annotation."""
 
 
-class Record(Converter):
+class RecordConverter(Converter):
     """The base class of converters of classes with named fields.
 
     `set_fields()` completes a converter, because the annotation of a field can be the class itself.
@@ -98,7 +98,7 @@ class Record(Converter):
         return ((field.converter, each) for field, each in fields if field is not None and field.converter is not None)
 
 
-class Dataclass(Record):
+class DataclassConverter(RecordConverter):
     """A dataclass. Fields with `init=False` are stored too, and set after the constructor has run."""
 
     def make(self, values: dict[str, Any]) -> Any:
@@ -109,7 +109,7 @@ class Dataclass(Record):
         return made
 
 
-class Tuple(Record):
+class NamedTupleConverter(RecordConverter):
     """A named tuple. Earlier code without the annotation has stored it as an array."""
 
     kinds = OBJECT | ARRAY
@@ -125,7 +125,7 @@ class Tuple(Record):
         return super().parts(self._by_name(stored))
 
 
-class TypedDictionary(Record):
+class TypedDictConverter(RecordConverter):
     """A `TypedDict`, which is a plain dict at run time."""
 
     def set_fields(self, fields: Iterable[Field]) -> None:

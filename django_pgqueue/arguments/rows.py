@@ -84,7 +84,7 @@ def database_of(model: type[models.Model], alias: str) -> str:
     return alias
 
 
-class Row(Converter):
+class RowConverter(Converter):
     """A model: takes a saved instance or a primary key, and stores the primary key."""
 
     kinds = STRING | NUMBER

@@ -17,7 +17,7 @@ from django.utils.duration import duration_iso_string
 from .converter import INVALID, NUMBER, STRING, Converter, Kinds, Mismatch, Rows, kind_of
 
 
-class Text(Converter):
+class TextConverter(Converter):
     """A type that is stored as a string."""
 
     kinds = STRING
@@ -72,25 +72,27 @@ def _bytes(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-TEXTS: Final[dict[Any, Text]] = {
-    datetime: Text(datetime, datetime.isoformat, datetime.fromisoformat),
+TEXTS: Final[dict[Any, TextConverter]] = {
+    datetime: TextConverter(datetime, datetime.isoformat, datetime.fromisoformat),
     # A datetime is a date for Python, but its time would be lost.
-    date: Text(date, date.isoformat, date.fromisoformat, without=(datetime,)),
-    time: Text(time, time.isoformat, time.fromisoformat),
+    date: TextConverter(date, date.isoformat, date.fromisoformat, without=(datetime,)),
+    time: TextConverter(time, time.isoformat, time.fromisoformat),
     # Numbers are what earlier code has stored for these two types.
-    timedelta: Text(timedelta, duration_iso_string, _duration, from_number=lambda number: timedelta(seconds=number)),
-    Decimal: Text(Decimal, str, _decimal, from_number=lambda number: Decimal(str(number))),
-    UUID: Text(UUID, str, UUID),
-    bytes: Text(bytes, lambda value: base64.b64encode(value).decode(), _bytes),
+    timedelta: TextConverter(
+        timedelta, duration_iso_string, _duration, from_number=lambda number: timedelta(seconds=number)
+    ),
+    Decimal: TextConverter(Decimal, str, _decimal, from_number=lambda number: Decimal(str(number))),
+    UUID: TextConverter(UUID, str, UUID),
+    bytes: TextConverter(bytes, lambda value: base64.b64encode(value).decode(), _bytes),
 }
 
 
-def path(path_class: type[PurePath]) -> Text:
+def path(path_class: type[PurePath]) -> TextConverter:
     """Return the converter of a class of paths."""
-    return Text(path_class, str, path_class)
+    return TextConverter(path_class, str, path_class)
 
 
-class Member(Converter):
+class EnumConverter(Converter):
     """A member of an enum. It is stored by its value if all values are plain JSON scalars, otherwise by its name."""
 
     def __init__(self, enum_class: type[Enum]) -> None:
@@ -133,7 +135,7 @@ class Member(Converter):
             return None
 
 
-class Choice(Converter):
+class LiteralConverter(Converter):
     """One of the plain values of a `Literal`."""
 
     converts = False

@@ -21,7 +21,7 @@ from django_pgqueue.options import (
     normalise,
 )
 from django_pgqueue.schedules import declarations
-from django_pgqueue.schedules.declarations import Times
+from django_pgqueue.schedules.times import Times
 from django_pgqueue.task import Task as EngineTask
 
 from . import signals

@@ -35,9 +35,24 @@ ONLY_PARAMETERS: Final = ("delay_seconds", "expires_seconds")
 def connection_for(task: TaskDefinition, callers_level: int = 3) -> BaseDatabaseWrapper:
     """Return the Django connection on which to insert a task's jobs.
 
+    Raises as `alias_of()`. Warns if a transaction is open on another database only, because the job is not part of it.
+    `callers_level` is the `stacklevel` of that warning.
+    """
+    alias = alias_of(task)
+    if elsewhere := open_transaction_elsewhere(alias):
+        warnings.warn(
+            f"{task.name} is enqueued on database {alias!r} while a transaction is open on {elsewhere!r}: "
+            "the job does not commit or roll back with that transaction",
+            RuntimeWarning,
+            stacklevel=callers_level,
+        )
+    return connections[alias]
+
+
+def alias_of(task: TaskDefinition) -> str:
+    """Return the alias of the database for a task's jobs.
+
     Raises `InvalidTask` if no worker would find the task, or if its database is not a PostgreSQL database in DATABASES.
-    Warns if a transaction is open on another database only, because the job is not part of it. `callers_level` is the
-    `stacklevel` of that warning.
     """
     from django_pgqueue.models import Job  # task modules are imported before models can be
 
@@ -51,14 +66,7 @@ def connection_for(task: TaskDefinition, callers_level: int = 3) -> BaseDatabase
             f"{task.name} cannot be enqueued on database {alias!r}, because it is not PostgreSQL: "
             "choose another with using(database=…), or route pgqueue's models to a PostgreSQL database"
         )
-    if elsewhere := open_transaction_elsewhere(alias):
-        warnings.warn(
-            f"{task.name} is enqueued on database {alias!r} while a transaction is open on {elsewhere!r}: "
-            "the job does not commit or roll back with that transaction",
-            RuntimeWarning,
-            stacklevel=callers_level,
-        )
-    return connections[alias]
+    return alias
 
 
 def row_of(task: TaskDefinition, connection: BaseDatabaseWrapper) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from .completions import (
     succeed,
     succeed_and_discard,
 )
-from .enqueueing import enqueue, enqueue_many
+from .enqueueing import enqueue, enqueue_each, enqueue_many
 from .execute import FAILURES, Divided, Refused, divided, may_divide, savepoint
 from .expiry import expire
 from .leases import cancel_requests, extend, extend_each, open_executions
@@ -138,6 +138,7 @@ __all__ = [
     "divided",
     "end_cancelled",
     "enqueue",
+    "enqueue_each",
     "enqueue_for_period",
     "enqueue_many",
     "enqueue_many_unique",

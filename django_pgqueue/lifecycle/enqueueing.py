@@ -6,9 +6,13 @@ the name of the task, the headers, and what `options.columns_of()` returns.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from django_pgqueue import sql
+from django_pgqueue.db import arrays
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.options import UNSET
 
@@ -25,3 +29,15 @@ def enqueue_many(connection: Connection, *, arguments: str, **row: Any) -> list[
     """Add a ready job for each element of the JSON array `arguments`, in one statement; return the ids in order."""
     rows = execute(connection, sql.enqueueing.ENQUEUE_MANY, {"arguments": arguments, **UNSET, **row})
     return [row[0] for row in rows]
+
+
+def enqueue_each(
+    connection: Connection, *, arguments: str, numbers: Sequence[int], rows: Sequence[dict[str, Any]]
+) -> list[int]:
+    """Add a ready job for each element of the JSON array `arguments`, in one statement; return the ids in order.
+
+    The job of the element at a place has the row `rows[numbers[place]]`.
+    """
+    options = json.dumps([{"number": number, **row} for number, row in enumerate(rows)], default=datetime.isoformat)
+    params = {"arguments": arguments, "numbers": arrays.numbers(numbers), "options": options}
+    return [row[0] for row in execute(connection, sql.enqueueing.ENQUEUE_EACH, params)]

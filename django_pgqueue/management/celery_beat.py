@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from django.core.management.base import CommandError, OutputWrapper
@@ -18,7 +19,10 @@ from django.utils import timezone
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.lifecycle import Definition
+from django_pgqueue.redaction import has_sensitive
 from django_pgqueue.schedules import declarations, expressions
+from django_pgqueue.schedules import times as schedule_times
+from django_pgqueue.serialization import plain_arguments
 
 from .celery_sources import Entry, read_entries, read_time_zone
 from .celery_times import BeatTimes, CannotMove, times_of
@@ -67,7 +71,7 @@ def run(options: Mapping[str, Any], alias: str, stdout: OutputWrapper) -> None:
         time_zone = read_time_zone(options["time_zone"])
     except ValueError as error:
         raise CommandError(str(error)) from None
-    plans = [plan(entry, names, time_zone, alias) for entry in read_entries()]
+    plans = [plan(entry, names, time_zone, alias, is_code=options["python"]) for entry in read_entries()]
     if not plans:
         raise CommandError(
             "No beat schedule was found: CELERY_BEAT_SCHEDULE is not set, no loaded Celery app has a beat_schedule, "
@@ -96,13 +100,13 @@ def task_names(pairs: Sequence[str]) -> dict[str, str]:
 # ------------------------------------------------------------------ planning
 
 
-def plan(entry: Entry, names: Mapping[str, str], time_zone: str | None, alias: str) -> Plan:
-    """Return what happens to an entry. It writes nothing."""
+def plan(entry: Entry, names: Mapping[str, str], time_zone: str | None, alias: str, *, is_code: bool) -> Plan:
+    """Return what happens to an entry. It writes nothing. Only a schedule in the code has a queue of its own."""
     try:
         _check_entry(entry)
         times = times_of(entry.schedule, entry.time_zone or time_zone)
         definition = _definition(entry, names.get(entry.task, entry.task), times, alias)
-        return Plan(entry, definition, notes=tuple(_notes(entry)))
+        return Plan(entry, definition, notes=tuple(_notes(entry, is_code=is_code)))
     except (TypeError, ValueError) as error:
         return Plan(entry, None, problem=str(error))
 
@@ -117,8 +121,8 @@ def _check_entry(entry: Entry) -> None:
         raise CannotMove(f"it starts at {entry.starts_at}, and schedules here start at once: repeat this command then")
     if not isinstance(entry.args, list) or not isinstance(entry.kwargs, dict):
         raise CannotMove("its arguments are not a JSON list and a JSON object")
-    if not declarations.is_name(entry.name):
-        raise CannotMove(f"its name must have 1 to {declarations.MAX_NAME_LENGTH} printable characters")
+    if not schedule_times.is_name(entry.name):
+        raise CannotMove(f"its name must have 1 to {schedule_times.MAX_NAME_LENGTH} printable characters")
 
 
 def _definition(entry: Entry, task_name: str, times: BeatTimes, alias: str) -> Definition:
@@ -128,31 +132,36 @@ def _definition(entry: Entry, task_name: str, times: BeatTimes, alias: str) -> D
         raise CannotMove(f"no task is named {task_name!r}: write it with @task, or pass --map {entry.task}=NEW")
     if task.database not in (None, alias):
         raise CannotMove(f"its task stores its jobs in the database {task.database!r}: pass --database")
-    declarations.check_arguments(task, entry.args, entry.kwargs)
-    declared = declarations.Times(
+    args, kwargs = entry.args, entry.kwargs
+    with suppress(TypeError, ValueError):  # the settings have Python values; what beat has sent is JSON already
+        args, kwargs = task.encoded_call(args, kwargs)
+    declarations.check_arguments(task, args, kwargs)
+    if has_sensitive(task, args, kwargs):
+        raise CannotMove("it has sensitive arguments, which belong in the code: write its schedule by hand")
+    declared = schedule_times.Times(
         expression=times.expression,
         time_zone=times.time_zone or "UTC",
-        args=entry.args,
-        kwargs=entry.kwargs,
+        args=(),
+        kwargs={},
         name=entry.name,
         missed="latest",
         if_running="overlap",
         jitter_seconds=0.0,
     )
-    return declarations.define(entry.name, task, declared)
+    return declarations.define(entry.name, task, declared)._replace(arguments=plain_arguments(args, kwargs))
 
 
-def _notes(entry: Entry) -> Iterator[str]:
+def _notes(entry: Entry, *, is_code: bool) -> Iterator[str]:
     """Yield a sentence for each option of the entry that the schedule does not get."""
     for name in sorted(entry.options.keys() & {"queue", "priority", "expires", *DELIVERY}):
         value = entry.options[name]
-        if name == "queue":
-            yield f"queue {value!r} is not moved: the jobs go to the queue of the task, @task(queue_name={value!r})"
+        if name == "queue" and not is_code:
+            yield f"queue {value!r} is not moved: the jobs go to the task's queue. Use --python"
         elif name == "priority":
             yield f"priority {value!r} is not moved, because brokers order it differently: use @task(priority=…)"
         elif name == "expires":
             yield f"expires {value!r} is not moved: use @task(expires={value!r})"
-        else:
+        elif name != "queue":
             yield f"{name} {value!r} is not moved: it has no equivalent in a schedule"
 
 
@@ -241,6 +250,6 @@ def _call(each: Plan) -> str:
         call = f"every({match[2]}s={match[1]}"
     else:
         call = f"cron({definition.expression!r}, tz={definition.time_zone!r}"
-    arguments = {"args": list(each.entry.args), "kwargs": dict(each.entry.kwargs)}
+    arguments = {"args": each.entry.args, "kwargs": each.entry.kwargs, "queue_name": each.entry.options.get("queue")}
     given = "".join(f", {name}={value!r}" for name, value in arguments.items() if value)
     return f"{call}{given}, name={definition.name!r})"

@@ -1,4 +1,4 @@
-"""Declare schedules in code: `cron()` and `every()` for `@task(schedule=…)`, and the schedules of this process's tasks.
+"""The schedules of this process's tasks, as its code declares them.
 
 `@task` and the `django.tasks` backend register schedules here, the system checks report their problems, and the admin
 checks its forms with the same functions. This module writes nothing to the database: the workers store the definitions,
@@ -10,187 +10,34 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Final, Literal
-from zoneinfo import ZoneInfo
+from dataclasses import replace
+from typing import Any
 
-from django.conf import settings as django_settings
 from django.db import router
 
 from django_pgqueue import registry
 from django_pgqueue.definition import TaskDefinition
-from django_pgqueue.exceptions import Duration, InvalidTask
-from django_pgqueue.exceptions import seconds as in_seconds
+from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.lifecycle import Definition
 from django_pgqueue.options import expiry, scheduled_options
 from django_pgqueue.serialization import normalise_call, plain_arguments
 from django_pgqueue.validation import check_call
 
 from . import expressions
-
-MISSED: Final = ("skip", "latest", "all")
-IF_RUNNING: Final = ("overlap", "skip", "queue")
-MAX_NAME_LENGTH: Final = 200
-MAX_JITTER_SECONDS: Final = 24 * 3600
-
-MissedRuns = Literal["skip", "latest", "all"]
-IfRunning = Literal["overlap", "skip", "queue"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """When to run a task, and with which arguments. `cron()` and `every()` return it."""
-
-    expression: str
-    time_zone: str | None
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    name: str | None
-    missed: MissedRuns
-    if_running: IfRunning
-    jitter_seconds: float
-
-    def __post_init__(self) -> None:
-        if self.missed not in MISSED:
-            raise ValueError(f"missed must be one of {', '.join(MISSED)}, not {self.missed!r}")
-        if self.if_running not in IF_RUNNING:
-            raise ValueError(f"if_running must be one of {', '.join(IF_RUNNING)}, not {self.if_running!r}")
-        if self.jitter_seconds > MAX_JITTER_SECONDS:
-            raise ValueError(f"jitter must be at most a day, not {self.jitter_seconds:g} s")
-        if self.name is not None and not is_name(self.name):
-            raise ValueError(f"name {self.name!r} must be 1 to {MAX_NAME_LENGTH} printable characters")
-        expressions.check(self.expression, self.time_zone or "UTC")
-
-    @property
-    def zone(self) -> str:
-        """The name of the given time zone, or of the project's."""
-        return self.time_zone or str(django_settings.TIME_ZONE)
-
-
-def cron(
-    expression: str,
-    *,
-    tz: str | ZoneInfo | None = None,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    missed: MissedRuns = "latest",
-    if_running: IfRunning = "overlap",
-    jitter: Duration = 0,
-) -> Times:
-    """Return a schedule that follows a cron expression, for `@task(schedule=…)`.
-
-    Args:
-        expression: Minute, hour, day, month and weekday, as in "0 9 * * 1-5", or one of @hourly, @daily, @weekly,
-            @monthly, @yearly.
-        tz: The time zone of the expression: a name or a `ZoneInfo`. By default the project's TIME_ZONE.
-        args: Positional arguments of the task.
-        kwargs: Keyword arguments of the task.
-        name: The name that identifies the schedule from one release to the next. By default the task's name.
-        missed: What to do with ticks that passed while no worker was running. "latest" enqueues one job for all of
-            them, "all" one job for each (the last 100 at most), "skip" none.
-        if_running: What to do with a tick that comes while an earlier job of this schedule is not finished. "overlap"
-            enqueues its job anyway, "skip" drops the tick, "queue" delays the tick until the earlier job is finished.
-        jitter: Maximum random delay of each job, in seconds or as a timedelta. At most a day.
-
-    Returns:
-        The schedule. Workers store it in the database when they start.
-
-    Raises:
-        TypeError: `jitter` is neither a number nor a timedelta.
-        ValueError: The expression, the time zone or another value is invalid, or the expression never comes due.
-
-    Example:
-        >>> @task(schedule=cron("0 9 * * 1-5", tz="Europe/Paris"))
-        ... def send_report(): ...
-    """
-    zone = tz.key if isinstance(tz, ZoneInfo) else tz
-    return Times(
-        expression=" ".join(expression.split()),
-        time_zone=zone,
-        args=args,
-        kwargs=kwargs or {},
-        name=name,
-        missed=missed,
-        if_running=if_running,
-        jitter_seconds=in_seconds(jitter),
-    )
-
-
-def every(
-    *,
-    weeks: float = 0,
-    days: float = 0,
-    hours: float = 0,
-    minutes: float = 0,
-    seconds: float = 0,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    missed: MissedRuns = "latest",
-    if_running: IfRunning = "overlap",
-    jitter: Duration = 0,
-) -> Times:
-    """Return a schedule with a fixed interval, for `@task(schedule=…)`.
-
-    The ticks are the multiples of the interval since 1970-01-01 00:00 UTC. `every(minutes=5)` fires at 9:00, 9:05 and
-    so on, whenever the workers were started.
-
-    Args:
-        weeks: Weeks of the interval. The sum of all parts must be whole seconds, from 1 second to 366 days.
-        days: Days of the interval.
-        hours: Hours of the interval.
-        minutes: Minutes of the interval.
-        seconds: Seconds of the interval.
-        args: Positional arguments of the task.
-        kwargs: Keyword arguments of the task.
-        name: The name that identifies the schedule from one release to the next. By default the task's name.
-        missed: What to do with ticks that passed while no worker was running, as in `cron()`.
-        if_running: What to do with a tick that comes while an earlier job is not finished, as in `cron()`.
-        jitter: Maximum random delay of each job, in seconds or as a timedelta. At most a day.
-
-    Returns:
-        The schedule. Workers store it in the database when they start.
-
-    Raises:
-        TypeError: A part of the interval is not a number, or `jitter` is neither a number nor a timedelta.
-        ValueError: The interval or another value is invalid.
-
-    Example:
-        >>> @task(schedule=every(minutes=5))
-        ... def refresh_prices(): ...
-    """
-    length = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
-    return Times(
-        expression=expressions.interval(length),
-        time_zone="UTC",
-        args=args,
-        kwargs=kwargs or {},
-        name=name,
-        missed=missed,
-        if_running=if_running,
-        jitter_seconds=in_seconds(jitter),
-    )
-
+from .times import Times
 
 _declared: dict[str, tuple[TaskDefinition, tuple[Times, ...]]] = {}
 
 
-def is_name(name: Any) -> bool:
-    """Return whether this is a valid name for a schedule."""
-    return isinstance(name, str) and name.isprintable() and 1 <= len(name.strip()) == len(name) <= MAX_NAME_LENGTH
-
-
 def check_schedule(task: TaskDefinition, schedule: Any) -> tuple[Times, ...]:
     """Return a task's schedules as a tuple. Raises `InvalidTask` if one is invalid, or cannot call the task."""
-    several = (schedule,) if isinstance(schedule, Times) else schedule
-    schedules = tuple(several) if isinstance(several, Iterable) else (several,)
+    schedules = tuple(schedule) if isinstance(schedule, Iterable) else (schedule,)
     for times in schedules:
         if not isinstance(times, Times):
             raise InvalidTask(f"{task.name}: schedule must be cron(…), every(…) or a list of them, not {schedule!r}")
         try:
             check_jitter(task, times.jitter_seconds)
+            as_scheduled(task, times)
         except ValueError as error:
             raise InvalidTask(f"{task.name}: schedule {times.expression!r}: {error}") from None
         try:
@@ -251,9 +98,15 @@ def define(name: str, task: TaskDefinition, times: Times) -> Definition:
         missed=times.missed,
         if_running=times.if_running,
         jitter_seconds=times.jitter_seconds,
-        options=scheduled_options(task),
+        options=scheduled_options(as_scheduled(task, times)),
         is_unique=task.unique_key is not None,
     )
+
+
+def as_scheduled(task: TaskDefinition, times: Times) -> TaskDefinition:
+    """Return the task with the queue and the priority of a schedule. Raises `InvalidTask` if one is invalid."""
+    own: dict[str, Any] = {"queue_name": times.queue_name, "priority": times.priority}
+    return replace(task, **{name: value for name, value in own.items() if value is not None})
 
 
 def check_jitter(task: TaskDefinition, jitter_seconds: float) -> None:
@@ -291,5 +144,4 @@ def _alias(task: TaskDefinition) -> str:
     """Return the alias of the database that a task's jobs are stored in."""
     from django_pgqueue.models import Job  # task modules are imported before models can be
 
-    own = task.database or (task.adapter and task.adapter.database)
-    return own or router.db_for_write(Job)
+    return task.database or (task.adapter and task.adapter.database) or router.db_for_write(Job)

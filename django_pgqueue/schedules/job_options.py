@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from django_pgqueue import lifecycle, middleware, registry, signals
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.enqueue import unique
-from django_pgqueue.exceptions import seconds
+from django_pgqueue.exceptions import InvalidTask, seconds
 from django_pgqueue.headers import encode_headers
 from django_pgqueue.lifecycle import Scheduled
 from django_pgqueue.options import JobOptions, scheduled_options
@@ -84,6 +86,9 @@ def options_of(connection: Connection, schedule: Scheduled, application: Applica
     if task is None:
         return schedule.options
     options = schedule.options if schedule.is_of_code else scheduled_options(task)
+    if (options.queue_name, options.priority) != (task.queue_name, task.priority):
+        with suppress(InvalidTask):  # newer code has stored a queue that this process does not accept
+            task = replace(task, queue_name=options.queue_name, priority=options.priority)
     headers = _call_application(
         connection,
         "the middleware",

@@ -132,7 +132,8 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
 FROM due
 """
 
-# Return the first job that a claim of the given lanes would take. Used to find the row that makes a claim fail.
+# Return the first job that a claim of the given lanes would take. The claimer uses this
+# to find the row that makes a claim fail.
 #
 # Caller: lifecycle.next_in_line(), from the fetcher's claimer
 NEXT_IN_LINE: Final = """/* pgqueue:next_in_line */
@@ -158,7 +159,7 @@ CROSS JOIN LATERAL (
 LIMIT 1
 """
 
-# Make a job dead, and record the reason. Used for a job whose row makes every claim fail.
+# Make a job dead, and record the reason. The claimer uses this for a job whose row makes every claim fail.
 #
 # Moves:  ready → dead
 # Caller: lifecycle.set_aside()

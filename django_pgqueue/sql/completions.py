@@ -49,7 +49,7 @@ done AS (
 SELECT id FROM mine
 """
 
-# Close executions as succeeded, and remove their jobs. Used for tasks that keep no finished jobs.
+# Close executions as succeeded, and remove their jobs. The completer uses this for tasks that keep no finished jobs.
 #
 # Moves:  running → removed
 # Caller: lifecycle.succeed_and_discard()

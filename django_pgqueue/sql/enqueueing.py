@@ -51,3 +51,38 @@ FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS given (argument
 ORDER BY given.place
 RETURNING id
 """
+
+# Add many jobs, each with a task and options of its own, and return their ids in the order of the calls.
+#
+# Moves:  new → ready
+# Caller: lifecycle.enqueue_each(), from `enqueue_many()`, a chunk at a time, if the calls differ in task or options
+# Cost:   1.5 times the CPU time of ENQUEUE_MANY per job with three sets of options, client and server together
+#
+# The calls come as in ENQUEUE_MANY. `numbers` has the number of each call's options, and `options` has the options with
+# that number. Most calls share their options with others, so they are sent once.
+ENQUEUE_EACH: Final = """/* pgqueue:enqueue_each */
+INSERT INTO pgqueue_job
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
+SELECT
+    chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
+    statement_timestamp() + %(time_shift)s::interval,
+    coalesce(
+        chosen.run_after,
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.delay_seconds)
+    ),
+    chosen.headers::json,
+    coalesce(
+        chosen.expires_at,
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
+    )
+FROM ROWS FROM (
+    json_array_elements(%(arguments)s::json),
+    unnest(%(numbers)s::integer[])
+) WITH ORDINALITY AS given (arguments, number, place)
+JOIN json_to_recordset(%(options)s::json) AS chosen (
+    number integer, task_name varchar, queue_name varchar, priority smallint, max_attempts smallint,
+    run_after timestamptz, delay_seconds float8, headers text, expires_at timestamptz, expires_seconds float8
+) ON chosen.number = given.number
+ORDER BY given.place
+RETURNING id
+"""

@@ -42,7 +42,8 @@ recorded AS (
 SELECT id, task_name FROM late
 """
 
-# Return the jobs that EXPIRE would cancel. Used if EXPIRE failed because of one row: EXPIRE_JOBS then cancels in parts.
+# Return the jobs that EXPIRE would cancel. `expire()` uses this if EXPIRE failed because of one row: EXPIRE_JOBS then
+# cancels in parts.
 #
 # Caller: lifecycle.expire()
 # Index:  pgqueue_job_expiring

@@ -53,7 +53,7 @@ CROSS JOIN LATERAL (
 ) AS open_execution
 """
 
-# Extend the leases of the given executions. Used after EXTEND failed because of one row.
+# Extend the leases of the given executions. The heartbeat uses this after EXTEND failed because of one row.
 #
 # Moves:  running, unchanged
 # Caller: lifecycle.extend()

@@ -110,7 +110,7 @@ moved AS (
 SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END FROM asked
 """
 
-# Make ready jobs due at once that are due later.
+# Set the due time of ready jobs that are due later to now.
 #
 # Moves:  ready, unchanged
 # Caller: lifecycle.run_now(), for an operator

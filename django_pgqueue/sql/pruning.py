@@ -84,8 +84,8 @@ gone AS (
 SELECT count(*), (SELECT count(*) FROM free), max(finished_at) FROM old
 """
 
-# Return the jobs that PRUNE would remove. Used if PRUNE failed because of one row: PRUNE_JOBS then removes the jobs in
-# parts.
+# Return the jobs that PRUNE would remove. The pruner uses this if PRUNE failed because of one row: PRUNE_JOBS then
+# removes the jobs in parts.
 #
 # Caller: lifecycle.prune()
 # Index:  pgqueue_job_finished
@@ -102,7 +102,7 @@ ORDER BY finished_at
 LIMIT %(limit)s
 """
 
-# Return the jobs that PRUNE_TASK would remove. Used if PRUNE_TASK failed because of one row.
+# Return the jobs that PRUNE_TASK would remove. The pruner uses this if PRUNE_TASK failed because of one row.
 #
 # Caller: lifecycle.prune(), for one task
 # Index:  pgqueue_job_task

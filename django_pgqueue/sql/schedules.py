@@ -237,7 +237,8 @@ WITH mine AS MATERIALIZED (
 UPDATE pgqueue_schedule SET problem = %(problem)s WHERE id = ANY (ARRAY (SELECT id FROM mine))
 """
 
-# Set the next tick of a schedule without adding a job. Used to skip missed ticks, and after a clock was corrected.
+# Set the next tick of a schedule without adding a job. The scheduler uses this to skip missed ticks, and after a clock
+# was corrected.
 #
 # Caller: lifecycle.plan_schedule(), from any worker
 # Fence:  the definition and the next tick as the caller has read them, in the form that SCHEDULES returns

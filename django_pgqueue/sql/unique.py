@@ -4,8 +4,8 @@ from typing import Final
 
 # Add one job, unless another job with its key is ready (or running, if `unique_ready_only` is NULL).
 #
-# Moves:  new → ready. No job is added if another session has added a job with this key, or is adding one in an open
-#         transaction that commits
+# Moves:  new → ready. If another session adds a job with this key in an open transaction, the statement waits. If that
+#         transaction commits, no job is added
 # Caller: lifecycle.enqueue_unique()
 # Locks:  waits for the end of an uncommitted transaction that has enqueued the same key: only its end decides which
 #         session was first
@@ -76,8 +76,8 @@ WHERE pgqueue_job.state = 'ready'
 RETURNING id, run_after, enqueued_at, expires_at
 """
 
-# Add many jobs, except those whose keys other jobs have, as ENQUEUE_UNIQUE does for one. A call with a null key is
-# always added.
+# Do what ENQUEUE_UNIQUE does, for many jobs: skip each job whose key another job has. A call with a null key is always
+# added.
 #
 # Moves:  new → ready
 # Caller: lifecycle.enqueue_many_unique()
@@ -236,8 +236,8 @@ ORDER BY place
 RETURNING id, run_after, enqueued_at, expires_at
 """
 
-# Replace the calls of ready jobs whose uniqueness windows have these keys. Jobs that are running or have ended are not
-# changed, and neither are the windows. The keys must be distinct and not null.
+# For each key with an open window, replace the call of the window's job if that job is ready. Other jobs and the
+# windows do not change. The keys must be distinct and not null.
 #
 # Moves:  ready, unchanged
 # Caller: lifecycle.replace_for_period()

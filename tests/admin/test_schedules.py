@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
@@ -203,6 +204,13 @@ def test_page_shows_the_next_run_or_the_problem(planner: Client, db: None) -> No
     text = page(planner, f"{SCHEDULES}{make('odd', expression='<b>').pk}/change/")
     assert "<dt>Problem</dt>" in text
     assert "Next run" not in text
+
+
+def test_page_shows_queue_and_priority(planner: Client, db: None) -> None:
+    schedule = make(origin="code", queue_name="reports", priority=-10)
+    text = " ".join(page(planner, f"{SCHEDULES}{schedule.pk}/change/").split())
+    assert re.search(r"<dt>Queue</dt> ?<dd>reports</dd>", text)
+    assert re.search(r"<dt>Priority</dt> ?<dd>-10</dd>", text)
 
 
 def test_page_shows_jitter_as_a_duration_or_none(planner: Client, db: None) -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import date
 from pathlib import Path
 
 from asgiref.sync import sync_to_async
@@ -1113,3 +1114,27 @@ def isolated_noop() -> int:
 @task(isolation="process", timeout=1.0, max_attempts=1)
 def isolated_with_timeout() -> None:
     """End at once, well before the timeout."""
+
+
+@task
+def name_on(group: Group, day: date) -> list[str]:
+    """Take a row and a date."""
+    return [group.name, f"{day:%d.%m.%Y}"]
+
+
+@task
+async def async_name_on(group: Group, day: date) -> list[str]:
+    """Do the same on the event loop."""
+    return [group.name, f"{day:%d.%m.%Y}"]
+
+
+@task(atomic=True)
+def atomic_name_on(group: Group, day: date) -> list[str]:
+    """Do the same in a transaction."""
+    return [group.name, f"{day:%d.%m.%Y}"]
+
+
+@task(isolation="process")
+def isolated_name_on(group: Group, day: date) -> list[str]:
+    """Do the same in an isolated process."""
+    return [group.name, f"{day:%d.%m.%Y}"]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextvars import copy_context
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -15,10 +16,11 @@ from django.db import connection
 from django.test import override_settings
 
 from django_pgqueue import InvalidTask, checks, lifecycle, registry
-from django_pgqueue.arguments import call
+from django_pgqueue.arguments import plan as plans
 from django_pgqueue.enqueue import unique
 from django_pgqueue.models import Execution, Job, Schedule
 from django_pgqueue.schedules import declarations
+from django_pgqueue.schedules.times import cron, every
 from django_pgqueue.task import Task
 from django_pgqueue.testing import assert_enqueued, run_jobs
 from django_pgqueue.worker.execution.attempt import Attempt
@@ -123,7 +125,7 @@ def schedules(monkeypatch):
 
 
 def test_schedule_typed_arguments_come_back(schedules, received):
-    times = declarations.cron("0 9 * * *", args=[date(2026, 7, 1)], kwargs={"wait": timedelta(hours=1)})
+    times = cron("0 9 * * *", args=[date(2026, 7, 1)], kwargs={"wait": timedelta(hours=1)})
     declarations.declare(tasks.daily, times)
     schedule = declarations.definitions("default")["tests.arguments.tasks.daily"]
     assert json.loads(schedule.arguments) == {"args": ["2026-07-01"], "kwargs": {"wait": "P0DT01H00M00S"}}
@@ -134,7 +136,7 @@ def test_schedule_typed_arguments_come_back(schedules, received):
 
 def test_schedule_unique_key_gets_typed_values(tables, schedules, received):
     parcel = tasks.Parcel.objects.create()
-    declarations.declare(tasks.unique, declarations.every(minutes=1, args=[AT, parcel.pk]))
+    declarations.declare(tasks.unique, every(minutes=1, args=[AT, parcel.pk]))
     keys = []
     with mock.patch.object(unique, "key_of", side_effect=lambda *call: keys.append(original(*call)) or keys[-1]):
         run_jobs(schedules=True, until=timedelta(minutes=2), max_jobs=1, raising=True)
@@ -144,7 +146,7 @@ def test_schedule_unique_key_gets_typed_values(tables, schedules, received):
 
 def test_schedule_wrong_argument_is_refused_at_import():
     with pytest.raises(InvalidTask, match="'day' must be date, not str"):
-        declarations.check_schedule(tasks.daily, declarations.every(minutes=1, args=["2026", timedelta(1)]))
+        declarations.check_schedule(tasks.daily, every(minutes=1, args=["2026", timedelta(1)]))
 
 
 def test_schedule_form_checks_that_json_fits_the_annotations():
@@ -164,6 +166,7 @@ def test_assert_enqueued_compares_typed_arguments():
 # ------------------------------------------------------------------ what is refused
 
 
+@pytest.mark.promise("typed-misfit-refused")
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
@@ -193,6 +196,22 @@ def test_enqueue_variable_argument_of_wrong_type_is_named():
         tasks.collect.enqueue(day, until=7)
 
 
+def test_enqueue_value_that_contains_itself_is_refused():
+    children: list[Line] = []
+    line = Line("a", Decimal(1), Kind.CARD, children)  # a list can contain itself
+    children.append(line)
+    with pytest.raises(ValueError, match="argument 'lines' is nested too deeply"):
+        tasks.charge.enqueue(*CALL[:3], [line])
+
+
+def test_stored_value_nested_too_deeply_is_refused():
+    line = {"sku": "a", "price": "1"}
+    for _ in range(5000):
+        line = {"sku": "a", "price": "1", "children": [line]}
+    with pytest.raises(ValueError, match="argument 'lines' is nested too deeply"):
+        tasks.charge.decoded_call([*STORED[:3], [line]], {})
+
+
 # ------------------------------------------------------------------ rows of earlier code
 
 
@@ -208,6 +227,7 @@ def test_plain_annotation_of_old_job_is_not_checked(received):
     assert received[0][-1] == 7
 
 
+@pytest.mark.promise("typed-stored-misfit-waits")
 @pytest.mark.parametrize("args", [["secret", *STORED[1:]], [*STORED[:3], [{"sku": "secret"}]], [*STORED[:3], {}]])
 def test_job_that_does_not_fit_waits_and_then_is_dead(args, received):
     job = store(tasks.charge, args)
@@ -232,6 +252,7 @@ def test_job_with_unknown_keyword_does_not_fit():
 # ------------------------------------------------------------------ tasks without a plan
 
 
+@pytest.mark.promise("plain-tasks-unchanged")
 def test_task_of_plain_annotations_has_no_plan():
     assert tasks.plain.plan is None
     assert tasks.plain.using(priority=3).plan is None
@@ -241,16 +262,22 @@ def test_task_of_plain_annotations_has_no_plan():
 
 def test_plan_is_compiled_once_for_all_copies(monkeypatch):
     assert tasks.charge.plan is tasks.charge.using(priority=1).plan is not None
-    monkeypatch.setattr(call, "new_plan", mock.Mock(side_effect=AssertionError("compiled again")))
+    monkeypatch.setattr(plans, "new_plan", mock.Mock(side_effect=AssertionError("compiled again")))
     assert replace(tasks.charge).plan is tasks.charge.plan
 
 
+@pytest.mark.promise("plain-tasks-unchanged")
 def test_plan_of_plain_task_leaves_a_call_as_it_is():
     args, kwargs = ("7",), {"names": ("a",)}
     assert tasks.plain.encoded_call(args, kwargs) == (args, kwargs)
     assert tasks.plain.encoded_call(args, kwargs)[0] is args
     job = tasks.plain.enqueue("7", ("a",))  # plain annotations are not checked
     assert job.arguments["args"] == ["7", ["a"]]
+
+
+def test_plain_arguments_of_a_typed_result_are_not_checked():
+    assert tasks.result_of.plan is not None
+    assert tasks.result_of.enqueue(7).arguments["args"] == [7]
 
 
 def test_task_of_the_framework_has_no_plan():
@@ -266,9 +293,9 @@ def test_task_of_the_framework_has_no_plan():
 def test_import_loads_no_optional_library():
     code = (
         "import sys, django; from django.conf import settings; settings.configure(); "
-        "import django_pgqueue.arguments.call as call; "
+        "import django_pgqueue.arguments.plan as plan; "
         "from uuid import UUID; import dataclasses; line = dataclasses.make_dataclass('Line', [('a', UUID)]); "
-        "exec('def f(a: line): ...'); f.__annotations__['a'] = line; assert call.call_plan(f, 0); "
+        "exec('def f(a: line): ...'); f.__annotations__['a'] = line; assert plan.call_plan(f, 0); "
         "assert not {'pydantic', 'msgspec'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -315,6 +342,6 @@ def test_ambiguous_result_annotation_is_only_a_warning(monkeypatch):
 def test_async_attempt_on_event_loop_converts(received):
     job = tasks.charge_async.enqueue(ORDER, at=date(2026, 7, 1))
     claimed = lifecycle.claim_one(connection, job.pk, worker_id=0, lease_seconds=60)
-    report = async_to_sync(Attempt(claimed, "default", mock.Mock()).run_async)()
+    report = copy_context().run(async_to_sync(Attempt(claimed, "default", mock.Mock()).run_async))
     assert report.result == f'"{ORDER}"', report.error
     assert received == [(ORDER, date(2026, 7, 1))]

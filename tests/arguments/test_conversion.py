@@ -1,18 +1,20 @@
 """Conversion of values by annotations: each value comes back equal, and each wrong value is refused."""
 
 import json
+import sys
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, NewType, Optional, Union
+from typing import Annotated, Any, Literal, NewType, Optional, TypeVar, Union
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import TypeAliasType
 
 from django_pgqueue.arguments.annotations import Annotations
 from django_pgqueue.arguments.converter import Mismatch
@@ -20,7 +22,7 @@ from django_pgqueue.arguments.rows import KEYS
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.serialization import encode_result
 
-from .types import Checked, Colour, Kind, Line, Mode, NeedsMore, Options, PlainOptions, Point, Receipt, Shape
+from .types import Alike, Checked, Colour, Kind, Line, Mode, NeedsMore, Options, PlainOptions, Point, Receipt, Shape
 
 OrderId = NewType("OrderId", UUID)
 JULY = datetime(2026, 7, 1, 12, 30, 15, 250, tzinfo=timezone(timedelta(hours=2)))
@@ -78,6 +80,9 @@ CASES = [
     (dict[float, str], {0.5: "x"}, {"0.5": "x"}),
     (dict[date, str], {DAY: "x"}, {"2026-07-01": "x"}),
     (dict[Kind, int], {Kind.CASH: 1, Kind.CARD: 2}, {"7": 1, "card": 2}),
+    (dict[bool, date], {True: DAY}, {"true": "2026-07-01"}),
+    (dict[Mode, date], {Mode.READ | Mode.WRITE: DAY}, {"3": "2026-07-01"}),
+    (dict[OrderId, int], {UUID_7: 1}, {str(UUID_7): 1}),
     (Mapping[str, date], {"a": DAY}, {"a": "2026-07-01"}),
     (date | None, None, None),
     (Optional[date], DAY, "2026-07-01"),  # noqa: UP045 -- the older way to write it
@@ -164,6 +169,7 @@ def containers(inner):
 annotations = st.recursive(st.sampled_from(list(VALUES.items())), containers, max_leaves=3)
 
 
+@pytest.mark.promise("typed-values-come-back")
 @given(data=st.data())
 @pytest.mark.django_db
 def test_converter_any_value_comes_back_equal_from_postgres(through_postgres, data):
@@ -180,6 +186,7 @@ junk = st.recursive(
 )
 
 
+@pytest.mark.promise("typed-misfit-refused")
 @given(data=st.data(), value=junk)
 def test_converter_any_junk_raises_only_mismatch_without_the_value(data, value):
     """Rows can be written by hand, and callers can pass anything."""
@@ -337,7 +344,7 @@ def test_dataclass_field_without_init_keeps_its_value():
         ),
         *(int | None, int | str, Literal["a", 1], list[int] | None, dict[str, int] | list[int], PlainOptions),
         *(Any, object, typing.TypeVar("T"), BaseException, list[BaseException], typing.Callable[..., int]),
-        *(list[int] | list[str], dict[str, int] | PlainOptions),
+        *(list[int] | list[str], dict[str, int] | PlainOptions, dict[int | str, str], dict[str | None, int]),
     ],
     ids=str,
 )
@@ -358,6 +365,7 @@ def test_annotation_of_plain_json_converts_nothing(annotation):
         (Kind | int, "look alike"),
         (UUID | BaseException, "look alike"),
         (dict[tuple[int, int], str], "keys"),
+        (dict[Alike, str], "same key"),
         (dict[UUID | None, str], "keys"),
         (NeedsMore, "salt"),
     ],
@@ -366,6 +374,47 @@ def test_annotation_of_plain_json_converts_nothing(annotation):
 def test_annotation_that_cannot_be_read_back_is_refused(annotation, part):
     with pytest.raises(InvalidTask, match=part):
         converter(annotation)
+
+
+MaybeDay = TypeAliasType("MaybeDay", date | None)
+Item = TypeVar("Item")
+Pair = TypeAliasType("Pair", tuple[Item, Item], type_params=(Item,))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "stored"),
+    [
+        (MaybeDay, DAY, "2026-07-01"),
+        (MaybeDay | None, None, None),
+        (list[MaybeDay], [DAY, None], ["2026-07-01", None]),
+        (Pair[date], (DAY, DAY), ["2026-07-01", "2026-07-01"]),
+    ],
+    ids=str,
+)
+def test_type_alias_stands_for_its_type(annotation, value, stored):
+    one = converter(annotation)
+    assert one.encode(value) == stored
+    assert one.decode(stored, KEYS) == value
+
+
+STATEMENTS = """
+type Day = date
+type Days[T] = dict[T, Day]
+type Json = dict[str, Json] | list[Json] | str | int | None
+type Tree = list[Tree] | UUID
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the statement is new in Python 3.12")
+def test_type_statement_stands_for_its_type():
+    names: dict[str, Any] = {"date": date, "UUID": UUID}
+    exec(STATEMENTS, names)  # noqa: S102 -- Python 3.11 cannot parse it
+    assert converter(names["Days"][UUID]).encode({UUID_7: DAY}) == {str(UUID_7): "2026-07-01"}
+    plain = converter(names["Json"])
+    assert not plain.converts
+    assert plain.encode({"a": [1, None]}) == {"a": [1, None]}
+    with pytest.raises(InvalidTask, match="contains itself"):
+        converter(names["Tree"])
 
 
 def test_union_with_any_stays_plain():

@@ -1,6 +1,7 @@
 """Arguments that are rows of models: what is stored, how it is loaded, and what happens if a row is gone."""
 
 import uuid
+from contextvars import copy_context
 from unittest import mock
 
 import pytest
@@ -15,6 +16,7 @@ from django.utils.functional import SimpleLazyObject
 from django_pgqueue import InvalidTask, lifecycle
 from django_pgqueue.arguments import rows
 from django_pgqueue.arguments.annotations import Annotations
+from django_pgqueue.arguments.plan import new_plan
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.execution.attempt import Attempt
@@ -153,7 +155,7 @@ def test_row_of_coroutine_task_is_loaded_off_the_event_loop(parcel, received):
     """Django raises SynchronousOnlyOperation for a query on the event loop."""
     job = tasks.deliver_async.enqueue(parcel)
     claimed = lifecycle.claim_one(connection, job.pk, worker_id=0, lease_seconds=60)
-    report = async_to_sync(Attempt(claimed, "default", mock.Mock()).run_async)()
+    report = copy_context().run(async_to_sync(Attempt(claimed, "default", mock.Mock()).run_async))
     assert report.result == f'"{parcel.pk}"', report.error
     tasks.deliver_async.enqueue(parcel)
     run_jobs(raising=True)
@@ -202,6 +204,7 @@ def ended(job):
     return job.state, job.attempt, Execution.objects.filter(job=job).latest("id")
 
 
+@pytest.mark.promise("typed-missing-row")
 def test_missing_row_makes_the_job_dead(parcel, received):
     job = tasks.deliver.enqueue(parcel)
     Parcel.objects.all().delete()
@@ -219,6 +222,7 @@ def test_missing_row_of_list_or_optional_makes_the_job_dead(parcel, received):
     assert received == []
 
 
+@pytest.mark.promise("typed-missing-row")
 def test_missing_row_cancels_the_job_if_asked(parcel):
     job = tasks.deliver_or_cancel.enqueue(parcel)
     Parcel.objects.all().delete()
@@ -227,6 +231,7 @@ def test_missing_row_cancels_the_job_if_asked(parcel):
     assert "no longer exists" in execution.error
 
 
+@pytest.mark.promise("typed-missing-row")
 def test_missing_row_is_retried_if_asked(parcel):
     job = tasks.deliver_or_retry.enqueue(parcel)
     Parcel.objects.all().delete()
@@ -265,6 +270,15 @@ def test_model_without_rows_is_refused():
 
     with pytest.raises(InvalidTask, match="abstract"):
         Annotations().converter(Base)
+
+
+def returns_row() -> list[Parcel]:
+    return []
+
+
+def test_result_annotated_with_a_model_is_not_converted():
+    """Reading a result must not load rows."""
+    assert new_plan(returns_row, 0).result is None
 
 
 @pytest.mark.parametrize("annotation", [Parcel | int, Parcel | str, Parcel | Courier, dict[Parcel, int]], ids=str)

@@ -22,6 +22,13 @@ class Shape(enum.Enum):
     FLAT = (1, 2)
 
 
+class Alike(enum.Enum):
+    """An enum whose values are the same as keys of an object."""
+
+    NUMBER = 1
+    TEXT = "1"
+
+
 class Colour(enum.StrEnum):
     """An enum whose members are strings."""
 

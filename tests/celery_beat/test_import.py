@@ -4,7 +4,7 @@ import json
 import re
 import sys
 import types
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from io import StringIO
 
 import pytest
@@ -15,7 +15,7 @@ from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
 
-from django_pgqueue import cron, every
+from django_pgqueue import cron, every, registry, task
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.testing import run_jobs
 from tests.app import tasks
@@ -69,7 +69,7 @@ def test_dry_run_prints_the_table_and_writes_nothing(beat):
         "schedule task when result",
         f"dawn old.noop - cannot be moved: {SOLAR}",
         "refresh tests.app.tasks.noop every 5 minutes add",
-        "note: queue 'slow' is not moved: the jobs go to the queue of the task, @task(queue_name='slow')",
+        "note: queue 'slow' is not moved: the jobs go to the task's queue. Use --python",
         "report tests.app.tasks.add 30 7 * * 1-5 Europe/Paris add",
         "2 of 3 schedules would be added; 1 cannot be moved. Repeat with --apply.",
     ]
@@ -131,7 +131,7 @@ def test_python_prints_schedules_that_can_be_pasted(beat):
     names: dict = {}
     first, second = code.split("# tests.app.tasks.add\n")
     exec(first, names)  # noqa: S102 -- printed by the command
-    assert names["schedule"] == every(minutes=5, kwargs={"what": "stock"}, name="refresh")
+    assert names["schedule"] == every(minutes=5, kwargs={"what": "stock"}, queue_name="slow", name="refresh")
     exec(second, names)  # noqa: S102 -- printed by the command
     assert names["schedule"] == cron("30 7 * * 1-5", tz="Europe/Paris", args=[1, 2], name="report")
 
@@ -168,7 +168,9 @@ def test_entry_with_options_gets_a_note_for_each(db):
     with override_settings(CELERY_BEAT_SCHEDULE={"noop": entry}):
         notes = [line.split()[1] for line in run().splitlines() if "note:" in line]
         assert notes == sorted(options)
-        assert run("--python").count("# note: ") == len(options)
+        code = run("--python")
+        assert code.count("# note: ") == len(options) - 1
+        assert "every(hours=1, queue_name='q', name='noop')" in code
 
 
 @pytest.mark.parametrize(
@@ -309,3 +311,29 @@ def test_arguments_are_stored_as_json(beat):
     with connection.cursor() as cursor:
         cursor.execute("SELECT arguments::text FROM pgqueue_schedule WHERE name = 'report'")
         assert json.loads(cursor.fetchone()[0]) == {"args": [1, 2], "kwargs": {}}
+
+
+@task
+def charge_until(day: date, token: str = "") -> str:
+    return day.isoformat()
+
+
+@pytest.mark.parametrize("given", [date(2026, 7, 1), "2026-07-01"])
+def test_typed_arguments_are_converted_or_are_json_already(db, given):
+    """The settings have Python values. What django-celery-beat has stored is JSON."""
+    entry = {"task": charge_until.name, "schedule": 60, "args": [given]}
+    with override_settings(CELERY_BEAT_SCHEDULE={"charge": entry}):
+        run("--apply")
+    assert Schedule.objects.get().arguments == {"args": ["2026-07-01"], "kwargs": {}}
+    run_jobs(until=timedelta(minutes=2), schedules=True, raising=True)
+    assert Job.objects.latest("pk").result == "2026-07-01"
+
+
+def test_sensitive_arguments_stay_in_the_code(db, monkeypatch):
+    monkeypatch.setitem(registry._tasks, "secretive", task(sensitive={"token"}, name="secretive")(charge_until.func))
+    entry = {"task": "secretive", "schedule": 60, "args": ["2026-07-01", "s3cret"]}
+    with override_settings(CELERY_BEAT_SCHEDULE={"charge": entry}):
+        output = run("--apply") + run("--python")
+    assert output.count("it has sensitive arguments") == 2
+    assert "s3cret" not in output
+    assert not Schedule.objects.exists()

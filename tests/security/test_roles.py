@@ -29,7 +29,7 @@ from tests.process.harness import django
 from tests.security.conftest import BLOCK, DOCUMENT, GROUPS
 from tests.test_sql import call_everything
 
-ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY"}
+ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH"}
 OPERATOR = {"CANCEL", "RETRY", "PAUSE"}
 READING = {
     "ABANDONED", "LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK",

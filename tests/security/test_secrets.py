@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_pgqueue import log, signals
+from django_pgqueue import enqueue_many, log, signals
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from tests import helpers
@@ -107,7 +107,8 @@ def test_repr_job_with_secret_omits_the_secret():
     run_jobs()
     stored = Job.objects.get(pk=job.pk)
     execution = stored.executions.get()
-    shown = [str(thing) + repr(thing) for thing in (job, stored, execution, Job.objects.all(), tasks.noop)]
+    call = noop.s(SECRET, password=SECRET)
+    shown = [str(thing) + repr(thing) for thing in (job, stored, execution, Job.objects.all(), tasks.noop, call)]
     assert SECRET not in "".join(shown)
 
 
@@ -124,10 +125,13 @@ def test_repr_job_with_secret_omits_the_secret():
         lambda: noop.enqueue(password=[SECRET, float("nan")]),
         lambda: noop.enqueue(password=SECRET * 100_000),
         lambda: noop.enqueue(password={"a": [SECRET, 10**5000]}),
-        lambda: noop.enqueue_many([CALL]),
-        lambda: noop.enqueue_many([(SECRET,)]),
-        lambda: noop.enqueue_many([(SECRET, CALL)]),
-        lambda: noop.enqueue_many([((), SECRET)]),
+        lambda: noop.enqueue_many([SECRET]),
+        lambda: noop.enqueue_many([([SECRET], CALL)]),
+        lambda: fail.enqueue_many([CALL]),
+        lambda: fail.enqueue_many([(SECRET, CALL)]),
+        lambda: fail.enqueue_many([fail.s(SECRET, SECRET)]),
+        lambda: noop.enqueue_many([fail.s(SECRET)]),
+        lambda: enqueue_many([(SECRET,)]),  # type: ignore[list-item]  # that is the error
         lambda: noop.enqueue_many([((), {"password": SECRET.encode()})]),
     ],
 )

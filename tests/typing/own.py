@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.contrib.auth.models import Group
 
-from django_pgqueue import TaskContext, cron, every, task
+from django_pgqueue import JobIds, TaskCall, TaskContext, aenqueue_many, cron, enqueue_many, every, task
 from django_pgqueue.models import Job
 
 
@@ -68,9 +68,15 @@ def accepted() -> None:
     coroutine.enqueue(1)
     text: str = plain(1, name="x")
     number: int = with_context(1)
-    ids: list[int] = plain.enqueue_many([((1,), {"name": "x"})])
+    ids: list[int] = plain.enqueue_many([((1,), {"name": "x"}), (2,), [3], {"number": 4}, plain.s(5, name="x")])
+    call: TaskCall[str] = plain.using(priority=5).s(1, name="x")
+    any_call: TaskCall[object] = call
+    with_ids: JobIds = enqueue_many([call, with_context.s(1), coroutine.s(number=1), any_call])
+    generated: JobIds = enqueue_many(with_options.s(number) for number in range(3))
+    number_of_calls: int = enqueue_many([call], returning=False)
     count: int = plain.enqueue_many([((1,), {})], returning=False)
     changed: int = Job.objects.filter(state="dead", queue_name="mail").retry()
+    print(generated, number_of_calls, with_ids.duplicates)  # noqa: T201 -- uses what was bound
     print(job, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
 
 
@@ -86,6 +92,10 @@ async def accepted_in_async_code() -> None:
     """The same from a coroutine."""
     job: Job = await plain.aenqueue(1)
     number: int = await coroutine(1)
+    ids: JobIds = await plain.aenqueue_many([(1,), {"number": 2}])
+    count: int = await plain.aenqueue_many([(1,)], returning=False) + await aenqueue_many([], returning=False)
+    more: JobIds = await aenqueue_many([plain.s(1)])
+    print(ids, count, more)  # noqa: T201 -- as above
     print(job, number)  # noqa: T201 -- as above
 
 
@@ -96,13 +106,19 @@ def refused() -> None:
     plain.enqueue(1, title="x")  # type: ignore[call-arg]  # no such argument
     with_context.enqueue(TaskContext(), 1)  # type: ignore[call-arg, arg-type]  # the worker passes the context
     with_options.using(priority="high")  # type: ignore[arg-type]  # not a number
-    plain.enqueue_many([1, 2])  # type: ignore[list-item]  # not (args, kwargs)
+    plain.enqueue_many([1, 2])  # type: ignore[list-item]  # not calls
+    plain.enqueue_many(["ab"])  # type: ignore[list-item]  # not a call
+    plain.s()  # type: ignore[call-arg]  # number is missing
+    plain.s("1")  # type: ignore[arg-type]  # not an int
+    enqueue_many([(1,)])  # type: ignore[list-item]  # it does not name its task
+    wrong: TaskCall[int] = plain.s(1)  # type: ignore[assignment]  # its result is a str
     typed.enqueue("x", [], Group())  # type: ignore[arg-type]  # not a UUID
     typed.enqueue(UUID(int=1), [Decimal(1)], Group())  # type: ignore[list-item]  # not a Line
     typed.enqueue(UUID(int=1), [], 7)  # type: ignore[arg-type]  # a key: cast() says that it is meant
     task(on_missing="ignore")  # type: ignore[call-overload]  # no such way
     task(schedule="@daily")(context_missing)  # type: ignore[arg-type]  # it is to be cron("@daily")
     every(minutes=5, if_running="wait")  # type: ignore[arg-type]  # no such way
+    print(wrong)  # noqa: T201 -- uses what was bound
     task(takes_context=True)(context_missing)  # type: ignore[arg-type]  # its first argument is no TaskContext
 
 

@@ -11,7 +11,7 @@ from django.db import connections
 from django.test import override_settings
 from psycopg import errors
 
-from django_pgqueue import InvalidTask, every, lifecycle, registry, task
+from django_pgqueue import InvalidTask, every, lifecycle, middleware, registry, task
 from django_pgqueue.backend.compat import task_enqueued
 from django_pgqueue.db import statements
 from django_pgqueue.models import Job, Schedule, ScheduleRun, UniquenessWindow
@@ -100,6 +100,36 @@ def test_definition_with_job_options_has_another_digest():
     digests = {definition.digest for definition in (plain, full, full._replace(is_unique=False), unlimited)}
     assert len(digests) == 4
     assert helpers.definition().digest == "26650b64761aa8e0e4fc69ef7af42e13", "earlier releases have this digest"
+
+
+def test_tick_of_schedule_with_own_queue_and_priority_adds_its_job_there(engine, worker, monkeypatch):
+    made = worker.define_task(queue_name="mail", priority=3)
+    own = declarations.define("own", made, every(seconds=1, queue_name="reports", priority=-10))
+    default = declarations.define("default", made, every(seconds=1))
+    monkeypatch.setattr(declarations, "definitions", lambda alias: {"own": own, "default": default})
+    seen = []
+    note = middleware.Chain(enqueue=(lambda call: seen.append((call.task.queue_name, call.task.priority)),))
+    monkeypatch.setattr(middleware, "chain", lambda: note)
+    worker.turn()
+    for schedule in Schedule.objects.all():
+        worker.make_next_tick_due(schedule.pk)
+    worker.turn()
+    expected = {("reports", -10), ("mail", 3)}
+    assert set(Schedule.objects.values_list("queue_name", "priority")) == expected
+    assert set(Job.objects.values_list("queue_name", "priority")) == expected
+    assert set(seen) == expected
+
+
+def test_tick_of_other_code_keeps_the_queue_of_the_row(engine, worker):
+    """The worker knows the task with another queue, or does not know it."""
+    for known in (False, True):
+        if known:
+            worker.define_task(queue_name="mail", priority=3)
+        definition = helpers.definition(f"known {known}", queue_name="reports", priority=-10)
+        [seen_at, _] = lifecycle.read_schedules(engine)
+        lifecycle.add_schedule(engine, definition, origin="code", next_run_at=seen_at)
+        worker.turn()
+    assert list(Job.objects.values_list("queue_name", "priority")) == [("reports", -10)] * 2
 
 
 # ------------------------------------------------------------------ unique key

@@ -28,7 +28,7 @@ from .failure import DoesNotFit, report_of
 from .report import EXPIRED, Report
 
 if TYPE_CHECKING:
-    from django_pgqueue.arguments.call import CallPlan
+    from django_pgqueue.arguments.plan import CallPlan
     from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.progress import Progress

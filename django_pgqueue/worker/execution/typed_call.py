@@ -15,7 +15,7 @@ from django_pgqueue.exceptions import Cancel, Dead
 from .failure import DoesNotFit
 
 if TYPE_CHECKING:
-    from django_pgqueue.arguments.call import CallPlan, Converted
+    from django_pgqueue.arguments.plan import CallPlan, Converted
     from django_pgqueue.definition import TaskDefinition
 
 

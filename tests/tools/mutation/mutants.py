@@ -250,7 +250,7 @@ PERIODS = of_tests(
         "PRUNE_WINDOWS",
     ),
     Mutant("to forget waits for who takes it anew", *NOT_SKIPPED, "PRUNE_WINDOWS"),
-    Mutant("of a period the last call counts", "keyed if replaces else reversed(keyed)", "keyed", path=UNIQUENESS),
+    Mutant("of a period the last call counts", "reversed(range(len(calls)))", "range(len(calls))", path=UNIQUENESS),
     Mutant("one that is gone is none", "if existing_job is None and is_for_period:", "if False:", path=UNIQUENESS),
     Mutant(
         "a throttled call changes nothing",

@@ -6,6 +6,8 @@ What a mutant is, and how they are tried: see `mutation`. Each names the tests t
 from tests.tools.mutation.mutants import Mutant, of_tests
 
 ACTS = "django_pgqueue/admin/job_actions.py"
+BULK = "django_pgqueue/enqueue/bulk.py"
+CALLS = "django_pgqueue/enqueue/calls.py"
 AS_SEEN = "job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz"
 
 EXACT = of_tests(
@@ -56,10 +58,28 @@ MEETING = of_tests(
     ),
     Mutant(
         "batches are in the order of calls",
-        "or len(calls) <= BATCH",
-        "or True",
+        "if not is_last and self._sort_by_key(sequence)",
+        "if False",
+        path=BULK,
+    ),
+)
+MANY = of_tests(
+    ("tests/test_enqueue_many.py",),
+    Mutant("all calls have the first options", "chosen.number = given.number", "chosen.number = 0", "ENQUEUE_EACH"),
+    Mutant("of each, an age is no age", "=> chosen.expires_seconds", "=> 0 * chosen.expires_seconds", "ENQUEUE_EACH"),
+    Mutant("a refused chunk is not rolled back", "or not step.can_be_refused", "or True", path=BULK),
+    Mutant("a single chunk takes a savepoint", "is_open and not (is_last", "is_open and not (False", path=BULK),
+    Mutant("calls of another task are taken", "call.task.func is not task.func", "False", path=CALLS),
+    Mutant(
+        "a list and a dict are a pair", "isinstance(call[0], tuple)", "isinstance(call[0], tuple | list)", path=CALLS
+    ),
+    Mutant(
+        "a repeated call is no duplicate",
+        "(new[key], is_repeated)",
+        "(new[key], False)",
         path="django_pgqueue/enqueue/unique.py",
     ),
+    Mutant("the rows of former chunks are kept", "self._rows.clear()", "pass", path=BULK),
 )
 ELSEWHERE = [
     *of_tests(
@@ -126,4 +146,4 @@ ELSEWHERE = [
         ),
     ),
 ]
-OPERATORS = [*EXACT, *CLICKS, *MEETING, *ELSEWHERE]
+OPERATORS = [*EXACT, *CLICKS, *MEETING, *MANY, *ELSEWHERE]

@@ -24,6 +24,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tests.tools.mutation.mutants import FEATURES, Mutant
+from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
@@ -309,6 +310,7 @@ MUTANTS = [
     *LOCKED,
     *RECYCLING,
     *OPERATORS,
+    *TYPED,
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",

@@ -14,20 +14,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from django_pgqueue.exceptions import InvalidTask
 
 from .annotations import Annotations
-from .containers import OneOf
-from .converter import PLAIN, Converter, Mismatch, Rows
+from .containers import UnionConverter
+from .converter import INVALID, PLAIN, Converter, Mismatch, Rows
 from .rows import KEYS
 
-Call = tuple[Sequence[Any], Mapping[str, Any]]
+CallArguments = tuple[Sequence[Any], Mapping[str, Any]]
 """Positional and keyword arguments, without the context."""
 Converted = tuple[list[Any], dict[str, Any]]
 Place = tuple[str, Converter | None]
 """A description of an argument for error messages, and its converter."""
+UNDEFINED: Final = (*INVALID, NameError, SyntaxError, ImportError)
+"""Errors of an annotation that cannot be evaluated: it can be any expression."""
+TOO_DEEP: Final = "is nested too deeply: store the data and pass its id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ class CallPlan:
         """Whether the annotations change anything."""
         return self.converts_arguments or self.result is not None
 
-    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
         """Return a call in plain JSON types, as far as annotations say how.
 
         Raises:
@@ -178,7 +181,7 @@ class _Parameters:
             return
         converter = self._compiled(parameter.name, hint)
         if parameter.default is None and converter is not None and not converter.accepts(None):
-            converter = OneOf([converter, PLAIN[type(None)]])  # `at: datetime = None` is common
+            converter = UnionConverter([converter, PLAIN[type(None)]])  # `at: datetime = None` is common
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             self.more[parameter.kind] = converter
             return
@@ -209,7 +212,7 @@ def _result(annotation: Any) -> Converter | None:
 
 def _hints(func: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the resolved annotations of a function, and for each other annotation the reason why it has no value."""
-    with suppress(Exception):  # an annotation can be any expression
+    with suppress(*UNDEFINED):
         return typing.get_type_hints(func, include_extras=True), {}
     hints: dict[str, Any] = {}
     ignored: dict[str, str] = {}
@@ -218,7 +221,7 @@ def _hints(func: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, str]]:
         alone = types.SimpleNamespace(__annotations__={name: annotation})
         try:
             hints |= typing.get_type_hints(alone, names, include_extras=True)
-        except Exception as error:  # noqa: BLE001 -- an annotation can be any expression
+        except UNDEFINED as error:
             ignored[name] = str(error)
     return hints, ignored
 
@@ -240,6 +243,8 @@ def _encoded(place: Place, value: Any) -> Any:
         return converter.encode(value)
     except Mismatch as error:
         raise error.error_class(error.message(name)) from None
+    except RecursionError:  # for example, a list that contains itself
+        raise ValueError(f"{name} {TOO_DEEP}") from None
 
 
 def _decoded(place: Place, stored: Any, rows: Rows) -> Any:
@@ -250,6 +255,8 @@ def _decoded(place: Place, stored: Any, rows: Rows) -> Any:
         return converter.decode(stored, rows)
     except Mismatch as error:
         raise ValueError(error.message(name)) from None
+    except RecursionError:
+        raise ValueError(f"{name} {TOO_DEEP}") from None
 
 
 def _references(place: Place, stored: Any) -> Iterator[tuple[Any, Any]]:

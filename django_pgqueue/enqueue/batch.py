@@ -1,0 +1,119 @@
+"""A chunk of calls that differ in task, options or unique keys: `bulk` fills and inserts one after another.
+
+Calls without a unique key are one statement, whatever their tasks and options are. Calls with keys are one set of
+statements for each set of equal options. These sets are inserted in the order of their tasks' names, so that two
+transactions take the keys of several tasks in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from django_pgqueue import lifecycle
+from django_pgqueue.reactions import after_enqueue
+from django_pgqueue.serialization import CHUNK, CHUNK_SIZE, encode_arguments
+
+from . import unique
+from .job_ids import Placed
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from django_pgqueue.definition import TaskDefinition
+
+    from .calls import BoundCall
+
+Row = dict[str, Any]
+"""The name, the headers and the options of a job, as the insert statements take them."""
+
+
+@dataclass(slots=True)
+class KeyedCalls:
+    """Calls of one task with equal options, which include a unique key or a function for keys."""
+
+    task: TaskDefinition
+    row: Row
+    calls: list[unique.KeyedCall] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+
+
+class Batch:
+    """At most `CHUNK` calls, or `CHUNK_SIZE` characters of arguments and one more call."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._size = 0
+        self._arguments: list[str] = []
+        self._numbers: list[int] = []
+        self._places: list[int] = []
+        self._rows: dict[tuple[Any, ...], tuple[int, Row]] = {}
+        self._keyed: dict[tuple[Any, ...], KeyedCalls] = {}
+        # The same by the identity of the row, because hashing a row's values for each call is slow. The caller keeps
+        # the rows alive until it inserts the batch.
+        self._numbers_by_row: dict[int, int] = {}
+        self._keyed_by_row: dict[int, KeyedCalls] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether to insert this batch before the next call is added."""
+        return self.count >= CHUNK or self._size >= CHUNK_SIZE
+
+    @property
+    def can_be_refused(self) -> bool:
+        """Whether inserting it can raise `DuplicateJob` after it has written something."""
+        return any(keyed.task.on_conflict == "raise" for keyed in self._keyed.values())
+
+    def add_plain(self, arguments: str, places: range, row: Row) -> None:
+        """Add calls without keys, whose arguments are the elements of a JSON array."""
+        self._add(arguments[1:-1], places, row)
+
+    def add(self, call: BoundCall, row: Row) -> None:
+        """Add a call."""
+        key = unique.key_of(call.task, call.args, call.kwargs)
+        arguments = encode_arguments(*call.task.encoded_call(call.args, call.kwargs))
+        if call.task.unique_key is None:
+            self._add(arguments, [call.place], row)
+            return
+        keyed = self._keyed_by_row.get(id(row))
+        if keyed is None:
+            options = (*row.values(), call.task.unique_while, call.task.on_conflict)
+            keyed = self._keyed_by_row[id(row)] = self._keyed.setdefault(options, KeyedCalls(call.task, row))
+        keyed.calls.append((key, arguments))
+        keyed.places.append(call.place)
+        self.count += 1
+        self._size += len(arguments)
+
+    def _add(self, arguments: str, places: Sequence[int], row: Row) -> None:
+        number = self._numbers_by_row.get(id(row))
+        if number is None:
+            number, _ = self._rows.setdefault(tuple(row.values()), (len(self._rows), row))
+            self._numbers_by_row[id(row)] = number
+        self._arguments.append(arguments)
+        self._numbers += [number] * len(places)
+        self._places += places
+        self.count += len(places)
+        self._size += len(arguments)
+
+    def insert(self, connection: BaseDatabaseWrapper) -> list[Placed]:
+        """Insert the jobs, announce them, and return what happened to each call."""
+        placed = self._insert_plain(connection) if self._arguments else []
+        for keyed in sorted(self._keyed.values(), key=lambda keyed: keyed.task.name):
+            results = unique.insert_keyed(keyed.task, connection, keyed.calls, keyed.row)
+            placed += [Placed(place, *result) for place, result in zip(keyed.places, results, strict=True)]
+        return placed
+
+    def _insert_plain(self, connection: BaseDatabaseWrapper) -> list[Placed]:
+        arguments = f"[{','.join(self._arguments)}]"
+        rows = [row for _, row in self._rows.values()]
+        if len(rows) == 1:
+            ids = lifecycle.enqueue_many(connection, arguments=arguments, **rows[0])
+        else:
+            ids = lifecycle.enqueue_each(connection, arguments=arguments, numbers=self._numbers, rows=rows)
+        by_lane: dict[tuple[str, str], list[int]] = {}
+        for job_id, number in zip(ids, self._numbers, strict=True):
+            by_lane.setdefault((rows[number]["task_name"], rows[number]["queue_name"]), []).append(job_id)
+        for (task_name, queue_name), job_ids in by_lane.items():
+            after_enqueue(connection, task_name, queue_name, job_ids)
+        return list(map(Placed, self._places, ids))

@@ -1,0 +1,216 @@
+"""Enqueue many calls at once: read them a chunk at a time, and insert each chunk with as few statements as possible.
+
+`Task.enqueue_many()` and the function `enqueue_many()` use it. It protects two promises: such a call adds all its jobs
+or none, and its memory use does not grow with the number of calls, except for the ids that it returns.
+
+While all calls are of one task with one set of options and no unique key, each chunk is one ENQUEUE_MANY. From the
+chunk with the first call that differs, each chunk is a `Batch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+
+from asgiref.sync import sync_to_async
+from django.db import transaction
+
+from django_pgqueue import lifecycle
+from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.serialization import chunks, normalise_call
+
+from . import plain, unique
+from .batch import Batch, Row
+from .calls import TaskCall, arguments_of, bind, check_fit
+from .job_ids import JobIds, Recorder
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from django_pgqueue.definition import TaskDefinition
+
+
+@overload
+def enqueue_many(calls: Iterable[TaskCall[Any]], *, returning: Literal[True] = ...) -> JobIds: ...
+@overload
+def enqueue_many(calls: Iterable[TaskCall[Any]], *, returning: Literal[False]) -> int: ...
+def enqueue_many(calls: Iterable[TaskCall[Any]], *, returning: bool = True) -> JobIds | int:
+    """Add a job for each call, of any tasks, all or none, in the caller's open transaction or in one of its own.
+
+    All jobs are stored in one database. Transactions, chunks, results and errors are those of `Task.enqueue_many()`.
+
+    Args:
+        calls: Calls made by `task.s(…)`, for example from a generator. Without an open transaction, the first call is
+            read before this function opens one.
+        returning: Whether to return the ids. False saves the memory for them.
+
+    Returns:
+        The ids of the jobs in the order of `calls`, or the number of calls if `returning` is False.
+
+    Raises:
+        TypeError: A call was not made by `task.s(…)`, or another error of `Task.enqueue_many()`.
+        InvalidTask: The jobs belong to different databases, or another error of `Task.enqueue_many()`.
+
+    Example::
+
+        enqueue_many([charge.s(order.pk), send_receipt.using(run_after=60).s(order.pk)])
+    """
+    return insert_many(None, calls, returning=returning)
+
+
+@overload
+async def aenqueue_many(calls: Iterable[TaskCall[Any]], *, returning: Literal[True] = ...) -> JobIds: ...
+@overload
+async def aenqueue_many(calls: Iterable[TaskCall[Any]], *, returning: Literal[False]) -> int: ...
+async def aenqueue_many(calls: Iterable[TaskCall[Any]], *, returning: bool = True) -> JobIds | int:
+    """Do as `enqueue_many()` from asynchronous code, in a thread, which also reads `calls`. It commits on its own."""
+    return await sync_to_async(insert_many)(None, calls, returning=returning)
+
+
+def insert_many(task: TaskDefinition | None, calls: Iterable[Any], *, returning: bool) -> JobIds | int:
+    """Add a job for each call: the body of `Task.enqueue_many()`, and without a task of `enqueue_many()`."""
+    if isinstance(calls, AsyncIterable):
+        raise TypeError("enqueue_many() cannot read an asynchronous iterator: pass a list or an ordinary iterator")
+    numbered: Iterator[tuple[int, Any]] = enumerate(calls)
+    main, recorder = task, Recorder(returning=returning)
+    if main is None:
+        first = next(numbered, None)
+        if first is None:
+            return recorder.result() if returning else 0
+        main = bind(None, *first).task
+        numbered = chain([first], numbered)
+    connection = plain.connection_for(main, callers_level=4)
+    Insertion(connection, main, numbered, recorder, is_of_task=task is not None).run(calls)
+    return recorder.result() if returning else recorder.count
+
+
+class Step(NamedTuple):
+    """A chunk that was read and is not inserted yet."""
+
+    insert: Callable[[], None]
+    can_be_refused: bool = False
+
+
+class Insertion:
+    """One call of `enqueue_many()`. `is_of_task`: the calls are of `task`, otherwise each call names its task."""
+
+    def __init__(
+        self,
+        connection: BaseDatabaseWrapper,
+        task: TaskDefinition,
+        calls: Iterator[tuple[int, Any]],
+        recorder: Recorder,
+        *,
+        is_of_task: bool,
+    ) -> None:
+        self._connection = connection
+        self._task = task
+        self._own_task = task if is_of_task else None
+        self._row = plain.row_of(task, connection)
+        self._rows: dict[int, tuple[TaskDefinition, Row]] = {}
+        self._calls = calls
+        self._recorder = recorder
+        self._is_plain = task.unique_key is None
+        """Whether all calls so far have the options of `task`, and these have no unique key."""
+        self._first_other_place = 0
+
+    def run(self, given: Iterable[Any]) -> None:
+        """Insert all jobs or none. `given` are the calls as the caller passed them."""
+        is_open = self._connection.in_atomic_block
+        # Without an open transaction, open one before the first call is read: `given` may read the database too.
+        with nullcontext() if is_open else transaction.atomic(using=self._connection.alias):
+            sequence = given if isinstance(given, Sequence) else ()
+            if any(isinstance(call, TaskCall) and call.task is not self._task for call in sequence):
+                self._is_plain = False
+            step = self._next()
+            is_last = self._is_over()
+            if not is_last and self._sort_by_key(sequence):
+                step = self._next()
+            # A single chunk needs no savepoint: after its first write, only the database can raise an error. Such an
+            # error aborts the caller's transaction, as with `enqueue()`.
+            savepoint = is_open and not (is_last and (step is None or not step.can_be_refused))
+            with transaction.atomic(using=self._connection.alias, savepoint=savepoint):
+                while step is not None:
+                    step.insert()
+                    step = self._next()
+
+    def _next(self) -> Step | None:
+        """Read the next chunk. Return None after the last one."""
+        arguments = next(chunks(self._plain_calls()), None) if self._is_plain else None
+        if self._is_plain:
+            return None if arguments is None else Step(partial(self._insert_plain, arguments))
+        batch = Batch()
+        if arguments is not None:  # the next call is the first that is not plain
+            batch.add_plain(arguments, range(self._recorder.count, self._first_other_place), self._row)
+        while not batch.is_full and (following := next(self._calls, None)) is not None:
+            call = bind(self._own_task, *following)
+            batch.add(call, self._row_of(call.task))
+        self._rows.clear()
+        return Step(partial(self._insert_batch, batch), batch.can_be_refused) if batch.count else None
+
+    def _plain_calls(self) -> Iterator[dict[str, Any]]:
+        """Yield the arguments of calls that all have the options of `task`. Stop before the first that has not."""
+        task = self._task
+        args: Sequence[Any]
+        kwargs: Mapping[str, Any]
+        for place, call in self._calls:
+            if isinstance(call, TaskCall):
+                if call.task is not task:
+                    self._calls = chain([(place, call)], self._calls)
+                    self._is_plain, self._first_other_place = False, place
+                    return
+                args, kwargs = call.args, call.kwargs
+            else:
+                args, kwargs = arguments_of(self._own_task, place, call)
+            check_fit(task, args, kwargs)
+            yield normalise_call(*task.encoded_call(args, kwargs))
+
+    def _is_over(self) -> bool:
+        """Return whether all calls have been read. Reads one call ahead to find out."""
+        following = next(self._calls, None)
+        if following is not None:
+            self._calls = chain([following], self._calls)
+        return following is None
+
+    def _sort_by_key(self, given: Sequence[Any]) -> bool:
+        """Begin again with the calls in the order of their unique keys. Return False if there are none.
+
+        Two transactions that take the same keys in different orders can deadlock. Each statement takes the keys of its
+        chunk in order, and this function orders the chunks. An iterator is not sorted: it may not fit in memory.
+        """
+        if self._is_plain or not given:
+            return False
+        keys = []
+        for place, call in enumerate(given):
+            bound = bind(self._own_task, place, call)
+            key = unique.key_of(bound.task, bound.args, bound.kwargs)
+            keys.append(("", "") if key is None else (bound.task.name, key))
+        if not any(key for _, key in keys):
+            return False
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        self._calls = ((place, given[place]) for place in order)
+        return True
+
+    def _row_of(self, task: TaskDefinition) -> Row:
+        if task is self._task:
+            return self._row
+        known = self._rows.get(id(task))
+        if known is None:
+            if plain.alias_of(task) != self._connection.alias:
+                raise InvalidTask(
+                    f"enqueue_many(): jobs of {task.name} do not belong to database {self._connection.alias!r}, as "
+                    "those of the first call do: make one call of enqueue_many() for each database"
+                )
+            known = self._rows[id(task)] = task, plain.row_of(task, self._connection)
+        return known[1]
+
+    def _insert_plain(self, arguments: str) -> None:
+        job_ids = lifecycle.enqueue_many(self._connection, arguments=arguments, **self._row)
+        self._recorder.add_next(job_ids)
+        plain.send_enqueued(self._task, self._connection, job_ids)
+
+    def _insert_batch(self, batch: Batch) -> None:
+        self._recorder.add(batch.insert(self._connection))
