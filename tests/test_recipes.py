@@ -17,9 +17,9 @@ from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
 from tests.example.http_receiver import Receiver, receiving
-from tests.test_docs_examples import names, shop
+from tests.test_docs_examples import names, reports, shop
 
-__all__ = ["names", "shop"]
+__all__ = ["names", "reports", "shop"]
 
 
 def module(name: str) -> Any:
