@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import connections, router
 from django.utils import timezone
 
-from . import lifecycle, registry
+from . import lifecycle, queues, registry
 from .db.notifications import PAUSES_CHANGED, wake_workers_after_commit
 from .db.transactions import is_in_transaction
 from .exceptions import Duration, seconds
@@ -58,16 +58,33 @@ def pause(
 
     Raises:
         TypeError: Neither or both of `queue_name` and `task` are given, or `until` has the wrong type.
-        ValueError: The name is invalid, or `until` is negative, in the past, or without a time zone.
+        ValueError: The name is invalid, `PGQUEUE["QUEUES"]` does not list the queue, or `until` is negative, in the
+            past, or without a time zone.
+
+    Warns:
+        UnknownQueueWarning: Nothing uses the queue, and a queue with a similar name is used.
 
     Example:
         >>> control.pause("mail", until=timedelta(hours=1), reason="SMTP server is down")
     """
     kind, name = _target(queue_name, task)
-    connection = connections[alias(database)]
+    bounds, database_alias = _until(until), alias(database)
+    if kind is Pausable.QUEUE:
+        queues.check(name, database_alias)
+    _pause(kind, name, database_alias, bounds, by=by, reason=reason)
+
+
+def pause_named(kind: Pausable, name: str, database: str, *, until: datetime | None, reason: str, by: str) -> None:
+    """Pause a queue or a task. The admin uses this, because it checks the name and reports problems by itself."""
+    name = _task_name(name) if kind is Pausable.TASK else name
+    _pause(kind, name, database, _until(until), by=by, reason=reason)
+
+
+def _pause(kind: Pausable, name: str, database: str, bounds: dict[str, Any], *, by: str, reason: str) -> None:
+    connection = connections[database]
     for former_name in _names(kind, name)[1:]:  # a pause from before the task was renamed would outlast the new one
         lifecycle.resume(connection, kind, former_name)
-    lifecycle.pause(connection, kind, name, **_until(until), paused_by=_text(by, 150), reason=_text(reason, 1000))
+    lifecycle.pause(connection, kind, name, **bounds, paused_by=_text(by, 150), reason=_text(reason, 1000))
     wake_workers_after_commit(connection, PAUSES_CHANGED)
 
 
@@ -87,9 +104,16 @@ def resume(queue_name: str | None = None, *, task: Any = None, database: str | N
 
     Raises:
         TypeError: Neither or both of `queue_name` and `task` are given.
-        ValueError: The name is invalid.
+        ValueError: The name is invalid, or the queue was not paused and `PGQUEUE["QUEUES"]` does not list it.
+
+    Warns:
+        UnknownQueueWarning: Nothing uses the queue, and a queue with a similar name is used.
     """
-    return resume_named(*_target(queue_name, task), alias(database))
+    kind, name = _target(queue_name, task)
+    resumed = resume_named(kind, name, alias(database))
+    if not resumed and kind is Pausable.QUEUE:
+        queues.check(name, alias(database))
+    return resumed
 
 
 def resume_named(kind: Pausable, name: str, database: str) -> bool:
@@ -130,7 +154,11 @@ def drain(
     Raises:
         RuntimeError: A transaction is open. Workers would not see the pause before its commit.
         TypeError: Neither or both of `queue_name` and `task` are given, or `timeout` has the wrong type.
-        ValueError: The name is invalid, or `timeout` is negative or not finite.
+        ValueError: The name is invalid, `PGQUEUE["QUEUES"]` does not list the queue, or `timeout` is negative or not
+            finite.
+
+    Warns:
+        UnknownQueueWarning: Nothing uses the queue, and a queue with a similar name is used.
     """
     still_running = running(queue_name, task=task, database=database)
     timeout_seconds = float("inf") if timeout is None else seconds(timeout)
@@ -139,7 +167,10 @@ def drain(
         raise RuntimeError(
             "drain() cannot run inside a transaction: workers do not see the pause before its transaction is committed"
         )
-    pause(queue_name, task=task, reason=reason, by=by, database=database_alias)
+    kind, name = _target(queue_name, task)
+    if kind is Pausable.QUEUE:
+        queues.check(name, database_alias)
+    _pause(kind, name, database_alias, _until(None), by=by, reason=reason)
     deadline = time.monotonic() + timeout_seconds
     obeyed_at = time.monotonic() + OBEY_SECONDS
     while (count := still_running.count()) or time.monotonic() < obeyed_at:  # until then, workers may still claim
@@ -165,9 +196,15 @@ def clear(queue_name: str | None = None, *, task: Any = None, database: str | No
 
     Raises:
         TypeError: Neither or both of `queue_name` and `task` are given.
-        ValueError: The name is invalid.
+        ValueError: The name is invalid, or no job was waiting and `PGQUEUE["QUEUES"]` does not list the queue.
+
+    Warns:
+        UnknownQueueWarning: Nothing uses the queue, and a queue with a similar name is used.
     """
-    return waiting(queue_name, task=task, database=database).cancel(running=False)
+    cancelled = waiting(queue_name, task=task, database=database).cancel(running=False)
+    if not cancelled and queue_name is not None:
+        queues.check(queue_name, alias(database))
+    return cancelled
 
 
 def waiting(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> JobQuerySet:

@@ -19,6 +19,11 @@ from .schedules.times import Times
 from .task import Task
 
 NAMES: Final = {*OPTIONS, "schedule"}
+ELSEWHERE: Final = {
+    "backend": "pass database= for the alias of the jobs' database, or use django_pgqueue.backend.task for a backend",
+    "bind": "pass takes_context=True; the first parameter is then named context",
+}
+"""Options of the decorators of Django's framework and of Celery, and what to write instead."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,9 +79,7 @@ def task(
 
     def decorate(func: Callable[..., Any]) -> Task[Any, Any]:
         for unknown in set(options) - NAMES:
-            close = get_close_matches(unknown, NAMES, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(sorted(NAMES))}"
-            raise InvalidTask(f"@task has no option {unknown!r}: {hint}")
+            raise InvalidTask(f"@task has no option {unknown!r}: {_hint(unknown)}")
         new_task: Task[Any, Any] = Task(func=func, **options)
         # Check the schedule before register(). Otherwise a task with an invalid schedule would stay registered.
         times = declarations.check_schedule(new_task, schedule)
@@ -85,3 +88,11 @@ def task(
         return new_task
 
     return decorate if function is None else decorate(function)
+
+
+def _hint(unknown: str) -> str:
+    """Return what to write instead of an unknown option."""
+    if unknown in ELSEWHERE:
+        return ELSEWHERE[unknown]
+    close = get_close_matches(unknown, NAMES, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(sorted(NAMES))}"

@@ -77,6 +77,11 @@ def all_tasks() -> list[TaskDefinition]:
     return sorted({task.name: task for task in _tasks.values()}.values(), key=lambda task: task.name)
 
 
+def count() -> int:
+    """Return the number of names of registered tasks."""
+    return len(_tasks)
+
+
 def task_modules() -> list[str]:
     """Return the modules that a worker imports. It also imports all modules below them."""
     given = getattr(django_settings, "PGQUEUE", {})

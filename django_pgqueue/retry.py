@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast
 
 from .exceptions import Duration, TaskTimedOut, TaskTimeout, WorkerLost, seconds
 
-Backoff = Callable[[int, BaseException | None], Duration | None] | Callable[[BaseException, Any], Duration | None]
+Backoff = Callable[[Any, Any], Duration | None]
 """A function that returns the delay before the next attempt, or None for no further attempt.
 
 Its parameters are (attempt, exception) or (exception, task_result). A function whose second parameter is named
@@ -24,6 +24,8 @@ Its parameters are (attempt, exception) or (exception, task_result). A function 
   exception is unknown in that case.
 * With `task_result`, `exception` is never None: it is a `WorkerLost` if the worker was lost, and a `TaskTimedOut` after
   a timeout. `task_result` is the framework's `TaskResult`, or the `Job` of a task of this package.
+
+The parameters have the type Any, because type checkers cannot infer those of a lambda from a choice of two.
 """
 
 MAX_DELAY_SECONDS: Final = 400 * 24 * 3600.0

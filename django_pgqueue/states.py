@@ -22,7 +22,7 @@ class State(StrEnum):
     DEAD = "dead"
     CANCELLED = "cancelled"
     WAITING = "waiting"
-    """Reserved for jobs that depend on other jobs. No transition leads to this state yet."""
+    """Reserved for jobs that depend on other jobs. No transition leads to it yet, and the database refuses it."""
 
 
 FINISHED: Final = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, router
 
-from . import lifecycle
+from . import queues
 from .conf import get_settings
 from .context import TaskContext
+from .db.transactions import run_after_commits_elsewhere
 from .definition import TaskDefinition
 from .enqueue import bulk, plain, unique
+from .enqueue.advice import called_in_coroutine, missing_attribute
 from .enqueue.calls import TaskCall, check_fit
 from .enqueue.job_ids import JobIds
 from .options import UNCHANGED, Unchanged, UsingOptions, changed_options
@@ -60,6 +64,12 @@ class Task(TaskDefinition, Generic[P, R]):
             return await self(*args, **kwargs)  # type: ignore[misc]  # is_async
         return await sync_to_async(self.func)(*self._with_context(args), **kwargs)
 
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
+
+        def __getattr__(self, name):
+            """Say what to call instead of another queue's method. Python calls this for a missing attribute."""
+            raise missing_attribute(self, name)
+
     def _with_context(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return (TaskContext(), *args) if self.takes_context else args
 
@@ -84,10 +94,16 @@ class Task(TaskDefinition, Generic[P, R]):
         Raises:
             InvalidTask: An option is invalid.
 
+        Warns:
+            UnknownQueueWarning: No task has this queue, and its name differs from that of a task's queue by one typing
+                slip.
+
         Example::
 
             send_reminder.using(run_after=timedelta(days=3), priority=-10).enqueue(order.pk)
         """
+        if (queue_name := options.get("queue_name")) is not None:
+            queues.warn_if_mistyped(queue_name)
         return replace(self, **changed_options(options, run_after=run_after, database=database))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
@@ -126,7 +142,9 @@ class Task(TaskDefinition, Generic[P, R]):
                 order = Order.objects.create(email=email)
                 send_receipt.enqueue(order.pk)
         """
-        job = self.insert(args, kwargs)
+        return self._announced(self.insert(args, kwargs))
+
+    def _announced(self, job: Job) -> Job:
         if job.is_duplicate:
             return job
         self.send_enqueued(job)
@@ -134,14 +152,24 @@ class Task(TaskDefinition, Generic[P, R]):
 
     def insert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """Insert a job without announcing it: the first half of `enqueue()`, for another framework's backend."""
+        try:
+            return self.prepare_insert(args, kwargs, callers_level=5).run()
+        except SynchronousOnlyOperation as error:
+            raise called_in_coroutine(self.name) from error
+
+    def prepare_insert(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], callers_level: int | None = None
+    ) -> plain.Insertion:
+        """Check and encode a call, and return the insert of its job. Nothing is written before that runs."""
         check_fit(self, args, kwargs)
         arguments = encode_arguments(*self.encoded_call(args, kwargs))
-        connection = plain.connection_for(self, callers_level=4)
+        connection = plain.connection_for(self, callers_level=callers_level)
         row = plain.row_of(self, connection)
         if (key := unique.key_of(self, args, kwargs)) is not None:
-            return unique.insert(self, connection, key, arguments, row)
-        enqueued = lifecycle.enqueue(connection, arguments=arguments, **row)
-        return plain.as_job(connection.alias, enqueued, arguments, row)
+            run = partial(unique.insert, self, connection, key, arguments, row)
+        else:
+            run = partial(plain.insert, connection, arguments, row)
+        return plain.Insertion(connection.alias, run)
 
     def send_enqueued(self, job: Job) -> None:
         """Announce a job: wake the workers and send `job_enqueued`, which runs the job if `IMMEDIATE` is set."""
@@ -176,6 +204,35 @@ class Task(TaskDefinition, Generic[P, R]):
     async def aget_result(self, result_id: str | int) -> Job:
         """Return a job of this task by its id, from asynchronous code."""
         return await sync_to_async(self.get_result)(result_id)
+
+    def enqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
+        """Add a job that workers see when the open transactions have committed, whichever database they are on.
+
+        If a transaction is open on the job's database, the job becomes part of it, as with `enqueue()`. If transactions
+        are open on other databases only, the job is added after they have committed, and never if one rolls back.
+        Without an open transaction, the job is added at once.
+
+        The call is checked and encoded now, so errors in it are raised now. An error of the later insert is raised at
+        the end of the block whose transaction has committed.
+
+        Returns:
+            The job, as from `enqueue()`; None if it will be added after a commit.
+
+        Raises:
+            Exception: The errors of `enqueue()`.
+
+        Example::
+
+            with transaction.atomic(using="shop"):  # jobs are on the database "default"
+                order = Order.objects.using("shop").create(email=email)
+                send_receipt.enqueue_on_commit(order.pk)
+        """
+        alias, insert = self.prepare_insert(args, kwargs)
+        return run_after_commits_elsewhere(alias, lambda: self._announced(insert()))
+
+    async def aenqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
+        """Do as `enqueue_on_commit()` from asynchronous code, in a thread."""
+        return await sync_to_async(self.enqueue_on_commit)(*args, **kwargs)
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[R]:
         """Return a call of this task with these arguments and the task's options, without enqueueing it.

@@ -165,6 +165,11 @@ def test_filter_reads_only_entries_of_its_index(history, name):
 # ------------------------------------------------------------------ SQL
 
 
+def sql_of(page: str) -> list[str]:
+    """Return the blocks of SQL. Those with functions are marked as `postgresql`, which knows dollar quotes."""
+    return [*blocks(page, "sql"), *blocks(page, "postgresql")]
+
+
 def statements(block: str) -> list[str]:
     """Return the statements of a block of SQL. A semicolon between dollar quotes ends none."""
     parts = re.split(r"(\$\$.*?\$\$)", block, flags=re.DOTALL)
@@ -175,12 +180,12 @@ def statements(block: str) -> list[str]:
 ROLES = "docs/production/security.md"
 """`tests/security/test_roles.py` runs the SQL of this page, which creates roles."""
 OF_EXTENSIONS = {"docs/internals/how_to_profile.md": "pg_stat_statements is not loaded on the tests' server"}
-WITH_SQL = [page for page in PAGES if blocks(page, "sql") and page not in (ROLES, *OF_EXTENSIONS)]
+WITH_SQL = [page for page in PAGES if sql_of(page) and page not in (ROLES, *OF_EXTENSIONS)]
 
 
 @pytest.mark.parametrize("page", WITH_SQL)
 def test_sql_of_page_runs_and_does_not_read_the_history(history, shop, page):
-    for block in blocks(page, "sql"):
+    for block in sql_of(page):
         with connection.cursor() as cursor:
             for statement in statements(block):
                 query = re.sub(r"^(\s*--.*\n)+", "", statement)

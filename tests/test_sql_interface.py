@@ -17,12 +17,12 @@ from django_pgqueue.models import Job
 from django_pgqueue.testing import run_jobs, time_travel
 from tests import helpers, test_docs_examples
 from tests.app import tasks
-from tests.documents import BLOCK, PAGES, blocks, plain, table
-from tests.test_docs_queries import statements
+from tests.documents import BLOCK, PAGES, plain, table
+from tests.test_docs_queries import sql_of, statements
 
 PAGE = "docs/guides/sql.md"
 ADD = "INSERT INTO pgqueue_job (task_name, arguments) VALUES (%s, %s) RETURNING id"
-SQL = [statement for block in blocks(PAGE, "sql") for statement in statements(block)]
+SQL = [statement for block in sql_of(PAGE) for statement in statements(block)]
 shop = test_docs_examples.shop
 
 

@@ -212,6 +212,8 @@ def test_retention_for_all_states_or_by_state():
     [
         ({"queue": "mail"}, "did you mean 'queue_name'"),
         ({"xyzzy": 1}, "the options are aliases"),
+        ({"backend": "default"}, "pass database= .* or use django_pgqueue.backend.task"),
+        ({"bind": True}, "pass takes_context=True"),
         ({"aliases": "old.name"}, "not the string 'old.name'"),
         ({"atomic": "yes"}, "atomic must be True or False"),
         ({"store_result": None}, "store_result must be True or False"),

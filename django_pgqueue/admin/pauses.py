@@ -20,10 +20,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from django_pgqueue import control, registry
+from django_pgqueue import control, queues, registry
 from django_pgqueue.models import Pause
 from django_pgqueue.states import Pausable
-from django_pgqueue.validation import NAME
+from django_pgqueue.validation import NAME, unknown_queue
 
 from . import shown
 from .formatting import badge, breakable, full_date, moment, moment_ago, seen_at, visible
@@ -67,6 +67,9 @@ class PauseForm(ModelForm):
 
     def clean(self) -> dict[str, Any] | None:
         """Edit the existing pause if there is one; otherwise the unique constraint would refuse the form."""
+        if self.cleaned_data.get("kind") == Pausable.QUEUE and "name" in self.cleaned_data:
+            for problem in unknown_queue("queue", self.cleaned_data["name"]):
+                self.add_error("name", problem)
         target = {"kind": self.cleaned_data.get("kind"), "name": self.cleaned_data.get("name")}
         existing = Pause.objects.using(_alias()).filter(**target).first()
         if existing is not None:
@@ -93,9 +96,11 @@ class PauseAdmin(ListOnlyAdmin):
 
     def save_model(self, request: HttpRequest, obj: Pause, form: Any, change: bool) -> None:  # noqa: FBT001 -- Django's
         """Pause as the user, and set the primary key that the admin's log entry needs."""
-        target = {"queue_name" if obj.kind == Pausable.QUEUE else "task": obj.name}
+        kind = Pausable(obj.kind)
+        if kind is Pausable.QUEUE and (message := queues.mistyped(obj.name, _alias())):
+            messages.warning(request, message)
         by = request.user.get_username()
-        control.pause(**target, until=obj.paused_until, reason=obj.reason, by=by, database=_alias())
+        control.pause_named(kind, obj.name, _alias(), until=obj.paused_until, reason=obj.reason, by=by)
         if obj.kind == Pausable.TASK:
             obj.name = registry.names_of(obj.name)[0]
         obj.pk = Pause.objects.using(_alias()).get(kind=obj.kind, name=obj.name).pk

@@ -8,6 +8,7 @@ stay plain JSON.
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Collection as AnyCollection
@@ -48,12 +49,8 @@ WRAPPERS: Final = (typing.Required, typing.NotRequired, typing.Final, typing.Cla
 AS_LISTS: Final = (list, Sequence, MutableSequence, Iterable, Iterator, AnyCollection)
 AS_SETS: Final = (set, Set, MutableSet)
 AS_DICTS: Final = (dict, Mapping, MutableMapping)
-KEYS_FROM_TEXT: Final[dict[Converter, typing.Callable[[str], Any]]] = {
-    PLAIN[int]: int,
-    PLAIN[float]: float,
-    PLAIN[bool]: {"true": True, "false": False}.__getitem__,
-}
-"""How a dict's keys of plain types are read. Keys of unions stay strings, as without an annotation."""
+KEYS_AS_JSON: Final = (PLAIN[int], PLAIN[float], PLAIN[bool])
+"""Plain types whose values are the text of dict keys. Keys of unions stay strings, as without an annotation."""
 PLAIN_LIST: Final = PlainConverter("list", (Sequence,), ARRAY)
 
 
@@ -156,8 +153,7 @@ class Annotations:
         if isinstance(converter, EnumConverter):
             return member_key(converter)
         if not converter.converts:
-            from_text = KEYS_FROM_TEXT.get(converter)
-            return None if from_text is None else KeyConverter(converter, from_text)
+            return KeyConverter(converter, json.loads) if converter in KEYS_AS_JSON else None
         if converter.kinds == STRING:
             return KeyConverter(converter, str)
         raise InvalidTask(f"{converter.expected} cannot be the type of a dict's keys, which JSON stores as strings")
@@ -168,7 +164,7 @@ class Annotations:
         if annotation is None:
             return PLAIN[type(None)]
         if not isinstance(annotation, type):
-            return None
+            return self._record(typing.get_origin(annotation), annotation)
         if annotation in PLAIN:
             return PLAIN[annotation]
         if annotation in TEXTS:
@@ -180,20 +176,23 @@ class Annotations:
         if is_model(annotation):
             self.has_rows = True
             return RowConverter(annotation)
-        return of_library(annotation) or self._record(annotation)
+        return of_library(annotation) or self._record(annotation, annotation)
 
-    def _record(self, annotation: type) -> Converter | None:
-        found = _record_class(annotation)
+    def _record(self, record_class: Any, annotation: Any) -> Converter | None:
+        """Return the converter of a class with fields; `annotation` is the class, or has the types of a generic one."""
+        found = _record_class(record_class) if isinstance(record_class, type) else None
         if found is None:
             return None
         if annotation not in self._records:
             converter_class, fields_of = found
-            record = self._records[annotation] = converter_class(annotation)
+            record = self._records[annotation] = converter_class(record_class)
             try:
-                hints = typing.get_type_hints(annotation, include_extras=True)
+                hints = typing.get_type_hints(record_class, include_extras=True)
             except NameError as error:
-                raise InvalidTask(f"an annotation of {annotation.__qualname__} is not defined: {error}") from None
-            record.set_fields(fields_of(annotation, hints, self.converter))
+                raise InvalidTask(f"an annotation of {record_class.__qualname__} is not defined: {error}") from None
+            chosen = dict(zip(getattr(record_class, "__parameters__", ()), typing.get_args(annotation), strict=False))
+            hints = {name: _with_types(hint, chosen) for name, hint in hints.items()}
+            record.set_fields(fields_of(record_class, hints, self.converter))
         return self._records[annotation]
 
 
@@ -250,6 +249,14 @@ def _value_of(alias: Any) -> Any:
     """Return the annotation that an alias stands for."""
     origin = typing.get_origin(alias)
     return alias.__value__ if origin is None else origin.__value__[typing.get_args(alias)]
+
+
+def _with_types(annotation: Any, chosen: Mapping[Any, Any]) -> Any:
+    """Return an annotation with the types that were chosen for the variables of a generic class."""
+    variables = getattr(annotation, "__parameters__", ())
+    if isinstance(annotation, typing.TypeVar):
+        return chosen.get(annotation, annotation)
+    return annotation[tuple(chosen.get(each, each) for each in variables)] if variables and chosen else annotation
 
 
 def _unwrapped(annotation: Any) -> Any:

@@ -145,7 +145,10 @@ class KeyConverter:
     def decode(self, text: str) -> Any:
         """Return the key that is stored as a string. Raise `Mismatch` if there is none."""
         try:
-            return self.converter.decode(self.from_text(text), KEYS)
+            stored = self.from_text(text)
+            if not self.converter.converts:  # a plain type, which decode() does not check
+                self.converter.check(stored)
+            return self.converter.decode(stored, KEYS)
         except (Mismatch, *INVALID):
             raise Mismatch(f"has a stored key that is not {self.expected}") from None
 
@@ -184,8 +187,6 @@ class DictConverter(Converter):
         encoded: dict[Any, Any] = {}
         for key, each in value.items():
             name = key if self.key is None else self.key.encode(key)
-            if name in encoded:
-                raise Mismatch("has two keys that become one string in JSON", ValueError)
             encoded[name] = self._value(self.value.encode, each) if self.value else each
         return encoded
 

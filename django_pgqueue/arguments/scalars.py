@@ -57,6 +57,12 @@ class TextConverter(Converter):
         raise self.unreadable() from None
 
 
+def _time(value: time) -> str:
+    if value.tzinfo is not None and value.utcoffset() is None:
+        raise Mismatch("is a time whose time zone has no fixed offset, which text cannot represent", ValueError)
+    return value.isoformat()
+
+
 def _duration(text: str) -> timedelta:
     duration = parse_duration(text)
     if duration is None:
@@ -76,7 +82,7 @@ TEXTS: Final[dict[Any, TextConverter]] = {
     datetime: TextConverter(datetime, datetime.isoformat, datetime.fromisoformat),
     # A datetime is a date for Python, but its time would be lost.
     date: TextConverter(date, date.isoformat, date.fromisoformat, without=(datetime,)),
-    time: TextConverter(time, time.isoformat, time.fromisoformat),
+    time: TextConverter(time, _time, time.fromisoformat),
     # Numbers are what earlier code has stored for these two types.
     timedelta: TextConverter(
         timedelta, duration_iso_string, _duration, from_number=lambda number: timedelta(seconds=number)

@@ -17,6 +17,7 @@ from django.db import connections, router
 
 from django_pgqueue import exceptions
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db.transactions import run_after_commits_elsewhere
 from django_pgqueue.options import BACKEND_DEFAULTS
 from django_pgqueue.task import Task as EngineTask
 
@@ -94,6 +95,33 @@ class PgQueueBackend(BaseTaskBackend):
             ValueError: PostgreSQL cannot store the arguments.
             DuplicateJob: Another job has the unique key, and the task has `on_conflict="raise"`.
         """
+        engine_task = self._checked(task)
+        try:
+            job = engine_task.insert(_in_json_types(args), _in_json_types(kwargs))
+        except exceptions.InvalidTask as error:
+            raise InvalidTask(str(error)) from error
+        return self._announced(task, engine_task, job)
+
+    def enqueue_on_commit(
+        self, task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> JobResult | None:
+        """Enqueue a job that workers see when the open transactions have committed, whichever database they are on.
+
+        If transactions are open on other databases than the job's only, the job is added after they have committed.
+        Otherwise this does the same as `enqueue()`. The arguments and the errors are those of `enqueue()`.
+
+        Returns:
+            The result of the new job; None if the job will be added after a commit.
+        """
+        engine_task = self._checked(task)
+        try:
+            alias, insert = engine_task.prepare_insert(_in_json_types(args), _in_json_types(kwargs))
+        except exceptions.InvalidTask as error:
+            raise InvalidTask(str(error)) from error
+        return run_after_commits_elsewhere(alias, lambda: self._announced(task, engine_task, insert()))
+
+    def _checked(self, task: Task[Any, Any]) -> EngineTask[Any, Any]:
+        """Return the engine's task for this task. Raise Django's `InvalidTask` if it cannot be enqueued here."""
         self.validate_task(task)
         if not isinstance(task, PgQueueTask):
             raise InvalidTask(
@@ -101,10 +129,12 @@ class PgQueueBackend(BaseTaskBackend):
                 f"decorate it with @task(backend={self.alias!r})"
             )
         try:
-            engine_task = self._engine_task(task)
-            job = engine_task.insert(_in_json_types(args), _in_json_types(kwargs))
+            return self._engine_task(task)
         except exceptions.InvalidTask as error:
             raise InvalidTask(str(error)) from error
+
+    def _announced(self, task: Task[Any, Any], engine_task: EngineTask[Any, Any], job: Job) -> JobResult:
+        """Send the signals of a new job, and return its result."""
         if job.is_duplicate:
             return self._result_of_duplicate(task, job)
         result = results.of_job_row(job, self.alias, [])
@@ -115,7 +145,7 @@ class PgQueueBackend(BaseTaskBackend):
                 result = self.get_result(result.id)
         return result
 
-    def _result_of_duplicate(self, task: PgQueueTask[Any, Any], job: Job) -> JobResult:
+    def _result_of_duplicate(self, task: Task[Any, Any], job: Job) -> JobResult:
         """Return the result of the existing job; only its id if its row is gone and its uniqueness window lasts."""
         database = str(job._state.db)
         try:

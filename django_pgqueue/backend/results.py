@@ -167,7 +167,7 @@ def _task_of(job: Job, backend: str, history: list[dict[str, Any]]) -> Task[Any,
     known = registry.get(job.task_name)
     was_rescheduled = len(history) > 1 or (history and job.state == State.READY)
     row: dict[str, Any] = {
-        "delay": None,
+        "run_after_delay": None,
         **{name: getattr(job, name) for name in SAME_COLUMN},
         "run_after": None if was_rescheduled or job.run_after == job.enqueued_at else job.run_after,
         "backend": backend,

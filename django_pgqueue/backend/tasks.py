@@ -11,7 +11,10 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
+from asgiref.sync import sync_to_async
+
 from django_pgqueue import exceptions, registry
+from django_pgqueue.enqueue.advice import missing_attribute
 from django_pgqueue.options import (
     BACKEND_DEFAULTS,
     SharedFields,
@@ -32,6 +35,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 if TYPE_CHECKING:
+    from .results import JobResult
 
     class TypedTask(Task[P, R]):
         """Django's task, generic over the function's types, as its stubs and the backport declare it."""
@@ -61,11 +65,12 @@ class PgQueueTask(TypedTask[P, R], SharedFields):
 
     Attributes:
         headers: Headers for the middleware. Set it with `using()`; it is not an option of `@task`.
-        delay: Delay from the time of the enqueue. Set it with `using(run_after=timedelta(...))`; it is not an option.
+        run_after_delay: Delay from the time of the enqueue. Set it with `using(run_after=timedelta(...))`; it is not an
+            option.
     """
 
     schedule: Times | Iterable[Times] = field(default=(), repr=False, compare=False)
-    delay: timedelta | None = None
+    run_after_delay: timedelta | None = None
 
     def __post_init__(self) -> None:
         """Validate and register the task. Raise Django's `InvalidTask` for options that a backend does not accept."""
@@ -98,10 +103,34 @@ class PgQueueTask(TypedTask[P, R], SharedFields):
         """
         changes = changed_options(options, backend=backend)
         if isinstance(run_after, timedelta):
-            changes |= {"run_after": None, "delay": run_after}
+            changes |= {"run_after": None, "run_after_delay": run_after}
         elif run_after is not None:
-            changes |= {"run_after": run_after, "delay": None}
+            changes |= {"run_after": run_after, "run_after_delay": None}
         return replace(self, **changes)
+
+    def enqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> JobResult | None:
+        """Enqueue a job that workers see when the open transactions have committed, whichever database they are on.
+
+        `Task.enqueue_on_commit()` of this package's own tasks explains it. A backend for tests enqueues the task at
+        once.
+
+        Returns:
+            The result of the new job; None if the job will be added after a commit.
+        """
+        backend: Any = self.get_backend()
+        enqueue = getattr(backend, "enqueue_on_commit", backend.enqueue)
+        result: JobResult | None = enqueue(self, args, kwargs)
+        return result
+
+    async def aenqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> JobResult | None:
+        """Do as `enqueue_on_commit()` from asynchronous code, in a thread."""
+        return await sync_to_async(self.enqueue_on_commit)(*args, **kwargs)
+
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
+
+        def __getattr__(self, name):
+            """Say what to call instead of another queue's method. Python calls this for a missing attribute."""
+            raise missing_attribute(self, name)
 
 
 @overload
@@ -185,5 +214,5 @@ def for_engine(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
             values[name.lower()] = options[name]
     if values["max_attempts"] is None:
         values["max_attempts"] = 1
-    run_after = task.run_after if task.delay is None else task.delay
+    run_after = task.run_after if task.run_after_delay is None else task.run_after_delay
     return EngineTask(func=task.func, name=task.module_path, run_after=run_after, adapter=adapter, **values)

@@ -7,10 +7,15 @@ statement of the process reads the same clock.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from django.db import DEFAULT_DB_ALIAS, ProgrammingError
+from psycopg import errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+MISSING: Final = (errors.UndefinedTable, errors.UndefinedColumn)
 
 Row = tuple[Any, ...]
 
@@ -35,10 +40,24 @@ clock = _Clock()
 def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -> list[Row]:
     """Run one statement and return its rows, in the transaction that is open on `connection`, if there is one.
 
-    Errors pass through: Django's on a Django connection, psycopg's on an engine connection.
+    Errors pass through: Django's on a Django connection, psycopg's on an engine connection. If a table of this package
+    is missing, Django's error says to run `migrate`.
     """
     # Text, because a timedelta of a day would follow the session's daylight saving time.
     time_shift = f"{clock.shift_seconds:.6f} s" if clock.shift_seconds else "0 s"
-    with connection.cursor() as cursor:
-        cursor.execute(statement, {**params, "time_shift": time_shift})
-        return cursor.fetchall() if cursor.description is not None else []
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(statement, {**params, "time_shift": time_shift})
+            return cursor.fetchall() if cursor.description is not None else []
+    except ProgrammingError as error:
+        if isinstance(error.__cause__, MISSING) and "pgqueue_" in str(error):
+            raise _not_migrated(connection.alias, error) from error
+        raise
+
+
+def _not_migrated(alias: str, error: ProgrammingError) -> ProgrammingError:
+    option = "" if alias == DEFAULT_DB_ALIAS else f" --database={alias}"
+    reason = str(error).partition("\n")[0]
+    return ProgrammingError(
+        f"{reason}: the database {alias!r} lacks migrations of django_pgqueue. Run `manage.py migrate{option}`."
+    )

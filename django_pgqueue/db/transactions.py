@@ -5,14 +5,17 @@ Enqueueing, waiting and atomic tasks use it, because their behaviour depends on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from django.db import connections, transaction
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
+
+T = TypeVar("T")
 
 
 def open_transaction_elsewhere(alias: str) -> str | None:
@@ -20,6 +23,20 @@ def open_transaction_elsewhere(alias: str) -> str | None:
     if connections[alias].in_atomic_block:
         return None
     return next((c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block), None)
+
+
+def run_after_commits_elsewhere(alias: str, function: Callable[[], T]) -> T | None:
+    """Call a function that writes to `alias`, and return its result; return None if it must wait for a commit.
+
+    It is called at once if a transaction is open on `alias`, which its writes are then part of, or if no transaction is
+    open at all. Otherwise it is called when the transactions that are open on other aliases have committed, and never
+    if one of them rolls back.
+    """
+    elsewhere = open_transaction_elsewhere(alias)
+    if elsewhere is None:
+        return function()
+    transaction.on_commit(partial(run_after_commits_elsewhere, alias, function), using=elsewhere)
+    return None
 
 
 def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import connections, router
 
@@ -32,14 +32,14 @@ ONLY_PARAMETERS: Final = ("delay_seconds", "expires_seconds")
 """Values of `row_of()` that are not columns. The database computes `run_after` and `expires_at` from them."""
 
 
-def connection_for(task: TaskDefinition, callers_level: int = 3) -> BaseDatabaseWrapper:
+def connection_for(task: TaskDefinition, callers_level: int | None = 3) -> BaseDatabaseWrapper:
     """Return the Django connection on which to insert a task's jobs.
 
     Raises as `alias_of()`. Warns if a transaction is open on another database only, because the job is not part of it.
-    `callers_level` is the `stacklevel` of that warning.
+    `callers_level` is the `stacklevel` of that warning; None for no warning.
     """
     alias = alias_of(task)
-    if elsewhere := open_transaction_elsewhere(alias):
+    if callers_level is not None and (elsewhere := open_transaction_elsewhere(alias)):
         warnings.warn(
             f"{task.name} is enqueued on database {alias!r} while a transaction is open on {elsewhere!r}: "
             "the job does not commit or roll back with that transaction",
@@ -78,6 +78,13 @@ def row_of(task: TaskDefinition, connection: BaseDatabaseWrapper) -> dict[str, A
     return {"task_name": task.name, "headers": headers, **columns_of(task)}
 
 
+class Insertion(NamedTuple):
+    """The insert of a job whose call has been checked and encoded."""
+
+    alias: str
+    run: Callable[[], Job]
+
+
 def as_job(alias: str, enqueued: lifecycle.Enqueued, arguments: str, row: dict[str, Any]) -> Job:
     """Return a `Job` for a row that was just inserted, without a query."""
     from django_pgqueue.models import Job  # as above
@@ -98,6 +105,12 @@ def as_job(alias: str, enqueued: lifecycle.Enqueued, arguments: str, row: dict[s
     job._state.db = job.enqueued_on = alias
     job._state.adding = False
     return job
+
+
+def insert(connection: BaseDatabaseWrapper, arguments: str, row: dict[str, Any]) -> Job:
+    """Insert a job without a unique key."""
+    enqueued = lifecycle.enqueue(connection, arguments=arguments, **row)
+    return as_job(connection.alias, enqueued, arguments, row)
 
 
 def as_it_is(job: Job) -> Job:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getpass
 import re
+import warnings
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from django_pgqueue import control
+from django_pgqueue.queues import UnknownQueueWarning
 
 DURATION: Final = re.compile(r"(\d+)([smhd])")
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -53,13 +55,19 @@ def add_command(subcommands: Any, name: str, text: str) -> CommandParser:
     return parser
 
 
-def run(options: dict[str, Any], stdout: OutputWrapper) -> None:
-    """Run a subcommand. Raise `CommandError` for invalid arguments, or if jobs still run after `drain --timeout`."""
+def run(options: dict[str, Any], stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    """Run a subcommand, and write to `stderr` at once if the name of the queue may be mistyped.
+
+    Raise `CommandError` for invalid arguments, or if jobs still run after `drain --timeout`.
+    """
     if (options["queue"] is None) == (options["task"] is None):
         raise CommandError("Pass either the name of a queue, or --task with the name of a task.")
     target = {"queue_name": options["queue"], "task": options["task"], "database": options["database"]}
     try:
-        COMMANDS[options["subcommand"]](target, options, stdout)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UnknownQueueWarning)
+            warnings.showwarning = lambda message, *rest, **more: stderr.write(f"Warning: {message}")
+            COMMANDS[options["subcommand"]](target, options, stdout)
     except (TypeError, ValueError) as error:
         raise CommandError(str(error)) from None
 

@@ -3,6 +3,15 @@
 The database has no foreign keys: one on executions cost 15 % of the throughput, and no transition needs it.
 """
 
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
+
+# Django's own error for the first model class does not say what to do.
+if apps.apps_ready and not apps.is_installed("django_pgqueue"):
+    raise ImproperlyConfigured(
+        "django_pgqueue is used, but not installed: add 'django_pgqueue' to INSTALLED_APPS and run `manage.py migrate`."
+    )
+
 from .executions import Execution
 from .jobs import DeadJob, Job, JobQuerySet
 from .operations import BATCH_SIZE

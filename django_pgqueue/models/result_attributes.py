@@ -21,6 +21,7 @@ class TaskResultAttributes(models.Model):
     """Attributes and methods of a job that the framework's `TaskResult` has too. They read the row as last loaded."""
 
     if TYPE_CHECKING:
+        id: int
         state: str
         attempt: int
         arguments: Any

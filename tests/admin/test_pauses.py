@@ -63,6 +63,19 @@ def test_pause_form_task_is_stored_and_listed_by_name(operator: Client) -> None:
     assert tasks.noop.name.rpartition(".")[2] in operator.get(LIST).content.decode()
 
 
+def test_pause_form_mistyped_queue_warns_and_pauses(operator: Client) -> None:
+    answer = operator.post(f"{LIST}add/", FORM | {"name": "defualt"}, follow=True)
+    assert "uses the queue &#x27;defualt&#x27;: did you mean &#x27;default&#x27;?" in answer.content.decode()
+    assert Pause.objects.get().name == "defualt"
+
+
+@pytest.mark.pgqueue(QUEUES=["default"])
+def test_pause_form_unlisted_queue_is_refused(operator: Client) -> None:
+    answer = operator.post(f"{LIST}add/", FORM | {"name": "defualt"})
+    assert "is not in PGQUEUE[&#x27;QUEUES&#x27;]: did you mean &#x27;default&#x27;?" in answer.content.decode()
+    assert not Pause.objects.exists()
+
+
 def test_resume_action_deletes_the_pause(operator: Client) -> None:
     control.pause("mail")
     assert "Queue mail is resumed." in run_action(operator, "resume_selected", Pause.objects.get())

@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NewType, Optional, TypeVar, Union
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,21 @@ from django_pgqueue.arguments.rows import KEYS
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.serialization import encode_result
 
-from .types import Alike, Checked, Colour, Kind, Line, Mode, NeedsMore, Options, PlainOptions, Point, Receipt, Shape
+from .types import (
+    Alike,
+    Checked,
+    Colour,
+    Kind,
+    Line,
+    Mode,
+    NeedsMore,
+    Options,
+    Page,
+    PlainOptions,
+    Point,
+    Receipt,
+    Shape,
+)
 
 OrderId = NewType("OrderId", UUID)
 JULY = datetime(2026, 7, 1, 12, 30, 15, 250, tzinfo=timezone(timedelta(hours=2)))
@@ -81,6 +96,7 @@ CASES = [
     (dict[date, str], {DAY: "x"}, {"2026-07-01": "x"}),
     (dict[Kind, int], {Kind.CASH: 1, Kind.CARD: 2}, {"7": 1, "card": 2}),
     (dict[bool, date], {True: DAY}, {"true": "2026-07-01"}),
+    (dict[int, date], {True: DAY}, {"true": "2026-07-01"}),
     (dict[Mode, date], {Mode.READ | Mode.WRITE: DAY}, {"3": "2026-07-01"}),
     (dict[OrderId, int], {UUID_7: 1}, {str(UUID_7): 1}),
     (Mapping[str, date], {"a": DAY}, {"a": "2026-07-01"}),
@@ -95,6 +111,8 @@ CASES = [
     (Point, Point(DAY, 2), {"at": "2026-07-01", "level": 2}),
     (Options, {"until": DAY}, {"until": "2026-07-01"}),
     (Literal[Kind.CARD], Kind.CARD, "card"),
+    (Page[date], Page(DAY, [DAY]), {"first": "2026-07-01", "items": ["2026-07-01"]}),
+    (Page[Page[int]], Page(Page(1, []), []), {"first": {"first": 1, "items": []}, "items": []}),
     (
         Line,
         LINE,
@@ -143,7 +161,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     Options: st.fixed_dictionaries({"until": st.dates()}, optional={"note": texts}),
 }
 UNHASHABLE = {Options}
-KEYS_OF_DICTS = (str, int, UUID, date, Kind, Shape, Decimal, datetime, timedelta)
+KEYS_OF_DICTS = (str, int, float, bool, UUID, date, Kind, Shape, Decimal, datetime, timedelta)
 
 
 def containers(inner):
@@ -277,6 +295,8 @@ def test_dataclass_subclass_is_refused_because_fields_would_be_lost():
         (tuple[date, int], ["2026-07-01"]),
         (set[Any], [[]]),
         (dict[int, str], {"secret": ""}),
+        (dict[int, str], {"[]": ""}),
+        (dict[int, str], {"1.5": ""}),
         (dict[UUID, str], []),
         (UUID | int, []),
         (Line, []),
@@ -314,6 +334,12 @@ def test_converter_unreadable_stored_value_is_refused_without_it(annotation, sto
 )
 def test_converter_reads_what_earlier_code_stored(annotation, stored, value):
     assert is_same(converter(annotation).decode(stored, KEYS), value)
+
+
+def test_time_with_a_named_zone_is_refused():
+    """It has no offset without a date, so it would come back without its time zone."""
+    with pytest.raises(Mismatch, match="no fixed offset"):
+        converter(time).encode(time(9, tzinfo=ZoneInfo("Europe/Paris")))
 
 
 def test_dataclass_field_without_init_keeps_its_value():

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 import pydantic
+import pydantic.dataclasses
 import pytest
 
 from django_pgqueue.arguments.annotations import Annotations
@@ -67,6 +68,14 @@ class Both:
     struct: Struct | None
 
 
+@pydantic.dataclasses.dataclass
+class Checked:
+    """A dataclass that pydantic checks."""
+
+    at: date
+    count: int = 0
+
+
 ITEM = Item(number=UUID(int=7), unitPrice=Decimal("1.50"), tags={"a"}, by_day={date(2026, 7, 1): (1, b"x")})
 STRUCT = Struct(UUID(int=7), {1: Decimal("1.50")}, frozenset({"a"}))
 
@@ -83,6 +92,7 @@ STRUCT = Struct(UUID(int=7), {1: Decimal("1.50")}, frozenset({"a"}))
         (Row, Row(date(2026, 7, 1))),
         (Both, Both(ITEM, STRUCT)),
         (Both, Both(ITEM, None)),
+        (Checked, Checked(date(2026, 7, 1), 3)),
     ],
     ids=lambda each: getattr(each, "__name__", "value"),
 )

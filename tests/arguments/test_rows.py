@@ -2,6 +2,8 @@
 
 import uuid
 from contextvars import copy_context
+from datetime import date
+from decimal import Decimal
 from unittest import mock
 
 import pytest
@@ -20,6 +22,7 @@ from django_pgqueue.arguments.plan import new_plan
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.execution.attempt import Attempt
+from tests.app import tasks as app_tasks
 
 from . import tasks
 from .models import Courier, FirstCourier, FragileParcel, Parcel
@@ -93,6 +96,17 @@ def test_enqueue_wrong_row_is_refused(django_assert_num_queries, argument, error
     with django_assert_num_queries(0), pytest.raises(error) as refused:
         tasks.deliver.enqueue(argument())
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("key", [Decimal("7.5"), "7.5", 7.0])
+def test_enqueue_key_that_would_be_rounded_is_refused(key):
+    with pytest.raises(TypeError, match="'group' must be Group or its primary key"):
+        app_tasks.name_on.enqueue(key, date(2026, 7, 1))
+
+
+def test_enqueue_text_of_a_numeric_key_is_accepted():
+    """A view gets the key as a part of the URL."""
+    assert app_tasks.name_on.enqueue("7", date(2026, 7, 1)).arguments["args"][0] == 7
 
 
 def test_enqueue_deleted_row_is_refused(parcel):

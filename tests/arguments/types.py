@@ -4,8 +4,10 @@ import enum
 from dataclasses import InitVar, dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import Generic, NamedTuple, NotRequired, TypedDict, TypeVar
 from uuid import UUID
+
+Item = TypeVar("Item")
 
 
 class Kind(enum.Enum):
@@ -71,6 +73,14 @@ class Line:
     kind: Kind = Kind.CARD
     children: "tuple[Line, ...]" = ()
     total: Decimal = field(init=False, default=Decimal(0))
+
+
+@dataclass
+class Page(Generic[Item]):
+    """A generic dataclass."""
+
+    first: Item
+    items: list[Item]
 
 
 @dataclass

@@ -24,6 +24,16 @@ def test_until_empty_runs_due_jobs_and_exits(start):
     assert Execution.objects.count() == 20
 
 
+@pytest.mark.promise("mistyped-queue-warns")
+def test_worker_warns_once_about_mistyped_queue(start):
+    tasks.noop.enqueue()
+    worker = start("--queues", "defualt,reports,default", "--processes", "2", "--until-empty")
+    assert worker.has_drained()
+    [line] = [line for line in worker.said.splitlines() if "--queues: " in line]
+    assert line.endswith("uses the queue 'defualt': did you mean 'default', where due jobs wait?")
+    assert "WARNING" in line
+
+
 def test_enqueue_wakes_sleeping_worker(start):
     worker = start(POLL_INTERVAL=60.0)
     worker.wait_until_ready()

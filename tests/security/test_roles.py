@@ -25,6 +25,7 @@ from django_pgqueue.models import Job
 from tests import helpers, statements
 from tests.admin.conftest import Browser
 from tests.app import tasks
+from tests.documents import plain, table
 from tests.process.harness import django
 from tests.security.conftest import BLOCK, DOCUMENT, GROUPS
 from tests.test_sql import call_everything
@@ -128,6 +129,22 @@ def test_enqueuer_role_enqueue_succeeds(superuser, as_role):
     rows = helpers.rows_of(superuser, "pgqueue_job")
     assert {row["state"] for row in rows.values()} == {"ready"}
     assert set(rows) > {job.pk, *ids}
+
+
+def test_enqueuer_role_inserts_by_sql_and_notifies(superuser, as_role):
+    """The role may write each column that docs/guides/sql.md lists, and read the id. It may always notify."""
+    superuser.execute(f"LISTEN {CHANNEL}")
+    columns = [plain(row[0]) for row in table("docs/guides/sql.md", "column to write")]
+    values = {"arguments": "'{}'", "headers": "'{}'", "expires_at": "now()", "run_after": "now()"}
+    values |= {"unique_ready_only": "true", "priority": "1", "max_attempts": "1"}
+    row = ", ".join(values.get(name, "'x'") for name in columns)
+    with as_role("enqueuer"), closing(helpers.connect()) as session:
+        [[job_id]] = session.execute(
+            f"INSERT INTO pgqueue_job ({', '.join(columns)}) VALUES ({row}) RETURNING id"
+        ).fetchall()
+        session.execute(f"NOTIFY {CHANNEL}")
+    assert helpers.state_of(superuser, job_id) == "ready"
+    assert list(superuser.notifies(timeout=5, stop_after=1))
 
 
 def test_admin_viewer_only_reads_and_operator_acts(superuser, as_role):

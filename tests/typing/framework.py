@@ -58,7 +58,9 @@ def accepted() -> None:
     with_context.enqueue(1)
     found = unique.using(unique_key="order", unique_while="ready", on_conflict="raise", headers={"a": 1}, expires=5)
     found.using(expires=datetime.now(UTC)).enqueue(number=1)
+    later: JobResult | None = plain.enqueue_on_commit(1, name="x")
     text: str = plain.enqueue(1).return_value
+    print(later)  # noqa: T201 -- uses what was bound
     number: int = with_context.get_result("1").return_value
     with time_travel(minutes=10), capture_jobs(plain) as jobs:
         count: int = run_jobs("mail", until=timedelta(hours=1))
@@ -68,6 +70,8 @@ def accepted() -> None:
 def refused() -> None:
     """Mistakes."""
     plain.enqueue()  # type: ignore[call-arg]  # number is missing
+    plain.enqueue_on_commit("1")  # type: ignore[arg-type]  # not an int
+    plain.apply_async((1,))  # type: ignore[attr-defined]  # another queue's method
     plain.enqueue("1")  # type: ignore[arg-type]  # not an int
     with_context.enqueue(1, 2)  # type: ignore[call-arg]  # the worker passes the context
     with_options.using(priority="high")  # type: ignore[arg-type]  # not a number

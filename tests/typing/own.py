@@ -10,7 +10,18 @@ from uuid import UUID
 
 from django.contrib.auth.models import Group
 
-from django_pgqueue import JobIds, TaskCall, TaskContext, aenqueue_many, cron, enqueue_many, every, task
+from django_pgqueue import (
+    JobIds,
+    Retry,
+    TaskCall,
+    TaskContext,
+    aenqueue_many,
+    cron,
+    enqueue_many,
+    every,
+    exponential,
+    task,
+)
 from django_pgqueue.models import Job
 
 
@@ -24,6 +35,40 @@ def plain(number: int, *, name: str = "") -> str:
 def with_options(number: int) -> int:
     """A task with options."""
     return number
+
+
+def by_attempt(attempt: int, exception: BaseException | None) -> float | None:
+    """The backoff of this package."""
+    return attempt
+
+
+def by_result(exception: BaseException, task_result: Job) -> timedelta | None:
+    """The backoff that Django plans."""
+    return timedelta(seconds=task_result.attempts)
+
+
+@task(backoff=by_attempt)
+def with_backoff() -> None:
+    """Raise each form of `Retry`."""
+    raise Retry(60, "busy")
+
+
+@task(backoff=by_result)
+def with_backoff_of_result() -> None:
+    """The same."""
+    raise Retry("busy", after=timedelta(minutes=1))
+
+
+@task(backoff=lambda attempt, exception: 5 * attempt)
+def with_backoff_of_lambda() -> None:
+    """The same."""
+    raise Retry(timedelta(minutes=1))
+
+
+@task(backoff=exponential(10, jitter="full"))
+def with_full_jitter() -> None:
+    """The same."""
+    raise Retry(reason="busy", after=60)
 
 
 @task(takes_context=True)
@@ -68,6 +113,10 @@ def accepted() -> None:
     coroutine.enqueue(1)
     text: str = plain(1, name="x")
     number: int = with_context(1)
+    later: Job | None = plain.enqueue_on_commit(1, name="x")
+    found: Job = plain.get_result(str(job.id))
+    values: tuple[str, bool, int, list[object]] = (found.status, found.is_finished, found.attempts, found.args)
+    print(later, values, [error.exception_class_path for error in found.errors])  # noqa: T201 -- uses what was bound
     ids: list[int] = plain.enqueue_many([((1,), {"name": "x"}), (2,), [3], {"number": 4}, plain.s(5, name="x")])
     call: TaskCall[str] = plain.using(priority=5).s(1, name="x")
     any_call: TaskCall[object] = call
@@ -76,6 +125,10 @@ def accepted() -> None:
     number_of_calls: int = enqueue_many([call], returning=False)
     count: int = plain.enqueue_many([((1,), {})], returning=False)
     changed: int = Job.objects.filter(state="dead", queue_name="mail").retry()
+    changed += Job.objects.dead().filter(queue_name="mail").retry()
+    changed += Job.objects.filter(queue_name="mail").stuck(longer_than=timedelta(hours=1)).cancel()
+    late: list[Job] = [*Job.objects.due(), *Job.objects.stuck()]
+    changed += len(late)
     print(generated, number_of_calls, with_ids.duplicates)  # noqa: T201 -- uses what was bound
     print(job, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
 
@@ -91,6 +144,9 @@ def accepted_typed_arguments(order_id: UUID, group: Group, group_id: int) -> Non
 async def accepted_in_async_code() -> None:
     """The same from a coroutine."""
     job: Job = await plain.aenqueue(1)
+    later: Job | None = await plain.aenqueue_on_commit(1)
+    await job.arefresh()
+    print(later, await plain.aget_result(1))  # noqa: T201 -- as above
     number: int = await coroutine(1)
     ids: JobIds = await plain.aenqueue_many([(1,), {"number": 2}])
     count: int = await plain.aenqueue_many([(1,)], returning=False) + await aenqueue_many([], returning=False)
@@ -101,6 +157,11 @@ async def accepted_in_async_code() -> None:
 
 def refused() -> None:
     """Mistakes."""
+    Retry([60])  # type: ignore[call-overload]  # neither a delay nor a reason
+    Retry("busy", 60)  # type: ignore[call-overload]  # the delay comes first
+    exponential(jitter="half")  # type: ignore[arg-type]  # no such jitter
+    plain.delay(1)  # type: ignore[attr-defined]  # another queue's method
+    plain.enqueue_on_commit("1")  # type: ignore[arg-type]  # not an int
     plain.enqueue()  # type: ignore[call-arg]  # number is missing
     plain.enqueue("1")  # type: ignore[arg-type]  # not an int
     plain.enqueue(1, title="x")  # type: ignore[call-arg]  # no such argument

@@ -66,7 +66,7 @@ class Command(BaseCommand):
         elif options["subcommand"] == celery_beat.NAME:
             celery_beat.run(options, alias, self.stdout)
         else:
-            queue_commands.run(options, self.stdout)
+            queue_commands.run(options, self.stdout, self.stderr)
 
     def _run(self, alias: str, job_id: int, *, retry: bool) -> None:
         from django_pgqueue.models import Job  # models can be imported only after the apps are loaded

@@ -22,7 +22,7 @@ from django_pgqueue.management.standard_streams import (
     open_missing_streams,
     write_if_writable,
 )
-from django_pgqueue.validation import NAME
+from django_pgqueue.validation import NAME, unknown_queue
 from django_pgqueue.worker import Options, Supervisor
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
 
@@ -143,13 +143,15 @@ def default_grace() -> float:
 
 
 def queue_names(text: str | None) -> tuple[str, ...]:
-    """Return the queues in `--queues`, each once. Raise `CommandError` for an invalid name."""
+    """Return the queues in `--queues`, each once. Raise `CommandError` for an invalid or unlisted name."""
     if text is None:
         return ()
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if not NAME.fullmatch(name):
             raise CommandError(f"Invalid queue name {name!r} in --queues. Omit --queues for all queues.")
+        for problem in unknown_queue("--queues", name):
+            raise CommandError(problem)
     return names
 
 

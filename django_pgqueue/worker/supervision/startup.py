@@ -1,4 +1,4 @@
-"""Wait until the database is ready for a worker: it answers, has all migrations, and accepts writes.
+"""Wait until the database is ready for a worker: it answers, has all migrations, and accepts writes. Check its queues.
 
 Called by the supervisor before it forks the first worker process.
 """
@@ -9,7 +9,9 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from django_pgqueue import queues
 from django_pgqueue.db import server
+from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.outages import in_a_line
 
@@ -34,20 +36,33 @@ def missing_requirement(alias: str) -> str:
     return ""
 
 
-def wait_until_ready(alias: str, should_wait: Callable[[], bool], sleep: Callable[[float], None]) -> None:
-    """Wait until the database is ready, and log each new reason for waiting.
+def wait_until_ready(options: Options, should_wait: Callable[[], bool], sleep: Callable[[float], None]) -> None:
+    """Wait until the database is ready, and log each new reason for waiting. Then warn about unknown queues.
 
     Args:
-        alias: The alias of the database.
+        options: The worker's options.
         should_wait: Returns whether to continue waiting. Called before each check.
         sleep: Sleeps for this many seconds between two checks.
     """
     logged = ""
     while should_wait():
-        reason = missing_requirement(alias)
+        reason = missing_requirement(options.database)
         if not reason:
+            _warn_about_queues(options)
             return
         if reason != logged:
             logger.warning("waiting for the database: %s", reason)
             logged = reason
         sleep(RETRY_SECONDS)
+
+
+def _warn_about_queues(options: Options) -> None:
+    """Log each queue in `--queues` whose name may be mistyped."""
+    try:
+        for name in options.queue_names:
+            if message := queues.mistyped(name, options.database):
+                logger.warning("--queues: %s", message)
+    except Exception as error:  # noqa: BLE001 -- the database may be lost again, and this is only advice
+        logger.debug("could not check the queues: %s", in_a_line(error))
+    finally:
+        django_connections.close_for_good()

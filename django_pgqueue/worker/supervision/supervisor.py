@@ -73,7 +73,7 @@ class Supervisor:
         self.helpers.log.start()
         self.health.start()
         self._listen_to_signals()
-        wait_until_ready(self.options.database, self._should_wait, self._wait)
+        wait_until_ready(self.options, self._should_wait, self._wait)
         self._turn()
         while not self._is_over():
             self._sleep()

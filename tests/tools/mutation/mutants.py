@@ -559,7 +559,23 @@ INTERRUPTING = of_tests(
         path=WORKER + "slots/interruption.py",
     ),
 )
+TRANSACTIONS = "django_pgqueue/db/transactions.py"
+STATEMENTS_RUN = "django_pgqueue/db/statements.py"
+OPTIONS = "django_pgqueue/options.py"
+FRONT_DOOR = of_tests(
+    ("tests/test_enqueue_on_commit.py", "tests/test_advice.py", "tests/test_options.py"),
+    Mutant("a job does not wait for a commit elsewhere", "if elsewhere is None:", "if True:", path=TRANSACTIONS),
+    Mutant(
+        "a job waits for one commit of two",
+        "partial(run_after_commits_elsewhere, alias, function)",
+        "function",
+        path=TRANSACTIONS,
+    ),
+    Mutant("another missing table is ours", ' and "pgqueue_" in str(error)', "", path=STATEMENTS_RUN),
+    Mutant("None resets nothing", "(value is not None or name in RESET_BY_NONE)", "value is not None", path=OPTIONS),
+    Mutant("None resets everything", "(value is not None or name in RESET_BY_NONE)", "True", path=OPTIONS),
+)
 FEATURES = [
     *SCHEDULES, *TICKS, *UNIQUE, *PERIODS, *PAUSES, *CANCELLING, *EXPIRY, *PROGRESS, *WAITS, *AROUND, *RINGS,
-    *BLOCKING, *INTERRUPTING,
+    *BLOCKING, *INTERRUPTING, *FRONT_DOOR,
 ]  # fmt: skip

@@ -146,4 +146,16 @@ ELSEWHERE = [
         ),
     ),
 ]
-OPERATORS = [*EXACT, *CLICKS, *MEETING, *MANY, *ELSEWHERE]
+FILTERS = "django_pgqueue/models/job_filters.py"
+READING = of_tests(
+    ("tests/test_job_filters.py",),
+    Mutant(
+        "due jobs include later ones",
+        "self.ready().filter(run_after__lte=database_now())",
+        "self.ready()",
+        path=FILTERS,
+    ),
+    Mutant("a job with a lease is stuck", "late = Q(lease_expires_at__lt=database_now())", "late = Q()", path=FILTERS),
+    Mutant("only lost jobs are stuck", "        if longer_than is not None:\n", "        if False:\n", path=FILTERS),
+)
+OPERATORS = [*EXACT, *CLICKS, *MEETING, *MANY, *ELSEWHERE, *READING]

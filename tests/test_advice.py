@@ -1,0 +1,163 @@
+"""Errors that say what to do instead: methods of other queues, coroutines, missing tables, a missing app."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import subprocess
+import sys
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import ProgrammingError, connection, transaction
+from psycopg import errors
+
+from django_pgqueue import control
+from django_pgqueue.enqueue.advice import INSTEAD
+from django_pgqueue.models import Job
+from tests.app import tasks
+from tests.framework import tasks as framework_tasks
+
+both = pytest.mark.parametrize("task", [tasks.add, framework_tasks.add], ids=["own", "framework"])
+
+# ------------------------------------------------------------------ methods of other queues
+
+
+@both
+@pytest.mark.parametrize(("name", "says"), [("delay", "call enqueue"), ("apply_async", "call using")])
+def test_method_of_another_queue_says_what_to_call(task, name, says):
+    with pytest.raises(AttributeError, match=says):
+        getattr(task, name)
+    assert not hasattr(task, name)
+
+
+@both
+def test_advised_methods_exist(task):
+    for advice in INSTEAD.values():
+        method = advice.removeprefix("await ").partition("(")[0]
+        assert callable(getattr(task, method))
+
+
+@both
+def test_unknown_attribute_is_a_plain_attribute_error(task):
+    with pytest.raises(AttributeError, match=r"object has no attribute 'nonsense'$"):
+        _ = task.nonsense
+    assert copy.copy(task) == task
+
+
+# ------------------------------------------------------------------ coroutines
+
+
+@pytest.mark.django_db
+@both
+def test_enqueue_in_coroutine_names_aenqueue(task):
+    async def call():
+        task.enqueue(1)
+
+    with pytest.raises(SynchronousOnlyOperation, match=r"await task\.aenqueue") as raised:
+        asyncio.run(call())
+    assert isinstance(raised.value.__cause__, SynchronousOnlyOperation)
+    assert not Job.objects.exists()
+
+
+@pytest.mark.django_db
+def test_enqueue_of_unique_job_in_coroutine_names_aenqueue():
+    async def call():
+        tasks.noop.using(unique_key="k").enqueue()
+
+    with pytest.raises(SynchronousOnlyOperation, match=r"await task\.aenqueue"):
+        asyncio.run(call())
+
+
+# ------------------------------------------------------------------ missing tables
+
+
+@pytest.fixture
+def without_tables(db):
+    """Hide the tables from the statements of this test, as in a database without migrations."""
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL search_path TO pg_temp")
+        yield
+        transaction.set_rollback(True)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: tasks.add.enqueue(1),
+        lambda: tasks.add.using(unique_key="k").enqueue(1),
+        lambda: tasks.add.enqueue_many([((1,), {})]),
+        lambda: framework_tasks.add.enqueue(1),
+        lambda: control.pause("mail"),
+        lambda: Job(pk=1, state="dead").retry(),
+    ],
+    ids=["enqueue", "unique", "many", "framework", "pause", "retry"],
+)
+def test_missing_table_names_migrate(without_tables, call):
+    with pytest.raises(ProgrammingError, match=r"Run `manage.py migrate`\.$") as raised:
+        call()
+    assert 'relation "pgqueue_' in str(raised.value)
+    assert isinstance(raised.value.__cause__, ProgrammingError)
+    assert isinstance(raised.value.__cause__.__cause__, errors.UndefinedTable)
+
+
+def test_missing_table_leaves_the_transaction_failed(without_tables):
+    with pytest.raises(ProgrammingError):
+        tasks.add.enqueue(1)
+    with pytest.raises(Exception, match="current transaction is aborted"), connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+@pytest.mark.django_db
+def test_missing_table_of_the_application_is_not_explained():
+    """A trigger of the application on our table can fail because of a table of its own."""
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "CREATE FUNCTION pg_temp.fail() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$ BEGIN PERFORM 1 FROM shop_audit; RETURN NEW; END $$"
+            )
+            cursor.execute(
+                "CREATE TRIGGER audit BEFORE INSERT ON pgqueue_job FOR EACH ROW EXECUTE FUNCTION pg_temp.fail()"
+            )
+        with pytest.raises(ProgrammingError, match='"shop_audit" does not exist') as raised:
+            tasks.add.enqueue(1)
+        assert "migrate" not in str(raised.value)
+        transaction.set_rollback(True)
+
+
+# ------------------------------------------------------------------ a missing app
+
+WITHOUT_APP = """
+import django, sys
+from django.conf import settings
+apps = [] if django.VERSION >= (6, 0) else ["django_tasks"]
+settings.configure(
+    SECRET_KEY="x", INSTALLED_APPS=apps, USE_TZ=True,
+    DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "nothing"}},
+    TASKS={"default": {"BACKEND": "django_pgqueue.backend.PgQueueBackend", "QUEUES": []}},
+)
+django.setup()
+from tests.without_app import own, framework
+from django.core.checks import run_checks
+from django.core.exceptions import ImproperlyConfigured
+print(*[message.id for message in run_checks()])
+for task in (own, framework):
+    try:
+        task.enqueue()
+    except ImproperlyConfigured as error:
+        print(error)
+"""
+
+
+def test_tasks_setting_without_the_app_fails_a_check_and_enqueue():
+    environment = {key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_APP], capture_output=True, text=True, check=True, timeout=60, env=environment
+    )
+    check, own, framework = done.stdout.splitlines()
+    assert check == "pgqueue.E004"
+    assert own == framework
+    assert "add 'django_pgqueue' to INSTALLED_APPS" in own

@@ -1,0 +1,109 @@
+"""The API reference against the package, and the counts that the documentation states against what they count."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+import django_pgqueue
+from tests.documents import BLOCK, PAGES, plain, prose, table
+from tests.tools.faults import mutation as of_faults
+from tests.tools.faults.catalogue import load
+from tests.tools.mutation.runner import MUTANTS
+
+API = "docs/reference/api.md"
+RELIABILITY = "docs/internals/reliability.md"
+
+
+# ------------------------------------------------------------------ the API reference
+
+
+class Entry(NamedTuple):
+    """One directive of the page: the module and the name that it describes, and the members that it lists."""
+
+    module: str
+    name: str
+    members: tuple[str, ...]
+
+
+def entries() -> Iterator[Entry]:
+    """Yield what each directive of autodoc on the page describes."""
+    module = ""
+    text = "\n".join(block for _, block in BLOCK.findall(PAGES[API].replace("```{eval-rst}", "```rst")))
+    for kind, target, options in re.findall(r"^\.\. ([\w:]+):: ([\w.]+).*\n((?:   .*\n|\n)*)", text, re.MULTILINE):
+        members = re.findall(r":members: (.+)", options)
+        names = tuple(name.strip() for name in members[0].split(",")) if members else ()
+        if kind in ("currentmodule", "automodule"):
+            module = target
+            yield from (Entry(module, name, ()) for name in names)
+        else:
+            within, _, name = target.rpartition(".")
+            yield Entry(within or module, name, names)
+
+
+ENTRIES = list(entries())
+
+
+def test_reference_has_entries_of_each_public_module():
+    assert len(ENTRIES) > 50
+    modules = {"models", "control", "middleware", "backend", "health", "testing"}
+    assert {entry.module for entry in ENTRIES} >= {"django_pgqueue", *(f"django_pgqueue.{name}" for name in modules)}
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.module}.{entry.name}")
+def test_reference_entry_exists_with_its_members(entry):
+    described = getattr(importlib.import_module(entry.module), entry.name)
+    fields = set(getattr(described, "__annotations__", ()))
+    assert [name for name in entry.members if not hasattr(described, name) and name not in fields] == []
+
+
+def public(module: str) -> set[str]:
+    return set(importlib.import_module(module).__all__)
+
+
+def test_reference_names_of_the_package_are_public_and_the_reverse():
+    described = {entry.name for entry in ENTRIES if entry.module == "django_pgqueue"}
+    assert described == set(django_pgqueue.__all__)
+
+
+@pytest.mark.parametrize("module", ["django_pgqueue.testing", "django_pgqueue.models", "django_pgqueue.backend"])
+def test_reference_names_of_module_are_public(module):
+    described = {entry.name for entry in ENTRIES if entry.module == module}
+    assert described
+    assert described <= public(module)
+
+
+def test_reference_has_all_names_of_the_testing_kit():
+    assert {entry.name for entry in ENTRIES if entry.module == "django_pgqueue.testing"} == public(
+        "django_pgqueue.testing"
+    )
+
+
+# ------------------------------------------------------------------ counts
+
+
+def number(pattern: str) -> int:
+    [found] = re.findall(pattern, " ".join(prose(RELIABILITY).split()))
+    return int(found)
+
+
+def test_page_counts_no_more_mutants_than_there_are():
+    assert 0 <= len(MUTANTS) - number(r"more than (\d+) defects \(mutants\)") < 100
+
+
+def test_page_lists_the_faults_of_the_run_it_describes():
+    rows = [plain(row[0]) for row in table(RELIABILITY, "") if re.fullmatch(r"F\d+\w?", row[0])]
+    assert len(rows) == len(set(rows)) == number(r"seed 725976\. It injected (\d+) faults")
+    assert set(rows) <= {fault.id for fault in load()}
+
+
+def test_page_lists_the_mutants_of_the_fault_suite():
+    """All but the one that the page calls harmless are in the table or in the list after it."""
+    in_table = [row[1].replace(" ", "") for row in table(RELIABILITY, "defect") if row[1].startswith("F")]
+    in_list = re.findall(r"^- The .*\((F\d+)\)\.$|^- .* \((F\d+)\)\.$", prose(RELIABILITY), re.MULTILINE)
+    listed: dict[str, Any] = dict.fromkeys([*in_table, *(first or second for first, second in in_list)])
+    assert set(listed) >= {broken.faults for broken in of_faults.MUTANTS}
