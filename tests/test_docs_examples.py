@@ -115,6 +115,15 @@ def test_examples_on_coming_from_page_run_now_and_later(shop, page):
     assert len(mail.outbox) == 2
 
 
+def test_examples_coming_from_celery_dead_job_calls_its_handler(shop):
+    tasks, receivers = importlib.import_module("shop.tasks"), importlib.import_module("shop.receivers")
+    assert receivers.undo_uncaptured_order
+    tasks.capture_payment.enqueue(7)
+    run_jobs()
+    assert Job.objects.get(task_name=tasks.capture_payment.name).state == State.DEAD
+    assert Job.objects.get(task_name=tasks.undo_order.name).result == 7
+
+
 def test_readme_example_failed_enqueue_leaves_no_order(shop):
     orders, models = importlib.import_module("shop.orders"), importlib.import_module("shop.models")
     with override_settings(PGQUEUE={"MAX_ARGUMENTS_BYTES": 1}), pytest.raises(ValueError, match="MAX_ARGUMENTS_BYTES"):
@@ -139,11 +148,16 @@ IN_TRANSACTION = [
     "docs/production/pausing_queues.md",
     "docs/production/troubleshooting.md",
     "docs/production/upgrading.md",
+    "docs/project/choosing.md",
+    "docs/recipes/backfill.md",
+    "docs/recipes/erasure.md",
     "docs/recipes/external_api.md",
     "docs/recipes/fan_out.md",
     "docs/recipes/long_job.md",
     "docs/recipes/nightly_report.md",
     "docs/recipes/steps.md",
+    "docs/recipes/tenant_schemas.md",
+    "docs/recipes/webhook.md",
     "docs/reference/api.md",
     "docs/reference/models.md",
     "docs/start/choose_api.md",

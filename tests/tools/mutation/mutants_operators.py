@@ -136,6 +136,27 @@ ELSEWHERE = [
             path="django_pgqueue/worker/runtime/django_connections.py",
         ),
     ),
+    *of_tests(
+        ("tests/celery_beat/test_times.py", "tests/celery_beat/test_import.py"),
+        Mutant(
+            "days that match one of two fields of a crontab are enough",
+            "    if day not in WEEKS:",
+            "    if False:",
+            path="django_pgqueue/management/celery_times.py",
+        ),
+        Mutant(
+            "a crontab's range never wraps",
+            "    if first > last:",
+            "    if False:",
+            path="django_pgqueue/management/celery_times.py",
+        ),
+        Mutant(
+            "an import of beat's schedules adds existing ones",
+            "    if existing is not None:",
+            "    if False:",
+            path="django_pgqueue/management/celery_beat.py",
+        ),
+    ),
 ]
 FILTERS = "django_pgqueue/models/job_filters.py"
 READING = of_tests(
