@@ -1,5 +1,6 @@
 """Settings of the example project. Settings that differ between machines come from the environment."""
 
+import django
 import environ
 
 env = environ.Env()
@@ -18,6 +19,7 @@ INSTALLED_APPS = [
     "django.contrib.postgres",
     "django_pgqueue",
     "example_project.library",
+    "example_project.shop",
 ]
 
 MIDDLEWARE = [
@@ -56,6 +58,14 @@ ROOT_URLCONF = "example_project.urls"
 STATIC_URL = "static/"
 TIME_ZONE = "UTC"
 USE_TZ = True
+
+SHOP_PAYMENT_SECRET = env.str("SHOP_PAYMENT_SECRET", default="insecure-for-development-only")
+
+# Mail goes to the log of the worker.
+if django.VERSION >= (6, 1):
+    MAILERS = {"default": {"BACKEND": "django.core.mail.backends.console.EmailBackend"}}
+else:
+    EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
 
 LOGGING = {
     "version": 1,

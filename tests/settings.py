@@ -6,7 +6,6 @@ from example_project.settings import (
     DATABASES,
     DEFAULT_AUTO_FIELD,
     MIDDLEWARE,
-    ROOT_URLCONF,
     STATIC_URL,
     TEMPLATES,
     TIME_ZONE,
@@ -17,7 +16,6 @@ __all__ = [
     "DATABASES",
     "DEFAULT_AUTO_FIELD",
     "MIDDLEWARE",
-    "ROOT_URLCONF",
     "STATIC_URL",
     "TEMPLATES",
     "TIME_ZONE",
@@ -25,6 +23,7 @@ __all__ = [
 ]
 
 SECRET_KEY = "tests"
+ROOT_URLCONF = "tests.urls"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 INSTALLED_APPS = [

@@ -183,7 +183,7 @@ def test_api_page_has_every_public_name():
 def test_cli_page_has_every_command_and_argument():
     commands = table("docs/reference/cli.md", "command")
     [choices] = [a.choices for a in parser_of("pgqueue")._actions if isinstance(a.choices, dict)]
-    listed = {name for row in commands for name in re.findall(r"`manage\.py pgqueue (\w+)`", row[0])}
+    listed = {name for row in commands for name in re.findall(r"`manage\.py pgqueue ([\w-]+)`", row[0])}
     assert listed == set(choices)
     for name in set(choices) - {"worker"}:
         listed = {plain(row[0]) for row in table("docs/reference/cli.md", f"argument of `pgqueue {name}`")}
@@ -229,7 +229,7 @@ def test_worker_page_has_every_option():
 @pytest.mark.parametrize("page", PAGES)
 def test_page_named_options_exist(page):
     known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
-    for subcommand in ("health", "run", "pause", "resume", "drain", "clear"):
+    for subcommand in ("health", "run", "pause", "resume", "drain", "clear", "import-celery-beat"):
         known |= own_options("pgqueue", subcommand)
     known |= {"--verbosity", "--settings", "--deploy", "--fail-level"}  # Django's options
     of_others = {
@@ -241,7 +241,8 @@ def test_page_named_options_exist(page):
         "docs/internals/statements.md": {"--write"},
         "docs/internals/how_to_profile.md": long_options(cli.make_parser()) | {"--pid", "--output"},
         "README.md": {"--serve", "--matrix", "--quick"},
-        "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write"},
+        "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write", "--keep"},
+        "docs/project/stability.md": {"--matrix"},
         TUTORIAL: {"--rm", "--detach", "--publish", "--env", "--createdb"},  # options of Docker and createuser
         "docs/internals/reliability.md": OF_THE_SUITES,
         "docs/internals/performance.md": long_options(cli.make_parser()),

@@ -115,6 +115,15 @@ def test_examples_on_coming_from_page_run_now_and_later(shop, page):
     assert len(mail.outbox) == 2
 
 
+def test_examples_coming_from_celery_dead_job_calls_its_handler(shop):
+    tasks, receivers = importlib.import_module("shop.tasks"), importlib.import_module("shop.receivers")
+    assert receivers.undo_uncaptured_order
+    tasks.capture_payment.enqueue(7)
+    run_jobs()
+    assert Job.objects.get(task_name=tasks.capture_payment.name).state == State.DEAD
+    assert Job.objects.get(task_name=tasks.undo_order.name).result == 7
+
+
 def test_readme_example_failed_enqueue_leaves_no_order(shop):
     orders, models = importlib.import_module("shop.orders"), importlib.import_module("shop.models")
     with override_settings(PGQUEUE={"MAX_ARGUMENTS_BYTES": 1}), pytest.raises(ValueError, match="MAX_ARGUMENTS_BYTES"):
@@ -130,6 +139,7 @@ IN_TRANSACTION = [
     "docs/guides/enqueue.md",
     "docs/guides/multi_tenancy.md",
     "docs/guides/schedules.md",
+    "docs/guides/polling.md",
     "docs/guides/several_databases.md",
     "docs/guides/tasks.md",
     "docs/guides/timeouts_and_cancelling.md",
@@ -138,17 +148,23 @@ IN_TRANSACTION = [
     "docs/production/pausing_queues.md",
     "docs/production/troubleshooting.md",
     "docs/production/upgrading.md",
+    "docs/project/choosing.md",
+    "docs/recipes/backfill.md",
+    "docs/recipes/erasure.md",
     "docs/recipes/external_api.md",
     "docs/recipes/fan_out.md",
     "docs/recipes/long_job.md",
     "docs/recipes/nightly_report.md",
     "docs/recipes/steps.md",
+    "docs/recipes/tenant_schemas.md",
+    "docs/recipes/webhook.md",
     "docs/reference/api.md",
     "docs/reference/models.md",
     "docs/start/choose_api.md",
 ]
 """Pages whose loose blocks run in a transaction, one after another. Their jobs run afterwards."""
 ELSEWHERE = {
+    "docs/guides/codecs.md": "tests/privacy/test_guides.py",
     "docs/guides/django_tasks.md": "tests/backend",
     "docs/guides/middleware.md": "a test of its own below",
     "docs/guides/progress.md": "a test of its own below",

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_pgqueue import health
 from django_pgqueue.db.engine_connection import connect
-from django_pgqueue.management import queue_commands
+from django_pgqueue.management import celery_beat, queue_commands
 from django_pgqueue.management.queue_commands import add_command
 from django_pgqueue.management.standard_streams import open_missing_streams
 from django_pgqueue.worker.foreground_run import run_one
@@ -50,6 +50,7 @@ class Command(BaseCommand):
         prune.add_argument("--dry-run", action="store_true", help="Print what would be deleted, and delete nothing.")
         check = add_command(subcommands, "health", "Check from its health file whether a worker is alive or ready.")
         health.add_arguments(check)
+        celery_beat.add_arguments(subcommands)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["subcommand"] == "worker":
@@ -62,6 +63,8 @@ class Command(BaseCommand):
             self._run(alias, options["job_id"], retry=options["retry"])
         elif options["subcommand"] == "prune":
             self._prune(alias, dry_run=options["dry_run"])
+        elif options["subcommand"] == celery_beat.NAME:
+            celery_beat.run(options, alias, self.stdout)
         else:
             queue_commands.run(options, self.stdout, self.stderr)
 

@@ -1,0 +1,255 @@
+"""`manage.py pgqueue import-celery-beat`: move a Celery beat schedule into this package's schedules.
+
+Called by the `pgqueue` command. It reads the beat schedule of the settings and of a loaded Celery app, and the tables
+of django-celery-beat if that app is installed. It never imports Celery: projects that have it have loaded it already.
+Without `--apply` it writes nothing. With it, it adds schedules as an operator would in the admin, through `lifecycle`.
+It never changes a schedule that exists, so a second run changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from django.core.management.base import CommandError, OutputWrapper
+from django.db import connections, transaction
+from django.utils import timezone
+
+from django_pgqueue import lifecycle, registry
+from django_pgqueue.lifecycle import Definition
+from django_pgqueue.redaction import has_sensitive
+from django_pgqueue.schedules import declarations, expressions
+from django_pgqueue.schedules import times as schedule_times
+from django_pgqueue.serialization import plain_arguments
+
+from .celery_sources import Entry, read_entries, read_time_zone
+from .celery_times import BeatTimes, CannotMove, times_of
+from .queue_commands import add_command
+
+NAME: Final = "import-celery-beat"
+UNITS: Final = ("weeks", "days", "hours", "minutes", "seconds")
+DELIVERY: Final = ("exchange", "routing_key", "countdown", "eta", "headers", "time_limit", "soft_time_limit")
+"""Options of Celery's messages that no schedule here has."""
+
+
+class Plan(NamedTuple):
+    """The schedule that an entry becomes, or the reason why it cannot be moved."""
+
+    entry: Entry
+    definition: Definition | None
+    problem: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def add_arguments(subcommands: Any) -> None:
+    """Add the subcommand to the parser of `pgqueue`."""
+    parser = add_command(subcommands, NAME, "Move the schedules of Celery beat to this package.")
+    parser.add_argument("--apply", action="store_true", help="Add the schedules. Without it, only print them.")
+    parser.add_argument("--paused", action="store_true", help="Add the schedules paused.")
+    parser.add_argument("--python", action="store_true", help="Print the schedules as code for @task(schedule=…).")
+    parser.add_argument(
+        "--map",
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="Celery's name of a task, and its name here. Can be repeated.",
+    )
+    parser.add_argument(
+        "--time-zone", metavar="ZONE", help="Time zone of Celery's crontabs. By default CELERY_TIMEZONE, otherwise UTC."
+    )
+    parser.add_argument("--database", metavar="ALIAS", help="Database of the schedules.")
+
+
+def run(options: Mapping[str, Any], alias: str, stdout: OutputWrapper) -> None:
+    """Print what would be moved, or with `--apply` move it. Raise `CommandError` for invalid arguments."""
+    if options["python"] and options["apply"]:
+        raise CommandError("Pass either --python, which prints code, or --apply, which adds rows to the database.")
+    names = task_names(options["map"])
+    try:
+        time_zone = read_time_zone(options["time_zone"])
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    plans = [plan(entry, names, time_zone, alias, is_code=options["python"]) for entry in read_entries()]
+    if not plans:
+        raise CommandError(
+            "No beat schedule was found: CELERY_BEAT_SCHEDULE is not set, no loaded Celery app has a beat_schedule, "
+            "and django_celery_beat has no periodic tasks, or is not in INSTALLED_APPS."
+        )
+    if options["python"]:
+        stdout.write("\n".join(as_code(plans)))
+        return
+    for line in report(plans, alias, is_applied=options["apply"], is_paused=options["paused"]):
+        stdout.write(line)
+
+
+def task_names(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the names of `--map`. Raise `CommandError` if a pair cannot be read or names an unknown task."""
+    names = {}
+    for pair in pairs:
+        old, separator, new = pair.partition("=")
+        if not (old and separator and new):
+            raise CommandError(f"Invalid --map {pair!r}: use OLD=NEW, such as shop.tasks.old=shop.tasks.new")
+        if registry.get(new) is None:
+            raise CommandError(f"Invalid --map {pair!r}: no task is named {new!r}.")
+        names[old] = new
+    return names
+
+
+# ------------------------------------------------------------------ planning
+
+
+def plan(entry: Entry, names: Mapping[str, str], time_zone: str | None, alias: str, *, is_code: bool) -> Plan:
+    """Return what happens to an entry. It writes nothing. Only a schedule in the code has a queue of its own."""
+    try:
+        _check_entry(entry)
+        times = times_of(entry.schedule, entry.time_zone or time_zone)
+        definition = _definition(entry, names.get(entry.task, entry.task), times, alias)
+        return Plan(entry, definition, notes=tuple(_notes(entry, is_code=is_code)))
+    except (TypeError, ValueError) as error:
+        return Plan(entry, None, problem=str(error))
+
+
+def _check_entry(entry: Entry) -> None:
+    """Raise `CannotMove` if no schedule here can do what the entry says."""
+    if entry.is_once:
+        raise CannotMove("it runs only once: enqueue the task with using(run_after=…)")
+    if entry.ends_at is not None:
+        raise CannotMove(f"it ends at {entry.ends_at}, and schedules here have no end: delete it then")
+    if entry.starts_at is not None and entry.starts_at > timezone.now():
+        raise CannotMove(f"it starts at {entry.starts_at}, and schedules here start at once: repeat this command then")
+    if not isinstance(entry.args, list) or not isinstance(entry.kwargs, dict):
+        raise CannotMove("its arguments are not a JSON list and a JSON object")
+    if not schedule_times.is_name(entry.name):
+        raise CannotMove(f"its name must have 1 to {schedule_times.MAX_NAME_LENGTH} printable characters")
+
+
+def _definition(entry: Entry, task_name: str, times: BeatTimes, alias: str) -> Definition:
+    """Return the definition of the schedule. Raises `ValueError` or `TypeError` if it is invalid."""
+    task = registry.get(task_name)
+    if task is None:
+        raise CannotMove(f"no task is named {task_name!r}: write it with @task, or pass --map {entry.task}=NEW")
+    if task.database not in (None, alias):
+        raise CannotMove(f"its task stores its jobs in the database {task.database!r}: pass --database")
+    args, kwargs = entry.args, entry.kwargs
+    with suppress(TypeError, ValueError):  # the settings have Python values; what beat has sent is JSON already
+        args, kwargs = task.encoded_call(args, kwargs)
+    declarations.check_arguments(task, args, kwargs)
+    if has_sensitive(task, args, kwargs):
+        raise CannotMove("it has sensitive arguments, which belong in the code: write its schedule by hand")
+    declared = schedule_times.Times(
+        expression=times.expression,
+        time_zone=times.time_zone or "UTC",
+        args=(),
+        kwargs={},
+        name=entry.name,
+        missed="latest",
+        if_running="overlap",
+        jitter_seconds=0.0,
+    )
+    return declarations.define(entry.name, task, declared)._replace(arguments=plain_arguments(args, kwargs))
+
+
+def _notes(entry: Entry, *, is_code: bool) -> Iterator[str]:
+    """Yield a sentence for each option of the entry that the schedule does not get."""
+    for name in sorted(entry.options.keys() & {"queue", "priority", "expires", *DELIVERY}):
+        value = entry.options[name]
+        if name == "queue" and not is_code:
+            yield f"queue {value!r} is not moved: the jobs go to the task's queue. Use --python"
+        elif name == "priority":
+            yield f"priority {value!r} is not moved, because brokers order it differently: use @task(priority=…)"
+        elif name == "expires":
+            yield f"expires {value!r} is not moved: use @task(expires={value!r})"
+        elif name != "queue":
+            yield f"{name} {value!r} is not moved: it has no equivalent in a schedule"
+
+
+# ------------------------------------------------------------------ writing
+
+
+def report(plans: Sequence[Plan], alias: str, *, is_applied: bool, is_paused: bool) -> Iterator[str]:
+    """Yield the table of the plans. With `is_applied`, add the schedules first, all or none."""
+    with transaction.atomic(using=alias):
+        results = [_result(each, alias, is_applied=is_applied, is_paused=is_paused) for each in plans]
+    cells = [("schedule", "task", "when", "result"), *(_cells(*pair) for pair in zip(plans, results, strict=True))]
+    widths = [max(len(row[column]) for row in cells) for column in range(3)]
+    for place, (name, task, when, result) in enumerate(cells):
+        yield f"{name:<{widths[0]}}  {task:<{widths[1]}}  {when:<{widths[2]}}  {result}"
+        yield from (f"    note: {note}" for note in (plans[place - 1].notes if place else ()))
+    added = sum(result.startswith("add") for result in results)
+    refused = sum(each.definition is None for each in plans)
+    if is_applied:
+        yield f"Added {added} of {len(plans)} schedules; {refused} cannot be moved. Stop beat now."
+    else:
+        yield f"{added} of {len(plans)} schedules would be added; {refused} cannot be moved. Repeat with --apply."
+
+
+def _cells(each: Plan, result: str) -> tuple[str, str, str, str]:
+    if each.definition is None:
+        return each.entry.name, each.entry.task, "-", result
+    zone = "" if expressions.EVERY.fullmatch(each.definition.expression) else f" {each.definition.time_zone}"
+    return each.entry.name, each.definition.task_name, f"{each.definition.expression}{zone}", result
+
+
+def _result(each: Plan, alias: str, *, is_applied: bool, is_paused: bool) -> str:
+    """Return what happens to a schedule. With `is_applied`, add it if no schedule has its name."""
+    from django_pgqueue.models import Schedule  # models can be imported only after the apps are loaded
+
+    if each.definition is None:
+        return f"cannot be moved: {each.problem}"
+    existing = Schedule.objects.using(alias).filter(name=each.definition.name).order_by("origin").first()
+    if existing is not None:
+        if existing.origin == "code":
+            return "exists in the code"
+        return "exists" if _is_same(existing, each.definition) else "exists with other values, which stay"
+    is_enabled = each.entry.is_enabled and not is_paused
+    if is_applied:
+        connection = connections[alias]
+        now, _ = lifecycle.read_schedules(connection)
+        next_run_at = expressions.next_after(each.definition.expression, each.definition.time_zone, now)
+        lifecycle.add_schedule(connection, each.definition, origin="admin", next_run_at=next_run_at, enabled=is_enabled)
+    return ("added" if is_applied else "add") + ("" if is_enabled else ", paused")
+
+
+def _is_same(existing: Any, definition: Definition) -> bool:
+    """Return whether a row calls the same task at the same times with the same arguments."""
+    return (existing.task_name, existing.expression, existing.time_zone) == (
+        definition.task_name,
+        definition.expression,
+        definition.time_zone,
+    ) and existing.arguments == json.loads(definition.arguments)
+
+
+# ------------------------------------------------------------------ code
+
+
+def as_code(plans: Sequence[Plan]) -> Iterator[str]:
+    """Yield the schedules as Python, task by task, and a comment for each entry that cannot be moved."""
+    by_task: dict[str, list[Plan]] = {}
+    for each in plans:
+        by_task.setdefault(each.definition.task_name if each.definition else "", []).append(each)
+    refused = by_task.pop("", [])
+    yield "from django_pgqueue import cron, every"
+    for task_name, moved in by_task.items():
+        yield f"\n# {task_name}"
+        calls = []
+        for each in moved:
+            yield from (f"# note: {note}" for note in each.notes)
+            yield from () if each.entry.is_enabled else ("# note: it is disabled in beat: pause it in the admin",)
+            calls.append(_call(each))
+        yield f"schedule = {calls[0]}" if len(calls) == 1 else "schedule = [\n    " + ",\n    ".join(calls) + ",\n]"
+    yield from (f"\n# {each.entry.name}: cannot be moved: {each.problem}" for each in refused)
+
+
+def _call(each: Plan) -> str:
+    """Return the call of `cron()` or `every()` that declares a schedule."""
+    definition = each.definition
+    assert definition is not None, "as_code() calls it only for those"  # noqa: S101 -- for the type checker
+    if match := expressions.EVERY.fullmatch(definition.expression):
+        call = f"every({match[2]}s={match[1]}"
+    else:
+        call = f"cron({definition.expression!r}, tz={definition.time_zone!r}"
+    arguments = {"args": each.entry.args, "kwargs": each.entry.kwargs, "queue_name": each.entry.options.get("queue")}
+    given = "".join(f", {name}={value!r}" for name, value in arguments.items() if value)
+    return f"{call}{given}, name={definition.name!r})"
