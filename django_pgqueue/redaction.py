@@ -80,8 +80,8 @@ def unknown_names(
         yield name, next(iter(get_close_matches(name, known, n=1)), "")
 
 
-def hidden_from_reports(func: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
-    """Return a function that hides these local variables of `func` from Django's error reports."""
+def hidden_from_reports(func: Callable[..., Any], names: Iterable[str] = ()) -> Callable[..., Any]:
+    """Return a function that hides these local variables of `func` from Django's error reports; all without names."""
     from django.views.decorators.debug import sensitive_variables  # not loaded where no argument is sensitive
 
     wrapped: Callable[..., Any] = sensitive_variables(*sorted(names))(func)

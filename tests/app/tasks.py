@@ -683,6 +683,12 @@ async def use_token_async(order_id: object, token: str = "", *, fail: bool = Fal
     return f"{order_id} of {len(token)}"
 
 
+@task(backoff=0, max_attempts=1, sensitive={"token"})
+def use_token_on(day: date, token: str) -> date:
+    """Take and return a date, beside a token."""
+    return day
+
+
 @task(sensitive={"return"})
 def issue_token(order_id: object) -> str:
     """Return a token."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from django.test import override_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_pgqueue import CannotDecode, codecs, every, log, registry, task
+from django_pgqueue import CannotDecode, codecs, enqueue_many, every, log, registry, task
 from django_pgqueue.db.statements import clock
 from django_pgqueue.envelope import CODEC, EncodedValue, codec_of, is_envelope, seal
 from django_pgqueue.exceptions import ResultNotStored
@@ -65,6 +65,9 @@ ENQUEUES = {
     "replace": lambda: [echo.using(unique_key="k", on_conflict="replace").enqueue(SECRET, b="!") for _ in "ab"][:1],
     "window": lambda: [echo.using(unique_key="k", unique_while=60).enqueue(SECRET, b="!")],
     "window many": lambda: echo.using(unique_key="k", unique_while=60).enqueue_many([((SECRET,), {"b": "!"})]),
+    "several tasks": lambda: enqueue_many([echo.s(SECRET, b="!"), echo.using(priority=3).s(SECRET, b="!")]),
+    "several keys": lambda: enqueue_many([echo.using(unique_key=key).s(SECRET, b="!") for key in "ab"]),
+    "on commit": lambda: [echo.enqueue_on_commit(SECRET, b="!")],
     "framework": lambda: [framework_tasks.add.using(queue_name="default").enqueue(SECRET, b="!")],
 }
 
@@ -119,6 +122,15 @@ def test_job_of_schedule_is_plain_and_its_result_encoded(monkeypatch):
         assert Schedule.objects.get().arguments == {"args": ["a", "b"], "kwargs": {}}
         assert names_of(stored("arguments")) == [None]
         assert names_of(stored("result")) == ["hidden"]
+
+
+def test_typed_job_with_codec_gets_and_returns_its_types():
+    with codecs_are(HIDDEN):
+        job = tasks.use_token_on.enqueue(date(2026, 1, 2), SECRET)
+        assert job.arguments == {"args": ["2026-01-02", SECRET], "kwargs": {}}
+        run_jobs(raising=True)
+        assert job.wait(0) == date(2026, 1, 2) and job.result == "2026-01-02"
+    assert names_of(stored("arguments") + stored("result")) == ["hidden", "hidden"]
 
 
 def test_retry_of_encoded_job_needs_no_codec():

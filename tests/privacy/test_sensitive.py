@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import date
 from typing import Any
 
 import pytest
@@ -150,6 +151,19 @@ def test_error_report_hides_sensitive_variables(kind):
     task_frame = [frame for frame in reporter.get_traceback_frames() if frame["function"].startswith("use_token")]
     [variables] = [dict(frame["vars"]) for frame in task_frame]
     assert "order-17" in variables["order_id"] and SECRET not in variables["token"]
+    assert SECRET not in reporter.get_traceback_html() + reporter.get_traceback_text()
+
+
+@pytest.mark.django_db
+@override_settings(DEBUG=False)
+def test_error_report_of_a_value_that_does_not_fit_hides_all():
+    job = tasks.use_token_on.enqueue(date(2026, 1, 2), SECRET)
+    Job.objects.filter(pk=job.pk).update(arguments={"args": ["no date", SECRET], "kwargs": {}})
+    with pytest.raises(BaseException, match="do not fit") as raised:
+        run_jobs(raising=True)
+    reporter = ExceptionReporter(RequestFactory().get("/"), raised.type, raised.value, raised.tb)
+    frames = [frame["function"] for frame in reporter.get_traceback_frames()]
+    assert "decoded" in frames
     assert SECRET not in reporter.get_traceback_html() + reporter.get_traceback_text()
 
 

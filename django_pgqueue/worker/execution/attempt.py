@@ -19,6 +19,7 @@ from django_pgqueue.context import TaskContext, running_job
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import Cancel, LeaseLost
 from django_pgqueue.headers import decode_headers
+from django_pgqueue.redaction import hidden_from_reports
 from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.worker.runtime.process_info import forks
 
@@ -190,7 +191,9 @@ class Attempt:
     def _convert_call(self, plan: CallPlan) -> None:
         """Turn the stored arguments into what the annotations say."""
         first = int(self.task.takes_context)
-        args, self.kwargs = typed_call.decoded(self.task, plan, self.args[first:], self.kwargs, self.alias)
+        # A value that does not fit raises an error whose frames contain all arguments.
+        decoded = hidden_from_reports(typed_call.decoded) if self.task.sensitive else typed_call.decoded
+        args, self.kwargs = decoded(self.task, plan, self.args[first:], self.kwargs, self.alias)
         self.args[first:] = args
 
     def _call_function(self) -> Any:
