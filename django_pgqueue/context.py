@@ -74,6 +74,7 @@ class TaskContext:
     headers: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Headers of the job, set by middleware or by `Task.using(headers=…)`."""
     _notes: ProgressReporter | None = field(default=None, repr=False, compare=False)
+    _task_result: Job | None = field(default=None, init=False, repr=False, compare=False)
 
     asked_to_cancel: Callable[[], bool] = field(default=_never_requested, repr=False, compare=False)
     """Set by the worker. Call `cancel_requested()` instead."""
@@ -92,18 +93,22 @@ class TaskContext:
         return self.attempt >= self.max_attempts
 
     @property
-    def task_result(self) -> Job | None:
-        """The running job, which has the attributes of the framework's `TaskResult`; None without a job.
+    def task_result(self) -> Job:
+        """The running job, which has the attributes of the framework's `TaskResult`.
 
         Its id and its number of attempts are known. One query loads the other columns on first use; in a coroutine,
-        call `await context.task_result.arefresh()` first.
+        call `await context.task_result.arefresh()` first. Raises `RuntimeError` without a job.
         """
         from .models import Job  # tasks load before the apps are ready
 
         if self.job_id is None:
-            return None
+            raise RuntimeError("this context has no job, because the task was called as a function: check job_id first")
+        if self._task_result is not None:
+            return self._task_result
         known = {"task_name": self.task_name, "queue_name": self.queue_name, "max_attempts": self.max_attempts}
-        return Job.partial(self.database, id=self.job_id, state="running", attempt=self.attempt, **known)
+        job = Job.partial(self.database, id=self.job_id, state="running", attempt=self.attempt, **known)
+        object.__setattr__(self, "_task_result", job)
+        return job
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Report the progress of the job.

@@ -139,6 +139,7 @@ IN_TRANSACTION = [
     "docs/guides/enqueue.md",
     "docs/guides/multi_tenancy.md",
     "docs/guides/schedules.md",
+    "docs/guides/polling.md",
     "docs/guides/several_databases.md",
     "docs/guides/tasks.md",
     "docs/guides/timeouts_and_cancelling.md",
@@ -163,6 +164,7 @@ IN_TRANSACTION = [
 ]
 """Pages whose loose blocks run in a transaction, one after another. Their jobs run afterwards."""
 ELSEWHERE = {
+    "docs/guides/codecs.md": "tests/privacy/test_guides.py",
     "docs/guides/django_tasks.md": "tests/backend",
     "docs/guides/middleware.md": "a test of its own below",
     "docs/guides/progress.md": "a test of its own below",

@@ -19,7 +19,7 @@ from django.test import override_settings
 from django_pgqueue import models, testing
 from django_pgqueue.models import Job
 from tests import helpers, test_docs_examples
-from tests.documents import CODE, PAGES, blocks, prose
+from tests.documents import CODE, PAGES, blocks, plain, prose, table
 from tests.test_sql import nodes, rows_read
 
 pytestmark = pytest.mark.slow
@@ -160,6 +160,49 @@ def test_filter_reads_only_entries_of_its_index(history, name):
         assert found.exists()
         assert found.order_by("run_after", "pk").first() is not None
     assert judge.explained == 4
+
+
+MODELS = "docs/reference/models.md"
+OLD = {"task_name": "shop.tasks.old0"}
+STAY_FAST = {
+    "one job": lambda: Job.objects.filter(pk=7),
+    "finished jobs, the newest or the oldest": lambda: Job.objects.filter(
+        state="succeeded", finished_at__isnull=False
+    ).order_by("-finished_at")[:20],
+    "finished jobs of a task": lambda: Job.objects.filter(finished_at__isnull=False, **OLD).order_by("-finished_at")[
+        :20
+    ],
+    "the attempts of a job": lambda: models.Execution.objects.filter(job=7).order_by("id"),
+    "the newest jobs in any state": lambda: Job.objects.order_by("-id")[:20],
+}
+READ_ALL = {
+    "enqueued_at": lambda: Job.objects.filter(enqueued_at__gte="2000-01-01T00:00Z", **OLD),
+    'state="dead"': lambda: Job.objects.filter(state="dead"),
+    "first()": lambda: Job.objects.ready().order_by("pk")[:1],
+}
+
+
+@pytest.mark.parametrize("name", STAY_FAST)
+@pytest.mark.django_db
+def test_query_that_stays_fast_does_not_read_the_history(history, name):
+    with judging() as judge:
+        assert list(STAY_FAST[name]())
+    assert judge.explained == 1
+
+
+@pytest.mark.parametrize("name", READ_ALL)
+@pytest.mark.django_db
+def test_query_that_the_page_calls_slow_reads_the_history(history, name):
+    assert f"`{name}`" in PAGES[MODELS]
+    judge = Judge()
+    with connection.execute_wrapper(judge):
+        list(READ_ALL[name]())
+    assert judge.slow
+
+
+def test_page_lists_the_queries_that_stay_fast():
+    assert {row[0] for row in table(MODELS, "query")} == set(STAY_FAST)
+    assert {plain(row[0]).partition("(")[0] for row in table(MODELS, "filter")} == {name.split()[0] for name in FILTERS}
 
 
 # ------------------------------------------------------------------ SQL

@@ -189,6 +189,51 @@ def test_enqueue_many_tasks_with_and_without_keys():
 
 
 @pytest.mark.django_db
+def test_enqueue_many_unique_calls_keep_their_options():
+    adding = tasks.add.using(unique_key=lambda a, b=0: None if a < 0 else f"{a}", expires=60, headers={"n": 1})
+    existing = adding.enqueue(2)
+    ids = enqueue_many(
+        [
+            KEYED.using(priority=3, run_after=AT).s(2),
+            adding.s(1),
+            adding.using(queue_name="mail").s(-1),
+            KEYED.using(unique_while="ready", max_attempts=2).s(3),
+            adding.s(2),
+            adding.using(priority=9).s(1),
+            adding.using(queue_name="mail").s(-1),
+        ]
+    )
+    assert ids.duplicates == [4, 5]
+    assert (ids[4], ids[5]) == (existing.pk, ids[1])
+    jobs = [Job.objects.get(pk=job_id) for job_id in ids]
+    assert [(job.task_name, job.arguments["args"]) for job in jobs] == [
+        (tasks.noop.name, [2]),
+        *[(tasks.add.name, [1]), (tasks.add.name, [-1]), (tasks.noop.name, [3])],
+        *[(tasks.add.name, [2]), (tasks.add.name, [1]), (tasks.add.name, [-1])],
+    ]
+    assert [(job.unique_key, job.unique_ready_only) for job in jobs[:4]] == [
+        *[("key000002", None), ("1", None), (None, None), ("key000003", True)]
+    ]
+    assert [(job.queue_name, job.priority, job.max_attempts) for job in jobs[:4]] == [
+        *[("default", 3, 10), ("default", 0, 10), ("mail", 0, 10), ("default", 0, 2)]
+    ]
+    assert jobs[0].run_after == AT
+    assert jobs[1].expires_at - jobs[1].enqueued_at == timedelta(seconds=60)
+    assert (jobs[1].headers, jobs[0].headers) == ({"n": 1}, None)
+    assert ids[:4] == sorted(ids[:4]), "the ids must follow the order of the calls"
+
+
+@pytest.mark.django_db
+def test_enqueue_many_conflicting_jobs_of_several_tasks_just_ended(monkeypatch):
+    """The insert meets other jobs, which end before `enqueue_many()` reads them."""
+    monkeypatch.setattr(lifecycle, "enqueue_each_unique", lambda *args, **kwargs: [])
+    ids = enqueue_many([KEYED.s(1), KEYED.using(priority=3).s(2), KEYED.s(1)])
+    assert ids.duplicates == [2]
+    assert stored(ids) == [([1], {}), ([2], {}), ([1], {})]
+    assert Job.objects.get(pk=ids[1]).priority == 3
+
+
+@pytest.mark.django_db
 def test_enqueue_many_mixed_kinds_of_keys_follow_their_options():
     window = KEYED.using(unique_while=3600)
     replacing = tasks.add.using(unique_key=lambda a, b=0: f"{a}", on_conflict="replace")
@@ -331,6 +376,10 @@ STATEMENTS = {
     "many, with several tasks": (lambda: enqueue_many(MIXED), ["enqueue_each"]),
     "many, with several tasks from an iterator": (lambda: enqueue_many(iter(MIXED)), ["enqueue_each"]),
     "many unique": (lambda: KEYED.enqueue_many([(2,), (3,), (2,)]), ["enqueue_many_unique"]),
+    "many unique, with several options": (
+        lambda: enqueue_many([KEYED.s(2), KEYED.using(priority=3).s(3), KEYED.using(unique_while="ready").s(4)]),
+        ["enqueue_each_unique"],
+    ),
     "many unique, with a duplicate": (lambda: KEYED.enqueue_many([(1,), (2,)]), ["enqueue_many_unique", "holders"]),
     "many unique, for a period": (lambda: PERIOD.enqueue_many([(2,), (3,)]), ["enqueue_for_period", "open_windows"]),
     "many unique, for a period, with a duplicate": (

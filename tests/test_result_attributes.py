@@ -157,4 +157,5 @@ def test_context_task_result_is_the_running_job(name):
 
 
 def test_context_without_job_has_no_task_result():
-    assert TaskContext().task_result is None
+    with pytest.raises(RuntimeError, match="has no job"):
+        _ = TaskContext().task_result

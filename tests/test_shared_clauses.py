@@ -37,13 +37,14 @@ CLAUSES = {
     "uniqueness predicate": Clause(
         UNIQUE,
         "unique_key IS NOT NULL",
-        "ENQUEUE_UNIQUE ENQUEUE_OR_REPLACE ENQUEUE_OR_REPLACE ENQUEUE_MANY_UNIQUE ENQUEUE_MANY_OR_REPLACE "
-        "ENQUEUE_MANY_OR_REPLACE HOLDERS FIRE RUN_SCHEDULE RETRY",
+        "ENQUEUE_UNIQUE ENQUEUE_OR_REPLACE ENQUEUE_OR_REPLACE ENQUEUE_MANY_UNIQUE ENQUEUE_EACH_UNIQUE "
+        "ENQUEUE_MANY_OR_REPLACE ENQUEUE_MANY_OR_REPLACE HOLDERS FIRE RUN_SCHEDULE RETRY",
     ),
     "uniqueness predicate in an index": Clause(
         f"ON CONFLICT (task_name, unique_key) WHERE {UNIQUE} DO",
         "ON CONFLICT (task_name, unique_key) WHERE",
-        "ENQUEUE_UNIQUE ENQUEUE_OR_REPLACE ENQUEUE_MANY_UNIQUE ENQUEUE_MANY_OR_REPLACE FIRE RUN_SCHEDULE",
+        "ENQUEUE_UNIQUE ENQUEUE_OR_REPLACE ENQUEUE_MANY_UNIQUE ENQUEUE_EACH_UNIQUE ENQUEUE_MANY_OR_REPLACE FIRE "
+        "RUN_SCHEDULE",
     ),
     "replaced call": Clause(
         "DO UPDATE SET arguments = excluded.arguments, run_after = excluded.run_after, "
@@ -59,8 +60,13 @@ CLAUSES = {
     ),
     "order of keys": Clause(
         """ORDER BY call ->> 'key' COLLATE "C", place""",
-        'COLLATE "C"',
+        """'key' COLLATE "C\"""",
         "ENQUEUE_MANY_UNIQUE ENQUEUE_MANY_OR_REPLACE",
+    ),
+    "order of keys of several tasks": Clause(
+        """ORDER BY chosen.task_name COLLATE "C", key COLLATE "C", place""",
+        "ORDER BY chosen.task_name",
+        "ENQUEUE_EACH_UNIQUE",
     ),
     "new uniqueness window": Clause(
         "ON CONFLICT (task_name, unique_key) DO UPDATE SET job_id = excluded.job_id, ends_at = excluded.ends_at "
@@ -69,7 +75,9 @@ CLAUSES = {
         "ENQUEUE_FOR_PERIOD FIRE RUN_SCHEDULE",
     ),
     "columns of a new job": Clause(
-        COLUMNS, "enqueued_at, run_after, headers", f"{INSERTS} ENQUEUE_EACH ENQUEUE_FOR_PERIOD FIRE RUN_SCHEDULE"
+        COLUMNS,
+        "enqueued_at, run_after, headers",
+        f"{INSERTS} ENQUEUE_EACH ENQUEUE_EACH_UNIQUE ENQUEUE_FOR_PERIOD FIRE RUN_SCHEDULE",
     ),
     "due time of a new job": Clause(
         f"coalesce( %(run_after)s::timestamptz, {NOW} + make_interval(secs => %(delay_seconds)s::float8) )",

@@ -129,8 +129,6 @@ def call_everything(engine, job_in):
     }
     lifecycle.enqueue(engine, task_name=helpers.NOOP, arguments=helpers.NO_ARGUMENTS, **one_call)
     lifecycle.enqueue_many(engine, task_name=helpers.NOOP, arguments=f"[{helpers.NO_ARGUMENTS}]", **one_call)
-    rows = [{**UNSET, "task_name": helpers.NOOP, **one_call}]
-    lifecycle.enqueue_each(engine, arguments=f"[{helpers.NO_ARGUMENTS}]", numbers=[0], rows=rows)
     lifecycle.pause(engine, Pausable.QUEUE, "other")
     lifecycle.resume(engine, Pausable.QUEUE, "other")
     lifecycle.prune_pauses(engine, 0.0)
@@ -166,11 +164,19 @@ def call_everything(engine, job_in):
         helpers.enqueue_unique(engine, "key", replace=replace)
         one_each = {"calls": f'[{{"key": "other", "call": {helpers.NO_ARGUMENTS}}}]', "task_name": helpers.NOOP}
         lifecycle.enqueue_many_unique(engine, ready_only=True, replace=replace, **one_each, **one_call)
+    call_statements_with_own_options(engine, one_call)
     lifecycle.holders(engine, helpers.NOOP, ["key"])
     helpers.enqueue_for_period(engine, "key")
     helpers.replace_for_period(engine, "key")
     lifecycle.open_windows(engine, helpers.NOOP, ["key"])
     lifecycle.prune_windows(engine)
+
+
+def call_statements_with_own_options(engine, one_call):
+    row = {**UNSET, "task_name": helpers.NOOP, **one_call}
+    calls = {"arguments": f"[{helpers.NO_ARGUMENTS}]", "numbers": [0]}
+    lifecycle.enqueue_each(engine, **calls, rows=[row])
+    lifecycle.enqueue_each_unique(engine, **calls, unique_keys=["own"], rows=[{**row, "unique_ready_only": None}])
 
 
 def call_everything_of_schedules(engine):

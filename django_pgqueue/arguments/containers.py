@@ -238,6 +238,8 @@ class UnionConverter(Converter):
         return value
 
     def decode(self, stored: Any, rows: Rows) -> Any:
+        if not self.converts:
+            return stored
         member = self._member_for(stored)
         if member is None:
             raise self.unreadable()

@@ -1,8 +1,8 @@
 """A chunk of calls that differ in task, options or unique keys: `bulk` fills and inserts one after another.
 
-Calls without a unique key are one statement, whatever their tasks and options are. Calls with keys are one set of
-statements for each set of equal options. These sets are inserted in the order of their tasks' names, so that two
-transactions take the keys of several tasks in the same order.
+Calls without a unique key are one statement, whatever their tasks and options are. So are calls with keys, except for
+those with a uniqueness window or `on_conflict="replace"`: these are inserted separately for each set of equal options,
+in the order of their tasks' names, so that two transactions take the keys of several tasks in the same order.
 """
 
 from __future__ import annotations
@@ -31,10 +31,8 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class KeyedCalls:
-    """Calls of one task with equal options, which include a unique key or a function for keys."""
+    """Calls of tasks with unique keys that are inserted together, and their positions."""
 
-    task: TaskDefinition
-    row: Row
     calls: list[unique.KeyedCall] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
 
@@ -63,7 +61,7 @@ class Batch:
     @property
     def can_be_refused(self) -> bool:
         """Whether inserting it can raise `DuplicateJob` after it has written something."""
-        return any(keyed.task.on_conflict == "raise" for keyed in self._keyed.values())
+        return any(call.task.on_conflict == "raise" for keyed in self._keyed.values() for call in keyed.calls)
 
     def add_plain(self, arguments: str, places: range, row: Row) -> None:
         """Add calls without keys, whose arguments are the elements of a JSON array."""
@@ -78,12 +76,15 @@ class Batch:
             return
         keyed = self._keyed_by_row.get(id(row))
         if keyed is None:
-            options = (*row.values(), call.task.unique_while, call.task.on_conflict)
-            keyed = self._keyed_by_row[id(row)] = self._keyed.setdefault(options, KeyedCalls(call.task, row))
-        keyed.calls.append((key, arguments))
+            kind = () if unique.can_share_statement(call.task) else self._options_of(call.task, row)
+            keyed = self._keyed_by_row[id(row)] = self._keyed.setdefault(kind, KeyedCalls())
+        keyed.calls.append(unique.KeyedCall(call.task, row, key, arguments))
         keyed.places.append(call.place)
         self.count += 1
         self._size += len(arguments)
+
+    def _options_of(self, task: TaskDefinition, row: Row) -> tuple[Any, ...]:
+        return (*row.values(), task.unique_while, task.on_conflict)
 
     def _add(self, arguments: str, places: Sequence[int], row: Row) -> None:
         number = self._numbers_by_row.get(id(row))
@@ -99,8 +100,10 @@ class Batch:
     def insert(self, connection: BaseDatabaseWrapper) -> list[Placed]:
         """Insert the jobs, announce them, and return what happened to each call."""
         placed = self._insert_plain(connection) if self._arguments else []
-        for keyed in sorted(self._keyed.values(), key=lambda keyed: keyed.task.name):
-            results = unique.insert_keyed(keyed.task, connection, keyed.calls, keyed.row)
+        # The calls that share a statement come first, so that all transactions take keys in the same order.
+        order = sorted(self._keyed, key=lambda kind: (bool(kind), self._keyed[kind].calls[0].task.name))
+        for keyed in map(self._keyed.__getitem__, order):
+            results = unique.insert_keyed(connection, keyed.calls)
             placed += [Placed(place, *result) for place, result in zip(keyed.places, results, strict=True)]
         return placed
 

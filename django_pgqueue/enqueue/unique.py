@@ -11,11 +11,12 @@ then no job has the key, and the insert is repeated.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue import codecs, lifecycle
 from django_pgqueue.exceptions import DuplicateJob, QueueError, seconds
+from django_pgqueue.reactions import after_enqueue
 from django_pgqueue.validation import wrong_key
 
 from . import plain
@@ -29,8 +30,21 @@ if TYPE_CHECKING:
 TRIES: Final = 20
 """Number of attempts to insert a job or to read the existing one, which can end between the two statements."""
 
-KeyedCall = tuple[str | None, str]
-"""Key of a call, and its arguments as JSON text."""
+Row = dict[str, Any]
+"""The name, the headers and the options of a job, as the insert statements take them."""
+Added = tuple[int, str, str | None]
+"""Id, task name and key of a job that was added or replaced."""
+TaskAndKey = tuple[str, str | None]
+"""Name of a task, and a key of it."""
+
+
+class KeyedCall(NamedTuple):
+    """A call of a task with `unique_key`; its key is None if the call is not unique. `arguments` is JSON text."""
+
+    task: TaskDefinition
+    row: Row
+    key: str | None
+    arguments: str
 
 
 def key_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
@@ -78,36 +92,89 @@ def insert(task: TaskDefinition, connection: BaseDatabaseWrapper, key: str, argu
     raise _duplicate(task, None) if task.on_conflict == "raise" else _neither_added_nor_found(task)
 
 
-def insert_keyed(
-    task: TaskDefinition, connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall], row: dict[str, Any]
-) -> list[tuple[int, bool]]:
+def can_share_statement(task: TaskDefinition) -> bool:
+    """Return whether one statement can add jobs of this task and other such jobs, with any tasks and options."""
+    return task.on_conflict != "replace" and _period_seconds(task) is None
+
+
+def insert_keyed(connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall]) -> list[tuple[int, bool]]:
     """Insert a job for each call, announce it, and return the id of each call's job and whether it is a duplicate.
 
-    Runs in a transaction that the caller rolls back after an error. Raises as `insert()`.
+    The calls have equal options, or all their tasks can share a statement. Runs in a transaction that the caller rolls
+    back after an error. Raises as `insert()`.
     """
-    add = _add_many if _period_seconds(task) is None else _add_many_for_period
-    added = add(task, connection, calls, row)
-    if task.on_conflict == "raise" and len(added) < len(calls):
-        raise _duplicate(task, None)
-    plain.send_enqueued(task, connection, [job_id for job_id, _ in added])
-    without_key = iter([job_id for job_id, key in added if key is None])
-    new = {key: job_id for job_id, key in added if key is not None}
-    existing = _holders(task, connection, {key for key, _ in calls if key} - new.keys())
-    last_arguments = dict(calls) if task.on_conflict == "replace" else {}
+    added = _add_all(connection, calls)
+    without_key = iter([job_id for job_id, _, key in added if key is None])
+    new: dict[TaskAndKey, int] = {(name, key): job_id for job_id, name, key in added if key is not None}
+    existing = _all_holders(connection, calls, new)
+    last = {(call.task.name, call.key): call for call in calls}
     results: list[tuple[int, bool]] = []
-    taken: set[str] = set()
-    for key, arguments in calls:
-        if key is None:
-            results.append((next(without_key), False))
-            continue
-        if key not in new and key not in existing:  # the job that had the key has ended in the meantime
-            job = insert(task, connection, key, last_arguments.get(key, arguments), row)
-            (existing if job.is_duplicate else new)[key] = job.pk
-            plain.send_enqueued(task, connection, [] if job.is_duplicate else [job.pk])
-        is_repeated = key in taken and task.on_conflict != "replace"
-        taken.add(key)
-        results.append((new[key], is_repeated) if key in new else (existing[key], True))
+    announced: dict[int, KeyedCall] = {}
+    for call in calls:
+        task, task_and_key = call.task, (call.task.name, call.key)
+        if call.key is None:
+            job_id, is_duplicate = next(without_key), False
+        elif task_and_key in new:
+            job_id = new[task_and_key]
+            is_duplicate = job_id in announced and task.on_conflict != "replace"
+        elif task_and_key in existing:
+            job_id, is_duplicate = existing[task_and_key], True
+        else:  # the job that had the key has ended in the meantime
+            latest = last[task_and_key] if task.on_conflict == "replace" else call
+            job = insert(task, connection, call.key, latest.arguments, call.row)
+            job_id, is_duplicate = job.pk, job.is_duplicate
+            (existing if is_duplicate else new)[task_and_key] = job_id
+        if is_duplicate and task.on_conflict == "raise":
+            raise _duplicate(task, None)
+        if not is_duplicate:
+            announced[job_id] = call
+        results.append((job_id, is_duplicate))
+    _send_enqueued(connection, announced)
     return results
+
+
+def _send_enqueued(connection: BaseDatabaseWrapper, calls: Mapping[int, KeyedCall]) -> None:
+    by_queue: dict[tuple[str, str], list[int]] = {}
+    for job_id, call in calls.items():
+        by_queue.setdefault((call.task.name, call.row["queue_name"]), []).append(job_id)
+    for (task_name, queue_name), job_ids in by_queue.items():
+        after_enqueue(connection, task_name, queue_name, job_ids)
+
+
+def _add_all(connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall]) -> list[Added]:
+    """Add the jobs of calls whose keys are free, or replace waiting ones."""
+    task, row = calls[0].task, calls[0].row
+    if not can_share_statement(task) or all(call.row is row for call in calls):
+        add = _add_many if _period_seconds(task) is None else _add_many_for_period
+        return [(job_id, task.name, key) for job_id, key in add(task, connection, calls, row)]
+    numbers: dict[int, int] = {}
+    rows: list[Row] = []
+    for call in calls:
+        if id(call.row) not in numbers:
+            numbers[id(call.row)] = len(rows)
+            rows.append({**call.row, "unique_ready_only": call.task.unique_while == "ready" or None})
+    return lifecycle.enqueue_each_unique(
+        connection,
+        arguments=f"[{','.join(call.arguments for call in calls)}]",
+        unique_keys=[call.key for call in calls],
+        numbers=[numbers[id(call.row)] for call in calls],
+        rows=rows,
+    )
+
+
+def _all_holders(
+    connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall], new: Container[TaskAndKey]
+) -> dict[TaskAndKey, int]:
+    """Return the ids of existing jobs that have the keys of calls, without the keys in `new`, by task and key."""
+    wanted: dict[str, tuple[TaskDefinition, set[str]]] = {}
+    for call in calls:
+        if call.key is not None and (call.task.name, call.key) not in new:
+            wanted.setdefault(call.task.name, (call.task, set()))[1].add(call.key)
+    return {
+        (name, key): job_id
+        for name, (task, keys) in wanted.items()
+        for key, job_id in _holders(task, connection, keys).items()
+    }
 
 
 def _period_seconds(task: TaskDefinition) -> float | None:
@@ -142,31 +209,34 @@ def _add_one_for_period(
     return added[0] if added else None
 
 
-def _as_json(calls: Iterable[KeyedCall]) -> str:
+def _as_json(calls: Iterable[tuple[str | None, str]]) -> str:
+    """Return keys and arguments as the statements for calls with equal options take them."""
     return "[" + ",".join(f'{{"key":{json.dumps(key)},"call":{arguments}}}' for key, arguments in calls) + "]"
 
 
 def _add_many(
-    task: TaskDefinition, connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall], row: dict[str, Any]
+    task: TaskDefinition, connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall], row: Row
 ) -> list[tuple[int, str | None]]:
     """Insert the jobs of calls whose keys are free, or replace waiting ones; return ids and keys of these jobs."""
-    is_ready_only, replaces = task.unique_while == "ready", task.on_conflict == "replace"
     return lifecycle.enqueue_many_unique(
-        connection, calls=_as_json(calls), ready_only=is_ready_only, replace=replaces, **row
+        connection,
+        calls=_as_json((call.key, call.arguments) for call in calls),
+        ready_only=task.unique_while == "ready",
+        replace=task.on_conflict == "replace",
+        **row,
     )
 
 
 def _add_many_for_period(
-    task: TaskDefinition, connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall], row: dict[str, Any]
+    task: TaskDefinition, connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall], row: Row
 ) -> list[tuple[int, str | None]]:
     """Do the same as `_add_many()` for keys with a uniqueness window.
 
     Of several calls with one key, the first is inserted; with `on_conflict="replace"` the last one is.
     """
     replaces = task.on_conflict == "replace"
-    places = range(len(calls)) if replaces else reversed(range(len(calls)))
-    kept = {key: place for place in places if (key := calls[place][0]) is not None}
-    once = [call for place, call in enumerate(calls) if call[0] is None or kept[call[0]] == place]
+    kept = {call.key: call for call in (calls if replaces else reversed(calls)) if call.key is not None}
+    once = [(call.key, call.arguments) for call in calls if call.key is None or kept[call.key] is call]
     period_seconds = _period_seconds(task) or 0.0
     jobs = lifecycle.enqueue_for_period(connection, calls=_as_json(once), period_seconds=period_seconds, **row)
     ids = [job.job_id for job in jobs]

@@ -79,6 +79,7 @@ from .types import (
 )
 from .unique import (
     WINDOWS_PRUNED,
+    enqueue_each_unique,
     enqueue_for_period,
     enqueue_many_unique,
     enqueue_unique,
@@ -139,6 +140,7 @@ __all__ = [
     "end_cancelled",
     "enqueue",
     "enqueue_each",
+    "enqueue_each_unique",
     "enqueue_for_period",
     "enqueue_many",
     "enqueue_many_unique",

@@ -38,6 +38,10 @@ def enqueue_each(
 
     The job of the element at a place has the row `rows[numbers[place]]`.
     """
-    options = json.dumps([{"number": number, **row} for number, row in enumerate(rows)], default=datetime.isoformat)
-    params = {"arguments": arguments, "numbers": arrays.numbers(numbers), "options": options}
+    params = {"arguments": arguments, "numbers": arrays.numbers(numbers), "options": numbered(rows)}
     return [row[0] for row in execute(connection, sql.enqueueing.ENQUEUE_EACH, params)]
+
+
+def numbered(rows: Sequence[dict[str, Any]]) -> str:
+    """Return rows as JSON text, each with its number from 0."""
+    return json.dumps([{"number": number, **row} for number, row in enumerate(rows)], default=datetime.isoformat)

@@ -7,13 +7,16 @@ task has a key at a time, by the states of that job or for a uniqueness window (
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from django_pgqueue import sql
+from django_pgqueue.db import arrays
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.options import UNSET
 
+from .enqueueing import numbered
 from .execute import execute_with_retry
 from .types import Enqueued
 
@@ -61,6 +64,26 @@ def enqueue_many_unique(
     params = {"arguments": calls, **UNSET, **row, "unique_ready_only": ready_only or None}
     rows = execute(connection, statement, params)
     return sorted(((job_id, key) for job_id, key in rows), key=lambda pair: pair[0])
+
+
+def enqueue_each_unique(
+    connection: Connection,
+    *,
+    arguments: str,
+    unique_keys: Sequence[str | None],
+    numbers: Sequence[int],
+    rows: Sequence[dict[str, Any]],
+) -> list[tuple[int, str, str | None]]:
+    """Do as `enqueue_unique()` for each element of the JSON array `arguments`, in one statement.
+
+    The element at a place has the key `unique_keys[place]` and the row `rows[numbers[place]]`, which includes
+    `unique_ready_only`. A job without a key is always added.
+
+    Return the ids, tasks and keys of the new jobs, sorted by id. The ids have the order of the elements.
+    """
+    params = {"arguments": arguments, "numbers": arrays.numbers(numbers), "options": numbered(rows)}
+    params["keys"] = json.dumps(unique_keys)
+    return sorted(execute(connection, sql.unique.ENQUEUE_EACH_UNIQUE, params), key=lambda row: row[0])
 
 
 def holders(connection: Connection, task_name: str, unique_keys: Collection[str]) -> dict[str, int]:

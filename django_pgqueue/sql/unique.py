@@ -114,6 +114,52 @@ DO NOTHING
 RETURNING id, unique_key
 """
 
+# Add many jobs as ENQUEUE_MANY_UNIQUE does, each with a task and options of its own.
+#
+# Moves:  new → ready
+# Caller: lifecycle.enqueue_each_unique()
+# Locks:  the keys of all tasks are taken in sorted order, as by ENQUEUE_MANY_UNIQUE
+#
+# The calls and their options come as in ENQUEUE_EACH, and the keys as a JSON array beside the calls. The ids are
+# assigned in the order of the calls, before the options are joined.
+ENQUEUE_EACH_UNIQUE: Final = """/* pgqueue:enqueue_each_unique */
+WITH given AS MATERIALIZED (
+    SELECT arguments, key, number, place, nextval('pgqueue_job_id_seq') AS id
+    FROM ROWS FROM (
+        json_array_elements(%(arguments)s::json),
+        json_array_elements_text(%(keys)s::json),
+        unnest(%(numbers)s::integer[])
+    ) WITH ORDINALITY AS each (arguments, key, number, place)
+)
+INSERT INTO pgqueue_job
+    (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+     unique_key, unique_ready_only)
+SELECT
+    given.id, chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
+    statement_timestamp() + %(time_shift)s::interval,
+    coalesce(
+        chosen.run_after,
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.delay_seconds)
+    ),
+    chosen.headers::json,
+    coalesce(
+        chosen.expires_at,
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
+    ),
+    given.key, CASE WHEN given.key IS NOT NULL THEN chosen.unique_ready_only END
+FROM given
+JOIN json_to_recordset(%(options)s::json) AS chosen (
+    number integer, task_name varchar, queue_name varchar, priority smallint, max_attempts smallint,
+    run_after timestamptz, delay_seconds float8, headers text, expires_at timestamptz, expires_seconds float8,
+    unique_ready_only boolean
+) ON chosen.number = given.number
+ORDER BY chosen.task_name COLLATE "C", given.key COLLATE "C", given.place
+ON CONFLICT (task_name, unique_key)
+    WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+DO NOTHING
+RETURNING id, task_name, unique_key
+"""
+
 # Add many jobs, or replace the calls of the ready jobs with the same keys, as ENQUEUE_OR_REPLACE does for one. Of
 # several calls with the same key, only the last counts, because a statement must not write a row twice.
 #

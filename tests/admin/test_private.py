@@ -128,9 +128,11 @@ def test_schedule_hides_arguments_without_permission(
 
 def test_sensitive_arguments_are_hidden_from_everyone(operator: Client, make_job: JobMaker) -> None:
     call = {"args": ["order-17", SECRET], "kwargs": {"fail": False, "former": SECRET}}
-    page = text_of(operator, f"{JOBS}{make_job(task_name=tasks.use_token.name, arguments=call).pk}/change/")
-    assert SECRET not in page and "order-17" in page and page.count(HIDDEN) == 2
-    assert "The task marks some arguments as sensitive" in page
+    job, schedule = make_job(task_name=tasks.use_token.name, arguments=call), make_schedule(tasks.use_token.name, call)
+    for url in (f"{JOBS}{job.pk}/change/", f"{SCHEDULES}{schedule.pk}/change/"):
+        page = text_of(operator, url)
+        assert SECRET not in page and "order-17" in page and page.count(HIDDEN) == 2
+        assert "The task marks some arguments as sensitive" in page
 
 
 @pytest.mark.parametrize("call", [[SECRET], {"args": SECRET, "kwargs": {}}, {"args": []}, SECRET, {"token": SECRET}])

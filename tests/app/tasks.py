@@ -19,7 +19,7 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 
-from django_pgqueue import Cancel, Dead, Retry, Snooze, TaskCancelled, TaskContext, TaskTimeout, task
+from django_pgqueue import Cancel, Dead, Retry, Snooze, TaskCancelled, TaskContext, TaskTimeout, fixed, task
 from django_pgqueue.models import Job
 
 
@@ -712,7 +712,7 @@ def leak_memory(mib: int) -> None:
     time.sleep(0.1)
 
 
-@task(max_attempts=5, backoff=50)
+@task(max_attempts=5, backoff=fixed(50))
 def fail_and_wait() -> None:
     """Fail, with 50 s between the attempts."""
     raise RuntimeError("as asked")
@@ -991,7 +991,7 @@ def isolated_tenant() -> str | None:
 def describe_result(context: TaskContext, text: str) -> list[object]:
     """Return what the task result in the context says."""
     result = context.task_result
-    assert result is not None
+    assert result is context.task_result
     return [result.id, result.status, result.attempts, result.args, result.priority]
 
 
@@ -999,9 +999,8 @@ def describe_result(context: TaskContext, text: str) -> list[object]:
 async def adescribe_result(context: TaskContext, text: str) -> list[object]:
     """Return the same from a coroutine, which must load the result first."""
     result = context.task_result
-    assert result is not None
     assert result.attempts == context.attempt
-    await result.arefresh()
+    await context.task_result.arefresh()
     return [result.id, result.status, result.attempts, result.args, result.priority]
 
 

@@ -342,6 +342,12 @@ def test_time_with_a_named_zone_is_refused():
         converter(time).encode(time(9, tzinfo=ZoneInfo("Europe/Paris")))
 
 
+@pytest.mark.parametrize("plain", [list[int], dict[str, int], list[int] | None, PlainOptions], ids=str)
+def test_plain_part_of_a_stored_value_is_not_checked(plain):
+    """An old job must not fail because of an annotation that converts nothing."""
+    assert converter(tuple[date, plain]).decode(["2026-07-01", "other"], KEYS) == (DAY, "other")
+
+
 def test_dataclass_field_without_init_keeps_its_value():
     line = Line("a", Decimal(1))
     object.__setattr__(line, "total", Decimal(9))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from datetime import datetime, timedelta
@@ -11,7 +12,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.utils import timezone
 
-from django_pgqueue import InvalidTask, registry
+from django_pgqueue import InvalidTask, Task, TaskContext, registry
 from django_pgqueue.backend import compat
 from django_pgqueue.backend.compat import TaskResultStatus
 from django_pgqueue.models import Job
@@ -168,8 +169,11 @@ def test_documented_missing_attributes_of_jobs_are_missing(name):
     assert not hasattr(Job(), name)
 
 
-def test_every_attribute_of_a_task_result_is_on_the_job_or_documented():
+@pytest.mark.parametrize(
+    ("theirs", "ours", "variable"),
+    [(compat.TaskResult, Job, "result"), (compat.Task, Task, "task"), (compat.TaskContext, TaskContext, "context")],
+)
+def test_every_attribute_of_the_framework_exists_or_is_documented(theirs, ours, variable):
     page = (Path(__file__).parents[2] / "docs/start/choose_api.md").read_text()
-    of_result = {name for name in dir(compat.TaskResult) if not name.startswith("_")}
-    missing = {name for name in of_result if not hasattr(Job, name)}
-    assert {name for name in missing if f"`{name}`" not in page and f"result.{name}`" not in page} == set()
+    missing = {name for name in dir(theirs) if not name.startswith("_") and not hasattr(ours, name)}
+    assert {name for name in missing if not re.search(rf"`({variable}\.)?{name}(\(\))?`", page)} == set()

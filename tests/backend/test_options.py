@@ -140,6 +140,24 @@ def test_task_schedule_is_declared_and_enqueues_jobs(empty_registry, signalled_i
     assert sorted(signalled_ids) == sorted(str(pk) for pk in Job.objects.values_list("pk", flat=True))
 
 
+def test_task_schedule_with_own_queue_and_priority_enqueues_jobs_there(empty_registry, configure):
+    configure(QUEUES=["default", "reports"])
+    times = every(hours=1, args=[1], queue_name="reports", priority=-10)
+    swept = our_task(schedule=times)(tasks.bare.func)
+    run_jobs(until=timedelta(hours=2), schedules=True, raising=True)
+    job = Job.objects.first()
+    assert (job.queue_name, job.priority, job.state) == ("reports", -10, "succeeded")
+    result = swept.get_result(str(job.pk))
+    assert (result.task.queue_name, result.task.priority) == ("reports", -10)
+
+
+def test_task_schedule_with_queue_that_backend_lacks_is_refused(empty_registry, configure):
+    configure(QUEUES=["default", "reports"])
+    with pytest.raises(InvalidTask, match=r"queue 'report' is not one of the backend's QUEUES \(default, reports\)"):
+        our_task(schedule=every(hours=1, args=[1], queue_name="report"))(tasks.bare.func)
+    assert registry.all_tasks() == []
+
+
 def test_task_schedule_is_declared_in_database_of_backend(empty_registry, configure):
     configure(OPTIONS={"DATABASE": "other"})
     our_task(schedule=every(hours=1, args=[1]))(tasks.bare.func)
@@ -187,6 +205,13 @@ def test_enqueue_invalid_option_of_using_is_refused(change, django_assert_num_qu
         change = change | {"run_after": timedelta(seconds=9)}
     with django_assert_num_queries(0), pytest.raises(InvalidTask):
         tasks.noop.using(**change).enqueue()
+
+
+def test_setting_queues_refuses_other_queues_of_the_framework(settings, django_assert_num_queries):
+    settings.PGQUEUE = {"QUEUES": ["default", "mail"]}
+    assert tasks.add.enqueue(1).task.queue_name == "mail"
+    with django_assert_num_queries(0), pytest.raises(InvalidTask, match="did you mean 'mail'"):
+        tasks.add.using(queue_name="mial").enqueue(1)
 
 
 def test_task_class_has_fields_for_package_options():

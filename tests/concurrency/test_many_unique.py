@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 from django.db import connections, transaction
 
+from django_pgqueue import enqueue_many
 from django_pgqueue.models import Job
 from tests import helpers
 from tests.app import tasks
@@ -49,6 +50,28 @@ def test_enqueue_many_same_keys_at_once_never_deadlocks(kind, count):
         first, second = (call.result() for call in calls)
         assert first == second[::-1]
     assert Job.objects.count() == len({*Job.objects.values_list("pk", flat=True)})
+
+
+def enqueue_with_options(numbers, first):
+    """Enqueue the numbers. Every second call has a higher priority; the calls of two callers differ."""
+    plain = tasks.noop.using(unique_key=key_of, run_after=3600)
+    kinds = [plain, plain.using(priority=5)]
+    try:
+        with transaction.atomic():
+            return enqueue_many([kinds[(number + first) % 2].s(number) for number in numbers])
+    finally:
+        connections.close_all()
+
+
+@pytest.mark.promise("enqueue-many-no-deadlock")
+@pytest.mark.parametrize("count", [400, 2500])
+def test_enqueue_many_same_keys_other_options_never_deadlocks(count):
+    for round_number in range(6 if count < 1000 else 2):
+        numbers = list(range(round_number * count, (round_number + 1) * count))
+        orders = [(numbers, 0), (numbers[::-1], 1)]
+        calls = [helpers.Background(partial(enqueue_with_options, *order)) for order in orders]
+        first, second = (call.result() for call in calls)
+        assert first == second[::-1]
 
 
 def test_enqueue_many_unsorted_returns_ids_in_call_order():

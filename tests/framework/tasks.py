@@ -63,6 +63,12 @@ async def atold(context):
 
 
 @task
+def spin():
+    for _ in range(2000):
+        time.sleep(0.01)
+
+
+@task
 def too_long():
     raise TaskTimeout("as if")
 

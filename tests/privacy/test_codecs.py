@@ -366,6 +366,7 @@ def test_codec_of_text_finds_the_name_also_if_it_was_cut():
     for plain in ('{"args":[],"kwargs":{}}', '{"a": {"pgqueue_codec": "hidden", "data": ""}}', "[", "1", '"x"', ""):
         assert codec_of(plain) is None
     assert is_envelope(json.loads(text)) and not is_envelope([text])
+    assert not is_envelope({**json.loads(text), "more": 1}) and not is_envelope({CODEC: "hidden"})
 
 
 # ------------------------------------------------------------------ the setting

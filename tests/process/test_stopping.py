@@ -161,6 +161,7 @@ def test_job_that_fails_when_interrupted_by_a_stop_is_uncharged(start, tmp_path)
     assert Execution.objects.get(job=job).outcome == "released"
 
 
+@pytest.mark.promise("except-exception-lets-stops-pass")
 def test_job_that_catches_every_exception_stops_at_lost_lease(start, tmp_path):
     started = tmp_path / "started"
     job = tasks.catch_every_exception.enqueue(str(started))

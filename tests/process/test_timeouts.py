@@ -7,6 +7,7 @@ from django.contrib.auth.models import Group
 
 from django_pgqueue.models import Execution, Job
 from tests.app import tasks
+from tests.framework import tasks as framework_tasks
 
 pytestmark = pytest.mark.process
 
@@ -37,6 +38,20 @@ def test_timeout_stops_thread_coroutine_and_query(start):
         assert f"in {job.task_name.rsplit('.', 1)[1]}" in execution.traceback
     tidy.refresh_from_db()
     assert (tidy.state, tidy.result) == ("succeeded", "cleaned up")
+
+
+@pytest.mark.promise("except-exception-lets-stops-pass")
+def test_setting_timeout_limits_tasks_without_their_own(start, tmp_path):
+    own = tasks.catch_every_exception.using(max_attempts=1).enqueue(str(tmp_path / "started"))
+    framework = framework_tasks.spin.enqueue()
+    worker = start("--until-empty", TIMEOUT=0.5)
+    assert worker.has_drained()
+    for job in (own, Job.objects.get(pk=int(framework.id))):
+        job.refresh_from_db()
+        assert (job.state, only_execution(job).exception_class) == ("dead", TIMEOUT)
+        assert only_execution(job).error == "ran for longer than its timeout of 0.5 s"
+    framework.refresh()
+    assert isinstance(framework.errors[0].exception_class(), TimeoutError)
 
 
 def test_timeout_while_logging_leaves_log_handler_unlocked(start):

@@ -60,6 +60,24 @@ def test_worker_signals_are_sent_once_in_each_process(start_with, notes):
         assert set(events[1:-1]) == {"job_started"}
 
 
+def test_replaced_processes_until_empty_send_each_signal_once(start_with, notes):
+    """A process is replaced after a job. The worker stops when no job is left, without a signal to stop."""
+    jobs = [tasks.spin_a_while.enqueue(0.3) for _ in range(4)]
+    worker = start_with("worker_signals", "--until-empty", "--max-jobs", "1", "--concurrency", "1")
+    assert worker.has_drained()
+    assert succeeded(*jobs)
+    processes = []
+    for name in ("worker_process_started", "worker_process_stopping"):
+        sent = Counter(pid for _, pid, _ in lines_of(notes(), name))
+        assert set(sent.values()) == {1}
+        processes.append(set(sent))
+    assert processes[0] == processes[1]
+    assert len(processes[0]) >= 2
+    names = [line.split()[0] for line in notes()]
+    assert names.count("worker_started") == names.count("worker_stopping") == 1
+    assert names[-1] == "worker_stopping"
+
+
 def test_killed_worker_process_sends_no_stop(start_with, notes):
     worker = start_with("worker_signals")
     worker.wait_until(lambda: lines_of(notes(), "worker_process_started"))

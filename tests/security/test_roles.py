@@ -39,7 +39,7 @@ READING = {
     "SCHEDULE_ARGUMENTS",
 }  # fmt: skip
 UNIQUE = {
-    "ENQUEUE_UNIQUE", "ENQUEUE_OR_REPLACE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_MANY_OR_REPLACE",
+    "ENQUEUE_UNIQUE", "ENQUEUE_OR_REPLACE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_MANY_OR_REPLACE",
     "ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD",
 }  # fmt: skip
 """These need the privileges to enqueue and to read, and the further grants that the page lists."""
@@ -62,7 +62,7 @@ MAY = {
     | {"LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK"}
     | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID"}
     | {"HOLDERS", "PRUNABLE", "PRUNABLE_TASK"}  # these read names and states of jobs
-    | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_FOR_PERIOD", "OPEN_WINDOWS"},
+    | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_FOR_PERIOD", "OPEN_WINDOWS"},
 }
 
 

@@ -23,6 +23,7 @@ from django_pgqueue import (
     task,
 )
 from django_pgqueue.models import Job
+from django_pgqueue.tokens import job_from_token, job_token
 
 
 @task
@@ -31,7 +32,14 @@ def plain(number: int, *, name: str = "") -> str:
     return name * number
 
 
-@task(queue_name="mail", priority=10, max_attempts=5, backoff=timedelta(seconds=1), retry_for=(OSError,))
+@task(
+    queue_name="mail",
+    priority=10,
+    max_attempts=5,
+    backoff=timedelta(seconds=1),
+    retry_for=(OSError,),
+    sensitive={"number"},
+)
 def with_options(number: int) -> int:
     """A task with options."""
     return number
@@ -129,8 +137,10 @@ def accepted() -> None:
     changed += Job.objects.filter(queue_name="mail").stuck(longer_than=timedelta(hours=1)).cancel()
     late: list[Job] = [*Job.objects.due(), *Job.objects.stuck()]
     changed += len(late)
+    token: str = job_token(job, with_result=True)
+    same: Job = job_from_token(token, max_age=timedelta(hours=1))
     print(generated, number_of_calls, with_ids.duplicates)  # noqa: T201 -- uses what was bound
-    print(job, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
+    print(same, token, job, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
 
 
 def accepted_typed_arguments(order_id: UUID, group: Group, group_id: int) -> None:

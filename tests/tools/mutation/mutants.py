@@ -204,9 +204,14 @@ UNIQUE = of_tests(
     ),
     Mutant("another task's job has the key", "    WHERE task_name = %(task_name)s\n      AND", "    WHERE", "HOLDERS"),
     Mutant("no second try to have a key", "for _ in range(TRIES):", "for _ in range(1):", path=UNIQUENESS),
-    Mutant("of many none is refused", 'if task.on_conflict == "raise" and len', "if False and len", path=UNIQUENESS),
+    Mutant("of many none is refused", 'if is_duplicate and task.on_conflict == "raise"', "if False", path=UNIQUENESS),
     Mutant("who has the key is not told apart", "job.is_duplicate = True", "pass", path=UNIQUENESS),
-    Mutant("one that was added late wakes nobody", "[] if job.is_duplicate else [job.pk]", "[]", path=UNIQUENESS),
+    Mutant(
+        "one that was added late wakes nobody",
+        "if not is_duplicate:",
+        "if not is_duplicate and added:",
+        path=UNIQUENESS,
+    ),
 )
 PERIODS = of_tests(
     (
@@ -250,7 +255,7 @@ PERIODS = of_tests(
         "PRUNE_WINDOWS",
     ),
     Mutant("to forget waits for who takes it anew", *NOT_SKIPPED, "PRUNE_WINDOWS"),
-    Mutant("of a period the last call counts", "reversed(range(len(calls)))", "range(len(calls))", path=UNIQUENESS),
+    Mutant("of a period the last call counts", "calls if replaces else reversed(calls)", "calls", path=UNIQUENESS),
     Mutant("one that is gone is none", "if existing_job is None and is_for_period:", "if False:", path=UNIQUENESS),
     Mutant(
         "a throttled call changes nothing",

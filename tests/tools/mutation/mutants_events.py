@@ -1,4 +1,4 @@
-"""Mutants of the signals about workers and their processes, of releases and snoozes.
+"""Mutants of signals about workers and processes, of releases and snoozes, of printed lines and of mistyped queues.
 
 What a mutant is, and how they are tried: see `mutation`.
 """
@@ -53,5 +53,26 @@ JOB_LINES = of_tests(
         '    text = " ".join(text.split())\n',
         "",
         path="django_pgqueue/log.py",
+    ),
+)
+QUEUES = of_tests(
+    ("tests/test_queues.py",),
+    Mutant(
+        "numbered queues are suggested for each other",
+        '    return DIGITS.sub("", one) == DIGITS.sub("", other)',
+        "    return False",
+        path="django_pgqueue/queues.py",
+    ),
+    Mutant(
+        "an unlisted queue is accepted",
+        "        raise ValueError(problem)",
+        "        pass",
+        path="django_pgqueue/queues.py",
+    ),
+    Mutant(
+        "a queue with waiting jobs counts as mistyped",
+        "    if name in names or waiting(name, database).exists():",
+        "    if name in names:",
+        path="django_pgqueue/queues.py",
     ),
 )

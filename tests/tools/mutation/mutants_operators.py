@@ -57,6 +57,12 @@ MEETING = of_tests(
         "ENQUEUE_MANY_OR_REPLACE",
     ),
     Mutant(
+        "keys of several options are taken in the order of calls",
+        'ORDER BY chosen.task_name COLLATE "C", given.key COLLATE "C", given.place',
+        "ORDER BY given.place",
+        "ENQUEUE_EACH_UNIQUE",
+    ),
+    Mutant(
         "batches are in the order of calls",
         "if not is_last and self._sort_by_key(sequence)",
         "if False",
@@ -69,14 +75,20 @@ MANY = of_tests(
     Mutant("of each, an age is no age", "=> chosen.expires_seconds", "=> 0 * chosen.expires_seconds", "ENQUEUE_EACH"),
     Mutant("a refused chunk is not rolled back", "or not step.can_be_refused", "or True", path=BULK),
     Mutant("a single chunk takes a savepoint", "is_open and not (is_last", "is_open and not (False", path=BULK),
+    Mutant(
+        "unique calls have first options",
+        "chosen.number = given.number",
+        "chosen.number = 0",
+        "ENQUEUE_EACH_UNIQUE",
+    ),
     Mutant("calls of another task are taken", "call.task.func is not task.func", "False", path=CALLS),
     Mutant(
         "a list and a dict are a pair", "isinstance(call[0], tuple)", "isinstance(call[0], tuple | list)", path=CALLS
     ),
     Mutant(
         "a repeated call is no duplicate",
-        "(new[key], is_repeated)",
-        "(new[key], False)",
+        "is_duplicate = job_id in announced",
+        "is_duplicate = False",
         path="django_pgqueue/enqueue/unique.py",
     ),
     Mutant("the rows of former chunks are kept", "self._rows.clear()", "pass", path=BULK),

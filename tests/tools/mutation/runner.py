@@ -26,10 +26,11 @@ from queue import SimpleQueue
 from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
-from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES
+from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, QUEUES
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
 from tests.tools.mutation.mutants_liveness import LIVENESS
 from tests.tools.mutation.mutants_operators import OPERATORS
+from tests.tools.mutation.mutants_privacy import PRIVACY
 from tests.tools.mutation.mutants_rows import BAD_ROWS
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -305,11 +306,13 @@ MUTANTS = [
     *LIVENESS,
     *EVENTS,
     *JOB_LINES,
+    *QUEUES,
     *BAD_ROWS,
     *BOUNDS,
     *LOCKED,
     *RECYCLING,
     *OPERATORS,
+    *PRIVACY,
     *TYPED,
 ]
 EQUIVALENT = {
