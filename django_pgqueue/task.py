@@ -159,7 +159,7 @@ class Task(TaskDefinition, Generic[P, R]):
 
     def prepare_insert(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], callers_level: int | None = None
-    ) -> plain.Insertion:
+    ) -> plain.PreparedInsert:
         """Check and encode a call, and return the insert of its job. Nothing is written before that runs."""
         check_fit(self, args, kwargs)
         arguments = encode_arguments(*self.encoded_call(args, kwargs))
@@ -169,7 +169,7 @@ class Task(TaskDefinition, Generic[P, R]):
             run = partial(unique.insert, self, connection, key, arguments, row)
         else:
             run = partial(plain.insert, connection, arguments, row)
-        return plain.Insertion(connection.alias, run)
+        return plain.PreparedInsert(connection.alias, run)
 
     def send_enqueued(self, job: Job) -> None:
         """Announce a job: wake the workers and send `job_enqueued`, which runs the job if `IMMEDIATE` is set."""

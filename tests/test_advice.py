@@ -13,7 +13,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import ProgrammingError, connection, transaction
 from psycopg import errors
 
-from django_pgqueue import control
+from django_pgqueue import control, enqueue_many
 from django_pgqueue.enqueue.advice import INSTEAD
 from django_pgqueue.models import Job
 from tests.app import tasks
@@ -68,6 +68,24 @@ def test_enqueue_of_unique_job_in_coroutine_names_aenqueue():
 
     with pytest.raises(SynchronousOnlyOperation, match=r"await task\.aenqueue"):
         asyncio.run(call())
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("call", "form"),
+    [
+        (lambda: tasks.add.enqueue_many([(1,)]), r"await task\.aenqueue_many"),
+        (lambda: tasks.add.using(unique_key="k").enqueue_many([(1,)]), r"await task\.aenqueue_many"),
+        (lambda: enqueue_many([tasks.add.s(1)]), r"await aenqueue_many"),
+    ],
+    ids=["plain", "unique", "of tasks"],
+)
+def test_enqueue_many_in_coroutine_names_aenqueue_many(call, form):
+    async def run():
+        call()
+
+    with pytest.raises(SynchronousOnlyOperation, match=form):
+        asyncio.run(run())
 
 
 # ------------------------------------------------------------------ missing tables

@@ -31,9 +31,9 @@ def missing_attribute(owner: object, name: str) -> AttributeError:
     return AttributeError(message, name=name, obj=owner)
 
 
-def called_in_coroutine(task_name: str) -> SynchronousOnlyOperation:
-    """Return the error for a call of `enqueue()` on the event loop."""
+def called_in_coroutine(task_name: str, form: str = "task.aenqueue(…)") -> SynchronousOnlyOperation:
+    """Return the error for a call on the event loop. `form` is the call that belongs there."""
     return SynchronousOnlyOperation(
-        f"{task_name} was enqueued from a coroutine: use `await task.aenqueue(…)` there. To share a transaction with "
-        "other writes, put all of them into one function, and call it with sync_to_async()."
+        f"{task_name} was enqueued from a coroutine: use `await {form}` there. To share a transaction with other "
+        "writes, put all of them into one function, and call it with sync_to_async()."
     )

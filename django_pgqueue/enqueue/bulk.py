@@ -16,6 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
 
 from django_pgqueue import lifecycle
@@ -23,6 +24,7 @@ from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.serialization import chunks, normalise_call
 
 from . import plain, unique
+from .advice import called_in_coroutine
 from .batch import Batch, Row
 from .calls import TaskCall, arguments_of, bind, check_fit
 from .job_ids import JobIds, Recorder
@@ -83,7 +85,11 @@ def insert_many(task: TaskDefinition | None, calls: Iterable[Any], *, returning:
         main = bind(None, *first).task
         numbered = chain([first], numbered)
     connection = plain.connection_for(main, callers_level=4)
-    Insertion(connection, main, numbered, recorder, is_of_task=task is not None).run(calls)
+    try:
+        Insertion(connection, main, numbered, recorder, is_of_task=task is not None).run(calls)
+    except SynchronousOnlyOperation as error:
+        form = "aenqueue_many(…)" if task is None else "task.aenqueue_many(…)"
+        raise called_in_coroutine(main.name, form) from error
     return recorder.result() if returning else recorder.count
 
 

@@ -78,7 +78,7 @@ def row_of(task: TaskDefinition, connection: BaseDatabaseWrapper) -> dict[str, A
     return {"task_name": task.name, "headers": headers, **columns_of(task)}
 
 
-class Insertion(NamedTuple):
+class PreparedInsert(NamedTuple):
     """The insert of a job whose call has been checked and encoded."""
 
     alias: str
