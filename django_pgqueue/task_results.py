@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class AttemptError:
             rest = f"{last}.{rest}" if rest else last
         found: Any = sys.modules.get(module_path)
         for name in rest.split("."):
-            found = getattr(found, name, None)
+            found = inspect.getattr_static(found, name, None)  # a module's __getattr__ could import something
         if isinstance(found, type) and issubclass(found, BaseException):
             return found
         raise ValueError(f"this process has imported no exception class {self.exception_class_path!r}")

@@ -34,7 +34,7 @@ def public_coroutines() -> Iterator[tuple[type, str]]:
 
 
 def is_public_coroutine(name: str, value: object) -> bool:
-    return not name.startswith("_") and inspect.iscoroutinefunction(value)
+    return not name.startswith("_") and inspect.isfunction(value) and inspect.iscoroutinefunction(value)
 
 
 @pytest.mark.parametrize(("cls", "name"), list(public_coroutines()))

@@ -76,6 +76,7 @@ def test_readme_commands_install_the_wheel_and_run_the_worker(release: ModuleTyp
     assert work == ["python", "manage.py", "runworker"]
 
 
+@pytest.mark.slow
 def test_environment_that_cannot_be_installed_is_not_run(release: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(release.NotRun, match="pip could not install"):
         release.environment(tmp_path / "environment", tmp_path / "missing.whl")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import pytest
 from asgiref.sync import async_to_sync
 
@@ -85,6 +88,14 @@ def test_attempt_error_imports_no_module_that_a_row_names():
     for path in ("this.s", "builtins.print", "nowhere", "", "builtins.ValueError.nothing"):
         with pytest.raises(ValueError, match="has imported no exception class"):
             _ = AttemptError(path, "").exception_class
+
+
+def test_attempt_error_does_not_call_getattr_of_a_module(monkeypatch):
+    lazy = types.ModuleType("lazy")
+    lazy.__getattr__ = pytest.fail
+    monkeypatch.setitem(sys.modules, "lazy", lazy)
+    with pytest.raises(ValueError, match="has imported no exception class"):
+        _ = AttemptError("lazy.Error", "").exception_class
 
 
 def test_arguments_of_a_bad_row_read_as_empty():

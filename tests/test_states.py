@@ -288,6 +288,7 @@ def test_release_does_not_count_the_attempt_but_failure_does(engine, job_in):
     assert helpers.job_row(engine, job_in("ready later").job_id)["attempt"] == 1
 
 
+@pytest.mark.promise("lost-host-charges")
 @pytest.mark.parametrize(("free_slots", "crashes"), [(1, 1), (0, 0)], ids=["started", "not started"])
 def test_rescue_counts_a_crash_only_for_started_jobs(engine, free_slots, crashes):
     job_id = helpers.make_job(engine)

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
+import typing
+from collections.abc import Iterator
 from typing import Any
+
+from django_pgqueue.exceptions import InvalidTask
 
 from .converter import ALL, ARRAY, INVALID, OBJECT, Converter, Mismatch, Rows
 
@@ -20,6 +24,11 @@ class PydanticConverter(Converter):
         self.model = model
         is_root = getattr(model, "__pydantic_root_model__", False)
         self.kinds = ALL if is_root else OBJECT
+        if (field := _masked_field(model, set())) is not None:
+            raise InvalidTask(
+                f"pydantic stores the secret {field} as asterisks: pass the id of the row that contains it, "
+                "or write a field_serializer"
+            )
 
     def accepts(self, value: Any) -> bool:
         return type(value) is self.model  # the fields of a subclass would be lost
@@ -33,6 +42,30 @@ class PydanticConverter(Converter):
             return self.model.model_validate_json(json.dumps(stored))
         except INVALID as error:  # a ValidationError is a ValueError
             raise _refused(self.expected, error) from None
+
+
+def _masked_field(model: Any, seen: set[Any]) -> str | None:
+    """Return the name of a secret field that a model's JSON would not contain. None if the model serializes it."""
+    pydantic = sys.modules["pydantic"]
+    seen.add(model)
+    own = model.__pydantic_decorators__
+    if own.field_serializers or own.model_serializers:
+        return None
+    for name, field in model.model_fields.items():
+        for part in _classes_in(field.annotation):
+            if issubclass(part, (pydantic.SecretStr, pydantic.SecretBytes)):
+                return f"{model.__qualname__}.{name}"
+            if issubclass(part, pydantic.BaseModel) and part not in seen and (found := _masked_field(part, seen)):
+                return found
+    return None
+
+
+def _classes_in(annotation: Any) -> Iterator[type]:
+    """Yield the classes that an annotation names."""
+    if isinstance(annotation, type):
+        yield annotation
+    for argument in typing.get_args(annotation):
+        yield from _classes_in(argument)
 
 
 class MsgspecConverter(Converter):

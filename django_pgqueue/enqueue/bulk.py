@@ -176,7 +176,7 @@ class Insertion:
         return following is None
 
     def _sort_by_key(self, given: Sequence[Any]) -> bool:
-        """Begin again with the calls in the order of their unique keys. Return False if there are none.
+        """Begin again with the calls in the order of their unique keys. Return False if no call has a key.
 
         Two transactions that take the same keys in different orders can deadlock. Each statement takes the keys of its
         chunk in order, and this function orders the chunks. An iterator is not sorted: it may not fit in memory.

@@ -208,7 +208,11 @@ def _result(each: Plan, alias: str, *, is_applied: bool, is_paused: bool) -> str
         connection = connections[alias]
         now, _ = lifecycle.read_schedules(connection)
         next_run_at = expressions.next_after(each.definition.expression, each.definition.time_zone, now)
-        lifecycle.add_schedule(connection, each.definition, origin="admin", next_run_at=next_run_at, enabled=is_enabled)
+        added = lifecycle.add_schedule(
+            connection, each.definition, origin="admin", next_run_at=next_run_at, enabled=is_enabled
+        )
+        if added is None:  # another session has just added it
+            return "exists"
     return ("added" if is_applied else "add") + ("" if is_enabled else ", paused")
 
 

@@ -1139,6 +1139,12 @@ def atomic_name_on(group: Group, day: date) -> list[str]:
     return [group.name, f"{day:%d.%m.%Y}"]
 
 
+@task(timeout=1, max_attempts=1)
+def impatient_name_on(group: Group, day: date) -> list[str]:
+    """Do the same within a second."""
+    return [group.name, f"{day:%d.%m.%Y}"]
+
+
 @task(isolation="process")
 def isolated_name_on(group: Group, day: date) -> list[str]:
     """Do the same in an isolated process."""

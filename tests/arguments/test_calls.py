@@ -15,7 +15,7 @@ from asgiref.sync import async_to_sync
 from django.db import connection
 from django.test import override_settings
 
-from django_pgqueue import InvalidTask, checks, lifecycle, registry
+from django_pgqueue import InvalidTask, checks, enqueue_many, lifecycle, registry
 from django_pgqueue.arguments import plan as plans
 from django_pgqueue.enqueue import unique
 from django_pgqueue.models import Execution, Job, Schedule
@@ -83,6 +83,14 @@ def test_enqueue_many_typed_calls_come_back(received):
     tasks.charge.enqueue_many([(CALL, {}), ((), dict(zip(("order_id", "amount", "at", "lines"), CALL, strict=True)))])
     run_jobs(raising=True)
     assert received == [(*CALL, Kind.CARD, None)] * 2
+
+
+def test_enqueue_many_of_several_tasks_converts_each(received):
+    enqueue_many([tasks.charge.s(*CALL), tasks.daily.s(date(2026, 7, 1), wait=timedelta(1))])
+    run_jobs(raising=True)
+    assert received == [(*CALL, Kind.CARD, None), (date(2026, 7, 1), timedelta(1))]
+    with pytest.raises(TypeError, match="'day' must be date, not str"):
+        enqueue_many([tasks.daily.s("2026-07-01", timedelta(1))])
 
 
 def test_immediate_typed_call_comes_back(received):

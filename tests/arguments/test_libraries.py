@@ -15,6 +15,7 @@ import pytest
 from django_pgqueue.arguments.annotations import Annotations
 from django_pgqueue.arguments.converter import Mismatch
 from django_pgqueue.arguments.rows import KEYS
+from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.serialization import encode_result
 
 T = TypeVar("T")
@@ -125,6 +126,41 @@ class More(Item):
 def test_library_other_class_is_refused(annotation, value):
     with pytest.raises(Mismatch, match=rf"must be {annotation.__name__}, not {type(value).__name__}"):
         Annotations().converter(annotation).encode(value)
+
+
+class Login(pydantic.BaseModel):
+    """A model with a secret."""
+
+    passwords: list[pydantic.SecretStr] | None = None
+
+
+class Account(pydantic.BaseModel):
+    """A model with a secret in another one, and with itself."""
+
+    login: Login
+    parents: list["Account"] = []
+
+
+class Revealed(pydantic.BaseModel):
+    """A model that stores its secret."""
+
+    password: pydantic.SecretStr
+
+    @pydantic.field_serializer("password", when_used="json")
+    def reveal(self, value: pydantic.SecretStr) -> str:
+        """Return the secret."""
+        return value.get_secret_value()
+
+
+@pytest.mark.parametrize("annotation", [Login, Account])
+def test_pydantic_secret_that_would_be_masked_is_refused(annotation):
+    with pytest.raises(InvalidTask, match=r"the secret Login\.passwords as asterisks"):
+        Annotations().converter(annotation)
+
+
+def test_pydantic_secret_with_a_serializer_comes_back():
+    one, value = Annotations().converter(Revealed), Revealed(password=pydantic.SecretStr("x"))
+    assert one.decode(one.encode(value), KEYS) == value
 
 
 @pytest.mark.parametrize("annotation", [Item, Struct])

@@ -2,6 +2,7 @@
 
 import uuid
 from contextvars import copy_context
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from unittest import mock
@@ -253,6 +254,11 @@ def test_missing_row_is_retried_if_asked(parcel):
     assert (state, attempt) == ("dead", 3)
     assert execution.exception_class == "tests.arguments.models.Parcel.DoesNotExist"
     assert issubclass(Parcel.DoesNotExist, ObjectDoesNotExist)
+
+
+def test_unknown_effect_of_missing_row_is_refused():
+    with pytest.raises(InvalidTask, match="on_missing must be one of dead, cancel, retry, not 'ignore'"):
+        replace(tasks.deliver, on_missing="ignore")
 
 
 def test_database_error_while_loading_is_retried(parcel, received):

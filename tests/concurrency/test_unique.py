@@ -240,6 +240,7 @@ def test_retry_key_taken_skips_only_that_job(engine, running):
     assert helpers.state_of(engine, dead) == "dead"
 
 
+@pytest.mark.promise("unique-operator-retry")
 def test_retry_dead_jobs_with_one_key_retries_latest(engine):
     dead = [dead_with_key(engine) for _ in range(3)]
     plain = helpers.make_job(engine)

@@ -20,7 +20,7 @@ from typing import Final
 
 TOP: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = ("docs/concepts/guarantees.md", "docs/internals/reliability.md")
-HEADS: Final = ("held by", "covered by")
+HEADS: Final = ("checked by", "covered by")
 """How the last column of such a table is headed."""
 ROW: Final = re.compile(r"(?P<start>\|.*<!-- (?P<id>[a-z0-9-]+) -->.*\|) (?P<held>[^|]*) \|")
 OTHERS: Final = re.compile(r"\bF\d+|\bmodel\b|\bchecker\b")

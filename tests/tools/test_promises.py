@@ -9,7 +9,7 @@ import pytest
 from tests.tools import promises
 from tests.tools.faults.catalogue import load
 
-PAGE = "| what | held by |\n|---|---|\n| it works <!-- works --> | {held} |\n"
+PAGE = "| what | checked by |\n|---|---|\n| it works <!-- works --> | {held} |\n"
 TESTS = {"works": ["`tests/test_a.py::test_one`", "`tests/test_b.py::test_two`"]}
 
 
