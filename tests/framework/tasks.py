@@ -58,6 +58,11 @@ def told(context, *args):
 
 
 @task(takes_context=True)
+def own_arguments(context, *args):
+    return context.task_result.args
+
+
+@task(takes_context=True)
 async def atold(context):
     return [context.task_result.id, context.attempt, context.task_result.attempts]
 

@@ -124,6 +124,13 @@ def test_job_of_schedule_is_plain_and_its_result_encoded(monkeypatch):
         assert names_of(stored("result")) == ["hidden"]
 
 
+def test_context_of_encoded_framework_job_has_its_arguments():
+    with codecs_are(HIDDEN):
+        result = framework_tasks.own_arguments.enqueue(SECRET, 2)
+        run_jobs(raising=True)
+        assert framework_tasks.own_arguments.get_result(result.id).return_value == [SECRET, 2]
+
+
 def test_typed_job_with_codec_gets_and_returns_its_types():
     with codecs_are(HIDDEN):
         job = tasks.use_token_on.enqueue(date(2026, 1, 2), SECRET)
@@ -237,6 +244,9 @@ def test_result_without_its_codec_raises_only_where_it_is_used(paths):
         for wait in (found.wait, async_to_sync(found.await_result)):
             with pytest.raises(CannotDecode, match=r"has succeeded, but its result cannot be read.*'hidden'"):
                 wait(0)
+        with pytest.raises(CannotDecode, match="'hidden'"):
+            _ = found.return_value
+        assert (found.args, found.kwargs, found.status) == ([], {}, "SUCCESSFUL")
         result = framework_tasks.add.get_result(ours.id)
         assert (result.args, result.kwargs) == ([], {})
         assert result.is_finished and SECRET not in repr(result)
