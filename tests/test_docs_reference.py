@@ -35,7 +35,9 @@ def entries() -> Iterator[Entry]:
     module = ""
     text = "\n".join(block for _, block in BLOCK.findall(PAGES[API].replace("```{eval-rst}", "```rst")))
     for kind, target, options in re.findall(r"^\.\. ([\w:]+):: ([\w.]+).*\n((?:   .*\n|\n)*)", text, re.MULTILINE):
-        members = re.findall(r":members: (.+)", options)
+        members = re.findall(
+            r"   :members: (.+\n(?:     +[^:].*\n)*)", options
+        )  # a long list continues on the next line
         names = tuple(name.strip() for name in members[0].split(",")) if members else ()
         if kind in ("currentmodule", "automodule"):
             module = target

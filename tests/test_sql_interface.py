@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from datetime import date
 from typing import Any
 
 import psycopg
@@ -11,7 +12,9 @@ import pytest
 from django.core import mail
 from django.db import connection, transaction
 from django.db.utils import IntegrityError
+from django.test import override_settings
 
+from django_pgqueue import registry, task
 from django_pgqueue.db.notifications import CHANNEL
 from django_pgqueue.models import Job
 from django_pgqueue.testing import run_jobs, time_travel
@@ -159,6 +162,36 @@ def test_job_added_by_sql_runs_its_task(shop):
     read = statement("SELECT state, attempt, result").replace("42", str(job_id))
     assert execute(read) == [("succeeded", 1, Job.objects.get().result)]
     assert [message.to for message in mail.outbox] == [["ada@example.com"]]
+
+
+@pytest.mark.django_db
+def test_typed_argument_written_as_json_is_converted(monkeypatch):
+    """The date of the page reaches the task as a date."""
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+
+    def weekday(day):
+        return day.isoweekday()
+
+    weekday.__module__, weekday.__qualname__ = "tests.app.tasks", "weekday"
+    weekday.__annotations__ = {"day": date}
+    name = task(weekday).name
+    [text] = re.findall(r'A date, for example, is `("[\d-]+")`', PAGES[PAGE])
+    [[job_id]] = execute(ADD, [name, f'{{"args": [{text}], "kwargs": {{}}}}'])
+    assert run_jobs(raising=True) == 1
+    assert Job.objects.get(pk=job_id).result == date(2026, 5, 6).isoweekday()
+
+
+@override_settings(PGQUEUE={"CODECS": ["tests.app.codecs.Hidden"]})
+@pytest.mark.django_db
+def test_plain_arguments_run_beside_encoded_ones():
+    encoded = tasks.add.enqueue(1, 2)
+    [[plain_id]] = execute(ADD, [tasks.add.name, '{"args": [3, 4], "kwargs": {}}'])
+    assert execute("SELECT arguments::text LIKE '%%pgqueue_codec%%' FROM pgqueue_job ORDER BY id") == [
+        (True,),
+        (False,),
+    ]
+    assert run_jobs(raising=True) == 2
+    assert [Job.objects.get(pk=pk).result for pk in (encoded.pk, plain_id)] == [3, 7]
 
 
 def test_trigger_enqueues_a_job_for_each_inserted_row(shop):

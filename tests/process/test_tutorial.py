@@ -6,6 +6,7 @@ import getpass
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -61,7 +62,12 @@ class Reader:
             self.stop_worker()
             with (self.folder / "worker.log").open("ab") as log:
                 self.worker = subprocess.Popen(
-                    [sys.executable, *words[1:]], cwd=self.folder, env=self.variables, stdout=log, stderr=log
+                    [sys.executable, *words[1:]],
+                    cwd=self.folder,
+                    env=self.variables,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
                 )
             return
         if words[:3] == ["sudo", "-u", "postgres"] or words[0] == "createdb":
@@ -130,7 +136,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         own = Reader(tmp_path, programs, cluster.connection_settings)
         yield own
         if own.worker is not None:
-            own.worker.kill()
+            os.killpg(own.worker.pid, signal.SIGKILL)  # with --reload, the worker is a child of this process
             own.worker.wait()
         cluster.stop("immediate")
 
