@@ -108,7 +108,7 @@ def warn_if_mistyped(name: str, *, stacklevel: int = 3) -> None:
     """
     if not apps.ready or known_queues() is not None:
         return
-    close = _slip_of(name, registry.count()) if isinstance(name, str) else None  # the check of the option reports it
+    close = _slip_of(str(name), registry.count())  # the check of the option refuses other types
     if close is not None:
         warnings.warn(
             f"no task has the queue {name!r}: did you mean {close!r}? If the name is right, list all queues in "

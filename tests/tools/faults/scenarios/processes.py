@@ -6,8 +6,10 @@ import os
 import signal
 import time
 
+from django_pgqueue import lifecycle
+from django_pgqueue.states import State
 from tests import helpers
-from tests.process.harness import descendants
+from tests.process.harness import Worker, descendants
 from tests.tools.faults.catalogue import fault
 from tests.tools.faults.run import Run
 
@@ -145,20 +147,31 @@ def child_killed(run: Run) -> str:
 )
 def supervisor_killed(run: Run) -> str:
     jobs = run.enqueue("plain", 2, until=str(run.where / "go"))
+    took = _kill_supervisor(run, run.worker(LEASE=4.0), 2)
+    assert run.states() == {"ready": 2}, run.states()
+    assert run.outcomes() == {"released": 2}
+    (run.where / "go").touch()
     worker = run.worker(LEASE=4.0)
-    run.wait_for("start", 2)
+    run.wait_until_done()
+    assert {run.job(job)["attempt"] for job in jobs} == {1}
+    # An interrupted job reports its release itself. This one swallows the interruption, so its process releases it.
+    [unmoved] = run.enqueue("deadly.unmoved")
+    _kill_supervisor(run, worker, 5)
+    assert (run.job(unmoved)["state"], run.job(unmoved)["attempt"]) == ("ready", 0)
+    assert run.outcomes() == {"released": 3, "succeeded": 2}
+    with run.connect() as operator:  # it never ends by itself
+        assert lifecycle.cancel(operator, [unmoved]) == {unmoved: State.CANCELLED}
+    return f"gone after {took:.1f} s; 3 of 3 released without counting the attempt"
+
+
+def _kill_supervisor(run: Run, worker: Worker, starts: int) -> float:
+    """Kill the supervisor when so many bodies have started in all; return the seconds until its process is gone."""
+    run.wait_for("start", starts)
     [child] = worker.children
     worker.send(signal.SIGKILL)
     began = time.monotonic()
     run.wait_until(lambda: not _lives(child), 10, "the orphaned process to end")
-    took = time.monotonic() - began
-    assert run.states() == {"ready": 2}, run.states()
-    assert run.outcomes() == {"released": 2}
-    (run.where / "go").touch()
-    run.worker()
-    run.wait_until_done()
-    assert {run.job(job)["attempt"] for job in jobs} == {1}
-    return f"gone after {took:.1f} s; 2 of 2 released without counting the attempt"
+    return time.monotonic() - began
 
 
 def _lives(pid: int) -> bool:

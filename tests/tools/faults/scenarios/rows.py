@@ -105,6 +105,7 @@ def rows_locked(run: Run) -> str:
         time.sleep(1)
     run.wait_until_done()
     assert run.states() == {"succeeded": 108}
+    assert "crashed" not in run.outcomes()  # no completion waited so long that its process was replaced
     return f"100 of 100 others ended within {took:.1f} s; then the 8 locked ones; {counted(run.outcomes())}"
 
 
