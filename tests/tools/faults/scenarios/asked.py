@@ -55,6 +55,8 @@ def host_with_keys_lost(run: Run) -> str:
     run.wait_until_done()
     assert run.states() == {"succeeded": 12}, run.states()
     assert run.scalar("SELECT sum(crashes) FROM pgqueue_job") == 8
+    rescued = "SELECT count(unique_key) FROM pgqueue_job WHERE task_name = %s AND crashes > 0"
+    assert (run.scalar(rescued, [KEYED]), run.scalar(rescued, [DEBOUNCED])) == (4, 0)
     assert all(enqueue_keyed(run, KEYED, key) for key in keys), "a key is not free at the end"
     run.wait_until_done()
     return f"0 of {sum(refused)} jobs added with the first kind of key, 4 of 4 with the second; 8 rescued; all 16 ended"
