@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.apps import apps
 from django.conf import settings
+from django.contrib import admin
 from django.core import mail
 from django.db import connection
 from django.test import RequestFactory, override_settings
@@ -50,7 +51,9 @@ def shop(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]
                 editor.create_model(model)
         names = ("models", "tasks", "orders", "views")
         yield SimpleNamespace(**{name: importlib.import_module(f"example_project.shop.{name}") for name in names})
-    apps.all_models.pop("shop", None)
+    for model in apps.all_models.pop("shop", {}).values():
+        if admin.site.is_registered(model):  # by the admin's search for apps with an admin module
+            admin.site.unregister(model)
     apps.clear_cache()
     for name in ("models", "tasks", "orders", "views", "admin"):
         sys.modules.pop(f"example_project.shop.{name}", None)

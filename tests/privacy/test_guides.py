@@ -52,7 +52,7 @@ def test_settings_of_the_codecs_page_are_valid(shop):
     for given in found:
         assert conf.problems(given) == []
         with override_settings(PGQUEUE=given, QUEUE_KEYS=[fernet.Fernet.generate_key()]):
-            assert not [message for message in run_checks() if str(message.id).startswith("pgqueue.")]
+            assert not {"pgqueue.E001", "pgqueue.E010"} & {message.id for message in run_checks()}
 
 
 def test_fernet_example_encrypts_and_changes_its_key(shop):

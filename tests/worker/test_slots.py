@@ -100,7 +100,9 @@ def test_isolated_attempt_early_cancel_request_is_delivered(is_new):
         attempt.ask_to_cancel()
         return isolated_process
 
-    process = SlotProcess(SimpleNamespace(start_process=start_process), EndingProcesses(), None)
+    process = SlotProcess(
+        SimpleNamespace(start_process=start_process, has_start_receivers=False), EndingProcesses(), None
+    )
     attempt: Any = IsolatedAttempt(claimed, "default", process, None)
     if not is_new:
         process._process = isolated_process

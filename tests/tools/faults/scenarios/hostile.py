@@ -202,7 +202,7 @@ NAMES = (
     "subprocess.run",
     "tests.tools.faults.app.tasks",
     "'; DROP TABLE pgqueue_job; --",
-    "",
+    " ",
     "\u202e",
 )
 
