@@ -85,15 +85,15 @@ def program_of_a_killed_worker(run: Run) -> str:
 
 @fault(
     "F112",
-    "the server ends all sessions, or only its own, while a process for isolated jobs is idle",
+    "the server ends its session, or all sessions, while a process for isolated jobs is idle",
     invariant="the next job in that process is not charged",
     expected="0 more attempts than jobs",
 )
 def sessions_end_under_an_isolated_process(run: Run) -> str:
     worker = run.worker("--concurrency", "1", LEASE=30.0)
     jobs = []
-    # First all sessions, then only that of the isolated process: then the worker process does not notice it.
-    for names in ("%", "%", ""):
+    # First only the session of the isolated process, which the worker process does not notice. Then all sessions.
+    for names in ("", "%", "%"):
         jobs += run.enqueue("alone")
         run.wait_until(lambda: not run.unfinished())
         run.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
