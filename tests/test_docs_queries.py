@@ -275,6 +275,14 @@ def test_examples_on_monitoring_do_not_read_the_history(history, shop):
     assert judge.explained == 2
 
 
+def test_example_coming_from_celery_does_not_read_the_history(history, shop):
+    receivers = test_docs_examples.importlib.import_module("shop.receivers")
+    job = receivers.capture_payment.enqueue(7)
+    with judging() as judge:
+        receivers.undo_uncaptured_order(sender=None, job_id=job.pk, database=job.enqueued_on)
+    assert judge.explained == 1
+
+
 QUERY = re.compile(r'(?:Job|Execution)\.objects\.(?!using\("reports"\)|delete)')
 SHELL = re.compile(r"manage\.py shell [^\n]*-c \"(.*)\"")
 OF_FEW_JOBS = {"values_list('task_name', 'state', 'result')", "filter(job__state='dead')"}

@@ -164,35 +164,6 @@ def test_documented_differences_of_moved_tasks(monkeypatch):
     assert [each.worker_id is not None for each in job.executions.all()] == [True]
 
 
-DATED = """
-{imported}
-
-from datetime import datetime
-
-
-@task
-def describe(at: datetime):
-    return type(at).__name__
-"""
-
-
-@pytest.mark.parametrize(("imported", "result"), [*zip(IMPORTS.values(), ["str", "datetime"], strict=True)])
-def test_moved_task_receives_what_its_annotation_says(monkeypatch, settings, imported, result):
-    """A job that waits when the task moves is converted too."""
-    monkeypatch.setattr(registry, "_tasks", {**registry._tasks})
-    settings.PGQUEUE = {"TASK_MODULES": ["tests.framework.moving"]}
-    before, after = types.ModuleType("tests.framework.moving"), types.ModuleType("tests.framework.moving")
-    exec(DATED.format(imported=IMPORTS["tests.framework.moving"]), vars(before))  # noqa: S102 -- our own text
-    job = Job.objects.get(pk=int(before.describe.enqueue("2026-07-01T12:30:00").id))
-    exec(DATED.format(imported=imported), vars(after))  # noqa: S102 -- our own text
-    assert run_jobs(raising=True) == 1
-    job.refresh_from_db()
-    assert job.result == result
-    if result == "datetime":
-        with pytest.raises(TypeError, match="argument 'at' must be datetime, not str"):
-            after.describe.enqueue("2026-07-01T12:30:00")
-
-
 @pytest.mark.parametrize("name", ["worker_ids", "started_at", "last_attempted_at", "task", "backend"])
 def test_documented_missing_attributes_of_jobs_are_missing(name):
     assert not hasattr(Job(), name)
