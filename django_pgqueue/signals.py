@@ -120,10 +120,9 @@ _AFTER_LOSS: Final = f"{_AFTER_CRASH}, or the rescuing worker process"
 _HELPER: Final = "the process `pgqueue-signals`, which the supervisor forks for it"
 
 job_enqueued = TaskSignal(
-    "The job was inserted. Your transaction is still open. For a job of a schedule, the signal is sent when the job "
-    "exists.",
-    where="the process that called `enqueue()`, in the caller's thread; for a job of a schedule, the worker process "
-    "that fired it, or the web process of *Run now*",
+    "The job was inserted. Your transaction is still open.",
+    where="the process that called `enqueue()`, in the caller's thread; for a [job of a "
+    "schedule](#jobs-of-schedules), the process that fired it",
     arguments=(*_JOB, "queue_name"),
 )
 """A job was inserted."""
@@ -148,7 +147,7 @@ job_failed = TaskSignal(
 )
 """An attempt failed, and another one follows. After a lost worker, `exception` and `retry_seconds` are None."""
 job_dead = TaskSignal(
-    "The job became dead, except when a worker made it dead because its row cannot be claimed.",
+    "The job became dead, except in [one case](#cases-without-a-signal).",
     where=_AFTER_LOSS,
     arguments=(*_ATTEMPT, "exception", "error"),
     sometimes=_DURATION,
@@ -163,9 +162,7 @@ job_cancelled = TaskSignal(
 )
 """A job was cancelled. `error` is the reason, or an empty string."""
 job_released = TaskSignal(
-    "The worker made the job ready again, and the attempt does not count. Causes: the worker stops before the job has "
-    "ended or started; the job was prefetched and waited too long; the worker does not know the task; the worker "
-    "process ended and the job was not the cause.",
+    "The worker made the job ready again, and the attempt does not count: see [below](#when-a-job-is-released).",
     where=_AFTER_CRASH,
     arguments=(*_ATTEMPT, "error", "delay_seconds"),
     sometimes={"duration_seconds": "if the attempt had ended before the release"},

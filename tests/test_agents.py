@@ -31,6 +31,7 @@ OWNERS: dict[str, Any] = {
 }
 OF_DJANGO = {"INSTALLED_APPS", "tasks", "await", "async def", "dead", "manage.py", "PGQUEUE", "dj-pgqueue", "shop"}
 """Words in code font that are not names of this package."""
+OF_PYTHON = [importlib.import_module(name) for name in ("builtins", "datetime", "decimal", "pathlib", "uuid")]
 
 
 def examples(name: str) -> list[str]:
@@ -42,6 +43,8 @@ def is_known(code: str) -> bool:
     code = code.removeprefix("await ").removeprefix("help(").strip('"')
     if code in OF_DJANGO or (TOP / code).is_file():
         return True
+    if insert := re.fullmatch(rf"INSERT INTO {Job._meta.db_table} \((.+)\)", code):
+        return set(insert[1].split(", ")) <= {field.column for field in Job._meta.concrete_fields}
     if setting := re.fullmatch(r'PGQUEUE\["(\w+)"\]', code):
         return setting[1] in conf.OPTIONS
     first, _, rest = re.sub(r"\(.*", "", code).rstrip(")").partition(".")
@@ -49,7 +52,7 @@ def is_known(code: str) -> bool:
         return not rest or resolves(rest)
     if first in OWNERS and rest:
         return hasattr(OWNERS[first], rest)
-    places = (django_pgqueue, Task, JobQuerySet, importlib.import_module("django_pgqueue.testing"))
+    places = (django_pgqueue, Task, JobQuerySet, importlib.import_module("django_pgqueue.testing"), *OF_PYTHON)
     return first in options.TaskOptions.__annotations__ or any(hasattr(place, first) for place in places)
 
 
@@ -108,7 +111,10 @@ def test_summary_commands_are_valid(name):
             assert words[1:3] in (["install", "dj-pgqueue"], ["manage.py", "migrate"], ["manage.py", "check"]), line
 
 
-@pytest.mark.parametrize("known", ["job.explode", "PGQUEUE['X']", "django_pgqueue.control.explode", "explode()"])
+@pytest.mark.parametrize(
+    "known",
+    ["job.explode", "PGQUEUE['X']", "INSERT INTO pgqueue_job (task)", "django_pgqueue.control.explode", "explode()"],
+)
 def test_unknown_names_are_found(known):
     assert not is_known(known)
 

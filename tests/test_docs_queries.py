@@ -19,7 +19,7 @@ from django.test import override_settings
 from django_pgqueue import models, testing
 from django_pgqueue.models import Job
 from tests import helpers, test_docs_examples
-from tests.documents import CODE, PAGES, blocks, plain, prose, table
+from tests.documents import CODE, PAGES, TUTORIAL, blocks, plain, prose, table
 from tests.test_sql import nodes, rows_read
 
 pytestmark = pytest.mark.slow
@@ -275,7 +275,34 @@ def test_examples_on_monitoring_do_not_read_the_history(history, shop):
     assert judge.explained == 2
 
 
-QUERY = re.compile(r"(?:Job|Execution)\.objects\.(?!using|delete)")
+def test_example_coming_from_celery_does_not_read_the_history(history, shop):
+    receivers = test_docs_examples.importlib.import_module("shop.receivers")
+    job = receivers.capture_payment.enqueue(7)
+    with judging() as judge:
+        receivers.undo_uncaptured_order(sender=None, job_id=job.pk, database=job.enqueued_on)
+    assert judge.explained == 1
+
+
+QUERY = re.compile(r'(?:Job|Execution)\.objects\.(?!using\("reports"\)|delete)')
+SHELL = re.compile(r"manage\.py shell [^\n]*-c \"(.*)\"")
+OF_FEW_JOBS = {"values_list('task_name', 'state', 'result')", "filter(job__state='dead')"}
+"""Queries of the tutorial that read whole tables, as its text says: its project has three jobs."""
+
+
+def shell_queries() -> list[str]:
+    """Return each query of the ORM that a page gives to `manage.py shell -c`."""
+    commands = [command for page in PAGES for text in blocks(page, "sh") for command in SHELL.findall(text)]
+    return sorted({command for command in commands if re.search(QUERY, command)})
+
+
+@pytest.mark.parametrize("command", shell_queries())
+@pytest.mark.django_db
+def test_query_of_a_shell_command_reads_the_history_only_if_the_page_says_so(history, command):
+    judge = Judge()
+    with connection.execute_wrapper(judge):
+        exec(command, {"print": lambda *values, **options: None})  # noqa: S102 -- our own text
+    assert bool(judge.slow) is any(part in command for part in OF_FEW_JOBS)
+    assert "reads the whole table" in PAGES[TUTORIAL]
 
 
 def inline_queries() -> dict[str, list[str]]:

@@ -62,7 +62,7 @@ def test_backfill_again_continues_with_rows_that_are_left(customers):
 
 def test_backfill_chunk_that_runs_twice_changes_nothing(customers):
     tasks, backfill = module("tasks"), module("backfill")
-    [(ends, _)] = backfill.chunks_to_fill()
+    [ends] = backfill.chunks_to_fill()
     assert tasks.fill_domains(*ends) == 25
     assert tasks.fill_domains(*ends) == 0
 
@@ -144,8 +144,9 @@ def test_webhook_sent_is_accepted_once_by_the_receiving_view(shop, receiver):
     [(headers, body)] = receiver.requests
     receive = module("webhook_views").receive
 
-    def post(**changed: str) -> int:
-        sent = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in {**headers, **changed}.items()}
+    def post(without: str = "", **changed: str) -> int:
+        kept = {name: value for name, value in {**headers, **changed}.items() if name != without}
+        sent = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in kept.items()}
         request = RequestFactory().post("/hook", body, content_type="application/json", **sent)
         status: int = receive(request).status_code
         return status
@@ -154,8 +155,13 @@ def test_webhook_sent_is_accepted_once_by_the_receiving_view(shop, receiver):
     assert Job.objects.filter(task_name="shop.tasks.process_webhook").count() == 1
     assert post(**{"Webhook-Signature": "sha256=0"}) == 400
     assert post(**{"Webhook-Timestamp": "1"}) == 400
-    old = module("webhooks").signature_of("s3cret", "1", body)
+    old = module("webhooks").signature_of("s3cret", headers["Idempotency-Key"], "1", body)
     assert post(**{"Webhook-Timestamp": "1", "Webhook-Signature": old}) == 400
+    assert post(**{"Idempotency-Key": "delivery-0"}) == 400
+    assert post(**{"Webhook-Signature": "sha256=é"}) == 400
+    for name in ("Idempotency-Key", "Webhook-Timestamp", "Webhook-Signature"):
+        assert post(without=name) == 400
+    assert Job.objects.filter(task_name="shop.tasks.process_webhook").count() == 1
 
 
 # ------------------------------------------------------------------ a schema for each tenant
@@ -201,6 +207,19 @@ def test_tenant_schemas_job_of_a_job_keeps_the_tenant(schemas, monkeypatch):
         run_jobs(raising=True)
     job = Job.objects.get(task_name="shop.tasks.count_tenant_orders")
     assert (job.headers, job.result) == ({"tenant": "beta"}, 2)
+
+
+def test_tenant_schemas_cancels_the_jobs_of_one_tenant_only(schemas):
+    tasks = module("tasks")
+    acme, beta = (tasks.count_tenant_orders.using(headers={"tenant": name}) for name in schemas)
+    waiting, running, finished, other = acme.enqueue(), acme.enqueue(), acme.enqueue(), beta.enqueue()
+    Job.objects.filter(pk=running.pk).update(state=State.RUNNING)
+    run_job_into(finished.pk, State.DEAD)
+    assert module("tenant_jobs").cancel_jobs("acme") == 1
+    states = {job.pk: job.state for job in Job.objects.all()}
+    assert states == {waiting.pk: "cancelled", running.pk: "running", finished.pk: "dead", other.pk: "ready"}
+    running.refresh_from_db()
+    assert running.cancel_requested_at is not None
 
 
 # ------------------------------------------------------------------ erasure

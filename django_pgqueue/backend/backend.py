@@ -47,7 +47,8 @@ BESIDE = frozenset({"MAX_ATTEMPTS", "BACKOFF", "TIMEOUT"})
 class PgQueueBackend(BaseTaskBackend):
     """A backend of Django's tasks framework that stores jobs in PostgreSQL. `manage.py runworker` runs them.
 
-    `enqueue()` is one INSERT in the caller's transaction. The backend accepts these OPTIONS:
+    `enqueue()` is one INSERT in the caller's transaction. For a duplicate of a unique job, further statements read the
+    existing job. The backend accepts these OPTIONS:
 
     * `DATABASE`: alias of the database of the jobs. By default the database routers choose it.
     * `MAX_ATTEMPTS`, `BACKOFF`, `TIMEOUT`, `RETENTION`: defaults for tasks that do not set them. The first three can
@@ -78,7 +79,8 @@ class PgQueueBackend(BaseTaskBackend):
     def enqueue(self, task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult:
         """Enqueue a job in the caller's transaction, if one is open.
 
-        All errors are raised before anything is written.
+        Only a database error, `DuplicateJob` or `QueueError` can be raised after the INSERT was sent. All other errors
+        are raised before anything is written.
 
         Args:
             task: A task of this backend.
@@ -94,6 +96,8 @@ class PgQueueBackend(BaseTaskBackend):
             TypeError: The arguments do not fit the function, or cannot be encoded as JSON.
             ValueError: PostgreSQL cannot store the arguments.
             DuplicateJob: Another job has the unique key, and the task has `on_conflict="raise"`.
+            QueueError: With another `on_conflict`: 20 times, another job had the unique key, and was gone when it was
+                to be read. No job was added.
         """
         engine_task = self._checked(task)
         try:
