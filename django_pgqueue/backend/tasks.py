@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from asgiref.sync import sync_to_async
 
-from django_pgqueue import exceptions, registry
+from django_pgqueue import exceptions, queues, registry
 from django_pgqueue.enqueue.advice import missing_attribute
 from django_pgqueue.options import (
     BACKEND_DEFAULTS,
@@ -100,13 +100,19 @@ class PgQueueTask(TypedTask[P, R], SharedFields):
 
         Raises:
             InvalidTask: An option is invalid.
+
+        Warns:
+            UnknownQueueWarning: As for `Task.using()`. A backend that lists its QUEUES refuses other names instead.
         """
         changes = changed_options(options, backend=backend)
         if isinstance(run_after, timedelta):
             changes |= {"run_after": None, "run_after_delay": run_after}
         elif run_after is not None:
             changes |= {"run_after": run_after, "run_after_delay": None}
-        return replace(self, **changes)
+        changed = replace(self, **changes)
+        if (queue_name := options.get("queue_name")) is not None and not changed.get_backend().queues:
+            queues.warn_if_mistyped(queue_name)
+        return changed
 
     def enqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> JobResult | None:
         """Enqueue a job that workers see when the open transactions have committed, whichever database they are on.
