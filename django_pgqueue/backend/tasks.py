@@ -200,7 +200,6 @@ def adopt(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
     try:
         engine_task = for_engine(task)
         times = declarations.check_schedule(engine_task, task.schedule)  # an error must not leave the task registered
-        _check_queues(task, times)
         registry.register(engine_task)
         declarations.declare(engine_task, times)
     except exceptions.InvalidTask as error:
@@ -209,17 +208,6 @@ def adopt(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
     for alias in engine_task.aliases:
         signals.connect(alias)
     return engine_task
-
-
-def _check_queues(task: PgQueueTask[Any, Any], schedule: Iterable[Times]) -> None:
-    """Refuse a schedule with a queue that the backend's QUEUES lack, as the framework refuses such a task."""
-    queues = task.get_backend().queues
-    for times in schedule:
-        if queues and times.queue_name is not None and times.queue_name not in queues:
-            raise exceptions.InvalidTask(
-                f"{task.module_path}: schedule {times.expression!r}: queue {times.queue_name!r} is not one of the "
-                f"backend's QUEUES ({', '.join(sorted(queues))})"
-            )
 
 
 def for_engine(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
