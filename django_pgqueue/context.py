@@ -160,6 +160,9 @@ class TaskAdapter(Protocol):
     def database(self) -> str | None:
         """Alias of the database for the task's jobs, or None if the framework names none."""
 
+    def check_queue(self, queue_name: str) -> None:
+        """Raise `InvalidTask` if the framework does not accept this queue for the task."""
+
     def enqueued(self, job_id: int, database: str, queue_name: str) -> None:
         """Notify the framework of a job that it did not enqueue itself, because a schedule did."""
 

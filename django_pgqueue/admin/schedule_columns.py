@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.lifecycle import CONFIRMED_SECONDS
 from django_pgqueue.models import Job, Schedule
-from django_pgqueue.schedules import expressions
+from django_pgqueue.schedules import expressions, job_options
 
 from .formatting import badge, breakable, duration, moment, moment_ago, seen_at, shortened, visible
 from .operations import OperationsAdmin
@@ -88,6 +88,8 @@ class ScheduleColumns(OperationsAdmin):
             return "" if schedule.last_job_id is None else _("removed")
         url = reverse("admin:pgqueue_job_change", args=[schedule.last_job_id], current_app=self.admin_site.name)
         return format_html('<a href="{}">{}</a>', url, badge(state, state))
+
+    queue = column(_("queue"), lambda schedule: breakable(job_options.current(schedule, "queue_name")))
 
     @admin.display(description=_("jitter"))
     def jitter(self, schedule: Schedule) -> str:

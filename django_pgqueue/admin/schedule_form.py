@@ -37,6 +37,8 @@ DEFAULTS: dict[str, Any] = {
     "missed": "latest",
     "if_running": "overlap",
     "jitter_seconds": 0,
+    "queue_name": "",
+    "priority": None,
 }
 
 
@@ -87,6 +89,17 @@ class ScheduleForm(ModelForm):
         max_value=times.MAX_JITTER_SECONDS,
         help_text=_("Each run is delayed by a random time of up to this many seconds."),
     )
+    queue_name = forms.CharField(
+        label=_("Queue"),
+        required=False,
+        widget=AdminTextInputWidget,
+        help_text=_("Queue of the jobs. If it is empty, they go to the queue of the task."),
+    )
+    priority = forms.IntegerField(
+        label=_("Priority"),
+        required=False,
+        help_text=_("Priority of the jobs, from -100 to 100. If it is empty, they have the priority of the task."),
+    )
 
     class Meta:
         model = Schedule
@@ -100,6 +113,8 @@ class ScheduleForm(ModelForm):
             "missed",
             "if_running",
             "jitter_seconds",
+            "queue_name",
+            "priority",
             "enabled",
         ]
 
@@ -115,6 +130,8 @@ class ScheduleForm(ModelForm):
             jitter = self.instance.jitter_seconds
             own = self._shown_call()
             own["jitter_seconds"] = int(jitter) if jitter.is_integer() else jitter
+            own["queue_name"] = self.instance.queue_name if self.instance.has_own_queue else ""
+            own["priority"] = self.instance.priority if self.instance.has_own_priority else None
         self.initial = {**self.initial, **own}
 
     def _shown_call(self) -> dict[str, Any]:
@@ -159,7 +176,9 @@ class ScheduleForm(ModelForm):
                 expressions.check(given["expression"], given.get("time_zone", "UTC"))
             except ValueError as error:
                 self.add_error("expression", str(error))
+        given["queue_name"] = given.get("queue_name") or None
         self._check_jitter(given.get("task_name"), given["jitter_seconds"])
+        self._check_job_options(given)
         if not isinstance(args, list):
             self.add_error("args", _("Arguments must be a list, such as [1, 2]."))
         elif not isinstance(kwargs, dict):
@@ -187,6 +206,17 @@ class ScheduleForm(ModelForm):
         except ValueError as error:
             self.add_error("jitter_seconds", str(error))
 
+    def _check_job_options(self, given: dict[str, Any]) -> None:
+        """Refuse a queue and a priority that `using()` would refuse, each at its field."""
+        task = registry.get(given.get("task_name") or "")
+        if task is None:
+            return
+        for field, own in (("queue_name", (given["queue_name"], None)), ("priority", (None, given.get("priority")))):
+            try:
+                declarations.as_scheduled(task, *own)
+            except ValueError as error:
+                self.add_error(field, str(error))
+
     def definition(self) -> Definition:
         """Return the definition that a valid form describes."""
         given = self.cleaned_data
@@ -201,6 +231,8 @@ class ScheduleForm(ModelForm):
             missed=given["missed"],
             if_running=given["if_running"],
             jitter_seconds=given["jitter_seconds"],
-            options=scheduled_options(task),
+            options=scheduled_options(declarations.as_scheduled(task, given["queue_name"], given["priority"])),
             is_unique=task.unique_key is not None,
+            has_own_queue=given["queue_name"] is not None,
+            has_own_priority=given["priority"] is not None,
         )

@@ -19,10 +19,10 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, queues
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import Schedule
-from django_pgqueue.schedules import expressions
+from django_pgqueue.schedules import expressions, job_options
 
 from .formatting import dated, seen_at, visible
 from .operations import selected_action
@@ -57,7 +57,7 @@ class ScheduleAdmin(ScheduleColumns):
 
     form = ScheduleForm
     change_form_template = "pgqueue/admin/schedule.html"
-    list_display = ["title", "state", "when", "next_run", "last_run", "last_result", "where"]
+    list_display = ["title", "state", "when", "next_run", "last_run", "last_result", "queue", "where"]
     list_filter = [OriginFilter]
     search_fields = ["name", "task_name"]
     ordering = ["name", "pk"]
@@ -165,8 +165,8 @@ class ScheduleAdmin(ScheduleColumns):
                 dated(schedule.last_run_at, now, with_zone=True) if schedule.last_run_at else _("none yet"),
             ),
             (_("Last result"), self.last_result(schedule)),
-            (_("Queue"), visible(schedule.queue_name)),
-            (_("Priority"), schedule.priority),
+            (_("Queue"), visible(job_options.current(schedule, "queue_name"))),
+            (_("Priority"), str(job_options.current(schedule, "priority"))),
         ]
 
     # ---------------------------------------------------------------- the read-only page
@@ -192,6 +192,8 @@ class ScheduleAdmin(ScheduleColumns):
         """Add or change the schedule through `lifecycle`. Raise `JobLocked` if another session got there first."""
         connection = connections[router.db_for_write(Schedule, instance=obj)]
         definition = form.definition()
+        if definition.has_own_queue and (message := queues.mistyped(definition.options.queue_name, connection.alias)):
+            messages.warning(request, message)
         now, _rows = lifecycle.read_schedules(connection)
         next_run_at = expressions.next_after(definition.expression, definition.time_zone, now)
         if not change:

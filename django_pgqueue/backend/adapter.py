@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import DatabaseError
 
 from django_pgqueue import context as engine
+from django_pgqueue.exceptions import InvalidTask
 
 from . import results, signals
 from .compat import TaskContext, TaskResultDoesNotExist, TaskResultStatus, normalize_json
@@ -43,19 +44,27 @@ class JobContext(TaskContext):  # type: ignore[misc, type-arg]  # frozen at run 
 class Adapter:
     """Translates between the engine and one task of Django's framework."""
 
-    __slots__ = ("backend_class", "options", "task")
+    __slots__ = ("backend_class", "options", "queues", "task")
 
     def __init__(self, task: Task[Any, Any], backend: BaseTaskBackend) -> None:
         self.task = task
         """The task as it was decorated."""
         self.options: Mapping[str, Any] = getattr(backend, "options", {})
         """The OPTIONS of its backend at that time."""
+        self.queues: frozenset[str] = frozenset(getattr(backend, "queues", ()))
+        """The QUEUES of its backend at that time. If there are none, every queue is accepted."""
         self.backend_class = type(backend)
 
     @property
     def database(self) -> str | None:
         """The alias in the backend's OPTIONS; None if the database routers choose it."""
         return self.options.get("DATABASE")
+
+    def check_queue(self, queue_name: str) -> None:
+        """Raise `InvalidTask` if the backend's QUEUES lack this queue, as the framework refuses such a task."""
+        if self.queues and queue_name not in self.queues:
+            names = ", ".join(sorted(self.queues))
+            raise InvalidTask(f"queue {queue_name!r} is not one of the backend's QUEUES ({names})")
 
     def enqueued(self, job_id: int, database: str, queue_name: str) -> None:
         """Send `task_enqueued` for a job that a schedule has enqueued."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from asgiref.sync import sync_to_async
 
-from django_pgqueue import exceptions, registry
+from django_pgqueue import exceptions, queues, registry
 from django_pgqueue.enqueue.advice import missing_attribute
 from django_pgqueue.options import (
     BACKEND_DEFAULTS,
@@ -100,13 +100,19 @@ class PgQueueTask(TypedTask[P, R], SharedFields):
 
         Raises:
             InvalidTask: An option is invalid.
+
+        Warns:
+            UnknownQueueWarning: As for `Task.using()`. A backend that lists its QUEUES refuses other names instead.
         """
         changes = changed_options(options, backend=backend)
         if isinstance(run_after, timedelta):
             changes |= {"run_after": None, "run_after_delay": run_after}
         elif run_after is not None:
             changes |= {"run_after": run_after, "run_after_delay": None}
-        return replace(self, **changes)
+        changed = replace(self, **changes)
+        if (queue_name := options.get("queue_name")) is not None and not changed.get_backend().queues:
+            queues.warn_if_mistyped(queue_name)
+        return changed
 
     def enqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> JobResult | None:
         """Enqueue a job that workers see when the open transactions have committed, whichever database they are on.
@@ -194,7 +200,6 @@ def adopt(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
     try:
         engine_task = for_engine(task)
         times = declarations.check_schedule(engine_task, task.schedule)  # an error must not leave the task registered
-        _check_queues(task, times)
         registry.register(engine_task)
         declarations.declare(engine_task, times)
     except exceptions.InvalidTask as error:
@@ -203,17 +208,6 @@ def adopt(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
     for alias in engine_task.aliases:
         signals.connect(alias)
     return engine_task
-
-
-def _check_queues(task: PgQueueTask[Any, Any], schedule: Iterable[Times]) -> None:
-    """Refuse a schedule with a queue that the backend's QUEUES lack, as the framework refuses such a task."""
-    queues = task.get_backend().queues
-    for times in schedule:
-        if queues and times.queue_name is not None and times.queue_name not in queues:
-            raise exceptions.InvalidTask(
-                f"{task.module_path}: schedule {times.expression!r}: queue {times.queue_name!r} is not one of the "
-                f"backend's QUEUES ({', '.join(sorted(queues))})"
-            )
 
 
 def for_engine(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:

@@ -39,7 +39,10 @@ PRUNE_LIMIT: Final = 10_000
 
 
 class Definition(NamedTuple):
-    """The definition of a schedule. `arguments` is JSON text; the job options are the task's when it was defined."""
+    """The definition of a schedule. `arguments` is JSON text.
+
+    The job options are the task's when it was defined, except for a queue and a priority of the schedule's own.
+    """
 
     name: str
     task_name: str
@@ -51,6 +54,9 @@ class Definition(NamedTuple):
     jitter_seconds: float
     options: JobOptions
     is_unique: bool = False
+    has_own_queue: bool = False
+    """These two are read only for schedules of the admin, so they do not change the digest."""
+    has_own_priority: bool = False
 
     @property
     def digest(self) -> str:
@@ -86,6 +92,8 @@ class Scheduled(NamedTuple):
     former_digests: str
     confirmed_at: datetime | None
     is_unique: bool
+    has_own_queue: bool
+    has_own_priority: bool
     options: JobOptions
 
     @property

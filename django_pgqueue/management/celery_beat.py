@@ -17,7 +17,7 @@ from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections, transaction
 from django.utils import timezone
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle, queues, registry
 from django_pgqueue.lifecycle import Definition
 from django_pgqueue.redaction import has_sensitive
 from django_pgqueue.schedules import declarations, expressions
@@ -71,7 +71,7 @@ def run(options: Mapping[str, Any], alias: str, stdout: OutputWrapper) -> None:
         time_zone = read_time_zone(options["time_zone"])
     except ValueError as error:
         raise CommandError(str(error)) from None
-    plans = [plan(entry, names, time_zone, alias, is_code=options["python"]) for entry in read_entries()]
+    plans = [plan(entry, names, time_zone, alias) for entry in read_entries()]
     if not plans:
         raise CommandError(
             "No beat schedule was found: CELERY_BEAT_SCHEDULE is not set, no loaded Celery app has a beat_schedule, "
@@ -100,13 +100,13 @@ def task_names(pairs: Sequence[str]) -> dict[str, str]:
 # ------------------------------------------------------------------ planning
 
 
-def plan(entry: Entry, names: Mapping[str, str], time_zone: str | None, alias: str, *, is_code: bool) -> Plan:
-    """Return what happens to an entry. It writes nothing. Only a schedule in the code has a queue of its own."""
+def plan(entry: Entry, names: Mapping[str, str], time_zone: str | None, alias: str) -> Plan:
+    """Return what happens to an entry. It writes nothing."""
     try:
         _check_entry(entry)
         times = times_of(entry.schedule, entry.time_zone or time_zone)
         definition = _definition(entry, names.get(entry.task, entry.task), times, alias)
-        return Plan(entry, definition, notes=tuple(_notes(entry, is_code=is_code)))
+        return Plan(entry, definition, notes=tuple(_notes(entry, alias)))
     except (TypeError, ValueError) as error:
         return Plan(entry, None, problem=str(error))
 
@@ -147,21 +147,23 @@ def _definition(entry: Entry, task_name: str, times: BeatTimes, alias: str) -> D
         missed="latest",
         if_running="overlap",
         jitter_seconds=0.0,
+        queue_name=entry.options.get("queue") or None,
     )
     return declarations.define(entry.name, task, declared)._replace(arguments=plain_arguments(args, kwargs))
 
 
-def _notes(entry: Entry, *, is_code: bool) -> Iterator[str]:
-    """Yield a sentence for each option of the entry that the schedule does not get."""
+def _notes(entry: Entry, alias: str) -> Iterator[str]:
+    """Yield a sentence for each option of the entry that the schedule does not get, and for a mistyped queue."""
     for name in sorted(entry.options.keys() & {"queue", "priority", "expires", *DELIVERY}):
         value = entry.options[name]
-        if name == "queue" and not is_code:
-            yield f"queue {value!r} is not moved: the jobs go to the task's queue. Use --python"
+        if name == "queue":
+            if value and (message := queues.mistyped(value, alias)):
+                yield message
         elif name == "priority":
             yield f"priority {value!r} is not moved, because brokers order it differently: use @task(priority=…)"
         elif name == "expires":
             yield f"expires {value!r} is not moved: use @task(expires={value!r})"
-        elif name != "queue":
+        else:
             yield f"{name} {value!r} is not moved: it has no equivalent in a schedule"
 
 
@@ -217,12 +219,15 @@ def _result(each: Plan, alias: str, *, is_applied: bool, is_paused: bool) -> str
 
 
 def _is_same(existing: Any, definition: Definition) -> bool:
-    """Return whether a row calls the same task at the same times with the same arguments."""
-    return (existing.task_name, existing.expression, existing.time_zone) == (
+    """Return whether a row calls the same task at the same times with the same arguments, in the same queue."""
+    own_queue = existing.queue_name if existing.has_own_queue else None
+    return (existing.task_name, existing.expression, existing.time_zone, existing.arguments, own_queue) == (
         definition.task_name,
         definition.expression,
         definition.time_zone,
-    ) and existing.arguments == json.loads(definition.arguments)
+        json.loads(definition.arguments),
+        definition.options.queue_name if definition.has_own_queue else None,
+    )
 
 
 # ------------------------------------------------------------------ code

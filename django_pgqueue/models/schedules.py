@@ -56,6 +56,10 @@ class Schedule(models.Model):
     """Seconds after the enqueue by which a job has to start. None: no limit."""
     is_unique = models.BooleanField(db_default=False)
     """Whether the task has a unique key. A worker whose code has no key for the task leaves the ticks to others."""
+    has_own_queue = models.BooleanField(db_default=False)
+    """Whether a schedule of the admin sets its jobs' queue. If not, they get the current queue of the task."""
+    has_own_priority = models.BooleanField(db_default=False)
+    """Whether the schedule sets the priority of its jobs, as above."""
     enabled = models.BooleanField(_("enabled"), db_default=True)
     next_run_at = InstantField(_("next run"))
     last_run_at = InstantField(_("last run"), null=True)

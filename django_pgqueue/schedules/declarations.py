@@ -37,7 +37,7 @@ def check_schedule(task: TaskDefinition, schedule: Any) -> tuple[Times, ...]:
             raise InvalidTask(f"{task.name}: schedule must be cron(…), every(…) or a list of them, not {schedule!r}")
         try:
             check_jitter(task, times.jitter_seconds)
-            as_scheduled(task, times)
+            as_scheduled(task, times.queue_name, times.priority)
         except ValueError as error:
             raise InvalidTask(f"{task.name}: schedule {times.expression!r}: {error}") from None
         try:
@@ -98,14 +98,21 @@ def define(name: str, task: TaskDefinition, times: Times) -> Definition:
         missed=times.missed,
         if_running=times.if_running,
         jitter_seconds=times.jitter_seconds,
-        options=scheduled_options(as_scheduled(task, times)),
+        options=scheduled_options(as_scheduled(task, times.queue_name, times.priority)),
         is_unique=task.unique_key is not None,
+        has_own_queue=times.queue_name is not None,
+        has_own_priority=times.priority is not None,
     )
 
 
-def as_scheduled(task: TaskDefinition, times: Times) -> TaskDefinition:
-    """Return the task with the queue and the priority of a schedule. Raises `InvalidTask` if one is invalid."""
-    own: dict[str, Any] = {"queue_name": times.queue_name, "priority": times.priority}
+def as_scheduled(task: TaskDefinition, queue_name: str | None, priority: int | None) -> TaskDefinition:
+    """Return the task with the queue and the priority of a schedule. None: the task's own.
+
+    Raises `InvalidTask` if one is invalid, or if `PGQUEUE["QUEUES"]` or the task's backend does not list the queue.
+    """
+    if queue_name is not None and task.adapter is not None:
+        task.adapter.check_queue(queue_name)
+    own: dict[str, Any] = {"queue_name": queue_name, "priority": priority}
     return replace(task, **{name: value for name, value in own.items() if value is not None})
 
 

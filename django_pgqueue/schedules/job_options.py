@@ -26,8 +26,11 @@ from django_pgqueue.signals import TaskSignal
 
 if TYPE_CHECKING:
     from django_pgqueue.definition import TaskDefinition
+    from django_pgqueue.models import Schedule
 
 T = TypeVar("T")
+OWN: Final = {"queue_name": "has_own_queue", "priority": "has_own_priority"}
+"""Options that a schedule of the admin can set, and the columns that say whether it does. Its task sets the others."""
 
 
 class Application(Protocol):
@@ -74,8 +77,9 @@ def options_of(connection: Connection, schedule: Scheduled, application: Applica
     """Return the options of a schedule's next job. Calls the middleware, like every enqueue.
 
     A schedule declared in code has the options in its row, because this process may have older or newer code. If the
-    row says that the jobs are unique, only code with a unique key may fire it. A schedule of the admin has the current
-    options of its task if this process knows the task.
+    row says that the jobs are unique, only code with a unique key may fire it. A schedule of the admin has its own
+    queue and priority if an operator has set them. The other options are the current ones of its task if this process
+    knows the task, otherwise those in the row.
 
     Raises `LeftToOthers` if this process's code lacks the unique key, or `CannotFire` if the unique key or a middleware
     fails. It writes nothing.
@@ -85,7 +89,8 @@ def options_of(connection: Connection, schedule: Scheduled, application: Applica
         raise LeftToOthers(f"its jobs are unique, but this process's code has no unique key for {schedule.task_name}")
     if task is None:
         return schedule.options
-    options = schedule.options if schedule.is_of_code else scheduled_options(task)
+    own = {name: getattr(schedule.options, name) for name, flag in OWN.items() if getattr(schedule, flag)}
+    options = schedule.options if schedule.is_of_code else scheduled_options(task)._replace(**own)
     if (options.queue_name, options.priority) != (task.queue_name, task.priority):
         with suppress(InvalidTask):  # newer code has stored a queue that this process does not accept
             task = replace(task, queue_name=options.queue_name, priority=options.priority)
@@ -105,6 +110,13 @@ def options_of(connection: Connection, schedule: Scheduled, application: Applica
     if not isinstance(task.unique_while, str):
         return options._replace(period_seconds=seconds(task.unique_while))
     return options._replace(unique_ready_only=task.unique_while == "ready" or None)
+
+
+def current(schedule: Schedule, option: str) -> Any:
+    """Return the queue or the priority of a schedule's next job, as `options_of()` chooses it."""
+    task = registry.get(schedule.task_name)
+    is_of_row = task is None or schedule.origin == "code" or getattr(schedule, OWN[option])
+    return getattr(schedule if is_of_row else task, option)
 
 
 def _key_of(connection: Connection, schedule: Scheduled, task: TaskDefinition, application: Application) -> str | None:

@@ -21,7 +21,8 @@ SELECT clock.seen_at, schedule.id, schedule.name, schedule.origin, schedule.task
        schedule.revision, schedule.digest, schedule.former_digests,
        CASE WHEN schedule.confirmed_at IS NOT NULL
             THEN least(greatest(schedule.confirmed_at, '0001-01-03 UTC'), '9999-12-28 UTC') END,
-       schedule.is_unique, schedule.queue_name, schedule.priority, schedule.max_attempts, schedule.expires_seconds
+       schedule.is_unique, schedule.has_own_queue, schedule.has_own_priority,
+       schedule.queue_name, schedule.priority, schedule.max_attempts, schedule.expires_seconds
 FROM (SELECT statement_timestamp() + %(time_shift)s::interval AS seen_at) AS clock
 LEFT JOIN pgqueue_schedule AS schedule ON true
 ORDER BY schedule.id
@@ -263,11 +264,12 @@ RETURNING id
 ADD_SCHEDULE: Final = """/* pgqueue:add_schedule */
 INSERT INTO pgqueue_schedule
     (name, origin, task_name, arguments, expression, time_zone, missed, if_running, jitter_seconds, queue_name,
-     priority, max_attempts, expires_seconds, is_unique, digest, next_run_at, enabled, confirmed_at)
+     priority, max_attempts, expires_seconds, is_unique, has_own_queue, has_own_priority, digest, next_run_at, enabled,
+     confirmed_at)
 VALUES (
     %(name)s, %(origin)s::varchar, %(task_name)s, %(arguments)s::json, %(expression)s, %(time_zone)s, %(missed)s,
     %(if_running)s, %(jitter_seconds)s, %(queue_name)s, %(priority)s, %(max_attempts)s, %(expires_seconds)s,
-    %(is_unique)s, %(digest)s, %(next_run_at)s::timestamptz, %(enabled)s,
+    %(is_unique)s, %(has_own_queue)s, %(has_own_priority)s, %(digest)s, %(next_run_at)s::timestamptz, %(enabled)s,
     CASE WHEN %(origin)s::varchar = 'code'
          THEN statement_timestamp() + %(time_shift)s::interval END
 )
@@ -294,6 +296,7 @@ changed AS (
         time_zone = %(time_zone)s, missed = %(missed)s, if_running = %(if_running)s,
         jitter_seconds = %(jitter_seconds)s, queue_name = %(queue_name)s, priority = %(priority)s,
         max_attempts = %(max_attempts)s, expires_seconds = %(expires_seconds)s, is_unique = %(is_unique)s,
+        has_own_queue = %(has_own_queue)s, has_own_priority = %(has_own_priority)s,
         digest = %(digest)s, former_digests = %(former_digests)s, problem = '',
         revision = schedule.revision + 1,
         next_run_at = CASE WHEN mine.is_due THEN schedule.next_run_at ELSE %(next_run_at)s::timestamptz END,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import types
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -45,6 +45,16 @@ def describe(context, *args):
 @task
 def fail(text):
     raise LookupError(text)
+"""
+ANNOTATED = """
+from datetime import datetime
+
+{imported}
+
+
+@task
+def describe_time(at: datetime):
+    return [type(at).__name__, str(at)]
 """
 IMPORTS = {
     "tests.framework.moving": "from django_pgqueue.backend.compat import task  # from django.tasks import task",
@@ -148,6 +158,29 @@ def test_waiting_job_runs_after_its_task_has_moved(monkeypatch, settings):
 
 
 # ------------------------------------------------------------------ documented differences
+
+
+def test_annotations_convert_only_after_the_move(monkeypatch, settings):
+    """They have no effect on a task of the framework. A job that waits at the move is converted when it runs."""
+    monkeypatch.setattr(registry, "_tasks", {**registry._tasks})
+    settings.PGQUEUE = {"TASK_MODULES": ["tests.framework.moving"]}
+    before, after = types.ModuleType("tests.framework.moving"), types.ModuleType("tests.framework.moving")
+    exec(ANNOTATED.format(imported=IMPORTS["tests.framework.moving"]), vars(before))  # noqa: S102 -- our own text
+    moment, text = datetime(2026, 7, 1, 9, 30, tzinfo=UTC), "2026-07-01T09:30:00+00:00"
+    with pytest.raises(TypeError):
+        before.describe_time.enqueue(moment)
+    result = before.describe_time.enqueue(text)
+    assert run_jobs(raising=True) == 1
+    result.refresh()
+    assert result.return_value == ["str", text]
+    waiting = before.describe_time.enqueue(text)
+    exec(ANNOTATED.format(imported=IMPORTS["tests.app.tasks.moved"]), vars(after))  # noqa: S102 -- our own text
+    with pytest.raises(TypeError, match="argument 'at' must be datetime, not str"):
+        after.describe_time.enqueue(text)
+    later = after.describe_time.enqueue(moment)
+    assert run_jobs(raising=True) == 2
+    for result_id in (waiting.id, later.id):
+        assert after.describe_time.get_result(result_id).return_value == ["datetime", str(moment)]
 
 
 def test_documented_differences_of_moved_tasks(monkeypatch):

@@ -11,6 +11,7 @@ from django_pgqueue.backend import PgQueueTask
 from django_pgqueue.backend import task as our_task
 from django_pgqueue.backend.compat import InvalidTask, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
 from django_pgqueue.models import Job, Schedule
+from django_pgqueue.queues import UnknownQueueWarning
 from django_pgqueue.schedules import declarations
 from django_pgqueue.testing import run_jobs, time_travel
 from tests.framework import tasks
@@ -212,6 +213,21 @@ def test_setting_queues_refuses_other_queues_of_the_framework(settings, django_a
     assert tasks.add.enqueue(1).task.queue_name == "mail"
     with django_assert_num_queries(0), pytest.raises(InvalidTask, match="did you mean 'mail'"):
         tasks.add.using(queue_name="mial").enqueue(1)
+
+
+def test_using_mistyped_queue_of_framework_task_warns(django_assert_num_queries):
+    with django_assert_num_queries(0), pytest.warns(UnknownQueueWarning, match="did you mean 'mail'") as caught:
+        assert tasks.add.using(queue_name="mial").queue_name == "mial"
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize("listed", ["by the backend", "in the settings"])
+def test_using_listed_queue_of_framework_task_is_silent(configure, settings, listed):
+    if listed == "by the backend":
+        configure(QUEUES=["mail", "mial"])
+    else:
+        settings.PGQUEUE = {"QUEUES": ["default", "mail", "mial"]}
+    assert tasks.add.using(queue_name="mial").queue_name == "mial"
 
 
 def test_task_class_has_fields_for_package_options():

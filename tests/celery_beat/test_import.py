@@ -69,7 +69,6 @@ def test_dry_run_prints_the_table_and_writes_nothing(beat):
         "schedule task when result",
         f"dawn old.noop - cannot be moved: {SOLAR}",
         "refresh tests.app.tasks.noop every 5 minutes add",
-        "note: queue 'slow' is not moved: the jobs go to the task's queue. Use --python",
         "report tests.app.tasks.add 30 7 * * 1-5 Europe/Paris add",
         "2 of 3 schedules would be added; 1 cannot be moved. Repeat with --apply.",
     ]
@@ -93,8 +92,9 @@ def test_apply_adds_schedules_that_fire(beat):
     assert (job.arguments, job.state, job.queue_name) == (
         {"args": [], "kwargs": {"what": "stock"}},
         "succeeded",
-        "default",
+        "slow",
     )
+    assert (report.has_own_queue, report.queue_name) == (False, tasks.add.queue_name)
 
 
 def test_apply_again_changes_nothing(beat):
@@ -111,6 +111,29 @@ def test_apply_leaves_a_changed_schedule_alone(beat):
     Schedule.objects.filter(name="report").update(expression="0 8 * * *")
     assert "exists with other values, which stay" in run(*MAP, "--apply")
     assert Schedule.objects.get(name="report").expression == "0 8 * * *"
+
+
+def test_apply_reports_a_schedule_with_another_queue(beat):
+    run(*MAP, "--apply")
+    Schedule.objects.filter(name="refresh").update(queue_name="fast")
+    assert run(*MAP, "--apply").count("exists with other values, which stay") == 1
+    Schedule.objects.filter(name="refresh").update(has_own_queue=False, queue_name="slow")
+    assert run(*MAP, "--apply").count("exists with other values, which stay") == 1
+
+
+def test_entry_with_unlisted_queue_is_refused(beat, settings):
+    settings.PGQUEUE = {"QUEUES": ["default", "mail"]}
+    output = run(*MAP, "--apply")
+    assert re.search(r"refresh .* cannot be moved: .*'slow' is not in PGQUEUE\['QUEUES'\]", output), output
+    assert [schedule.name for schedule in Schedule.objects.all()] == ["report"]
+
+
+def test_entry_with_mistyped_queue_gets_a_note_and_moves(db):
+    entry = {"task": "tests.app.tasks.noop", "schedule": 60, "options": {"queue": "defualt"}}
+    with override_settings(CELERY_BEAT_SCHEDULE={"noop": entry}):
+        assert "note: no task, schedule, waiting job or recent job uses the queue 'defualt'" in run("--apply")
+        assert "note" not in run("--apply"), "now this schedule uses the queue"
+    assert Schedule.objects.get().queue_name == "defualt"
 
 
 def test_schedule_of_the_code_is_not_added_again(beat):
@@ -167,7 +190,7 @@ def test_entry_with_options_gets_a_note_for_each(db):
     entry = {"task": "tests.app.tasks.noop", "schedule": Every(timedelta(hours=1)), "options": options}
     with override_settings(CELERY_BEAT_SCHEDULE={"noop": entry}):
         notes = [line.split()[1] for line in run().splitlines() if "note:" in line]
-        assert notes == sorted(options)
+        assert notes == sorted(options.keys() - {"queue"})
         code = run("--python")
         assert code.count("# note: ") == len(options) - 1
         assert "every(hours=1, queue_name='q', name='noop')" in code

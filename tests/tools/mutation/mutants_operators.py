@@ -156,6 +156,27 @@ ELSEWHERE = [
             "    if False:",
             path="django_pgqueue/management/celery_beat.py",
         ),
+        Mutant(
+            "an import of beat's schedules drops their queues",
+            'queue_name=entry.options.get("queue") or None,',
+            "",
+            path="django_pgqueue/management/celery_beat.py",
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_schedule_queue.py",),
+        Mutant(
+            "a schedule of the admin has no queue of its own",
+            "._replace(**own)",
+            "",
+            path="django_pgqueue/schedules/job_options.py",
+        ),
+        Mutant(
+            "every schedule of the admin has a queue of its own",
+            " for name, flag in OWN.items() if getattr(schedule, flag)}",
+            " for name in OWN}",
+            path="django_pgqueue/schedules/job_options.py",
+        ),
     ),
 ]
 FILTERS = "django_pgqueue/models/job_filters.py"
