@@ -227,8 +227,11 @@ class Task(TaskDefinition, Generic[P, R]):
                 order = Order.objects.using("shop").create(email=email)
                 send_receipt.enqueue_on_commit(order.pk)
         """
-        alias, insert = self.prepare_insert(args, kwargs)
-        return run_after_commits_elsewhere(alias, lambda: self._announced(insert()))
+        try:
+            alias, insert = self.prepare_insert(args, kwargs)
+            return run_after_commits_elsewhere(alias, lambda: self._announced(insert()))
+        except SynchronousOnlyOperation as error:
+            raise called_in_coroutine(self.name, "task.aenqueue_on_commit(…)") from error
 
     async def aenqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
         """Do as `enqueue_on_commit()` from asynchronous code, in a thread."""
