@@ -148,7 +148,7 @@ class Task(TaskDefinition, Generic[P, R]):
         if job.is_duplicate:
             return job
         self.send_enqueued(job)
-        return plain.as_it_is(job) if get_settings().IMMEDIATE else job
+        return plain.reload(job) if get_settings().IMMEDIATE else job
 
     def insert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """Insert a job without announcing it: the first half of `enqueue()`, for another framework's backend."""

@@ -7,7 +7,6 @@ name classes that are defined later, and models that are not loaded when `@task`
 from __future__ import annotations
 
 import inspect
-import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from functools import cache
 from typing import Any, Final
 
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.signatures import raw_annotations, signature_of
 
 from .annotations import Annotations
 from .containers import UnionConverter
@@ -139,7 +139,7 @@ def new_plan(func: Callable[..., Any], context_arguments: int) -> CallPlan:
     """Compile the plan of a function. While its module is imported, annotations may not be defined yet."""
     hints, ignored = _hints(func)
     parameters = _Parameters()
-    taken = list(inspect.signature(func).parameters.values())[context_arguments:]
+    taken = list(signature_of(func).parameters.values())[context_arguments:]
     for parameter in taken:
         parameters.add(parameter, hints.get(parameter.name, Any))
     result = None
@@ -232,22 +232,13 @@ def _hints_of_each(func: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, 
     hints: dict[str, Any] = {}
     ignored: dict[str, str] = {}
     names = inspect.unwrap(func).__globals__
-    for name, annotation in _raw_annotations(func).items():
+    for name, annotation in raw_annotations(func).items():
         alone = types.SimpleNamespace(__annotations__={name: annotation})
         try:
             hints |= typing.get_type_hints(alone, names, include_extras=True)
         except Exception as error:  # noqa: BLE001 -- as above
             ignored[name] = str(error)
     return hints, ignored
-
-
-def _raw_annotations(func: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the annotations of a function as they are written: strings or objects."""
-    if sys.version_info >= (3, 14):  # evaluates annotations on demand, and raises for an undefined name
-        import annotationlib
-
-        return annotationlib.get_annotations(func, format=annotationlib.Format.FORWARDREF)
-    return func.__annotations__
 
 
 def _encoded(place: Place, value: Any) -> Any:

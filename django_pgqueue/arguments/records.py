@@ -7,11 +7,11 @@ the job does not fit this code, like a call with an unknown keyword.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.signatures import signature_of
 
 from .converter import ARRAY, OBJECT, Converter, Mismatch, Rows
 
@@ -153,7 +153,7 @@ class TypedDictConverter(RecordConverter):
 
 def dataclass_fields(record_class: Any, hints: Mapping[str, Any], compile_: Compile) -> Iterator[Field]:
     """Yield the fields of a dataclass. Raise `InvalidTask` if the constructor needs a value that is not a field."""
-    arguments = inspect.signature(record_class).parameters
+    arguments = signature_of(record_class).parameters
     fields = {field.name: field for field in dataclasses.fields(record_class)}
     for name, argument in arguments.items():
         is_variable = argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD)
