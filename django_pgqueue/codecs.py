@@ -29,10 +29,12 @@ from django.core.signals import setting_changed
 from . import registry
 from .conf import get_settings
 from .envelope import CODEC, UNCHANGED, EncodedValue, data_in, is_envelope, name_in, seal
-from .exceptions import CannotDecode
+from .exceptions import CannotDecode, LeaseLost, TaskCancelled, TaskTimeout
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,40}")
 """Valid names of codecs."""
+PASSED: Final = (KeyboardInterrupt, LeaseLost, TaskTimeout, TaskCancelled)
+"""Exceptions that another thread or a signal raises while a codec runs. All others are the codec's own."""
 
 
 class Codec(Protocol):
@@ -142,7 +144,9 @@ def encode(text: str) -> str:
     try:
         data = codec.encode(text.encode())
         return text if data is None else seal(codec.name, data)
-    except Exception as error:  # noqa: BLE001 -- it may raise anything; "from None": its text can be the plain value
+    except PASSED:
+        raise
+    except BaseException as error:  # noqa: BLE001 -- codecs in Rust panic; "from None": its text can be the plain value
         raise ValueError(f"the codec {codec.name!r} cannot encode the value: it raised {_kind(error)}") from None
 
 
@@ -150,10 +154,10 @@ def decode(envelope: dict[str, Any]) -> Any:
     """Return the JSON value in an envelope.
 
     Raises:
-        CannotDecode: This process does not have the codec, or the codec has failed.
+        CannotDecode: This process does not have the codec, its codecs are invalid, or the codec has failed.
     """
     name = envelope[CODEC]
-    codec = configured().by_name.get(name) if isinstance(name, str) else None
+    codec = _known_codecs(envelope).get(name) if isinstance(name, str) and name != UNCHANGED else None
     if codec is None and name != UNCHANGED:
         raise CannotDecode(
             f"encoded by {name_in(envelope)}, a codec that this process does not have: add it to PGQUEUE['CODECS']"
@@ -161,12 +165,21 @@ def decode(envelope: dict[str, Any]) -> Any:
     try:
         data = data_in(envelope)
         text = (data if codec is None else codec.decode(data)).decode()
-    except Exception as error:  # noqa: BLE001 -- as above
+    except PASSED:
+        raise
+    except BaseException as error:  # noqa: BLE001 -- as above
         raise CannotDecode(f"the codec {name_in(envelope)} cannot decode the value: it raised {_kind(error)}") from None
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise CannotDecode(f"the codec {name_in(envelope)} has returned text that is not valid JSON") from None
+
+
+def _known_codecs(envelope: dict[str, Any]) -> Mapping[str, Codec]:
+    try:
+        return configured().by_name
+    except ImproperlyConfigured as error:  # a web server runs no checks, and one row must not break a query
+        raise CannotDecode(f"encoded by {name_in(envelope)}, but {error}") from None
 
 
 def readable(value: Any) -> Any:
@@ -179,5 +192,5 @@ def readable(value: Any) -> Any:
         return EncodedValue(str(error))
 
 
-def _kind(error: Exception) -> str:
+def _kind(error: BaseException) -> str:
     return type(error).__name__

@@ -20,6 +20,7 @@ from .exceptions import InvalidTask, Retry, seconds
 from .options import OPTIONS, TaskFields, normalise
 from .redaction import RESULT, hidden_from_reports, unknown_names
 from .retry import as_backoff, delay_after
+from .signatures import signature_of
 from .validation import ON_CONFLICT, UNIQUE_WHILE, due, unknown_queue
 
 
@@ -41,7 +42,7 @@ class TaskDefinition(TaskFields):
     def __post_init__(self) -> None:
         if not inspect.isfunction(self.func):
             raise InvalidTask(f"@task needs a module-level function, got {self.func!r}")
-        object.__setattr__(self, "signature", inspect.signature(self.func))
+        object.__setattr__(self, "signature", signature_of(self.func))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
         object.__setattr__(self, "known_plan", ...)
         object.__setattr__(self, "name", self.name or self.module_path)

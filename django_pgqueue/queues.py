@@ -140,12 +140,12 @@ def is_slip(typed: str, meant: str) -> bool:
     return max(len(left), len(right)) == 1 or (len(left) == 2 and left == right[::-1])
 
 
-def _differ_in_digits(one: str, other: str) -> bool:
+def _differ_in_digits(first: str, second: str) -> bool:
     """Return whether only numbers differ, as in `mail1` and `mail2`. Such names are not slips of each other."""
-    return DIGITS.sub("", one) == DIGITS.sub("", other)
+    return DIGITS.sub("", first) == DIGITS.sub("", second)
 
 
-def _common_length(one: str, other: str) -> int:
+def _common_length(first: str, second: str) -> int:
     """Return how many characters at the start are equal."""
-    pairs = zip(one, other, strict=False)
-    return next((number for number, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+    pairs = zip(first, second, strict=False)
+    return next((number for number, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, cast
 
 from .exceptions import Duration, TaskTimedOut, TaskTimeout, WorkerLost, seconds
+from .signatures import signature_of
 
 Backoff = Callable[[Any, Any], Duration | None]
 """A function that returns the delay before the next attempt, or None for no further attempt.
@@ -133,7 +134,7 @@ def takes_task_result(backoff: Callable[..., Any]) -> bool:
         TypeError: It cannot be called with two arguments, or its first parameter has the name of a second one.
     """
     try:
-        signature = inspect.signature(backoff)
+        signature = signature_of(backoff)
     except ValueError:  # some functions that are written in C
         return False
     try:

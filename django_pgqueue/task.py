@@ -148,7 +148,7 @@ class Task(TaskDefinition, Generic[P, R]):
         if job.is_duplicate:
             return job
         self.send_enqueued(job)
-        return plain.as_it_is(job) if get_settings().IMMEDIATE else job
+        return plain.reload(job) if get_settings().IMMEDIATE else job
 
     def insert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """Insert a job without announcing it: the first half of `enqueue()`, for another framework's backend."""
@@ -227,8 +227,11 @@ class Task(TaskDefinition, Generic[P, R]):
                 order = Order.objects.using("shop").create(email=email)
                 send_receipt.enqueue_on_commit(order.pk)
         """
-        alias, insert = self.prepare_insert(args, kwargs)
-        return run_after_commits_elsewhere(alias, lambda: self._announced(insert()))
+        try:
+            alias, insert = self.prepare_insert(args, kwargs)
+            return run_after_commits_elsewhere(alias, lambda: self._announced(insert()))
+        except SynchronousOnlyOperation as error:
+            raise called_in_coroutine(self.name, "task.aenqueue_on_commit(…)") from error
 
     async def aenqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
         """Do as `enqueue_on_commit()` from asynchronous code, in a thread."""

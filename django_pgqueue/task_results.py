@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from .envelope import EncodedValue
+from .exceptions import CannotDecode
 from .states import Outcome, State
 
 STATUS: Final[Mapping[str, str]] = {
@@ -79,6 +81,11 @@ def _error(record: Mapping[str, Any]) -> AttemptError:
 
 
 def argument_part(arguments: Any, name: str, empty: Any) -> Any:
-    """Return `args` or `kwargs` of a row's arguments, or `empty` if a row written by hand has no valid value."""
+    """Return `args` or `kwargs` of a row's arguments, or `empty` if a row written by hand has no valid value.
+
+    Raise `CannotDecode` if this process cannot decode the arguments: a call without them would be another call.
+    """
+    if isinstance(arguments, EncodedValue):
+        raise CannotDecode(f"the job's arguments cannot be read: {arguments.problem}")
     value = arguments.get(name) if isinstance(arguments, dict) else None
     return value if isinstance(value, type(empty)) else empty

@@ -6,7 +6,6 @@ a value gets the name of the option, for its messages, and yields one sentence p
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -16,6 +15,7 @@ from typing import Any, Final
 from .conf import DEFAULT_RETENTION, known_queues, retention_seconds
 from .conf import NAME as NAME
 from .exceptions import InvalidTask, seconds
+from .signatures import signature_of
 
 MAX_KEY_LENGTH: Final = 200
 UNIQUE_WHILE: Final = ("ready+running", "ready")
@@ -53,7 +53,7 @@ def check_call(func: Callable[..., Any], positional: int, names: tuple[str, ...]
     Raises:
         TypeError: The function does not accept such a call.
     """
-    inspect.signature(func).bind(*(None,) * positional, **dict.fromkeys(names))
+    signature_of(func).bind(*(None,) * positional, **dict.fromkeys(names))
 
 
 def as_names(names: Any, option: str = "aliases") -> tuple[str, ...]:

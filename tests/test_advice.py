@@ -46,6 +46,16 @@ def test_unknown_attribute_is_a_plain_attribute_error(task):
     assert copy.copy(task) == task
 
 
+@both
+def test_error_inside_a_property_is_not_hidden(task, monkeypatch):
+    def broken(self):
+        return object().missing
+
+    monkeypatch.setattr(type(task), "module_path", property(broken))
+    with pytest.raises(AttributeError, match="'object' object has no attribute 'missing'"):
+        _ = task.module_path
+
+
 # ------------------------------------------------------------------ coroutines
 
 

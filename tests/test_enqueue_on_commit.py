@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection, connections, transaction
 
 from django_pgqueue import signals
@@ -50,6 +51,16 @@ def test_transaction_elsewhere_delays_the_job_to_its_commit(task, other, rolls_b
         transaction.set_rollback(rolls_back, using="other")
     assert [job.args for job in Job.objects.all()] == ([] if rolls_back else [[2]])
     assert run_jobs(raising=True) == (0 if rolls_back else 1)
+
+
+@both
+def test_call_in_coroutine_names_aenqueue_on_commit(task, other):
+    async def call():
+        task.enqueue_on_commit(1)
+
+    with pytest.raises(SynchronousOnlyOperation, match=r"await task\.aenqueue_on_commit\(…\)"):
+        asyncio.run(call())
+    assert not Job.objects.exists()
 
 
 @both

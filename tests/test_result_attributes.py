@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from unittest import mock
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -110,6 +111,17 @@ def test_partial_job_loads_missing_columns_in_one_query(django_assert_num_querie
     with django_assert_num_queries(1):
         assert (job.priority, job.args, job.task_name) == (7, [2], tasks.add.name)
     assert job.status == "RUNNING", "a known value stays until the next refresh"
+
+
+def test_partial_job_that_is_gone_loads_all_columns_when_it_is_back(django_assert_num_queries):
+    job = Job.partial("default", id=tasks.add.enqueue(2).pk, state="running")
+    with (
+        mock.patch.object(Job._base_manager, "db_manager", side_effect=Job.DoesNotExist),
+        pytest.raises(Job.DoesNotExist),
+    ):
+        _ = job.queue_name
+    with django_assert_num_queries(1):
+        assert (job.queue_name, job.args, job.priority) == ("default", [2], 0)
 
 
 def test_partial_job_refresh_loads_all_columns(django_assert_num_queries):

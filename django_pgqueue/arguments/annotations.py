@@ -152,11 +152,13 @@ class Annotations:
             return None
         if isinstance(converter, EnumConverter):
             return member_key(converter)
+        if isinstance(converter, LiteralConverter) and converter.kinds != STRING:
+            raise _not_a_key(converter)
         if not converter.converts:
             return KeyConverter(converter, json.loads) if converter in KEYS_AS_JSON else None
         if converter.kinds == STRING:
             return KeyConverter(converter, str)
-        raise InvalidTask(f"{converter.expected} cannot be the type of a dict's keys, which JSON stores as strings")
+        raise _not_a_key(converter)
 
     # ---------------------------------------------------------------- classes
 
@@ -190,6 +192,9 @@ class Annotations:
                 hints = typing.get_type_hints(record_class, include_extras=True)
             except NameError as error:
                 raise InvalidTask(f"an annotation of {record_class.__qualname__} is not defined: {error}") from None
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                raise InvalidTask(f"an annotation of {record_class.__qualname__} is invalid: {reason}") from error
             chosen = dict(zip(getattr(record_class, "__parameters__", ()), typing.get_args(annotation), strict=False))
             hints = {name: _with_types(hint, chosen) for name, hint in hints.items()}
             record.set_fields(fields_of(record_class, hints, self.converter))
@@ -226,6 +231,10 @@ def _ambiguous(annotation: Any) -> InvalidTask:
         f"the members of {annotation} look alike as JSON, so a stored value does not show which one it is: "
         "use one type (a model accepts primary keys too), or a dataclass for each case"
     )
+
+
+def _not_a_key(converter: Converter) -> InvalidTask:
+    return InvalidTask(f"{converter.expected} cannot be the type of a dict's keys, which JSON stores as strings")
 
 
 def _literal(options: tuple[Any, ...]) -> Converter | None:

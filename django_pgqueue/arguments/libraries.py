@@ -24,18 +24,19 @@ class PydanticConverter(Converter):
         self.model = model
         is_root = getattr(model, "__pydantic_root_model__", False)
         self.kinds = ALL if is_root else OBJECT
-        if (field := _masked_field(model, set())) is not None:
-            raise InvalidTask(
-                f"pydantic stores the secret {field} as asterisks: pass the id of the row that contains it, "
-                "or write a field_serializer"
-            )
+        for problem in _model_problems(model, set()):
+            raise InvalidTask(problem)
 
     def accepts(self, value: Any) -> bool:
         return type(value) is self.model  # the fields of a subclass would be lost
 
     def encode(self, value: Any) -> Any:
         self.check(value)
-        return value.model_dump(mode="json", by_alias=True)
+        try:
+            # A warning would show the value. "round_trip" omits computed fields, which a model may refuse to read.
+            return value.model_dump(mode="json", by_alias=True, round_trip=True, warnings="error")
+        except INVALID as error:
+            raise Mismatch(f"cannot be encoded by pydantic: {type(error).__name__}") from None
 
     def decode(self, stored: Any, rows: Rows) -> Any:
         try:
@@ -44,20 +45,54 @@ class PydanticConverter(Converter):
             raise _refused(self.expected, error) from None
 
 
-def _masked_field(model: Any, seen: set[Any]) -> str | None:
-    """Return the name of a secret field that a model's JSON would not contain. None if the model serializes it."""
+def _model_problems(model: Any, seen: set[Any]) -> Iterator[str]:
+    """Yield why a model, or one that it contains, would not come back from its JSON."""
     pydantic = sys.modules["pydantic"]
     seen.add(model)
-    own = model.__pydantic_decorators__
-    if own.field_serializers or own.model_serializers:
-        return None
+    if model.__pydantic_decorators__.model_serializers:
+        return  # it decides itself what is stored
+    yield from _name_problems(model)
+    serialized = _serialized_fields(model)
     for name, field in model.model_fields.items():
+        if serialized & {name, "*"}:
+            continue
         for part in _classes_in(field.annotation):
             if issubclass(part, (pydantic.SecretStr, pydantic.SecretBytes)):
-                return f"{model.__qualname__}.{name}"
-            if issubclass(part, pydantic.BaseModel) and part not in seen and (found := _masked_field(part, seen)):
-                return found
-    return None
+                yield (
+                    f"pydantic stores the secret {model.__qualname__}.{name} as asterisks: "
+                    "pass the id of the row that contains it, or write a field_serializer"
+                )
+            if issubclass(part, pydantic.BaseModel) and part not in seen:
+                yield from _model_problems(part, seen)
+
+
+def _name_problems(model: Any) -> Iterator[str]:
+    """Yield which fields of a model are not stored, or are stored under a name that the model does not read."""
+    for name, field in model.model_fields.items():
+        if field.exclude and field.is_required():
+            yield f"{model.__qualname__}.{name} is required, but pydantic does not store it because of exclude=True"
+        if not _reads_what_it_writes(model, name, field):
+            yield (
+                f"{model.__qualname__}.{name} is not read under the name that pydantic stores it under: "
+                "use alias=… in place of validation_alias=… and serialization_alias=…, or set populate_by_name"
+            )
+
+
+def _serialized_fields(model: Any) -> set[str]:
+    """Return the names of the fields that a model serializes itself."""
+    serializers = model.__pydantic_decorators__.field_serializers.values()
+    return {name for serializer in serializers for name in serializer.info.fields}
+
+
+def _reads_what_it_writes(model: Any, name: str, field: Any) -> bool:
+    """Return whether a model reads a field under the name that it is stored under."""
+    alias, config = field.validation_alias, model.model_config
+    readable: set[Any] = set()
+    if alias is None or config.get("populate_by_name") or config.get("validate_by_name"):
+        readable.add(name)
+    if config.get("validate_by_alias", True):
+        readable |= {each for each in getattr(alias, "choices", [alias]) if isinstance(each, str)}
+    return (field.serialization_alias or name) in readable
 
 
 def _classes_in(annotation: Any) -> Iterator[type]:

@@ -7,20 +7,19 @@ name classes that are defined later, and models that are not loaded when `@task`
 from __future__ import annotations
 
 import inspect
-import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.signatures import raw_annotations, signature_of
 
 from .annotations import Annotations
 from .containers import UnionConverter
-from .converter import INVALID, PLAIN, Converter, Mismatch, Rows
+from .converter import PLAIN, Converter, Mismatch, Rows
 from .rows import KEYS
 
 CallArguments = tuple[Sequence[Any], Mapping[str, Any]]
@@ -28,8 +27,6 @@ CallArguments = tuple[Sequence[Any], Mapping[str, Any]]
 Converted = tuple[list[Any], dict[str, Any]]
 Place = tuple[str, Converter | None]
 """A description of an argument for error messages, and its converter."""
-UNDEFINED: Final = (*INVALID, NameError, SyntaxError, ImportError)
-"""Errors of an annotation that cannot be evaluated: it can be any expression."""
 TOO_DEEP: Final = "is nested too deeply: store the data and pass its id"
 
 
@@ -119,7 +116,7 @@ class CallPlan:
             return stored
         try:
             return self.result.decode(stored, KEYS)
-        except Mismatch:
+        except (Mismatch, RecursionError):
             return stored
 
 
@@ -142,7 +139,7 @@ def new_plan(func: Callable[..., Any], context_arguments: int) -> CallPlan:
     """Compile the plan of a function. While its module is imported, annotations may not be defined yet."""
     hints, ignored = _hints(func)
     parameters = _Parameters()
-    taken = list(inspect.signature(func).parameters.values())[context_arguments:]
+    taken = list(signature_of(func).parameters.values())[context_arguments:]
     for parameter in taken:
         parameters.add(parameter, hints.get(parameter.name, Any))
     result = None
@@ -176,7 +173,7 @@ class _Parameters:
         """Compile the annotation of the next parameter."""
         if parameter.kind is parameter.VAR_KEYWORD and typing.get_origin(hint) is typing.Unpack:
             [options] = typing.get_args(hint)
-            for name, annotation in typing.get_type_hints(options, include_extras=True).items():
+            for name, annotation in _options(parameter.name, options).items():
                 self.named[name] = self._compiled(name, annotation)
             return
         converter = self._compiled(parameter.name, hint)
@@ -199,8 +196,21 @@ class _Parameters:
 def _compiled(annotations: Annotations, name: str, annotation: Any) -> Converter | None:
     try:
         return annotations.converter(annotation)
-    except (InvalidTask, NameError) as error:
-        raise InvalidTask(f"the annotation of {name!r} cannot be used: {error}") from None
+    except Exception as error:  # an annotation can be any object, and its class can be the project's
+        raise _unusable(name, error) from error
+
+
+def _options(name: str, options: Any) -> dict[str, Any]:
+    """Return the annotations of the `TypedDict` in `**name: Unpack[…]`."""
+    try:
+        return typing.get_type_hints(options, include_extras=True)
+    except Exception as error:
+        raise _unusable(name, error) from error
+
+
+def _unusable(name: str, error: Exception) -> InvalidTask:
+    reason = error if isinstance(error, InvalidTask | NameError) else f"{type(error).__name__}: {error}"
+    return InvalidTask(f"the annotation of {name!r} cannot be used: {reason}")
 
 
 def _result(annotation: Any) -> Converter | None:
@@ -212,27 +222,23 @@ def _result(annotation: Any) -> Converter | None:
 
 def _hints(func: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the resolved annotations of a function, and for each other annotation the reason why it has no value."""
-    with suppress(*UNDEFINED):
+    try:
         return typing.get_type_hints(func, include_extras=True), {}
+    except Exception:  # noqa: BLE001 -- an annotation can be any expression
+        return _hints_of_each(func)
+
+
+def _hints_of_each(func: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, str]]:
     hints: dict[str, Any] = {}
     ignored: dict[str, str] = {}
     names = inspect.unwrap(func).__globals__
-    for name, annotation in _raw_annotations(func).items():
+    for name, annotation in raw_annotations(func).items():
         alone = types.SimpleNamespace(__annotations__={name: annotation})
         try:
             hints |= typing.get_type_hints(alone, names, include_extras=True)
-        except UNDEFINED as error:
+        except Exception as error:  # noqa: BLE001 -- as above
             ignored[name] = str(error)
     return hints, ignored
-
-
-def _raw_annotations(func: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the annotations of a function as they are written: strings or objects."""
-    if sys.version_info >= (3, 14):  # evaluates annotations on demand, and raises for an undefined name
-        import annotationlib
-
-        return annotationlib.get_annotations(func, format=annotationlib.Format.FORWARDREF)
-    return func.__annotations__
 
 
 def _encoded(place: Place, value: Any) -> Any:

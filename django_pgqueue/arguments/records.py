@@ -7,13 +7,13 @@ the job does not fit this code, like a call with an unknown keyword.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.signatures import signature_of
 
-from .converter import ARRAY, INVALID, OBJECT, Converter, Mismatch, Rows
+from .converter import ARRAY, OBJECT, Converter, Mismatch, Rows
 
 
 class Field(NamedTuple):
@@ -75,13 +75,13 @@ class RecordConverter(Converter):
         decoded = {name: self._decoded(name, each, rows) for name, each in stored.items()}
         try:
             return self.make(decoded)
-        except INVALID as error:
+        except Exception as error:  # noqa: BLE001 -- it runs the project's code; the text can contain the value
             raise Mismatch(f"is refused by {self.expected} with {type(error).__name__}") from None
 
     def _decoded(self, name: str, stored: Any, rows: Rows) -> Any:
         field = self.fields.get(name)
         if field is None:
-            raise Mismatch(f"is stored with {name!r}, which {self.expected} does not have")
+            raise Mismatch(f"is stored with a field that {self.expected} does not have")
         try:
             return stored if field.converter is None else field.converter.decode(stored, rows)
         except Mismatch as error:
@@ -136,8 +136,8 @@ class TypedDictConverter(RecordConverter):
         return isinstance(value, Mapping)
 
     def _values(self, value: Any) -> Iterator[tuple[Field, Any]]:
-        if unknown := [name for name in value if name not in self.fields]:
-            raise Mismatch(f"has a key {unknown[0]!r} that {self.expected} does not have")
+        if any(name not in self.fields for name in value):  # the key can be as secret as the value
+            raise Mismatch(f"has a key that {self.expected} does not have")
         for name, field in self.fields.items():
             if name in value:
                 yield field, value[name]
@@ -153,7 +153,7 @@ class TypedDictConverter(RecordConverter):
 
 def dataclass_fields(record_class: Any, hints: Mapping[str, Any], compile_: Compile) -> Iterator[Field]:
     """Yield the fields of a dataclass. Raise `InvalidTask` if the constructor needs a value that is not a field."""
-    arguments = inspect.signature(record_class).parameters
+    arguments = signature_of(record_class).parameters
     fields = {field.name: field for field in dataclasses.fields(record_class)}
     for name, argument in arguments.items():
         is_variable = argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.core import checks
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, router
 
 from django_pgqueue import exceptions
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.transactions import run_after_commits_elsewhere
+from django_pgqueue.enqueue.advice import called_in_coroutine
 from django_pgqueue.options import BACKEND_DEFAULTS
 from django_pgqueue.task import Task as EngineTask
 
@@ -120,9 +122,11 @@ class PgQueueBackend(BaseTaskBackend):
         engine_task = self._checked(task)
         try:
             alias, insert = engine_task.prepare_insert(_in_json_types(args), _in_json_types(kwargs))
+            return run_after_commits_elsewhere(alias, lambda: self._announced(task, engine_task, insert()))
         except exceptions.InvalidTask as error:
             raise InvalidTask(str(error)) from error
-        return run_after_commits_elsewhere(alias, lambda: self._announced(task, engine_task, insert()))
+        except SynchronousOnlyOperation as error:
+            raise called_in_coroutine(engine_task.name, "task.aenqueue_on_commit(…)") from error
 
     def _checked(self, task: Task[Any, Any]) -> EngineTask[Any, Any]:
         """Return the engine's task for this task. Raise Django's `InvalidTask` if it cannot be enqueued here."""

@@ -42,6 +42,8 @@ class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own class tak
     to update all fields to the job's present state.
 
     Attributes:
+        args: The positional arguments. An `EncodedValue` if this process cannot decode them.
+        kwargs: The keyword arguments, likewise.
         is_duplicate: Whether `enqueue()` returned an existing job with the same unique key instead of adding one.
     """
 
@@ -63,7 +65,8 @@ class JobResult(TaskResult):  # type: ignore[type-arg]  # Django's own class tak
         if known is None or not known.sensitive:
             return super().__repr__()
         values = {name: getattr(self, name) for name in sorted(FIELDS)}
-        values["args"], values["kwargs"] = redacted_call(known, self.args, self.kwargs)
+        if not isinstance(values["args"], EncodedValue):
+            values["args"], values["kwargs"] = redacted_call(known, values["args"], values["kwargs"])
         values["_return_value"] = HIDDEN if hides_result(known) else values["_return_value"]
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
@@ -113,6 +116,7 @@ def load(database: str, job_id: int, backend: str) -> JobResult:
 def of_job_row(job: Job, backend: str, history: list[dict[str, Any]]) -> JobResult:
     """Return the result of a job from its row and its executions."""
     attempts = [record for record in history if record["outcome"] not in UNCOUNTED]
+    is_encoded = isinstance(job.arguments, EncodedValue)
     result = JobResult(
         task=_task_of(job, backend, history),
         id=str(job.pk),
@@ -121,13 +125,16 @@ def of_job_row(job: Job, backend: str, history: list[dict[str, Any]]) -> JobResu
         started_at=_started_at(attempts[0]) if attempts else None,
         finished_at=job.finished_at,
         last_attempted_at=_started_at(attempts[-1]) if attempts else None,
-        args=job.args,
-        kwargs=job.kwargs,
+        args=[] if is_encoded else job.args,
+        kwargs={} if is_encoded else job.kwargs,
         backend=backend,
         errors=_errors(job.state, history),
         worker_ids=[str(record["worker_id"]) for record in attempts],
     )
     object.__setattr__(result, "_return_value", job.result)
+    if is_encoded:  # empty arguments would look like another call
+        for name in ("args", "kwargs"):
+            object.__setattr__(result, name, job.arguments)
     return result
 
 

@@ -24,6 +24,11 @@ INSTEAD: Final = {
 
 def missing_attribute(owner: object, name: str) -> AttributeError:
     """Return the error for an attribute that a task does not have."""
+    if isinstance(getattr(type(owner), name, None), property):  # it exists, and has raised an AttributeError itself
+        try:
+            object.__getattribute__(owner, name)
+        except AttributeError as error:
+            return error
     kind = type(owner).__name__
     message = f"{kind!r} object has no attribute {name!r}"
     if name in INSTEAD:

@@ -17,6 +17,7 @@ from django_pgqueue.serialization import CHUNK, CHUNK_SIZE, encode_arguments
 
 from . import unique
 from .job_ids import Placed
+from .unique import Row
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from django_pgqueue.definition import TaskDefinition
 
     from .calls import BoundCall
-
-Row = dict[str, Any]
-"""The name, the headers and the options of a job, as the insert statements take them."""
 
 
 @dataclass(slots=True)

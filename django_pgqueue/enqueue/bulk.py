@@ -25,9 +25,10 @@ from django_pgqueue.serialization import chunks, normalise_call
 
 from . import plain, unique
 from .advice import called_in_coroutine
-from .batch import Batch, Row
+from .batch import Batch
 from .calls import TaskCall, arguments_of, bind, check_fit
 from .job_ids import JobIds, Recorder
+from .unique import Row
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

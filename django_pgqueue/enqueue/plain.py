@@ -113,7 +113,7 @@ def insert(connection: BaseDatabaseWrapper, arguments: str, row: dict[str, Any])
     return as_job(connection.alias, enqueued, arguments, row)
 
 
-def as_it_is(job: Job) -> Job:
+def reload(job: Job) -> Job:
     """Return a job that may have run already as its row is now, or unchanged if the row is gone."""
     current = type(job).objects.using(job._state.db).filter(pk=job.pk).first()
     if current is None:

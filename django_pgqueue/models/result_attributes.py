@@ -51,8 +51,8 @@ class TaskResultAttributes(models.Model):
         if self._is_partial:
             names = {field.attname for field in self._meta.concrete_fields}
             fields = names if fields is None else {*fields, *self.get_deferred_fields()}
-            self._is_partial = False
         super().refresh_from_db(using=using, fields=fields, from_queryset=from_queryset)
+        self._is_partial = False
 
     @property
     def status(self) -> str:
@@ -83,13 +83,13 @@ class TaskResultAttributes(models.Model):
 
     @property
     def args(self) -> list[Any]:
-        """Positional arguments of the call."""
+        """Positional arguments of the call. Raise `CannotDecode` if this process cannot decode them."""
         args: list[Any] = argument_part(self.arguments, "args", [])
         return args
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """Keyword arguments of the call."""
+        """Keyword arguments of the call. Raise `CannotDecode` if this process cannot decode them."""
         kwargs: dict[str, Any] = argument_part(self.arguments, "kwargs", {})
         return kwargs
 

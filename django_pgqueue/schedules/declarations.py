@@ -7,9 +7,9 @@ see `worker.maintenance.scheduler`.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,11 @@ from django_pgqueue.validation import check_call
 from . import expressions
 from .times import Times
 
+logger = logging.getLogger("django_pgqueue.worker")
+
 _declared: dict[str, tuple[TaskDefinition, tuple[Times, ...]]] = {}
+_logged_problems: set[str] = set()
+"""Names of the schedules whose problem this process has logged."""
 
 
 def check_schedule(task: TaskDefinition, schedule: Any) -> tuple[Times, ...]:
@@ -77,9 +81,19 @@ def definitions(alias: str) -> dict[str, Definition]:
     defined: dict[str, Definition] = {}
     for name, task, times in _named():
         if name not in defined and _alias(task) == alias:
-            with suppress(TypeError, ValueError):
+            try:
                 defined[name] = define(name, task, times)
+                _logged_problems.discard(name)
+            except Exception as error:  # noqa: BLE001 -- encoding an argument runs the project's code
+                _log_once(name, error)
     return defined
+
+
+def _log_once(name: str, error: Exception) -> None:
+    """Log why a schedule is omitted. The workers ask for the definitions again and again."""
+    if name not in _logged_problems:
+        _logged_problems.add(name)
+        logger.error("schedule %s is omitted, because its definition is invalid: %s", registry.in_words(name), error)
 
 
 def define(name: str, task: TaskDefinition, times: Times) -> Definition:
@@ -134,7 +148,7 @@ def problems() -> Iterator[str]:
     for name, task, times in _named():
         try:
             define(name, task, times)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 -- as above
             yield f"schedule {name!r} of {task.name} cannot run: {error}"
 
 

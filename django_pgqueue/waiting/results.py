@@ -22,7 +22,16 @@ from django_pgqueue.context import running_job
 from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.db.transactions import is_in_transaction, sees_new_commits
 from django_pgqueue.envelope import EncodedValue
-from django_pgqueue.exceptions import CannotDecode, CannotWait, Duration, JobCancelled, JobFailed, JobGone, seconds
+from django_pgqueue.exceptions import (
+    CannotDecode,
+    CannotWait,
+    Duration,
+    InvalidTask,
+    JobCancelled,
+    JobFailed,
+    JobGone,
+    seconds,
+)
 from django_pgqueue.states import FINISHED, State
 
 from . import listener
@@ -185,12 +194,15 @@ def _result(job: Job) -> Any:
 def return_value(job: Job) -> Any:
     """Return a job's result as the return annotation of its task reads it, if this process knows the task.
 
+    The result stays plain JSON if an annotation of the task is invalid, which a check reports.
     Raise `CannotDecode` if the result is encoded and this process cannot decode it.
     """
     if isinstance(job.result, EncodedValue):
         raise CannotDecode(f"{_name(job)} has succeeded, but its result cannot be read: {job.result.problem}")
     task = registry.get(job.task_name)
-    plan = None if task is None else task.plan
+    plan = None
+    with suppress(InvalidTask):
+        plan = None if task is None else task.plan
     return job.result if plan is None else plan.decode_result(job.result)
 
 

@@ -57,6 +57,22 @@ class Broken:
         raise RuntimeError(data.decode())
 
 
+class Panics(Hidden):
+    """Raises what is not an `Exception`, with the value in it, as codecs that are written in Rust can."""
+
+    name = "panics"
+
+    def encode(self, data: bytes) -> bytes:
+        raise Panic(data.decode())
+
+    def decode(self, data: bytes) -> bytes:
+        raise Panic(data.decode())
+
+
+class Panic(BaseException):
+    """What `Panics` raises."""
+
+
 class NotText:
     """Returns something that is not bytes."""
 
@@ -108,3 +124,10 @@ class Raises(Hidden):
 
 
 not_a_class = Hidden()
+
+
+class NoKey(Hidden):
+    """Cannot be created, because a key is missing."""
+
+    def __init__(self) -> None:
+        raise KeyError("KEY")

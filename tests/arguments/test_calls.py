@@ -4,9 +4,10 @@ import json
 import subprocess
 import sys
 from contextvars import copy_context
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from typing import TypedDict, Unpack
 from unittest import mock
 from uuid import UUID
 
@@ -338,6 +339,68 @@ def test_ambiguous_annotation_is_refused_by_check_and_enqueue(monkeypatch):
     assert error.id == "pgqueue.E008"
     with pytest.raises(InvalidTask, match="ambiguous: the annotation of 'at' cannot be used: the members of"):
         task.enqueue(ORDER)
+
+
+def with_list(number: [int] = None) -> None: ...  # type: ignore[valid-type]  # what is tested
+
+
+def with_dict(options: {1: int}) -> None: ...  # type: ignore[valid-type]  # what is tested
+
+
+@dataclass
+class Misspelled:
+    """A dataclass with an annotation that cannot be evaluated."""
+
+    at: "date.foo"  # type: ignore[name-defined]  # what is tested
+
+
+def with_misspelled(number: Misspelled) -> None: ...
+
+
+class MisspelledOptions(TypedDict):
+    """The same as keywords."""
+
+    at: "date.foo"  # type: ignore[name-defined]  # what is tested
+
+
+def with_options(**number: Unpack[MisspelledOptions]) -> None: ...
+
+
+ODD = [(with_list, "number"), (with_dict, "options"), (with_misspelled, "number"), (with_options, "number")]
+
+
+@pytest.mark.parametrize(("function", "argument"), ODD)
+def test_odd_annotation_is_reported_by_check_and_enqueue(monkeypatch, function, argument):
+    task = Task(func=function)
+    monkeypatch.setattr(registry, "_tasks", {task.name: task})
+    [error] = checks.check_annotations(None)
+    assert error.id == "pgqueue.E008"
+    with pytest.raises(
+        InvalidTask, match=rf"{function.__name__}: the annotation of '{argument}' cannot be used: .*Error"
+    ):
+        task.enqueue(**{argument: 1})
+
+
+def test_schedule_that_cannot_be_defined_is_logged_once_and_omitted(monkeypatch, schedules, caplog):
+    broken, good = replace(tasks.plain, name="broken"), replace(tasks.daily, name="good")
+    for task in (broken, good):
+        monkeypatch.setitem(registry._tasks, task.name, task)
+    monkeypatch.setattr(declarations, "_logged_problems", set())
+    declarations.declare(broken, every(hours=1, args=[1]))
+    declarations.declare(good, every(hours=1, args=[AT.date(), timedelta(1)]))
+    encoded_call = type(broken).encoded_call
+
+    def fail(self, *call):
+        return encoded_call(self, *call) if self.name == "good" else object().missing
+
+    monkeypatch.setattr(type(broken), "encoded_call", fail)
+    for _ in range(2):
+        found = declarations.definitions("default")
+        assert "good" in found and "broken" not in found
+    assert [each.getMessage() for each in caplog.records] == [
+        "schedule broken is omitted, because its definition is invalid: 'object' object has no attribute 'missing'"
+    ]
+    assert ["broken" in each for each in declarations.problems()] == [True]
 
 
 def test_ambiguous_result_annotation_is_only_a_warning(monkeypatch):

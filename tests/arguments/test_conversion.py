@@ -13,6 +13,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.core.exceptions import ValidationError
 from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
@@ -251,7 +252,7 @@ def test_converter_any_junk_raises_only_mismatch_without_the_value(data, value):
         (Line, Line("a", 7), ".price must be Decimal, not int"),  # type: ignore[arg-type]  # what is tested
         (list[Line], [Line(7, Decimal(1))], "[0].sku must be str, not int"),  # type: ignore[arg-type]  # as above
         (Options, {}, "has no key 'until', which Options requires"),
-        (Options, {"until": DAY, "other": 1}, "has a key 'other' that Options does not have"),
+        (Options, {"until": DAY, "other": 1}, "has a key that Options does not have"),
         (tuple[date, float], (DAY, "x"), "[1] must be float, not str"),
         (tuple[date, Literal["a", "b"]], (DAY, "secret"), "[1] must be one of Literal['a', 'b']"),
     ],
@@ -400,6 +401,8 @@ def test_annotation_of_plain_json_converts_nothing(annotation):
         (dict[Alike, str], "same key"),
         (dict[UUID | None, str], "keys"),
         (NeedsMore, "salt"),
+        (dict[Literal[1, 2], date], "keys"),
+        (dict[Literal["a", None], date], "keys"),
     ],
     ids=str,
 )
@@ -451,6 +454,33 @@ def test_type_statement_stands_for_its_type():
 
 def test_union_with_any_stays_plain():
     assert converter(UUID | Any) is None
+
+
+@dataclass
+class Strict:
+    """A dataclass that refuses its value with an error of its own."""
+
+    at: date
+
+    def __post_init__(self):
+        if self.at.year < 2000:
+            raise ValidationError(f"{self.at} is too old")
+
+
+def test_constructor_that_raises_any_error_refuses_the_stored_value():
+    with pytest.raises(Mismatch, match="is refused by Strict with ValidationError") as refused:
+        Annotations().converter(Strict).decode({"at": "1999-01-01"}, KEYS)
+    assert "1999" not in str(refused.value)
+
+
+def test_unknown_key_of_a_typed_dict_is_not_shown():
+    converter = Annotations().converter(Options)
+    with pytest.raises(Mismatch) as refused:
+        converter.encode({"until": date(2026, 7, 1), "secret-4111": 1})
+    assert "4111" not in str(refused.value)
+    with pytest.raises(Mismatch) as refused:
+        converter.decode({"until": "2026-07-01", "secret-4111": 1}, KEYS)
+    assert "4111" not in str(refused.value)
 
 
 def test_decimal_nan_is_stored_as_text():

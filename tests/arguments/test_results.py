@@ -7,9 +7,11 @@ from uuid import UUID
 import pytest
 from asgiref.sync import async_to_sync
 
-from django_pgqueue import registry
+from django_pgqueue import InvalidTask, registry
+from django_pgqueue.arguments.plan import CallPlan
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
+from tests.app.codecs import Panic
 
 from . import tasks
 from .types import Receipt
@@ -45,10 +47,31 @@ def test_result_that_is_not_json_makes_the_job_dead():
     assert Execution.objects.get(job=job).exception_class == "django_pgqueue.exceptions.ResultNotStored"
 
 
+def test_result_whose_encoder_panics_does_not_repeat_the_task(monkeypatch):
+    def panic(self, value):
+        raise Panic
+
+    monkeypatch.setattr(CallPlan, "encode_result", panic)
+    job = tasks.result_of.using(max_attempts=3).enqueue("fits")
+    run_jobs()
+    assert Job.objects.get(pk=job.pk).state == "dead"
+    assert Execution.objects.get(job=job).exception_class == "django_pgqueue.exceptions.ResultNotStored"
+
+
 def test_result_of_unknown_task_is_plain():
     job = finished("fits")
     with mock.patch.object(registry, "_tasks", {}):
         assert job.return_value == job.wait(1) == STORED
+
+
+def test_result_of_task_with_invalid_annotation_is_plain(monkeypatch):
+    job = finished("fits")
+
+    def invalid(self):
+        raise InvalidTask("the annotation of 'kind' cannot be used")
+
+    monkeypatch.setattr(type(tasks.result_of), "plan", property(invalid))
+    assert job.return_value == job.wait(1) == STORED
 
 
 def test_result_of_earlier_code_is_plain():

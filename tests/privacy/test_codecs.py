@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 from django_pgqueue import CannotDecode, codecs, enqueue_many, every, log, registry, task
 from django_pgqueue.db.statements import clock
 from django_pgqueue.envelope import CODEC, EncodedValue, codec_of, is_envelope, seal
-from django_pgqueue.exceptions import ResultNotStored
+from django_pgqueue.exceptions import ResultNotStored, TaskTimeout
 from django_pgqueue.models import Execution, Job, Schedule
 from django_pgqueue.schedules import declarations
 from django_pgqueue.serialization import chunks, decode_arguments, encode_arguments, encode_result, normalise_call
 from django_pgqueue.testing import assert_enqueued, run_jobs
 from tests.app import tasks
+from tests.app.codecs import Hidden
 from tests.framework import tasks as framework_tasks
 
 pytestmark = pytest.mark.django_db
@@ -246,9 +247,12 @@ def test_result_without_its_codec_raises_only_where_it_is_used(paths):
                 wait(0)
         with pytest.raises(CannotDecode, match="'hidden'"):
             _ = found.return_value
-        assert (found.args, found.kwargs, found.status) == ([], {}, "SUCCESSFUL")
+        for part in ("args", "kwargs"):
+            with pytest.raises(CannotDecode, match=r"the job's arguments cannot be read: .*'hidden'"):
+                getattr(found, part)
+        assert found.status == "SUCCESSFUL"
         result = framework_tasks.add.get_result(ours.id)
-        assert (result.args, result.kwargs) == ([], {})
+        assert isinstance(result.args, EncodedValue) and isinstance(result.kwargs, EncodedValue)
         assert result.is_finished and SECRET not in repr(result)
         with pytest.raises(CannotDecode, match="'hidden'"):
             _ = result.return_value
@@ -326,7 +330,9 @@ def test_chunks_with_codec_keep_the_order_of_calls():
         assert [decode_arguments(json.dumps(each)) for each in json.loads(text)] == [([n], {}) for n in range(45)]
 
 
-@pytest.mark.parametrize("path", ["tests.app.codecs.Broken", "tests.app.codecs.NotText"])
+@pytest.mark.parametrize(
+    "path", ["tests.app.codecs.Broken", "tests.app.codecs.Panics", "tests.app.codecs.NotText"], ids=str
+)
 def test_codec_that_cannot_encode_refuses_the_call(path, django_assert_num_queries):
     with codecs_are(path):
         for call in (
@@ -343,14 +349,18 @@ def test_codec_that_cannot_encode_refuses_the_call(path, django_assert_num_queri
     assert not Job.objects.exists()
 
 
-def test_codec_that_cannot_encode_result_makes_job_dead():
-    job = echo.enqueue(SECRET, "!")
-    with codecs_are("tests.app.codecs.Broken"):
+@pytest.mark.parametrize(
+    ("codec", "problem"),
+    [("Broken", "'broken' cannot encode the value: it raised RuntimeError"), ("Panics", "it raised Panic")],
+)
+def test_codec_that_cannot_encode_result_makes_job_dead(codec, problem):
+    job = echo.using(max_attempts=3).enqueue(SECRET, "!")
+    with codecs_are(f"tests.app.codecs.{codec}"):
         run_jobs()
     job.refresh_from_db()
     execution = job.executions.get()
     assert (job.state, execution.exception_class) == ("dead", f"{ResultNotStored.__module__}.ResultNotStored")
-    assert "the codec 'broken' cannot encode the value: it raised RuntimeError" in execution.error
+    assert problem in execution.error
     assert SECRET not in f"{execution.error} {execution.traceback}"
 
 
@@ -365,12 +375,13 @@ def test_codec_that_cannot_encode_result_makes_job_dead():
         {CODEC: "x\n\u202e" * 1000, "data": ""},
         {CODEC: "not-text", "data": ""},
         {CODEC: "broken", "data": "AAAA"},
+        {CODEC: "panics", "data": "AAAA"},
         {CODEC: "", "data": "/w=="},
         {CODEC: "", "data": "ew=="},
     ],
 )
 def test_hostile_envelope_harms_nothing(envelope):
-    with codecs_are(HIDDEN, "tests.app.codecs.NotText", "tests.app.codecs.Broken"):
+    with codecs_are(HIDDEN, *(f"tests.app.codecs.{name}" for name in ("NotText", "Broken", "Panics"))):
         found = codecs.readable(envelope)
         assert isinstance(found, EncodedValue)
         assert found.problem.isprintable() and len(found.problem) < 200
@@ -380,6 +391,34 @@ def test_hostile_envelope_harms_nothing(envelope):
         job.refresh_from_db()
         assert job.state == "ready" and job.unknown_since is not None
         assert isinstance(job.arguments, EncodedValue)
+
+
+def test_stop_of_the_worker_passes_through_a_codec(monkeypatch):
+    """A timeout that is raised in the thread of a job while its codec runs is not an error of the codec."""
+
+    def interrupted(self, data):
+        raise TaskTimeout
+
+    with codecs_are(HIDDEN):
+        envelope = json.loads(encode_result("x"))
+        for name in ("encode", "decode"):
+            monkeypatch.setattr(Hidden, name, interrupted)
+        with pytest.raises(TaskTimeout):
+            codecs.encode('"x"')
+        with pytest.raises(TaskTimeout):
+            codecs.decode(envelope)
+
+
+def test_invalid_codecs_do_not_break_a_query_of_jobs():
+    with codecs_are(HIDDEN):
+        job = echo.enqueue(SECRET, "!")
+    with codecs_are("tests.app.codecs.NoKey"):
+        found = Job.objects.get(pk=job.pk)
+        assert isinstance(found.arguments, EncodedValue)
+        assert "encoded by 'hidden', but PGQUEUE['CODECS'] names 'tests.app.codecs.NoKey'" in found.arguments.problem
+        run_jobs()
+    found.refresh_from_db()
+    assert (found.state, found.attempt) == ("ready", 0) and found.unknown_since is not None
 
 
 def test_codec_of_text_finds_the_name_also_if_it_was_cut():

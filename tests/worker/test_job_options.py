@@ -14,9 +14,11 @@ from psycopg import errors
 from django_pgqueue import InvalidTask, every, lifecycle, middleware, registry, task
 from django_pgqueue.backend.compat import task_enqueued
 from django_pgqueue.db import statements
+from django_pgqueue.exceptions import LeaseLost
 from django_pgqueue.models import Job, Schedule, ScheduleRun, UniquenessWindow
 from django_pgqueue.schedules import declarations
 from django_pgqueue.task import Task
+from django_pgqueue.worker.completion.callbacks import CallbackRunner
 from django_pgqueue.worker.maintenance.schedule_service import Schedules
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
 from django_pgqueue.worker.runtime.connection import Link
@@ -285,6 +287,22 @@ def test_tick_unique_key_raises_shows_problem_and_others_fire(engine, worker, er
     worker.turn()
     assert Job.objects.count() == 2, "the tick was still due"
     assert Schedule.objects.get(name="bad").problem == ""
+
+
+@pytest.mark.parametrize("error", [LeaseLost(), KeyboardInterrupt()], ids=repr)
+def test_tick_unique_key_raises_no_exception_and_others_fire(engine, worker, error):
+    def key(*args: object) -> str:
+        raise error
+
+    worker.define_task(unique_key=key)
+    worker.scheduler = Scheduler(CallbackRunner())  # it calls the key as a worker does
+    arguments = '{"args":[1],"kwargs":{}}'
+    helpers.make_schedule(engine, "bad")
+    helpers.make_schedule(engine, "good", task_name="tests.app.tasks.add", arguments=arguments)
+    worker.turn()
+    assert Job.objects.get().task_name == "tests.app.tasks.add"
+    words = f"the unique key raised RuntimeError: {type(error).__name__}"
+    assert Schedule.objects.get(name="bad").problem.startswith(words)
 
 
 def test_tick_query_is_cancelled_raises_and_shows_no_problem(engine, worker, monkeypatch):

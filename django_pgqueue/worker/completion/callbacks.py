@@ -16,6 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from django_pgqueue.worker.execution import error_text
@@ -93,8 +94,14 @@ class CallbackRunner:
         self._add(Event(None, None, {}, function), QUEUE_LIMIT)
 
     def ask(self, function: Callable[[], T]) -> T:
-        """Call an application's function and return its value. Raise `TimeoutError` if it takes longer than 10 s."""
-        return call_in_time(function, ANSWER_SECONDS)
+        """Call an application's function and return its value.
+
+        Raises:
+            TimeoutError: The function takes longer than 10 s.
+            RuntimeError: It has raised an exception that is not an `Exception`, which would end the engine's thread.
+            Exception: Any other error of the function.
+        """
+        return call_in_time(partial(_contained, function), ANSWER_SECONDS)
 
     def _add(self, event: Event, limit: int) -> None:
         if len(self._events) >= limit:
@@ -253,6 +260,15 @@ class CallbackThread(threading.Thread):
         stack = "".join(traceback.format_stack(frame)) if frame else ""
         name = error_text.name_of(self._receiver)
         logger.error("the receiver %s has not returned for %.0f s and is abandoned\n%s", name, self.busy_seconds, stack)
+
+
+def _contained(function: Callable[[], T]) -> T:
+    try:
+        return function()
+    except (Exception, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"{type(error).__name__}: {error_text.message(error)}") from error
 
 
 def _calls_of(event: Event) -> list[Call]:

@@ -13,6 +13,7 @@ from django_pgqueue.exceptions import Dead, ResultNotStored
 from django_pgqueue.serialization import encode_result
 
 from . import error_text
+from .report import STOPS
 
 if TYPE_CHECKING:
     from django_pgqueue.definition import TaskDefinition
@@ -29,7 +30,9 @@ def encoded(task: TaskDefinition, value: Any) -> str | None:
         elif task.store_result and (plan := task.plan) is not None:
             value = plan.encode_result(value)
         return encode_result(value) if task.store_result and value is not None else None
-    except Exception as error:
+    except (KeyboardInterrupt, *STOPS):
+        raise
+    except BaseException as error:
         reason = error_text.message(error) or type(error).__name__
         raise ResultNotStored(f"the task succeeded, but its result cannot be stored: {reason}") from error
 
