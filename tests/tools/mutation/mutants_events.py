@@ -59,7 +59,7 @@ QUEUES = of_tests(
     ("tests/test_queues.py",),
     Mutant(
         "numbered queues are suggested for each other",
-        '    return DIGITS.sub("", one) == DIGITS.sub("", other)',
+        '    return DIGITS.sub("", first) == DIGITS.sub("", second)',
         "    return False",
         path="django_pgqueue/queues.py",
     ),
