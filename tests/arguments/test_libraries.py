@@ -11,6 +11,7 @@ import msgspec
 import pydantic
 import pydantic.dataclasses
 import pytest
+from django.core.exceptions import ValidationError
 
 from django_pgqueue.arguments.annotations import Annotations
 from django_pgqueue.arguments.converter import Mismatch
@@ -330,6 +331,33 @@ def test_pydantic_changed_field_is_refused_without_the_value(recwarn):
 def test_pydantic_secret_with_a_serializer_comes_back():
     converter, value = Annotations().converter(Revealed), Revealed(password=pydantic.SecretStr("x"))
     assert converter.decode(converter.encode(value), KEYS) == value
+
+
+class Validated(pydantic.BaseModel):
+    """A model whose validator raises an error that pydantic does not know."""
+
+    number: int
+
+    @pydantic.field_validator("number")
+    def validate_number(cls, value: int) -> int:
+        """Refuse each value."""
+        raise ValidationError("secret")
+
+
+class ValidatedStruct(msgspec.Struct):
+    """A struct that raises an error that msgspec does not know."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        """Refuse each value."""
+        raise ValidationError("secret")
+
+
+@pytest.mark.parametrize("annotation", [Validated, ValidatedStruct])
+def test_library_any_error_of_a_validator_refuses_the_value(annotation):
+    with pytest.raises(Mismatch, match=r"refuses with ValidationError$"):
+        Annotations().converter(annotation).decode({"number": 1}, KEYS)
 
 
 @pytest.mark.parametrize("annotation", [Item, Struct])

@@ -42,6 +42,18 @@ ENCODED = of_tests(
         path=CODECS,
     ),
     Mutant(
+        "a codec that panics is not contained",
+        "    except BaseException as error:  # noqa: BLE001 -- as above",
+        "    except Exception as error:  # noqa: BLE001 -- as above",
+        path=CODECS,
+    ),
+    Mutant(
+        "invalid codecs break a query",
+        "    except ImproperlyConfigured as error:  # a web server",
+        "    except LookupError as error:  # a web server",
+        path=CODECS,
+    ),
+    Mutant(
         "a result can look like an envelope",
         "if stored is text and is_envelope(normalised)",
         "if False",
