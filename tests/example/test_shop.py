@@ -149,13 +149,14 @@ def test_webhook_that_is_refused_is_a_dead_letter(shop: SimpleNamespace, receive
 # ------------------------------------------------------------------ payments
 
 
-def pay(shop: SimpleNamespace, order_id: int, *, age: int = 0, secret: str = SECRET) -> tuple[int, str]:
+def pay(shop: SimpleNamespace, order_id: int, *, age: int = 0, secret: str = SECRET, **changed: str) -> tuple[int, str]:
     body = json.dumps({"id": f"event-{order_id}", "order": order_id}).encode()
     timestamp = str(int(time.time()) - age)
     headers = {
+        "HTTP_IDEMPOTENCY_KEY": "event",
         "HTTP_WEBHOOK_TIMESTAMP": timestamp,
-        "HTTP_WEBHOOK_SIGNATURE": signature_of(secret, timestamp, body),
-    }
+        "HTTP_WEBHOOK_SIGNATURE": signature_of(secret, "event", timestamp, body),
+    } | changed
     request = RequestFactory().post("/shop/payment/", body, content_type="application/json", **headers)  # type: ignore[arg-type]  # headers are strings
     response = shop.views.payment(request)
     return response.status_code, response.content.decode()
@@ -172,7 +173,16 @@ def test_payment_is_recorded_once(shop: SimpleNamespace) -> None:
     assert Job.objects.filter(task_name=shop.tasks.record_payment.name).count() == 1
 
 
-@pytest.mark.parametrize("wrong", [{"secret": "other"}, {"age": 301}, {"age": -301}])
+WRONG = [
+    {"secret": "other"},
+    {"age": 301},
+    {"age": -301},
+    {"HTTP_IDEMPOTENCY_KEY": "another event"},
+    {"HTTP_WEBHOOK_SIGNATURE": "sha256=\N{LATIN SMALL LETTER E WITH ACUTE}"},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_payment_with_wrong_signature_or_old_is_refused(shop: SimpleNamespace, wrong: dict[str, Any]) -> None:
     status, text = pay(shop, 1, **wrong)
     assert (status, text) == (400, "the signature is wrong, or the request is too old")
