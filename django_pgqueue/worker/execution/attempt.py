@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -179,13 +179,13 @@ class Attempt:
             self._convert_call(plan)
         return self._call_function()
 
-    async def _aenter(self) -> Any:
-        """Convert the arguments and await the coroutine function. Rows are loaded in a thread."""
-        if (plan := self.task.plan) is not None:
-            if plan.loads_rows:
-                await sync_to_async(self._convert_call)(plan)
-            else:
-                self._convert_call(plan)
+    def _aenter(self) -> Awaitable[Any]:
+        """Return the coroutine of the function. If an argument is a row, load it in a thread first."""
+        plan = self.task.plan
+        return self._enter() if plan is None or not plan.loads_rows else self._load_and_call(plan)
+
+    async def _load_and_call(self, plan: CallPlan) -> Any:
+        await sync_to_async(self._convert_call)(plan)
         return await self._call_function()
 
     def _convert_call(self, plan: CallPlan) -> None:
