@@ -1,7 +1,7 @@
 """Builds the release and checks it: both files, their metadata, and the README followed with the wheel.
 
 The wheel is installed into an empty environment, and the commands and the code of the README are run there, on a
-PostgreSQL server of this checkout. What needs a package index that does not answer is reported as NOT RUN. Then the
+PostgreSQL server of this checkout. A step whose package index does not answer is reported as NOT RUN. Then the
 exit code is 3, or 0 with `--allow-not-run`. A failed check exits with 1. `--keep DIRECTORY` keeps the two files.
 """
 

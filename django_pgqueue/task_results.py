@@ -41,7 +41,7 @@ class AttemptError:
     exception_class_path: str
     """Dotted path of the exception's class."""
     traceback: str
-    """Traceback, or the error text if there is none."""
+    """Traceback, or the error text of an attempt without a traceback."""
 
     @property
     def exception_class(self) -> type[BaseException]:

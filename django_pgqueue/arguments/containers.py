@@ -143,7 +143,7 @@ class KeyConverter:
         return encoded if isinstance(encoded, str) else json.dumps(encoded)
 
     def decode(self, text: str) -> Any:
-        """Return the key that is stored as a string. Raise `Mismatch` if there is none."""
+        """Return the key for a stored string. Raise `Mismatch` if no key fits the string."""
         try:
             stored = self.from_text(text)
             if not self.converter.converts:  # a plain type, which decode() does not check

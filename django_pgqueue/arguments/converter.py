@@ -76,7 +76,7 @@ class Converter:
         raise NotImplementedError
 
     def decode(self, stored: Any, rows: Rows) -> Any:
-        """Return the value that is stored as plain JSON types. Raise `Mismatch` if there is none."""
+        """Return the value for a stored one. Raise `Mismatch` if the stored value does not fit."""
         raise NotImplementedError
 
     def parts(self, stored: Any) -> Iterable[tuple[Converter, Any]]:

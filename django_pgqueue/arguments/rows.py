@@ -60,7 +60,7 @@ class LoadedRows:
         self._rows = {model: _load(model, alias, of_model) for model, of_model in keys.items()}
 
     def row(self, model: type[models.Model], key: Any) -> Any:
-        """Return the row with this primary key. Raise `RowMissing` if there is none."""
+        """Return the row with this primary key. Raise `RowMissing` if the row does not exist."""
         try:
             return self._rows[model][key]
         except KeyError:

@@ -52,7 +52,7 @@ class Adapter:
         self.options: Mapping[str, Any] = getattr(backend, "options", {})
         """The OPTIONS of its backend at that time."""
         self.queues: frozenset[str] = frozenset(getattr(backend, "queues", ()))
-        """The QUEUES of its backend at that time. If there are none, every queue is accepted."""
+        """The QUEUES of its backend at that time. If the list is empty, every queue is accepted."""
         self.backend_class = type(backend)
 
     @property

@@ -92,7 +92,7 @@ def crontab(source: Any, time_zone: str | None) -> BeatTimes:
 
 
 def numbers(value: Any, field: Field) -> frozenset[int]:
-    """Return the numbers of a crontab's field, by Celery's grammar. Raises `CannotMove` if there are none.
+    """Return the numbers of a crontab's field, by Celery's grammar. Raises `CannotMove` if the field is invalid.
 
     Celery differs from cron in two points: a range may wrap around, as in "fri-mon", and Sunday is only 0, not 7.
     """
