@@ -89,6 +89,12 @@ CLAUSES = {
         "%(expires_at)s",
         f"{INSERTS} ENQUEUE_FOR_PERIOD REPLACE_FOR_PERIOD",
     ),
+    "times of a job with options of its own": Clause(
+        f"coalesce( chosen.run_after, {NOW} + make_interval(secs => chosen.delay_seconds) ), chosen.headers::json, "
+        f"coalesce( chosen.expires_at, {NOW} + make_interval(secs => chosen.expires_seconds) )",
+        "chosen.run_after",
+        "ENQUEUE_EACH ENQUEUE_EACH_UNIQUE",
+    ),
     "job of a schedule": Clause(
         "CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, "
         "%(unique_ready_only)s::boolean FROM drawn WHERE %(period_seconds)s::float8 IS NULL "
