@@ -34,7 +34,16 @@ from tests.tools.mutation.mutants_privacy import PRIVACY
 from tests.tools.mutation.mutants_rows import BAD_ROWS
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-COPIED = ("django_pgqueue", "example_project", "tests", "docs", "pyproject.toml")
+COPIED = (
+    "django_pgqueue",
+    "example_project",
+    "tests",
+    "docs",
+    "pyproject.toml",
+    "README.md",
+    "CONTRIBUTING.md",
+    ".github",
+)
 QUICK = (
     *("tests/concurrency/test_races.py", "tests/concurrency/test_claims.py", "tests/test_states.py"),
     *("tests/test_sql.py", "tests/concurrency/test_cursor.py", "tests/concurrency/test_crowd.py"),
