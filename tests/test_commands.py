@@ -13,10 +13,12 @@ from django.test import override_settings
 
 from django_pgqueue import __version__, checks, registry
 from django_pgqueue.management.commands import runworker
+from django_pgqueue.management.subcommands.subcommand import ExitCode
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker import Options
 from django_pgqueue.worker.completion import writer
 from tests.app import tasks
+from tests.documents import table
 from tests.worker.test_attempt import raw_job
 
 
@@ -84,3 +86,23 @@ def test_run_jobs_unknown_task_is_logged_once_a_minute(db, caplog, monkeypatch):
         assert run_jobs() == 4
     [record] = caplog.records
     assert "has no task named 'shop.tasks.brand_new'" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["pause"], 2),
+        (["pause", "mail", "--until", "yesterday"], 2),
+        (["drain", "mail", "--timeout", "soon"], 2),
+        (["run", "1"], 3),
+        (["prune", "--database", "nowhere"], 2),
+    ],
+)
+def test_pgqueue_refusal_has_the_documented_exit_code(db, arguments, code):
+    with pytest.raises(CommandError) as caught:
+        call_command("pgqueue", *arguments)
+    assert caught.value.returncode == code
+
+
+def test_exit_codes_are_those_of_the_reference():
+    assert [int(row[0]) for row in table("docs/reference/cli.md", "exit code")] == list(ExitCode)

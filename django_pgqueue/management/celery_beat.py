@@ -9,6 +9,7 @@ It never changes a schedule that exists, so a second run changes nothing.
 from __future__ import annotations
 
 import json
+from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -26,9 +27,8 @@ from django_pgqueue.serialization import plain_arguments
 
 from .celery_sources import Entry, read_entries, read_time_zone
 from .celery_times import BeatTimes, CannotMove, times_of
-from .queue_commands import add_command
+from .subcommands.subcommand import Options, Subcommand, add_database, database_alias
 
-NAME: Final = "import-celery-beat"
 UNITS: Final = ("weeks", "days", "hours", "minutes", "seconds")
 DELIVERY: Final = ("exchange", "routing_key", "countdown", "eta", "headers", "time_limit", "soft_time_limit")
 """Options of Celery's messages that no schedule here has."""
@@ -43,9 +43,7 @@ class Plan(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def add_arguments(subcommands: Any) -> None:
-    """Add the subcommand to the parser of `pgqueue`."""
-    parser = add_command(subcommands, NAME, "Move the schedules of Celery beat to this package.")
+def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--apply", action="store_true", help="Add the schedules. Without it, only print them.")
     parser.add_argument("--paused", action="store_true", help="Add the schedules paused.")
     parser.add_argument("--python", action="store_true", help="Print the schedules as code for @task(schedule=…).")
@@ -59,14 +57,14 @@ def add_arguments(subcommands: Any) -> None:
     parser.add_argument(
         "--time-zone", metavar="ZONE", help="Time zone of Celery's crontabs. By default CELERY_TIMEZONE, otherwise UTC."
     )
-    parser.add_argument("--database", metavar="ALIAS", help="Database of the schedules.")
+    add_database(parser, "Database of the schedules.")
 
 
-def run(options: Mapping[str, Any], alias: str, stdout: OutputWrapper) -> None:
+def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
     """Print what would be moved, or with `--apply` move it. Raise `CommandError` for invalid arguments."""
     if options["python"] and options["apply"]:
         raise CommandError("Pass either --python, which prints code, or --apply, which adds rows to the database.")
-    names = task_names(options["map"])
+    alias, names = database_alias(options), task_names(options["map"])
     try:
         time_zone = read_time_zone(options["time_zone"])
     except ValueError as error:
@@ -262,3 +260,8 @@ def _call(each: Plan) -> str:
     arguments = {"args": each.entry.args, "kwargs": each.entry.kwargs, "queue_name": each.entry.options.get("queue")}
     given = "".join(f", {name}={value!r}" for name, value in arguments.items() if value)
     return f"{call}{given}, name={definition.name!r})"
+
+
+IMPORT_CELERY_BEAT = Subcommand(
+    "import-celery-beat", "Move the schedules of Celery beat to this package.", _add_arguments, _run
+)

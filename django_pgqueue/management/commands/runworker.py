@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TextIO, cast
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
-from django.db import DEFAULT_DB_ALIAS, connections, router
+from django.db import connections
 
 from django_pgqueue import __version__, log, middleware, registry
 from django_pgqueue.conf import Settings, get_settings
@@ -22,6 +22,7 @@ from django_pgqueue.management.standard_streams import (
     open_missing_streams,
     write_if_writable,
 )
+from django_pgqueue.management.subcommands.subcommand import database_alias
 from django_pgqueue.validation import NAME, unknown_queue
 from django_pgqueue.worker import Options, Supervisor
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
@@ -153,16 +154,6 @@ def queue_names(text: str | None) -> tuple[str, ...]:
         for problem in unknown_queue("--queues", name):
             raise CommandError(problem)
     return names
-
-
-def database_alias(arguments: dict[str, Any]) -> str:
-    """Return `--database`, or the alias that jobs are written to. Raise `CommandError` for an unknown one."""
-    from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
-
-    alias = arguments["database"] or router.db_for_write(Job) or DEFAULT_DB_ALIAS
-    if alias not in connections:
-        raise CommandError(f"DATABASES has no alias {alias!r}: pass --database with one of {', '.join(connections)}.")
-    return str(alias)
 
 
 def positive(text: str) -> int:

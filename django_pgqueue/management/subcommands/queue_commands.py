@@ -1,0 +1,140 @@
+"""`manage.py pgqueue pause|resume|drain|clear`: stop, resume and empty a queue or a task from a shell.
+
+Each subcommand calls the function of `control` that has its name.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import warnings
+from argparse import ArgumentParser
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from django.core.management.base import CommandError, OutputWrapper
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+
+from django_pgqueue import control
+from django_pgqueue.queues import UnknownQueueWarning
+
+from .subcommand import Options, Subcommand, UsageError, add_database, database_alias
+
+DURATION: Final = re.compile(r"(\d+)([smhd])")
+UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+Target = dict[str, Any]
+Act = Callable[[Target, Options, OutputWrapper], None]
+
+
+def _add_target(parser: ArgumentParser) -> None:
+    """Add the arguments that name the queue or the task."""
+    parser.add_argument("queue", nargs="?", help="Name of the queue.")
+    parser.add_argument("--task", metavar="NAME", help="Name of a task, instead of a queue.")
+    add_database(parser)
+
+
+def _add_reason(parser: ArgumentParser) -> None:
+    parser.add_argument("--reason", metavar="TEXT", default="", help="Reason, shown in the admin.")
+
+
+def _add_pause(parser: ArgumentParser) -> None:
+    _add_target(parser)
+    _add_reason(parser)
+    parser.add_argument(
+        "--until",
+        metavar="TIME",
+        help="End of the pause: 30m, 2h, 1d, or an ISO 8601 time. Default: until it is resumed.",
+    )
+
+
+def _add_drain(parser: ArgumentParser) -> None:
+    _add_target(parser)
+    _add_reason(parser)
+    parser.add_argument("--timeout", metavar="TIME", help="How long to wait, such as 10m. Default: no limit.")
+
+
+def _add_clear(parser: ArgumentParser) -> None:
+    _add_target(parser)
+    parser.add_argument("--dry-run", action="store_true", help="Print the number of jobs, and cancel none.")
+
+
+def _call(act: Act, options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    """Call an operation, and write to `stderr` at once if the name of the queue may be mistyped.
+
+    Raise `CommandError` for invalid arguments, or if jobs still run after `drain --timeout`.
+    """
+    if (options["queue"] is None) == (options["task"] is None):
+        raise UsageError("Pass either the name of a queue, or --task with the name of a task.")
+    target = {"queue_name": options["queue"], "task": options["task"], "database": database_alias(options)}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UnknownQueueWarning)
+            warnings.showwarning = lambda message, *rest, **more: stderr.write(f"Warning: {message}")
+            act(target, options, stdout)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from None
+
+
+def _pause(target: Target, options: Options, stdout: OutputWrapper) -> None:
+    control.pause(**target, until=_until(options["until"]), reason=options["reason"], by=_user())
+    stdout.write(f"Paused. {control.waiting(**target).count():,} jobs are waiting.")
+
+
+def _resume(target: Target, options: Options, stdout: OutputWrapper) -> None:
+    stdout.write("Resumed." if control.resume(**target) else "Nothing to resume: it is not paused.")
+
+
+def _drain(target: Target, options: Options, stdout: OutputWrapper) -> None:
+    timeout = options["timeout"] and _duration("--timeout", options["timeout"])
+    running = control.drain(**target, timeout=timeout, reason=options["reason"] or "drained", by=_user())
+    if running:
+        raise CommandError(f"Paused, but {running:,} jobs are still running. Repeat the command to wait longer.")
+    stdout.write("Paused, and no job of it is running.")
+
+
+def _clear(target: Target, options: Options, stdout: OutputWrapper) -> None:
+    if options["dry_run"]:
+        stdout.write(f"{control.waiting(**target).count():,} jobs would be cancelled.")
+    else:
+        stdout.write(f"Cancelled {control.clear(**target):,} jobs.")
+
+
+def _until(text: str | None) -> timedelta | datetime | None:
+    if text is None or DURATION.fullmatch(text):
+        return text and _duration("--until", text)  # type: ignore[return-value]  # None stays None
+    at = parse_datetime(text)
+    if at is None:
+        raise ValueError(f"Invalid --until {text!r}: use 30m, 2h, 1d, or an ISO 8601 time such as 2030-01-31T08:00")
+    at = at if at.tzinfo else timezone.make_aware(at)
+    if at <= timezone.now():
+        raise ValueError(f"Invalid --until {text!r}: this time is in the past")
+    return at
+
+
+def _duration(option: str, text: str) -> timedelta:
+    found = DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"Invalid {option} {text!r}: use a number with s, m, h or d, such as 30m")
+    return timedelta(**{UNITS[found[2]]: int(found[1])})
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the user id has no name, as in some containers
+        return ""
+
+
+PAUSE = Subcommand(
+    "pause", "Pause a queue or a task: its jobs wait, running ones continue.", _add_pause, partial(_call, _pause)
+)
+RESUME = Subcommand("resume", "End the pause of a queue or a task.", _add_target, partial(_call, _resume))
+DRAIN = Subcommand(
+    "drain", "Pause a queue or a task, and wait until none of its jobs is running.", _add_drain, partial(_call, _drain)
+)
+CLEAR = Subcommand(
+    "clear", "Cancel all waiting jobs of a queue or a task, also those due later.", _add_clear, partial(_call, _clear)
+)

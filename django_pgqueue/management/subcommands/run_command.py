@@ -1,0 +1,44 @@
+"""`manage.py pgqueue run`: run one job in this process, to see or debug what it does."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from django.core.management.base import CommandError, OutputWrapper
+
+from django_pgqueue.worker.foreground_run import run_one
+
+from .subcommand import ExitCode, NotFound, Options, Subcommand, add_database, database_alias
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job_id", type=int, help="Number of the job.")
+    add_database(parser, "Database of the job.")
+    parser.add_argument("--retry", action="store_true", help="Make a finished job ready before running it.")
+
+
+def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
+
+    job_id, alias = options["job_id"], database_alias(options)
+    job = Job.objects.using(alias).filter(pk=job_id).first()
+    if job is None:
+        raise NotFound(
+            f"Job {job_id} does not exist in the database {alias!r}. Pass --database to look in another one."
+        )
+    if options["retry"] and job.finished_at is not None:
+        job.retry(using=alias)
+    report = run_one(alias, job_id)
+    if report is None:
+        reason = "pass --retry to make it ready first" if job.finished_at is not None else "a worker has claimed it"
+        raise CommandError(f"Job {job_id} is {job.state}, but only a ready job can be run: {reason}.")
+    job.refresh_from_db()
+    if report.traceback:
+        stderr.write(report.traceback)
+    stdout.write(f"Job {job_id} ({job.task_name}), attempt {job.attempt}: {report.ending.value}, now {job.state}.")
+    if report.is_failure:
+        sys.exit(ExitCode.FAILED)
+
+
+RUN = Subcommand("run", "Run one ready job in this process, due or not.", _add_arguments, _run)

@@ -1,0 +1,90 @@
+"""Define the parts of a subcommand of `manage.py pgqueue`, and the options and exit codes that all of them share.
+
+To add a subcommand, write a module in this package that defines a `Subcommand`, and add that to `SUBCOMMANDS` in the
+`pgqueue` command.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from django.core.management.base import CommandError, OutputWrapper
+from django.db import DEFAULT_DB_ALIAS, connections, router
+
+Options = dict[str, Any]
+
+
+class ExitCode(IntEnum):
+    """The exit codes of `pgqueue`. They are part of the public interface; argparse uses `USAGE` too."""
+
+    DONE = 0
+    FAILED = 1
+    """The command failed, or what it checks is not in order."""
+    USAGE = 2
+    """The arguments are invalid."""
+    NOT_FOUND = 3
+    """A job, queue, task or schedule in the arguments does not exist."""
+
+
+class NotFound(CommandError):
+    """A job, queue, task or schedule in the arguments does not exist."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, returncode=ExitCode.NOT_FOUND)
+
+
+class UsageError(CommandError):
+    """The arguments are invalid, or do not fit together."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, returncode=ExitCode.USAGE)
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """One subcommand of `pgqueue`, or one action of a subcommand such as `jobs list`.
+
+    Attributes:
+        name: The word to type.
+        help: One sentence for `--help`.
+        add_arguments: Adds the arguments to the subcommand's parser.
+        run: Does the work: it gets the parsed options, standard output and standard error.
+        actions: Further words, each with its own arguments. The subcommand itself then has neither.
+    """
+
+    name: str
+    help: str
+    add_arguments: Callable[[ArgumentParser], None] = lambda parser: None
+    run: Callable[[Options, OutputWrapper, OutputWrapper], None] | None = None
+    actions: tuple[Subcommand, ...] = ()
+
+
+def add_subcommands(parser: ArgumentParser, subcommands: Iterable[Subcommand], metavar: str = "COMMAND") -> None:
+    """Add subcommands to a parser. Afterwards, the option `run` is the function of the one that was typed."""
+    parsers = parser.add_subparsers(metavar=metavar, required=True)
+    for subcommand in subcommands:
+        added = parsers.add_parser(subcommand.name, help=subcommand.help, description=subcommand.help)
+        if subcommand.actions:
+            add_subcommands(added, subcommand.actions, metavar="ACTION")
+        else:
+            subcommand.add_arguments(added)
+            added.set_defaults(run=subcommand.run)
+
+
+def add_database(parser: ArgumentParser, help: str = "Database of the jobs.") -> None:  # noqa: A002 -- argparse's word
+    """Add `--database`. Read it with `database_alias()`."""
+    parser.add_argument("--database", metavar="ALIAS", help=help)
+
+
+def database_alias(options: Options) -> str:
+    """Return `--database`, or the alias that jobs are written to. Raise `UsageError` for an unknown one."""
+    from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
+
+    alias = options["database"] or router.db_for_write(Job) or DEFAULT_DB_ALIAS
+    if alias not in connections:
+        raise UsageError(f"DATABASES has no alias {alias!r}: pass --database with one of {', '.join(connections)}.")
+    return str(alias)
