@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import psycopg
+from django.db.transaction import TransactionManagementError
 
 from . import signals
 from .conf import get_settings
@@ -242,6 +243,8 @@ def after_operator(
         for job_id, state in changed.items()
     ]
     _APPLICATION.after(connection, transitions)
+    if signals.job_cancelled.receivers:
+        _check_transaction(connection, "job_cancelled")
 
 
 def after_enqueue(connection: BaseDatabaseWrapper, task_name: str, queue_name: str, job_ids: Iterable[int]) -> None:
@@ -251,3 +254,14 @@ def after_enqueue(connection: BaseDatabaseWrapper, task_name: str, queue_name: s
         arguments = {"database": connection.alias, "queue_name": queue_name}
         for job_id in job_ids:
             signals.job_enqueued.send_robust(sender=task_name, job_id=job_id, **arguments)
+        _check_transaction(connection, "job_enqueued")
+
+
+def _check_transaction(connection: BaseDatabaseWrapper, signal: str) -> None:
+    """Raise an error if a receiver has aborted the caller's transaction. Otherwise COMMIT would silently roll back."""
+    raw = connection.connection
+    if raw is not None and raw.info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
+        raise TransactionManagementError(
+            f"a query in a receiver of {signal} has failed and aborted your transaction, so the job would be lost: "
+            "put the queries of the receiver into transaction.atomic()"
+        )

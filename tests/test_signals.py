@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
+from django.db import connection, transaction
+from django.db.transaction import TransactionManagementError
 
 from django_pgqueue import lifecycle, signals
 from django_pgqueue.endings import ENDINGS, Ending
@@ -100,3 +104,43 @@ def test_release_signal_is_sent_to_receivers_of_its_task_only(received):
     assert [name for name, _ in received].count("job_snoozed") == 1
     assert seen == []
     assert Job.objects.get().state == "ready"
+
+
+@pytest.fixture
+def failing_query():
+    """Let the receivers of two signals send a query that fails. Return a list: with an entry, it has a savepoint."""
+    careful: list[bool] = []
+
+    def receive(sender, **arguments):
+        with transaction.atomic() if careful else nullcontext(), connection.cursor() as cursor:
+            cursor.execute("SELECT 1 / 0")
+
+    for signal in (signals.job_enqueued, signals.job_cancelled):
+        signal.connect(receive)
+    yield careful
+    for signal in (signals.job_enqueued, signals.job_cancelled):
+        signal.disconnect(receive)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("bulk", [False, True])
+def test_receiver_that_aborts_the_transaction_makes_enqueue_raise(failing_query, bulk):
+    call = (lambda: tasks.noop.enqueue_many([()])) if bulk else tasks.noop.enqueue
+    with pytest.raises(TransactionManagementError, match="receiver of job_enqueued"), transaction.atomic():
+        call()
+    assert not Job.objects.exists()
+    failing_query.append(True)
+    call()
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_receiver_that_aborts_the_transaction_makes_cancel_raise(failing_query):
+    failing_query.append(True)
+    job = tasks.noop.enqueue()
+    failing_query.clear()
+    with pytest.raises(TransactionManagementError, match="receiver of job_cancelled"), transaction.atomic():
+        job.cancel()
+    assert Job.objects.get().state == "ready"
+    failing_query.append(True)
+    assert job.cancel()
