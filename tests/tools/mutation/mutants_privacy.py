@@ -59,7 +59,7 @@ ENCODED = of_tests(
         "if False",
         path=SERIALIZATION,
     ),
-    Mutant("more keys make an envelope too", " and value.keys() == KEYS", "", path=ENVELOPE),
+    Mutant("more keys make an envelope too", " and value.keys() == ENVELOPE_KEYS", "", path=ENVELOPE),
     Mutant(
         "the size of a call is not checked with a codec",
         "    _check_size(text)\n    return codecs",
