@@ -50,6 +50,16 @@ def test_adopt_makes_this_installation_the_only_one(dump):
     assert Schedule.objects.get().enabled
 
 
+@pytest.mark.parametrize("change", ["system_identifier = '7'", "database_oid = 5", "environment = 'other'"])
+def test_adopt_removes_installation_that_differs_in_one_part(engine, change):
+    difference(engine)
+    engine.execute(f"UPDATE pgqueue_installation SET {change}")
+    assert difference(engine)
+    adopt()
+    assert difference(engine) == ""
+    assert Installation.objects.count() == 1
+
+
 def test_adopt_shows_what_the_database_contains(dump):
     lines = [line.split(None, 1) for line in adopt("--dry-run").splitlines()]
     shown = {words[1]: words[0] for words in lines if words[0].isdigit()}
