@@ -44,6 +44,8 @@ def test_first_worker_records_its_installation(engine):
         assert difference(engine) == ""
         assert difference(engine) == ""
         own, [recorded] = lifecycle.read_installations(engine, "production")
+    lifecycle.record_installation(engine, own._replace(environment="late"), "")
+    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_installation") == 1
     assert recorded.identity == own
     assert own.environment == "production"
     assert own.system_identifier == helpers.scalar(engine, "SELECT system_identifier::text FROM pg_control_system()")
