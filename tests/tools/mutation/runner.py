@@ -44,6 +44,7 @@ COPIED = (
     "CONTRIBUTING.md",
     ".github",
 )
+BACKOFFS = ("tests/test_retry.py",)
 QUICK = (
     *("tests/concurrency/test_races.py", "tests/concurrency/test_claims.py", "tests/test_states.py"),
     *("tests/test_sql.py", "tests/concurrency/test_cursor.py", "tests/concurrency/test_crowd.py"),
@@ -285,7 +286,9 @@ MUTANTS = [
         "job.attempt > job.max_attempts",
         path=POLICY,
     ),
-    Mutant("a number has no jitter", "exponential(value, factor=1, cap=value)", "fixed(value)", path=RETRY),
+    Mutant(
+        "a number has no jitter", "exponential(value, factor=1, cap=value)", "fixed(value)", path=RETRY, tests=BACKOFFS
+    ),
     Mutant(
         "any backoff gets a result",
         'is_second_kind = names[1:2] == ["task_result"]',
@@ -297,6 +300,7 @@ MUTANTS = [
         '(0.0, 1.0) if jitter == "full"',
         '(1.0, 1.0) if jitter == "full"',
         path=RETRY,
+        tests=BACKOFFS,
     ),
     Mutant("a backoff may overflow", "except OverflowError:", "except KeyError:", path=RETRY),
     Mutant("a factor may be anything", 'not 1 <= factor < float("inf")', "factor < 1", path=RETRY),
