@@ -194,6 +194,9 @@ def test_reason_to_wait_is_logged_once_a_minute(engine, guard, caplog, monkeypat
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
     engine.execute("DELETE FROM pgqueue_installation")
     assert guard.reason_to_wait("default") == ""
+    restore_dump(engine)
+    assert guard.reason_to_wait("default")
+    assert len(caplog.records) == 3
 
 
 def test_health_file_of_foreign_database_is_alive_but_not_ready(guard, tmp_path):

@@ -53,13 +53,14 @@ class CloneGuard:
         """
         if connection.alias != self._alias:
             return
-        self.is_foreign = False
         reason = difference(connection)
-        if reason and get_settings().CLONE_GUARD == "refuse":
-            self.is_foreign = True
+        self.is_foreign = bool(reason) and get_settings().CLONE_GUARD == "refuse"
+        if self.is_foreign:
             raise ForeignDatabase(reason)
         if reason:
             self._report(logging.WARNING, f"{reason}. The worker works because PGQUEUE['CLONE_GUARD'] is 'warn'")
+        else:
+            self._reported = ""  # the next foreign database is another incident, so it is logged at once
 
     def reason_to_wait(self, alias: str) -> str:
         """Return why the worker must not start yet, or an empty string. Log the reason once a minute.
