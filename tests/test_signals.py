@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import pytest
-from django.db import connection, transaction
-from django.db.transaction import TransactionManagementError
+from django.db import DataError, transaction
 
 from django_pgqueue import lifecycle, signals
 from django_pgqueue.endings import ENDINGS, Ending
+from django_pgqueue.exceptions import QueueError
 from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.models import Job
 from django_pgqueue.reactions import ARGUMENTS, AnyWaiters, Reactions, SendSignals, ended
@@ -106,41 +106,39 @@ def test_release_signal_is_sent_to_receivers_of_its_task_only(received):
     assert Job.objects.get().state == "ready"
 
 
-@pytest.fixture
-def failing_query():
-    """Let the receivers of two signals send a query that fails. Return a list: with an entry, it has a savepoint."""
-    careful: list[bool] = []
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("catches", [True, False], ids=["in a savepoint", "bare"])
+def test_enqueue_receiver_with_failing_query_raises(catches):
+    """Otherwise the caller's COMMIT would become a ROLLBACK, and nobody would know that the job is lost."""
 
-    def receive(sender, **arguments):
-        with transaction.atomic() if careful else nullcontext(), connection.cursor() as cursor:
-            cursor.execute("SELECT 1 / 0")
+    def receive(**arguments):
+        with transaction.atomic() if catches else nullcontext():
+            Job.objects.raw("SELECT 1 / 0 AS id")[0]
 
-    for signal in (signals.job_enqueued, signals.job_cancelled):
-        signal.connect(receive)
-    yield careful
-    for signal in (signals.job_enqueued, signals.job_cancelled):
-        signal.disconnect(receive)
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize("bulk", [False, True])
-def test_receiver_that_aborts_the_transaction_makes_enqueue_raise(failing_query, bulk):
-    call = (lambda: tasks.noop.enqueue_many([()])) if bulk else tasks.noop.enqueue
-    with pytest.raises(TransactionManagementError, match="receiver of job_enqueued"), transaction.atomic():
-        call()
-    assert not Job.objects.exists()
-    failing_query.append(True)
-    call()
-    assert Job.objects.count() == 1
+    signals.job_enqueued.connect(receive)
+    try:
+        expected = nullcontext() if catches else pytest.raises(QueueError, match="receiver failed")
+        with expected as caught, transaction.atomic():
+            tasks.noop.enqueue()
+    finally:
+        signals.job_enqueued.disconnect(receive)
+    assert Job.objects.count() == catches
+    if caught is not None:
+        assert isinstance(caught.value.__cause__, DataError)
 
 
-@pytest.mark.django_db
-def test_receiver_that_aborts_the_transaction_makes_cancel_raise(failing_query):
-    failing_query.append(True)
+@pytest.mark.django_db(transaction=True)
+def test_cancel_receiver_with_failing_query_raises():
     job = tasks.noop.enqueue()
-    failing_query.clear()
-    with pytest.raises(TransactionManagementError, match="receiver of job_cancelled"), transaction.atomic():
-        job.cancel()
-    assert Job.objects.get().state == "ready"
-    failing_query.append(True)
-    assert job.cancel()
+
+    def receive(**arguments):
+        Job.objects.raw("SELECT 1 / 0 AS id")[0]
+
+    signals.job_cancelled.connect(receive)
+    try:
+        with pytest.raises(QueueError, match="receiver failed"), transaction.atomic():
+            job.cancel()
+    finally:
+        signals.job_cancelled.disconnect(receive)
+    job.refresh_from_db()
+    assert job.state == "ready"

@@ -44,7 +44,7 @@ RECEIVERS = of_tests(
     ("tests/test_signals.py",),
     Mutant(
         "an aborted transaction is not noticed",
-        '        _check_transaction(connection, "job_enqueued")\n',
+        "            raise_if_aborted(connection, responses)\n",
         "",
         path="django_pgqueue/reactions.py",
     ),
