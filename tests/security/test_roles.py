@@ -31,7 +31,7 @@ from tests.security.conftest import BLOCK, DOCUMENT, GROUPS
 from tests.test_sql import call_everything
 
 ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH"}
-OPERATOR = {"CANCEL", "RETRY", "PAUSE"}
+OPERATOR = {"CANCEL", "RETRY", "MOVE", "PAUSE"}
 READING = {
     "ABANDONED", "LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK",
     "LANES", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "EXISTING", "PRUNABLE",

@@ -15,6 +15,8 @@ EXACT = of_tests(
     Mutant("a retry does not compare finished_at", AS_SEEN, "job.state <> seen.state", "RETRY"),
     Mutant("a cancel does not compare the state", "job.state <> seen.state OR ", "", "CANCEL"),
     Mutant("run now does not compare run_after", " AND job.run_after = seen.instant::timestamptz", "", "RUN_NOW"),
+    Mutant("move does not compare run_after", " AND job.run_after = seen.instant::timestamptz", "", "MOVE"),
+    Mutant("a delete does not compare finished_at", AS_SEEN, "job.state <> seen.state", "DELETE"),
     Mutant(
         "a queryset retries what died since",
         "if began is None and finished_before:",
