@@ -47,13 +47,16 @@ def test_dead_retry_changes_one_group(pgqueue):
 def test_dead_retry_stops_when_a_job_fails_again_with_its_error(pgqueue, monkeypatch, error, stops):
     jobs = [die(error="shop.Declined") for _ in range(3)]
     failed: list[int] = []
+    now = [0.0]
 
     def let_one_fail(seconds: float) -> None:
+        now[0] += seconds
         [ready] = set(Job.objects.filter(state="ready").values_list("pk", flat=True)) - set(failed) or {0}
         if ready and not failed:
             fail(ready, delay_seconds=60.0, error=error)
             failed.append(ready)
 
+    monkeypatch.setattr(batches.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(batches.time, "sleep", let_one_fail)
     arguments = ["dead", "retry", "--error", "Declined", "--rate", "1", "--stop-on-failure", "--yes"]
     if stops:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import signal
 from functools import partial
 
 import pytest
@@ -13,11 +15,30 @@ from django_pgqueue import job_operations, lifecycle
 from django_pgqueue.management.subcommands import batches
 from django_pgqueue.models import Execution, Job
 from tests import helpers
+from tests.documents import blocks
 from tests.management.conftest import Terminal, claim, die, succeed
 
 
 def states() -> dict[int, str]:
     return dict(Job.objects.values_list("pk", "state"))
+
+
+def test_example_in_the_reference_is_what_an_act_prints(pgqueue, monkeypatch):
+    """The example has other numbers and ids than the test, but the same words."""
+    [example] = [text for text in blocks("docs/reference/cli.md", "text") if "to retry" in text]
+    for _ in range(6):
+        die(task_name="shop.charge")
+    asked: list[str] = []
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("builtins.input", lambda prompt: asked.append(prompt) or "y")
+    lines = pgqueue("jobs", "retry", "--state", "dead").out.splitlines()
+    printed = [*lines[:2], f"{asked[0]}y", *lines[2:]]
+    assert [words(line) for line in printed] == [words(line) for line in example.splitlines()]
+
+
+def words(line: str) -> list[str]:
+    """Return the words of a line, with each number as 0."""
+    return re.sub(r"\d[\d,]*\d|\d", "0", line).split()
 
 
 @pytest.mark.parametrize("act", ["retry", "cancel", "move", "delete"])
@@ -135,33 +156,64 @@ def test_delete_removes_finished_jobs_with_their_attempts(pgqueue):
     assert "Deleted 2 jobs." in out
 
 
-def test_act_keeps_its_rate(pgqueue, monkeypatch):
-    sleeps: list[float] = []
-    monkeypatch.setattr(batches.time, "monotonic", lambda: 0.0)
-    monkeypatch.setattr(batches.time, "sleep", sleeps.append)
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """A clock that only sleeping advances; returns when the jobs of each batch changed."""
+    now, changed_at = [0.0], []
+    change = job_operations.retry
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def retry(*args, **options):
+        changed_at.append(round(now[0], 3))
+        return change(*args, **options)
+
+    monkeypatch.setattr(batches.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(batches.time, "sleep", sleep)
+    monkeypatch.setattr(job_operations, "retry", retry)
+    return changed_at
+
+
+def test_act_keeps_its_rate(pgqueue, clock):
     for _ in range(5):
         die()
     pgqueue("jobs", "retry", "--state", "dead", "--yes", "--rate", "2")
-    assert sleeps == [0.0, 1.0, 2.0]
+    assert clock == [0.0, 1.0, 2.0]
     assert set(states().values()) == {"ready"}
 
 
-def test_interrupted_act_says_how_many_were_changed(pgqueue, monkeypatch):
-    jobs = [die() for _ in range(3)]
+def test_act_with_slow_rate_takes_one_job_at_a_time(pgqueue, clock):
+    for _ in range(3):
+        die()
+    pgqueue("jobs", "retry", "--state", "dead", "--yes", "--rate", "0.5")
+    assert clock == [0.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "nan"])
+def test_act_invalid_rate_exits_with_2(pgqueue, rate):
+    with pytest.raises(CommandError, match="Invalid --limit or --rate") as caught:
+        pgqueue("jobs", "retry", die(), "--rate", rate)
+    assert caught.value.returncode == 2
+
+
+def test_interrupted_act_finishes_its_batch_and_says_how_many(pgqueue, monkeypatch):
+    for _ in range(3):
+        die()
     change = job_operations.retry
-    calls = []
 
     def interrupted(*args, **options):
-        calls.append(args)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
+        if Job.objects.filter(state="ready").exists():
+            signal.raise_signal(signal.SIGINT)
         return change(*args, **options)
 
     monkeypatch.setattr(job_operations, "retry", interrupted)
     monkeypatch.setattr(batches, "BATCH_SIZE", 1)
-    with pytest.raises(CommandError, match=r"Interrupted. Retried 2 of 3 jobs. The others are unchanged."):
+    with pytest.raises(CommandError, match=r"Interrupted. Retried 2 of 3 jobs. The others are unchanged.") as caught:
         pgqueue("jobs", "retry", "--state", "dead", "--yes")
-    assert sorted(states().values()) == ["dead", "ready", "ready"] and len(jobs) == 3
+    assert caught.value.returncode == 1
+    assert sorted(states().values()) == ["dead", "ready", "ready"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_act_above_its_limit_says_that_there_are_more(pgqueue):

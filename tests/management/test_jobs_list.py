@@ -16,7 +16,7 @@ from django_pgqueue.management.subcommands.job_filters import WORDS
 from django_pgqueue.models import Execution, Job
 from tests import helpers
 from tests.app import tasks
-from tests.documents import plain, table
+from tests.documents import blocks, plain, table
 from tests.management.conftest import Terminal, claim, die, fail, succeed
 
 
@@ -204,6 +204,13 @@ def test_show_unknown_job_exits_with_3(pgqueue):
     with pytest.raises(CommandError, match="Job 7 does not exist") as caught:
         pgqueue("jobs", "show", 7)
     assert caught.value.returncode == 3
+
+
+def test_examples_in_the_reference_have_the_printed_headings(pgqueue):
+    die()
+    examples = [text.splitlines()[0].split() for text in blocks("docs/reference/cli.md", "text")]
+    for arguments in (["jobs", "list"], ["dead", "list"]):
+        assert pgqueue(*arguments).out.splitlines()[0].split() in examples
 
 
 def test_keys_of_json_are_those_of_the_reference(pgqueue):

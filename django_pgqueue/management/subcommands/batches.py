@@ -8,8 +8,11 @@ change more than was shown, because the statements compare each job with what wa
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Self
 
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections
@@ -25,12 +28,46 @@ from .subcommand import user_name
 
 logger = logging.getLogger("django_pgqueue.operator")
 
+TICK_SECONDS: Final = 0.1
+"""How often a sleep ends to look for a Ctrl-C."""
 AfterBatch = Callable[[Sequence[int]], None]
 """Called with the ids of the jobs that a batch has changed. It raises `Stop` to end the act."""
 
 
 class Stop(Exception):
     """An act ends before all jobs were changed. The message says why."""
+
+
+class Interruption:
+    """Turns the first Ctrl-C into an end after the current batch, so that its jobs are counted. The second one aborts.
+
+    Only the main thread can receive signals, so other threads ignore it.
+    """
+
+    def __init__(self) -> None:
+        self._is_requested = False
+        self._previous: Any = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._request)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _request(self, number: int, frame: object) -> None:
+        if self._is_requested:
+            raise KeyboardInterrupt
+        self._is_requested = True
+
+    def sleep_until(self, instant: float) -> None:
+        """Sleep until an instant of the monotonic clock. Raise `Stop` after a Ctrl-C, also during the sleep."""
+        while not self._is_requested and (left := instant - time.monotonic()) > 0:
+            time.sleep(min(left, TICK_SECONDS))
+        if self._is_requested:
+            raise Stop("Interrupted")
 
 
 def change_all(
@@ -46,26 +83,22 @@ def change_all(
     """Change the jobs, print how many were changed, and log each one with the user.
 
     Raises:
-        CommandError: Ctrl-C or `after_batch` has ended the act. The message says how many jobs were changed.
+        CommandError: Ctrl-C or `after_batch` has ended the act after a batch. The message says how many changed.
     """
-    count, reason = 0, ""
-    size = BATCH_SIZE if rate is None else max(1, min(BATCH_SIZE, int(rate)))
-    began = time.monotonic()
+    count, began = 0, time.monotonic()
+    size = BATCH_SIZE if rate is None else max(1, int(min(BATCH_SIZE, rate)))
     try:
-        for start in range(0, len(jobs), size):
-            if rate is not None:
-                time.sleep(max(0.0, began + start / rate - time.monotonic()))
-            batch = jobs[start : start + size]
-            changed = _change(act, change, batch, alias)
-            count += len(changed)
-            _show_progress(stdout, start + len(batch), len(jobs))
-            after_batch(changed)
-    except KeyboardInterrupt:
-        reason = "Interrupted"
+        with Interruption() as interruption:
+            for start in range(0, len(jobs), size):
+                interruption.sleep_until(began if rate is None else began + start / rate)
+                batch = jobs[start : start + size]
+                changed = _change(act, change, batch, alias)
+                count += len(changed)
+                _show_progress(stdout, start + len(batch), len(jobs))
+                after_batch(changed)
     except Stop as stop:
-        reason = str(stop)
-    if reason:
-        raise CommandError(f"{reason}. {done} {count:,} of {counted(len(jobs))}. The others are unchanged.")
+        of_all = f"{count:,} of {counted(len(jobs))}"
+        raise CommandError(f"{stop}. {done} {of_all}. The others are unchanged.") from None
     stdout.write(f"{done} {counted(count)}.")
     if left := len(jobs) - count:
         stdout.write(

@@ -10,6 +10,7 @@ import sys
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -142,7 +143,10 @@ def _confirm(act: Act, fitting: Sequence[SeenJob], filters: Filters, options: Op
         if filters.ids:
             return
         raise UsageError("Pass --yes, because there is no terminal to ask on. --dry-run shows the jobs.")
-    if input(f"{act.name.capitalize()} {counted(len(fitting))}? [y/N] ").strip().lower() not in ("y", "yes"):
+    answer = ""
+    with suppress(EOFError):  # Ctrl-D
+        answer = input(f"{act.name.capitalize()} {counted(len(fitting))}? [y/N] ")
+    if answer.strip().lower() not in ("y", "yes"):
         raise CommandError("Nothing was changed.")
 
 
