@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from django.core.management import CommandError
 
@@ -56,8 +58,7 @@ def test_dead_retry_stops_when_a_job_fails_again_with_its_error(pgqueue, monkeyp
             fail(ready, delay_seconds=60.0, error=error)
             failed.append(ready)
 
-    monkeypatch.setattr(batches.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(batches.time, "sleep", let_one_fail)
+    monkeypatch.setattr(batches, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=let_one_fail))
     arguments = ["dead", "retry", "--error", "Declined", "--rate", "1", "--stop-on-failure", "--yes"]
     if stops:
         with pytest.raises(CommandError, match=r"failed again with shop.Declined. Retried 2 of 3 jobs.") as caught:
