@@ -7,11 +7,12 @@ from datetime import timedelta
 
 import pytest
 from django.core.management import CommandError
+from django.core.management.base import OutputWrapper
 from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue import control, lifecycle
-from django_pgqueue.management.subcommands import job_search
+from django_pgqueue.management.subcommands import job_search, output
 from django_pgqueue.management.subcommands.job_filters import WORDS
 from django_pgqueue.models import Execution, Job
 from tests import helpers
@@ -136,11 +137,12 @@ def test_list_search_of_newest_jobs_says_so(pgqueue, monkeypatch):
 
 
 def test_list_fits_the_terminal_and_is_whole_in_a_pipe(pgqueue, monkeypatch):
-    die(task_name="shop.tasks." + "x" * 80, text="y" * 150)
+    die(task_name="shop." + "x" * 80 + ".charge", text="y" * 150)
     monkeypatch.setenv("COLUMNS", "90")
     monkeypatch.setenv("NO_COLOR", "1")
     lines = pgqueue("jobs", "list", stdout=Terminal()).out.splitlines()
-    assert max(map(len, lines)) == 90 and "…" in lines[1]
+    assert max(map(len, lines)) == 90
+    assert "xxx.charge  default" in lines[1] and lines[1].endswith("yyy…")
     assert "y" * 150 in pgqueue("jobs", "list").out
 
 
@@ -152,6 +154,14 @@ def test_list_colours_only_a_terminal(pgqueue, monkeypatch):
     assert "\x1b" not in pgqueue("jobs", "list", stdout=Terminal(), no_color=True).out
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in pgqueue("jobs", "list", stdout=Terminal()).out
+
+
+def test_summary_has_not_the_colour_of_an_error():
+    stream = Terminal()
+    wrapper = OutputWrapper(stream)
+    wrapper.style_func = lambda text: f"\x1b[31m{text}"
+    output.write_summary(wrapper, "6 jobs.")
+    assert stream.getvalue() == "6 jobs.\n"
 
 
 def test_list_shows_control_characters_as_escapes(pgqueue):

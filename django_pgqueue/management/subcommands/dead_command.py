@@ -17,12 +17,12 @@ from .batches import Stop
 from .job_acts import RETRY_ACT, add_act_options, run_act
 from .job_filters import add_filters, filters_of, given_filters
 from .job_search import is_cut, meeting, ranges
-from .output import Column, add_json, counted, date_of, write_json, write_table
+from .output import Column, add_json, counted, date_of, write_json, write_summary, write_table
 from .subcommand import Options, Subcommand, UsageError, add_database
 
 COLUMNS: Final = (
     Column("jobs", is_number=True),
-    Column("task", is_flexible=True),
+    Column("task", is_flexible=True, keeps_end=True),
     Column("error", is_flexible=True),
     Column("first died"),
     Column("last died"),
@@ -53,7 +53,7 @@ def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> Non
     if groups:
         write_table(stdout, options, COLUMNS, [_cells(group) for group in groups])
     total = counted(sum(group["jobs"] for group in groups), "dead job")
-    stderr.write(f"{total}{', ' if scope else ''}{scope}.")
+    write_summary(stderr, f"{total}{', ' if scope else ''}{scope}.")
 
 
 def _as_json(group: dict[str, Any]) -> dict[str, Any]:

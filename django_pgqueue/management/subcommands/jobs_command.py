@@ -12,13 +12,13 @@ from . import job_acts, job_page
 from .job_filters import add_filters, filters_of
 from .job_rows import JobRow, read_rows
 from .job_search import SEARCHED, find
-from .output import Column, add_json, counted, write_json, write_table
+from .output import Column, add_json, counted, write_json, write_summary, write_table
 from .subcommand import Options, Subcommand, UsageError, add_database
 
 COLUMNS = (
     Column("id", is_number=True),
     Column("state", is_state=True),
-    Column("task", is_flexible=True),
+    Column("task", is_flexible=True, keeps_end=True),
     Column("queue", is_flexible=True),
     Column("attempt", is_number=True),
     Column("when"),
@@ -48,7 +48,7 @@ def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> Non
         write_table(stdout, options, COLUMNS, [_cells(row) for row in rows])
     more = "There are more: pass --limit." if found.has_more else ""
     scope = f", {found.scope}" if found.scope else ""
-    stderr.write(" ".join(filter(None, [f"{counted(len(rows))}{scope}.", more])))
+    write_summary(stderr, " ".join(filter(None, [f"{counted(len(rows))}{scope}.", more])))
 
 
 def _cells(row: JobRow) -> tuple[object, ...]:

@@ -52,12 +52,14 @@ class Column:
         heading: The first line.
         is_number: Whether values are aligned to the right.
         is_flexible: Whether values may be cut, so that the table fits the terminal.
+        keeps_end: Whether a cut keeps the end of a value: a task is recognised by the last part of its name.
         is_state: Whether values get the colour of a state.
     """
 
     heading: str
     is_number: bool = False
     is_flexible: bool = False
+    keeps_end: bool = False
     is_state: bool = False
 
 
@@ -75,6 +77,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     raise TypeError(f"{type(value).__name__} has no form in the output: convert it first")
+
+
+def write_summary(stderr: OutputWrapper, text: str) -> None:
+    """Print a line that is not part of the data, without the colour of an error."""
+    stderr.write(text, style_func=str)
 
 
 def write_table(
@@ -116,7 +123,8 @@ def _fitted(widths: list[int], columns: Sequence[Column], available: int) -> lis
 
 
 def _cell(text: str, width: int, column: Column) -> str:
-    text = text if len(text) <= width else f"{text[: width - 1]}…"
+    if len(text) > width:
+        text = f"…{text[1 - width :]}" if column.keeps_end else f"{text[: width - 1]}…"
     return text.rjust(width) if column.is_number else text.ljust(width)
 
 

@@ -19,7 +19,7 @@ from django_pgqueue.models import Execution, Job, Pause
 from django_pgqueue.models.operations import database_now
 from django_pgqueue.states import Pausable
 
-from .output import Column, add_json, counted, date_of, write_json, write_table
+from .output import Column, add_json, counted, date_of, write_json, write_summary, write_table
 from .subcommand import Options, Subcommand, add_database, database_alias
 
 COUNTED: Final = 10_000
@@ -90,7 +90,7 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
         write_json(stdout, {"queues": [queue.as_json() for queue in queues]})
         return
     write_table(stdout, options, COLUMNS, [queue.cells() for queue in queues])
-    stderr.write(f"{counted(len(queues), 'queue')}.")
+    write_summary(stderr, f"{counted(len(queues), 'queue')}.")
 
 
 def read_queues(alias: str) -> list[Queue]:

@@ -19,7 +19,7 @@ from django_pgqueue.models.operations import database_now
 from django_pgqueue.models.schedules import Origin
 from django_pgqueue.schedules import expressions, job_options, operations
 
-from .output import Column, add_json, counted, date_of, write_json, write_table
+from .output import Column, add_json, counted, date_of, write_json, write_summary, write_table
 from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
 
 COLUMNS: Final = (
@@ -49,7 +49,7 @@ def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> Non
         return
     if schedules:
         write_table(stdout, options, COLUMNS, [_cells(schedule) for schedule in schedules])
-    stderr.write(f"{counted(len(schedules), 'schedule')}.")
+    write_summary(stderr, f"{counted(len(schedules), 'schedule')}.")
 
 
 def _state(schedule: Any) -> str:

@@ -15,11 +15,11 @@ from django_pgqueue.display import duration
 from django_pgqueue.options import OPTIONS
 from django_pgqueue.schedules import declarations, expressions
 
-from .output import Column, add_json, counted, write_json, write_table
+from .output import Column, add_json, counted, write_json, write_summary, write_table
 from .subcommand import NotFound, Options, Subcommand
 
 COLUMNS: Final = (
-    Column("task", is_flexible=True),
+    Column("task", is_flexible=True, keeps_end=True),
     Column("queue", is_flexible=True),
     Column("arguments", is_flexible=True),
     Column("options", is_flexible=True),
@@ -46,7 +46,7 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
         return
     if tasks:
         write_table(stdout, options, COLUMNS, [_cells(task) for task in tasks])
-    stderr.write(f"{counted(len(tasks), 'task')}.")
+    write_summary(stderr, f"{counted(len(tasks), 'task')}.")
 
 
 def signature_of_call(task: TaskDefinition) -> str:

@@ -14,7 +14,7 @@ from django_pgqueue.display import duration
 from django_pgqueue.models import Execution, Worker
 from django_pgqueue.models.operations import database_now
 
-from .output import Column, add_json, counted, write_json, write_table
+from .output import Column, add_json, counted, write_json, write_summary, write_table
 from .subcommand import Options, Subcommand, add_database, database_alias
 
 COLUMNS: Final = (
@@ -51,7 +51,7 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
         return
     if found:
         write_table(stdout, options, COLUMNS, [_cells(worker) for worker in found])
-    stderr.write(f"{counted(len(found), 'worker')}.")
+    write_summary(stderr, f"{counted(len(found), 'worker')}.")
 
 
 def state_of(worker: Any) -> str:
