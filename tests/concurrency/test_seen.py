@@ -139,6 +139,7 @@ def test_run_now_stale_instance_leaves_later_backoff(engine):
     assert stale.run_now()
 
 
+@pytest.mark.promise("shell-compares")
 def test_move_job_changed_since_seen_leaves_it(engine):
     job_id = helpers.make_job(engine)
     seen = {job_id: Seen("ready", run_after=helpers.job_row(engine, job_id)["run_after"])}
@@ -149,6 +150,7 @@ def test_move_job_changed_since_seen_leaves_it(engine):
     assert helpers.job_row(engine, job_id)["priority"] == 0
 
 
+@pytest.mark.promise("shell-compares")
 def test_delete_job_dead_again_leaves_it(engine):
     [job_id] = dead_jobs(engine)
     seen = {job_id: Seen("dead", helpers.job_row(engine, job_id)["finished_at"])}

@@ -104,6 +104,7 @@ def test_act_on_terminal_asks(pgqueue, monkeypatch, typed, left):
     assert set(states().values()) == set(left)
 
 
+@pytest.mark.promise("shell-compares")
 def test_act_leaves_jobs_that_changed_after_the_preview(pgqueue, monkeypatch):
     first = die()
     die()
