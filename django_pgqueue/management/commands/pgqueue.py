@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_pgqueue.management.celery_beat import IMPORT_CELERY_BEAT
 from django_pgqueue.management.standard_streams import open_missing_streams
+from django_pgqueue.management.subcommands.adopt_command import ADOPT
 from django_pgqueue.management.subcommands.dead_command import DEAD
 from django_pgqueue.management.subcommands.enqueue_command import ENQUEUE
 from django_pgqueue.management.subcommands.health_command import HEALTH
@@ -38,6 +39,7 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     CLEAR,
     PRUNE,
     HEALTH,
+    ADOPT,
     IMPORT_CELERY_BEAT,
 )
 
