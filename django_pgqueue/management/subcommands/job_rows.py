@@ -104,20 +104,26 @@ def word_of(row: Mapping[str, Any], execution: Execution | None, pauses: Pauses)
 
 
 def read_rows(alias: str, ids: Sequence[int]) -> list[JobRow]:
-    """Return the jobs with these ids, in this order. Jobs that no longer exist are missing. Runs three queries."""
+    """Return the jobs with these ids, in this order. Jobs that no longer exist are missing."""
+    found: dict[int, JobRow] = {}
+    pauses = Pauses(alias)
+    for start in range(0, len(ids), BATCH_SIZE):
+        found |= _read_batch(alias, ids[start : start + BATCH_SIZE], pauses)
+    return [found[job_id] for job_id in ids if job_id in found]
+
+
+def _read_batch(alias: str, ids: Sequence[int], pauses: Pauses) -> dict[int, JobRow]:
     jobs = Job.objects.using(alias).filter(pk__in=ids)
-    rows = list(jobs.annotate(seen_at=database_now(), latest_id=Subquery(latest("id"))).values(
-        *COLUMNS, "seen_at", "latest_id"
-    ))  # fmt: skip
+    annotated = jobs.annotate(seen_at=database_now(), latest_id=Subquery(latest("id")))
+    rows = list(annotated.values(*COLUMNS, "seen_at", "latest_id"))
     executions = Execution.objects.using(alias).defer("error", "traceback")
     cut = executions.annotate(short_error=Left("error", ERROR_LIMIT))
     by_id = cut.in_bulk([row["latest_id"] for row in rows if row["latest_id"] is not None])
-    pauses = Pauses(alias)
     found = {}
     for row in rows:
         execution = by_id.get(row.pop("latest_id"))
         found[row["pk"]] = JobRow(**row, word=word_of(row, execution, pauses), execution=execution)
-    return [found[job_id] for job_id in ids if job_id in found]
+    return found
 
 
 @dataclass(frozen=True)

@@ -70,9 +70,8 @@ def _matching(filters: Filters, found: Range, limit: int) -> list[int]:
     if found.query.model is Job:
         ordered = meeting(filters, found).order_by(*found.query.query.order_by)
         return list(ordered.values_list("pk", flat=True)[:limit])
-    jobs = Job.objects.using(filters.alias).annotate(**LATEST_ERROR).filter(found.condition)
-    in_order = list(found.query.values_list(found.column, flat=True)[:SEARCHED])
-    matching = set(jobs.filter(pk__in=in_order).values_list("pk", flat=True))
+    matching = set(meeting(filters, found).values_list("pk", flat=True))
+    in_order = found.query.values_list(found.column, flat=True)[:SEARCHED]
     return [job_id for job_id in in_order if job_id in matching][:limit]
 
 
