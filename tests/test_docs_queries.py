@@ -19,7 +19,7 @@ from django.db.models import QuerySet
 from django.test import override_settings
 
 from django_pgqueue import models, testing
-from django_pgqueue.management.subcommands import job_filters, job_search
+from django_pgqueue.management.subcommands import filter_options, job_search
 from django_pgqueue.models import Job
 from tests import helpers, test_docs_examples
 from tests.documents import CODE, PAGES, TUTORIAL, blocks, plain, prose, table
@@ -213,7 +213,7 @@ def test_page_lists_the_queries_that_stay_fast():
 
 NAMES = {"--queue": "old1", "--task": "shop.tasks.old0", "--error": "ValueError", "--since": "1d", "--until": "1h"}
 COMMANDS = [
-    *(["jobs", "list", *(["--state", word] if word else [])] for word in ("", *job_filters.WORDS)),
+    *(["jobs", "list", *(["--state", word] if word else [])] for word in ("", *filter_options.WORDS)),
     *(["jobs", "list", option, value] for option, value in NAMES.items()),
     *(["jobs", "list", "--state", "dead", option, value] for option, value in NAMES.items()),
     *(["jobs", "list", "--state", "succeeded", option, value] for option, value in NAMES.items()),

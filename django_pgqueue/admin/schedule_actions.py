@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy, ngettext_lazy
 from django_pgqueue import lifecycle
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import Schedule
-from django_pgqueue.schedules import job_options, operations
+from django_pgqueue.schedules import job_options, run_and_resume
 
 from . import shown
 from .formatting import visible
@@ -45,7 +45,7 @@ class NotDone(Exception):
 
 def _run(connection: Any, schedule: lifecycle.Scheduled, seen_last_run: datetime | str | None) -> bool:
     try:
-        return operations.run_now(connection, schedule, seen_last_run=seen_last_run) is not None
+        return run_and_resume.run_now(connection, schedule, seen_last_run=seen_last_run) is not None
     except job_options.CannotFire as error:
         values = {"name": visible(schedule.name), "why": visible(str(error))}
         raise NotDone(_("No job is enqueued for %(name)s: %(why)s") % values) from None
@@ -57,7 +57,7 @@ def _pause(connection: Any, schedule: lifecycle.Scheduled, _seen_last_run: objec
 
 def _resume(connection: Any, schedule: lifecycle.Scheduled, _seen_last_run: object) -> bool:
     try:
-        return operations.resume(connection, schedule)
+        return run_and_resume.resume(connection, schedule)
     except ValueError:  # the list shows what is wrong with the expression
         return False
 

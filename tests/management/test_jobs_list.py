@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from django_pgqueue import control, lifecycle
 from django_pgqueue.management.subcommands import job_search, output
-from django_pgqueue.management.subcommands.job_filters import WORDS
+from django_pgqueue.management.subcommands.filter_options import WORDS
 from django_pgqueue.models import Execution, Job
 from tests import helpers
 from tests.app import tasks

@@ -1,7 +1,7 @@
 """Change many jobs in batches, at a rate, each only if it is still as it was read.
 
 `jobs retry|cancel|move|delete` and `dead retry` call it. Each batch is one statement that commits by itself, so an
-interruption leaves whole batches behind. A second operator, or a job that runs in the meantime, cannot make an act
+interruption leaves whole batches behind. A second operator, or a job that runs in the meantime, cannot make an action
 change more than was shown, because the statements compare each job with what was read (`states.Seen`).
 """
 
@@ -31,11 +31,11 @@ logger = logging.getLogger("django_pgqueue.operator")
 TICK_SECONDS: Final = 0.1
 """How often a sleep ends to look for a Ctrl-C."""
 AfterBatch = Callable[[Sequence[int]], None]
-"""Called with the ids of the jobs that a batch has changed. It raises `Stop` to end the act."""
+"""Called with the ids of the jobs that a batch has changed. It raises `Stop` to end the action."""
 
 
 class Stop(Exception):
-    """An act ends before all jobs were changed. The message says why."""
+    """An action ends before all jobs were changed. The message says why."""
 
 
 class Interruption:
@@ -71,7 +71,7 @@ class Interruption:
 
 
 def change_all(
-    act: str,
+    action: str,
     done: str,
     change: JobChange,
     jobs: Sequence[SeenJob],
@@ -83,7 +83,7 @@ def change_all(
     """Change the jobs, print how many were changed, and log each one with the user.
 
     Raises:
-        CommandError: Ctrl-C or `after_batch` has ended the act after a batch. The message says how many changed.
+        CommandError: Ctrl-C or `after_batch` has ended the action after a batch. The message says how many changed.
     """
     count, began = 0, time.monotonic()
     size = BATCH_SIZE if rate is None else max(1, int(min(BATCH_SIZE, rate)))
@@ -92,7 +92,7 @@ def change_all(
             for start in range(0, len(jobs), size):
                 interruption.sleep_until(began if rate is None else began + start / rate)
                 batch = jobs[start : start + size]
-                changed = _change(act, change, batch, alias)
+                changed = _change(action, change, batch, alias)
                 count += len(changed)
                 _show_progress(stdout, start + len(batch), len(jobs))
                 after_batch(changed)
@@ -106,20 +106,20 @@ def change_all(
         )
 
 
-def _change(act: str, change: JobChange, batch: Iterable[SeenJob], alias: str) -> list[int]:
+def _change(action: str, change: JobChange, batch: Iterable[SeenJob], alias: str) -> list[int]:
     names = {job.pk: job.task_name for job in batch}
     seen = {job.pk: Seen(job.state, job.finished_at, job.run_after) for job in batch}
     changed = sorted(change(connections[alias], names, seen))
-    _log(act, changed, names)
+    _log(action, changed, names)
     return changed
 
 
-def _log(act: str, changed: Iterable[int], names: Mapping[int, str]) -> None:
+def _log(action: str, changed: Iterable[int], names: Mapping[int, str]) -> None:
     user = user_name()
     for job_id in changed:
-        extra = {"job_id": job_id, "task": names[job_id], "act": act, "user": user}
+        extra = {"job_id": job_id, "task": names[job_id], "action": action, "user": user}
         logger.info(
-            "job %s (%s): %s by %s", job_id, in_words(names[job_id]), act, user or "an unknown user", extra=extra
+            "job %s (%s): %s by %s", job_id, in_words(names[job_id]), action, user or "an unknown user", extra=extra
         )
 
 

@@ -14,8 +14,8 @@ from django_pgqueue.models import Execution
 from django_pgqueue.states import Outcome, State
 
 from .batches import Stop
-from .job_acts import RETRY_ACT, add_act_options, run_act
-from .job_filters import add_filters, filters_of, given_filters
+from .changing_actions import RETRY_ACTION, add_change_options, run_action
+from .filter_options import add_filters, filters_of, given_filters
 from .job_search import is_cut, meeting, ranges
 from .output import Column, add_json, counted, date_of, write_json, write_summary, write_table
 from .subcommand import Options, Subcommand, UsageError, add_database
@@ -77,7 +77,7 @@ def _cells(group: dict[str, Any]) -> tuple[Any, ...]:
 
 def _add_retry(parser: ArgumentParser) -> None:
     add_filters(parser, ())
-    add_act_options(parser)
+    add_change_options(parser)
     parser.add_argument(
         "--stop-on-failure",
         action="store_true",
@@ -91,9 +91,9 @@ def _retry(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> No
     filters = filters_of(options, words=(State.DEAD,))
     if options["stop_on_failure"]:
         rate = options["rate"] or CAREFUL_RATE
-        run_act(RETRY_ACT, filters, {**options, "rate": rate}, stdout, Watch(filters.alias))
+        run_action(RETRY_ACTION, filters, {**options, "rate": rate}, stdout, Watch(filters.alias))
     else:
-        run_act(RETRY_ACT, filters, options, stdout)
+        run_action(RETRY_ACTION, filters, options, stdout)
 
 
 class Watch:

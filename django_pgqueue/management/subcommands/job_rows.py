@@ -128,7 +128,7 @@ def _read_batch(alias: str, ids: Sequence[int], pauses: Pauses) -> dict[int, Job
 
 @dataclass(frozen=True)
 class SeenJob:
-    """The values of a job that an act compares and reports."""
+    """The values of a job that an action compares and reports."""
 
     pk: int
     task_name: str
@@ -139,7 +139,7 @@ class SeenJob:
 
 
 def read_seen(alias: str, ids: Sequence[int]) -> list[SeenJob]:
-    """Return what an act has to know of these jobs, in the order of `ids`, in batches."""
+    """Return what an action has to know of these jobs, in the order of `ids`, in batches."""
     found: dict[int, SeenJob] = {}
     columns = ("pk", "task_name", "state", "finished_at", "run_after", "cancel_requested_at")
     for start in range(0, len(ids), BATCH_SIZE):

@@ -19,7 +19,7 @@ from django_pgqueue.models import Execution, Job
 from django_pgqueue.models.operations import database_now
 from django_pgqueue.states import FINISHED, State
 
-from .job_filters import RUNNING_WORDS, STATE_OF, Filters
+from .filter_options import RUNNING_WORDS, STATE_OF, Filters
 
 SEARCHED: Final = 100_000
 """Jobs of one range that are searched with filters that its index does not have."""

@@ -8,8 +8,8 @@ from django.core.management.base import OutputWrapper
 
 from django_pgqueue.display import duration
 
-from . import job_acts, job_page
-from .job_filters import add_filters, filters_of
+from . import changing_actions, show_action
+from .filter_options import add_filters, filters_of
 from .job_rows import JobRow, read_rows
 from .job_search import SEARCHED, find
 from .output import Column, add_json, counted, write_json, write_summary, write_table
@@ -74,10 +74,12 @@ JOBS = Subcommand(
     "Find jobs, look at one, and retry, cancel, move or delete many.",
     actions=(
         Subcommand("list", "List jobs, by state, queue, task, time or error.", _add_list, _list),
-        Subcommand("show", "Show one job: state, error, arguments, attempts.", job_page.add_arguments, job_page.show),
-        job_acts.RETRY,
-        job_acts.CANCEL,
-        job_acts.MOVE,
-        job_acts.DELETE,
+        Subcommand(
+            "show", "Show one job: state, error, arguments, attempts.", show_action.add_arguments, show_action.show
+        ),
+        changing_actions.RETRY,
+        changing_actions.CANCEL,
+        changing_actions.MOVE,
+        changing_actions.DELETE,
     ),
 )

@@ -1,4 +1,4 @@
-"""`manage.py pgqueue schedules list|run|pause|resume`: look at the schedules, and act on one."""
+"""`manage.py pgqueue schedules list|run|pause|resume`: look at the schedules, and run, pause or resume one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.models.operations import database_now
 from django_pgqueue.models.schedules import Origin
-from django_pgqueue.schedules import expressions, job_options, operations
+from django_pgqueue.schedules import expressions, job_options, run_and_resume
 
 from .output import Column, add_json, counted, date_of, write_json, write_summary, write_table
 from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
@@ -100,21 +100,23 @@ def _cells(schedule: Any) -> tuple[Any, ...]:
     )
 
 
-# ---------------------------------------------------------------------------- acts
+# ---------------------------------------------------------------------------- actions
 
 
-def _add_act(parser: ArgumentParser) -> None:
+def _add_action(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="Name of the schedule, as `schedules list` prints it.")
     parser.add_argument("--origin", choices=Origin.values, help="Where it is defined, if two have the name.")
     add_database(parser, "Database of the schedules.")
 
 
-def _act(act: Callable[[Any, lifecycle.Scheduled], str], options: Options, stdout: OutputWrapper, stderr: Any) -> None:
-    """Run an act on the schedule that was named. Raise `CommandError` if it is refused."""
+def _run_action(
+    action: Callable[[Any, lifecycle.Scheduled], str], options: Options, stdout: OutputWrapper, stderr: Any
+) -> None:
+    """Run an action on the schedule that was named. Raise `CommandError` if it is refused."""
     alias = database_alias(options)
     schedule = _named(alias, options["name"], options["origin"])
     try:
-        stdout.write(act(connections[alias], schedule))
+        stdout.write(action(connections[alias], schedule))
     except (JobLocked, ValueError) as error:
         raise CommandError(f"Nothing was changed: {visible(str(error))}") from None
 
@@ -130,7 +132,7 @@ def _named(alias: str, name: str, origin: str | None) -> lifecycle.Scheduled:
 
 
 def _run(connection: Any, schedule: lifecycle.Scheduled) -> str:
-    job_id = operations.run_now(connection, schedule)
+    job_id = run_and_resume.run_now(connection, schedule)
     if job_id is None:
         raise ValueError("the schedule has changed at this moment, try again")
     return f"Enqueued job {job_id} of {visible(schedule.name)}."
@@ -141,7 +143,7 @@ def _pause(connection: Any, schedule: lifecycle.Scheduled) -> str:
 
 
 def _resume(connection: Any, schedule: lifecycle.Scheduled) -> str:
-    return "Resumed." if operations.resume(connection, schedule) else "Nothing to resume: it is not paused."
+    return "Resumed." if run_and_resume.resume(connection, schedule) else "Nothing to resume: it is not paused."
 
 
 SCHEDULES: Final = Subcommand(
@@ -149,8 +151,10 @@ SCHEDULES: Final = Subcommand(
     "List schedules, run one now, pause or resume one.",
     actions=(
         Subcommand("list", "List schedules with their next and last run.", _add_list, _list),
-        Subcommand("run", "Enqueue a job of a schedule now, also if it is paused.", _add_act, partial(_act, _run)),
-        Subcommand("pause", "Pause a schedule. Its jobs are not affected.", _add_act, partial(_act, _pause)),
-        Subcommand("resume", "Resume a schedule, from its next tick on.", _add_act, partial(_act, _resume)),
+        Subcommand(
+            "run", "Enqueue a job of a schedule now, also if it is paused.", _add_action, partial(_run_action, _run)
+        ),
+        Subcommand("pause", "Pause a schedule. Its jobs are not affected.", _add_action, partial(_run_action, _pause)),
+        Subcommand("resume", "Resume a schedule, from its next tick on.", _add_action, partial(_run_action, _resume)),
     ),
 )

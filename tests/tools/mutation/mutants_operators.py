@@ -6,7 +6,7 @@ What a mutant is, and how they are tried: see `mutation`. Each names the tests t
 from tests.tools.mutation.mutants import Mutant, of_tests
 
 ACTS = "django_pgqueue/admin/job_actions.py"
-SHELL_ACTS = "django_pgqueue/management/subcommands/job_acts.py"
+SHELL_ACTS = "django_pgqueue/management/subcommands/changing_actions.py"
 BATCHES = "django_pgqueue/management/subcommands/batches.py"
 SEARCH = "django_pgqueue/management/subcommands/job_search.py"
 BULK = "django_pgqueue/enqueue/bulk.py"
@@ -35,12 +35,14 @@ EXACT = of_tests(
 )
 SHELL = [
     *of_tests(
-        ("tests/management/test_job_acts.py",),
-        Mutant("an act does not compare what was read", "names, seen))", "names, None))", path=BATCHES),
+        ("tests/management/test_changing_actions.py",),
+        Mutant("an action does not compare what was read", "names, seen))", "names, None))", path=BATCHES),
         Mutant("the shell retries any finished job", "return (State.DEAD,)", "return FINISHED_WORDS", path=SHELL_ACTS),
-        Mutant("an act needs no filter", 'if not options["ids"] and not given(options):', "if False:", path=SHELL_ACTS),
+        Mutant(
+            "an action needs no filter", 'if not options["ids"] and not given(options):', "if False:", path=SHELL_ACTS
+        ),
         Mutant("a script is not asked for --yes", "        if filters.ids:", "        if True:", path=SHELL_ACTS),
-        Mutant("an act ignores its rate", "began + start / rate", "began", path=BATCHES),
+        Mutant("an action ignores its rate", "began + start / rate", "began", path=BATCHES),
     ),
     *of_tests(
         ("tests/management/test_dead_command.py",),

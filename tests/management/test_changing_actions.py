@@ -1,4 +1,4 @@
-"""`pgqueue jobs retry|cancel|move|delete`: which jobs an act changes, and how it asks, stops and reports."""
+"""`pgqueue jobs retry|cancel|move|delete`: which jobs an action changes, and how it asks, stops and reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def states() -> dict[int, str]:
     return dict(Job.objects.values_list("pk", "state"))
 
 
-def test_example_in_the_reference_is_what_an_act_prints(pgqueue, monkeypatch):
+def test_example_in_the_reference_is_what_an_action_prints(pgqueue, monkeypatch):
     """The example has other numbers and ids than the test, but the same words."""
     [example] = [text for text in blocks("docs/reference/cli.md", "text") if "to retry" in text]
     for _ in range(6):
@@ -42,14 +42,14 @@ def words(line: str) -> list[str]:
     return re.sub(r"\d[\d,]*\d|\d", "0", line).split()
 
 
-@pytest.mark.parametrize("act", ["retry", "cancel", "move", "delete"])
-def test_act_without_ids_and_filters_is_refused(pgqueue, act):
+@pytest.mark.parametrize("action", ["retry", "cancel", "move", "delete"])
+def test_action_without_ids_and_filters_is_refused(pgqueue, action):
     with pytest.raises(CommandError, match="at least one filter") as caught:
-        pgqueue("jobs", act, "--yes", *(["--to-queue", "mail"] if act == "move" else []))
+        pgqueue("jobs", action, "--yes", *(["--to-queue", "mail"] if action == "move" else []))
     assert caught.value.returncode == 2
 
 
-def test_act_on_missing_job_changes_nothing(pgqueue):
+def test_action_on_missing_job_changes_nothing(pgqueue):
     dead = die()
     with pytest.raises(CommandError, match=f"Job {dead + 1} does not exist") as caught:
         pgqueue("jobs", "retry", dead, dead + 1)
@@ -83,7 +83,7 @@ def test_dry_run_prints_jobs_and_changes_none(pgqueue):
     assert states() == {dead: "dead"}
 
 
-def test_act_without_terminal_needs_yes_for_filters(pgqueue):
+def test_action_without_terminal_needs_yes_for_filters(pgqueue):
     dead = die()
     with pytest.raises(CommandError, match="Pass --yes") as caught:
         pgqueue("jobs", "delete", "--state", "dead")
@@ -93,7 +93,7 @@ def test_act_without_terminal_needs_yes_for_filters(pgqueue):
 
 
 @pytest.mark.parametrize(("typed", "left"), [("y", {}), ("", {"dead"}), ("n", {"dead"})])
-def test_act_on_terminal_asks(pgqueue, monkeypatch, typed, left):
+def test_action_on_terminal_asks(pgqueue, monkeypatch, typed, left):
     die()
     monkeypatch.setattr("sys.stdin", Terminal(f"{typed}\n"))
     if left:
@@ -105,7 +105,7 @@ def test_act_on_terminal_asks(pgqueue, monkeypatch, typed, left):
 
 
 @pytest.mark.promise("shell-compares")
-def test_act_leaves_jobs_that_changed_after_the_preview(pgqueue, monkeypatch):
+def test_action_leaves_jobs_that_changed_after_the_preview(pgqueue, monkeypatch):
     first = die()
     die()
 
@@ -176,7 +176,7 @@ def clock(monkeypatch) -> list[float]:
     return changed_at
 
 
-def test_act_keeps_its_rate(pgqueue, clock):
+def test_action_keeps_its_rate(pgqueue, clock):
     for _ in range(5):
         die()
     pgqueue("jobs", "retry", "--state", "dead", "--yes", "--rate", "2")
@@ -184,7 +184,7 @@ def test_act_keeps_its_rate(pgqueue, clock):
     assert set(states().values()) == {"ready"}
 
 
-def test_act_with_slow_rate_takes_one_job_at_a_time(pgqueue, clock):
+def test_action_with_slow_rate_takes_one_job_at_a_time(pgqueue, clock):
     for _ in range(3):
         die()
     pgqueue("jobs", "retry", "--state", "dead", "--yes", "--rate", "0.5")
@@ -192,13 +192,13 @@ def test_act_with_slow_rate_takes_one_job_at_a_time(pgqueue, clock):
 
 
 @pytest.mark.parametrize("rate", ["0", "-1", "nan"])
-def test_act_invalid_rate_exits_with_2(pgqueue, rate):
+def test_action_invalid_rate_exits_with_2(pgqueue, rate):
     with pytest.raises(CommandError, match="Invalid --limit or --rate") as caught:
         pgqueue("jobs", "retry", die(), "--rate", rate)
     assert caught.value.returncode == 2
 
 
-def test_interrupted_act_finishes_its_batch_and_says_how_many(pgqueue, monkeypatch):
+def test_interrupted_action_finishes_its_batch_and_says_how_many(pgqueue, monkeypatch):
     for _ in range(3):
         die()
     change = job_operations.retry
@@ -217,7 +217,7 @@ def test_interrupted_act_finishes_its_batch_and_says_how_many(pgqueue, monkeypat
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_act_above_its_limit_says_that_there_are_more(pgqueue):
+def test_action_above_its_limit_says_that_there_are_more(pgqueue):
     for _ in range(3):
         die()
     out = pgqueue("jobs", "retry", "--state", "dead", "--limit", "2", "--yes").out
@@ -225,11 +225,11 @@ def test_act_above_its_limit_says_that_there_are_more(pgqueue):
     assert sorted(states().values()) == ["dead", "ready", "ready"]
 
 
-def test_act_logs_each_job_with_the_user(pgqueue, caplog, monkeypatch):
+def test_action_logs_each_job_with_the_user(pgqueue, caplog, monkeypatch):
     monkeypatch.setattr(batches, "user_name", partial(str, "anna"))
     dead = die()
     with caplog.at_level(logging.INFO, logger="django_pgqueue.operator"):
         pgqueue("jobs", "retry", dead)
     [record] = caplog.records
     assert record.getMessage() == f"job {dead} ({helpers.NOOP}): retry by anna"
-    assert (record.job_id, record.act, record.user) == (dead, "retry", "anna")
+    assert (record.job_id, record.action, record.user) == (dead, "retry", "anna")

@@ -24,8 +24,8 @@ from django_pgqueue.options import OPTIONS
 from django_pgqueue.states import State
 
 from .batches import AfterBatch, change_all
-from .job_filters import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, Filters, add_filters, filters_of
-from .job_filters import given_filters as given
+from .filter_options import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, Filters, add_filters, filters_of
+from .filter_options import given_filters as given
 from .job_rows import SeenJob, read_seen
 from .job_search import find
 from .output import counted
@@ -38,7 +38,7 @@ SHOWN_IDS: Final = 5
 
 
 @dataclass(frozen=True)
-class Act:
+class JobAction:
     """A change of jobs.
 
     Attributes:
@@ -56,8 +56,8 @@ class Act:
     change: Callable[[Options], JobChange]
 
 
-def add_act_options(parser: ArgumentParser) -> None:
-    """Add the options of every act: how many jobs, how fast, and whether to ask."""
+def add_change_options(parser: ArgumentParser) -> None:
+    """Add the options of every action: how many jobs, how fast, and whether to ask."""
     most = f"{MOST_JOBS:,}"
     parser.add_argument(
         "--limit", type=int, default=MOST_JOBS, metavar="N", help=f"Jobs to change at most. Default: {most}."
@@ -71,26 +71,30 @@ def add_act_options(parser: ArgumentParser) -> None:
 def _add_arguments(words: Sequence[str], parser: ArgumentParser) -> None:
     parser.add_argument("ids", nargs="*", type=int, metavar="ID", help="Ids of jobs, instead of filters.")
     add_filters(parser, words)
-    add_act_options(parser)
+    add_change_options(parser)
 
 
-def _run(act: Act, options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(action: JobAction, options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
     if not options["ids"] and not given(options):
         raise UsageError("Pass the ids of jobs, or at least one filter such as --state, --queue or --task.")
-    run_act(act, filters_of(options, ids=options["ids"], words=act.default_words(options)), options, stdout)
+    run_action(action, filters_of(options, ids=options["ids"], words=action.default_words(options)), options, stdout)
 
 
-def run_act(
-    act: Act, filters: Filters, options: Options, stdout: OutputWrapper, after_batch: AfterBatch = lambda job_ids: None
+def run_action(
+    action: JobAction,
+    filters: Filters,
+    options: Options,
+    stdout: OutputWrapper,
+    after_batch: AfterBatch = lambda job_ids: None,
 ) -> None:
     """Find the jobs, show them, ask, and change them. `after_batch` is called after each batch.
 
     Raises:
         NotFound: A job with one of the given ids does not exist.
         UsageError: An option is invalid, or `--yes` is missing without a terminal.
-        CommandError: The act was declined, interrupted or stopped, or none of the jobs with the given ids fits.
+        CommandError: The action was declined, interrupted or stopped, or none of the jobs with the given ids fits.
     """
-    change = act.change(options)
+    change = action.change(options)
     if options["limit"] < 1 or (options["rate"] is not None and not options["rate"] > 0):
         raise UsageError("Invalid --limit or --rate: use a number above 0.")
     found = find(filters, max(options["limit"], len(filters.ids)))
@@ -98,8 +102,8 @@ def run_act(
     if missing := sorted(set(filters.ids) - {job.pk for job in jobs}):
         raise NotFound(f"Job {missing[0]} does not exist in the database {filters.alias!r}.")
     states = {STATE_OF[word] for word in filters.words}
-    fitting = [job for job in jobs if job.state in states and not (act is CANCEL_ACT and job.cancel_requested_at)]
-    _preview(act, fitting, jobs, stdout)
+    fitting = [job for job in jobs if job.state in states and not (action is CANCEL_ACTION and job.cancel_requested_at)]
+    _preview(action, fitting, jobs, stdout)
     if found.has_more:
         stdout.write(f"More jobs meet the filters. Repeat the command after the first {counted(options['limit'])}.")
     if found.scope:
@@ -108,13 +112,13 @@ def run_act(
         raise CommandError("Nothing was changed.")
     if options["dry_run"] or not fitting:
         return
-    _confirm(act, fitting, filters, options)
-    change_all(act.name, act.done, change, fitting, filters.alias, options["rate"], stdout, after_batch)
+    _confirm(action, fitting, filters, options)
+    change_all(action.name, action.done, change, fitting, filters.alias, options["rate"], stdout, after_batch)
 
 
-def _preview(act: Act, fitting: Sequence[SeenJob], jobs: Sequence[SeenJob], stdout: OutputWrapper) -> None:
-    """Print how many jobs the act would change, by task and state, some of their ids, and what is left out and why."""
-    stdout.write(f"{counted(len(fitting))} to {act.name}{':' if fitting else '.'}")
+def _preview(action: JobAction, fitting: Sequence[SeenJob], jobs: Sequence[SeenJob], stdout: OutputWrapper) -> None:
+    """Print how many jobs would change, by task and state, some of their ids, and what is left out and why."""
+    stdout.write(f"{counted(len(fitting))} to {action.name}{':' if fitting else '.'}")
     groups = Counter((job.task_name, job.state) for job in fitting).most_common()
     for (task_name, state), count in groups[:SHOWN_GROUPS]:
         ids = [str(job.pk) for job in fitting if (job.task_name, job.state) == (task_name, state)][: SHOWN_IDS + 1]
@@ -124,18 +128,18 @@ def _preview(act: Act, fitting: Sequence[SeenJob], jobs: Sequence[SeenJob], stdo
         stdout.write(f"            and {counted(len(groups) - SHOWN_GROUPS, 'more task')}")
     chosen = {job.pk for job in fitting}
     for state, count in Counter(job.state for job in jobs if job.pk not in chosen).items():
-        stdout.write(f"{counted(count)} left out: {_why_left_out(act, state)}.")
+        stdout.write(f"{counted(count)} left out: {_why_left_out(action, state)}.")
 
 
-def _why_left_out(act: Act, state: str) -> str:
-    if act is CANCEL_ACT and state == State.RUNNING:
+def _why_left_out(action: JobAction, state: str) -> str:
+    if action is CANCEL_ACTION and state == State.RUNNING:
         return "a worker is stopping it already"
-    if act is RETRY_ACT and state in FINISHED_WORDS:
+    if action is RETRY_ACTION and state in FINISHED_WORDS:
         return f"{state}, and only dead jobs are retried without --finished"
-    return f"{state}, and {act.name} needs {' or '.join(dict.fromkeys(STATE_OF[word] for word in act.words))}"
+    return f"{state}, and {action.name} needs {' or '.join(dict.fromkeys(STATE_OF[word] for word in action.words))}"
 
 
-def _confirm(act: Act, fitting: Sequence[SeenJob], filters: Filters, options: Options) -> None:
+def _confirm(action: JobAction, fitting: Sequence[SeenJob], filters: Filters, options: Options) -> None:
     """Ask on a terminal. Raise `CommandError` unless the answer is yes, and `UsageError` if nobody can answer."""
     if options["yes"]:
         return
@@ -145,12 +149,12 @@ def _confirm(act: Act, fitting: Sequence[SeenJob], filters: Filters, options: Op
         raise UsageError("Pass --yes, because there is no terminal to ask on. --dry-run shows the jobs.")
     answer = ""
     with suppress(EOFError):  # Ctrl-D
-        answer = input(f"{act.name.capitalize()} {counted(len(fitting))}? [y/N] ")
+        answer = input(f"{action.name.capitalize()} {counted(len(fitting))}? [y/N] ")
     if answer.strip().lower() not in ("y", "yes"):
         raise CommandError("Nothing was changed.")
 
 
-# ---------------------------------------------------------------------------- the four acts
+# ---------------------------------------------------------------------------- the four actions
 
 
 def _words_to_retry(options: Options) -> tuple[str, ...]:
@@ -178,36 +182,40 @@ def _change_to_move(options: Options) -> JobChange:
     return partial(job_operations.move, queue_name=queue_name, priority=priority)
 
 
-RETRY_ACT: Final = Act("retry", "Retried", FINISHED_WORDS, _words_to_retry, lambda options: job_operations.retry)
-CANCEL_ACT: Final = Act(
+RETRY_ACTION: Final = JobAction(
+    "retry", "Retried", FINISHED_WORDS, _words_to_retry, lambda options: job_operations.retry
+)
+CANCEL_ACTION: Final = JobAction(
     "cancel",
     "Cancelled, or asked to stop,",
     (*READY_WORDS, *RUNNING_WORDS),
     lambda options: (State.READY, State.RUNNING),
     lambda options: job_operations.cancel,
 )
-MOVE_ACT: Final = Act("move", "Moved", READY_WORDS, lambda options: (State.READY,), _change_to_move)
-DELETE_ACT: Final = Act(
+MOVE_ACTION: Final = JobAction("move", "Moved", READY_WORDS, lambda options: (State.READY,), _change_to_move)
+DELETE_ACTION: Final = JobAction(
     "delete", "Deleted", FINISHED_WORDS, lambda options: FINISHED_WORDS, lambda options: job_operations.delete
 )
 
 
 def _add_retry(parser: ArgumentParser) -> None:
-    _add_arguments(RETRY_ACT.words, parser)
+    _add_arguments(RETRY_ACTION.words, parser)
     parser.add_argument("--finished", action="store_true", help="Also retry jobs that succeeded or were cancelled.")
 
 
 def _add_move(parser: ArgumentParser) -> None:
-    _add_arguments(MOVE_ACT.words, parser)
+    _add_arguments(MOVE_ACTION.words, parser)
     parser.add_argument("--to-queue", metavar="NAME", help="The queue to move the jobs to.")
     parser.add_argument("--to-priority", type=int, metavar="N", help="The priority to give to the jobs.")
 
 
-def _subcommand(act: Act, text: str, add_arguments: Callable[[ArgumentParser], Any] | None = None) -> Subcommand:
-    return Subcommand(act.name, text, add_arguments or partial(_add_arguments, act.words), partial(_run, act))
+def _subcommand(
+    action: JobAction, text: str, add_arguments: Callable[[ArgumentParser], Any] | None = None
+) -> Subcommand:
+    return Subcommand(action.name, text, add_arguments or partial(_add_arguments, action.words), partial(_run, action))
 
 
-RETRY: Final = _subcommand(RETRY_ACT, "Make dead jobs ready again, with all their attempts.", _add_retry)
-CANCEL: Final = _subcommand(CANCEL_ACT, "Cancel waiting jobs, and ask running ones to stop.")
-MOVE: Final = _subcommand(MOVE_ACT, "Move waiting jobs to another queue or priority.", _add_move)
-DELETE: Final = _subcommand(DELETE_ACT, "Delete finished jobs and their attempts.")
+RETRY: Final = _subcommand(RETRY_ACTION, "Make dead jobs ready again, with all their attempts.", _add_retry)
+CANCEL: Final = _subcommand(CANCEL_ACTION, "Cancel waiting jobs, and ask running ones to stop.")
+MOVE: Final = _subcommand(MOVE_ACTION, "Move waiting jobs to another queue or priority.", _add_move)
+DELETE: Final = _subcommand(DELETE_ACTION, "Delete finished jobs and their attempts.")
