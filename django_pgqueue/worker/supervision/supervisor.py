@@ -25,25 +25,24 @@ from django_pgqueue.worker.claiming.shared_scans import SharedScans
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.connection import Link
-from django_pgqueue.worker.runtime.health_memory import HealthMemory, health_memory
+from django_pgqueue.worker.runtime.health_memory import health_memory
+from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.outages import is_expected, outage_log
-from django_pgqueue.worker.runtime.process_info import exit_code_text
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
+from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 
 from . import watchdog
 from .health_file import HealthFile
+from .health_thread import health_thread
 from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender
 from .helper_processes import HelperProcesses
+from .process_end import RestartBackoff, log_end
 from .registration import register
 from .startup import wait_until_ready
 
 logger = logging.getLogger("django_pgqueue.worker")
 
 TURN_SECONDS: Final = 1.0
-RESTART_BACKOFF_SECONDS: Final = (0.0, 0.2, 1.0, 5.0, 15.0)
-"""The delays before processes that died are replaced. The first is replaced at once."""
-HEALTHY_SECONDS: Final = 30.0
-"""A process that lived longer than this before it died resets the backoff."""
 KILL_AFTER_GRACE_SECONDS: Final = 12.0
 SIGNAL_TEXTS: Final = ("stopping; running jobs may finish within the grace period", "releasing all jobs at once")
 
@@ -59,18 +58,22 @@ class Supervisor:
         self.signals = 0
         self._signals_logged = 0
         self.stopping_since: float | None = None
-        self._restarts = 0
+        self._backoff = RestartBackoff()
         self._spawn_at = 0.0
         self._spawned = 0
         self.heartbeats = HeartbeatSender(self.link, options)
         self.shared_scans = SharedScans(options.processes)
-        self.health = HealthFile(options.health_file, self.children, lambda: self.stopping_since is not None)
-        self.helpers = HelperProcesses(options, self.link, self.health, self._close_inherited)
+        self.memory = WorkerMemory(options.processes)
+        report = HealthReport(self.memory)
+        self.health_file = HealthFile(options.health_file, report)
+        self.health = health_thread(self.health_file, report)
+        self.helpers = HelperProcesses(options, self.link, self.health, report, self._close_inherited)
         self._waker = Waker()
 
     def run(self) -> int:
         """Work until a signal arrives or the queues are empty; return 0 if no execution is left open, otherwise 1."""
         self.helpers.log.start()
+        self.helpers.metrics.start()
         self.health.start()
         self._listen_to_signals()
         wait_until_ready(self.options, self._should_wait, self._wait)
@@ -84,14 +87,18 @@ class Supervisor:
 
     def _should_wait(self) -> bool:
         """Return whether to continue waiting for a database that is not ready; called before each check."""
-        self.health.round_finished()
+        self.memory.round_finished_at = time.monotonic()
+        self._reap()
+        self.helpers.metrics.keep_running()
         return self.stopping_since is None
 
     def _close(self) -> None:
         signal.set_wakeup_fd(-1)
         self._waker.close()
         self.health.close()
+        self.health_file.remove()
         self.link.close()
+        self.helpers.metrics.close()
         self.helpers.log.close()
 
     def _is_over(self) -> bool:
@@ -100,7 +107,7 @@ class Supervisor:
         return self.stopping_since is not None or (self.options.until_empty and self._spawned >= self.options.processes)
 
     def _turn(self) -> None:
-        self.health.round_finished()
+        self.memory.round_finished_at = time.monotonic()
         while self._signals_logged < self.signals:  # not in the signal handler, which may interrupt a log call
             logger.warning("signal: %s", SIGNAL_TEXTS[self._signals_logged])
             self._signals_logged += 1
@@ -142,7 +149,7 @@ class Supervisor:
             for process in self.children.values():
                 watchdog.kill(process.pid)
             os._exit(130)
-        self.stopping_since = self.stopping_since or time.monotonic()
+        self.stopping_since = self.memory.stopping_since = self.stopping_since or time.monotonic()
         self._order_all()
 
     def _order_all(self) -> None:
@@ -208,7 +215,7 @@ class Supervisor:
         self._spawn_at = 0.0
         # A child reads its id first, so `_order_all()` skips a child without an id. An order it missed is sent below.
         os.write(process.orders, f"{worker_id}\n".encode())
-        process.worker_id = worker_id
+        process.worker_id = process.health_memory.worker_id = worker_id
         if self.stopping_since is not None:
             self._order_all()
 
@@ -216,7 +223,8 @@ class Supervisor:
         allowance = Allowance(self.options.concurrency, self._retiring_at(place))
         process_state = ProcessState(worker_process.slots(self.options))
         process_state.lease_until = lease_clock() + get_settings().LEASE
-        child_health = HealthMemory()
+        child_health = self.memory.free_place()
+        child_health.started_at, child_health.lease_until = time.monotonic(), process_state.lease_until
         reader, writer = os.pipe()
         try:
             with self.health.paused():
@@ -235,6 +243,7 @@ class Supervisor:
             finally:
                 os._exit(1)  # never return into the parent's code: this process would be a second supervisor
         os.close(reader)
+        child_health.pid = pid
         process = ChildProcess(process_state, pid, writer, place=place, health_memory=child_health)
         self.children[pid] = process
         return process
@@ -244,6 +253,7 @@ class Supervisor:
         for sibling in self.children.values():
             os.close(sibling.orders)
         self.helpers.log.close_pipe()
+        self.helpers.metrics.close_inherited()
         self.link.forget_in_child()
 
     def _reap(self) -> None:
@@ -263,30 +273,15 @@ class Supervisor:
     def _child_ended(self, process: ChildProcess, exit_code: int) -> None:
         os.close(process.orders)
         process.state.is_gone = True
+        process.health_memory.pid = 0
         exit_reason = process.state.exit_reason
         process.expected_to_end |= exit_reason is not ExitReason.NONE
         self.helpers.settlement.ended.append(process)
-        if exit_reason is ExitReason.RECYCLED:
-            logger.info("worker process %d has exited and is replaced", process.pid)
-        elif exit_reason in EXITED_AT_ONCE:
-            # INFO for a promotion, because each process has logged it already as a database outage.
-            level = logging.INFO if exit_reason is ExitReason.PROMOTED else logging.CRITICAL
-            reason = EXITED_AT_ONCE[exit_reason]
-            logger.log(level, "worker process %d: %s; its jobs are ready again", process.pid, reason)
-        elif not process.expected_to_end:
-            logger.error("worker process %d died (%s)", process.pid, exit_code_text(exit_code))
-        elif exit_reason is ExitReason.STUCK:
-            logger.error("worker process %d was stuck and has exited; its jobs are ready again", process.pid)
+        log_end(process, exit_code)
         if exit_reason in (ExitReason.NONE, ExitReason.STUCK) or exit_reason in EXITED_AT_ONCE:
-            self._delay_restart(process)
+            self._spawn_at = time.monotonic() + self._backoff.seconds_after(process)
         if self.options.until_empty and exit_reason is not ExitReason.EMPTY:
             self._spawned -= 1
-
-    def _delay_restart(self, process: ChildProcess) -> None:
-        self._restarts = 0 if time.monotonic() - process.born_at > HEALTHY_SECONDS else self._restarts
-        backoff_seconds = RESTART_BACKOFF_SECONDS[min(self._restarts, len(RESTART_BACKOFF_SECONDS) - 1)]
-        self._restarts += 1
-        self._spawn_at = time.monotonic() + backoff_seconds
 
     # ---------------------------------------------------------------- grace period
 

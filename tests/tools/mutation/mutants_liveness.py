@@ -15,7 +15,8 @@ CHILD = "django_pgqueue/worker/worker_process.py"
 POLICY = "django_pgqueue/worker/execution/retry_policy.py"
 BOUNDED = "django_pgqueue/worker/runtime/time_limit.py"
 DESCRIBE = "django_pgqueue/worker/execution/error_text.py"
-HEALTH = "django_pgqueue/worker/supervision/health_file.py"
+HEALTH = "django_pgqueue/worker/runtime/health_report.py"
+SYSTEMD = "django_pgqueue/worker/supervision/systemd.py"
 
 IN_PARTS = ("tests/worker/test_callbacks.py", "tests/worker/test_liveness.py")
 IN_WORKERS = ("tests/process/test_hostile_code.py",)
@@ -96,10 +97,23 @@ LIVENESS = [
             Mutant("calls that hang are not bounded", "if len(_hanging) >= HANGING_LIMIT:", "if False:", path=BOUNDED),
             Mutant(
                 "stuck completions are no news",
-                "        if any(_completions_are_stuck(process) for process in processes):\n",
+                "        if _completions_are_stuck(process):\n",
                 "        if False:\n",
                 path=HEALTH,
             ),
+        )
+    ),
+    *(
+        mutant._replace(tests=("tests/worker/test_health_report.py",))
+        for mutant in (
+            Mutant(
+                "an outage is a reason to restart a worker",
+                "any(_is_lost(memory, process) for process in processes)",
+                "any(process.outage_since for process in processes)",
+                path=HEALTH,
+            ),
+            Mutant("busy slots count as stuck claims", "    if not since:\n", "    if False:\n", path=HEALTH),
+            Mutant("the watchdog is fed by a stuck worker", "judgement.is_alive and now", "now", path=SYSTEMD),
         )
     ),
     Mutant(

@@ -1,0 +1,52 @@
+"""Shared memory of a whole worker: the state of its supervisor, and the health of each of its worker processes.
+
+The supervisor creates one `WorkerMemory` before its first fork, so that processes that were forked early, such as the
+metrics process, see worker processes that start later. A worker process gets the first free place. When it has ended,
+the supervisor frees the place for the next one.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+
+from .health_memory import HealthMemory, health_memory
+from .shared_memory import SharedField, lease_clock
+
+
+class WorkerMemory:
+    """The shared memory of one worker. All times are of the monotonic clock.
+
+    Args:
+        processes: The number of worker processes. There can be twice as many while processes are being replaced.
+    """
+
+    round_finished_at = SharedField(0, "d", float)
+    """When the supervisor's main thread last finished a round."""
+    stopping_since = SharedField(8, "d", float)
+    """When the supervisor received a signal to stop, or 0."""
+    metrics_answered_at = SharedField(16, "d", float)
+    """When the metrics process last showed that it works."""
+
+    def __init__(self, processes: int) -> None:
+        self.memory = mmap.mmap(-1, 24)
+        self.supervisor = HealthMemory()
+        """The health of the supervisor's own process, in which this object is created."""
+        self.supervisor.become(health_memory)
+        self.places = [HealthMemory() for _ in range(2 * processes)]
+        self.round_finished_at = time.monotonic()
+
+    def free_place(self) -> HealthMemory:
+        """Return the memory for a new process: the first free place, or one that nobody reads if none is free."""
+        place = next((place for place in self.places if not place.pid), None) or HealthMemory()
+        place.clear()
+        return place
+
+    def living(self) -> list[HealthMemory]:
+        """Return the health of the worker processes that live, oldest first."""
+        return sorted([place for place in self.places if place.pid], key=lambda place: place.started_at)
+
+
+def lease_left_seconds(process: HealthMemory) -> float:
+    """Return how many seconds the leases of a process are still valid; negative if they have expired."""
+    return process.lease_until - lease_clock()
