@@ -72,6 +72,8 @@ class Liveness:
         health_memory.completions_behind_since = self.completer.behind_since or 0.0
         health_memory.running = len(self.pool.in_flight.running)
         health_memory.prefetched = len(self.pool.in_flight.waiting)
+        health_memory.slots = self.pool.in_flight.opened
+        health_memory.oldest_report_at = self.completer.oldest_at or 0.0
         health_memory.responded_at = time.monotonic()
 
     def _end(self, problem: str) -> NoReturn:

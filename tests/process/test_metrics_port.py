@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
 import urllib.error
 import urllib.request
+from collections import defaultdict
 
 import pytest
 
 from tests.app import tasks
 
+ATTEMPTS = 'pgqueue_attempts_total{{outcome="{1}",queue="default",task="{0}"}}'
 PORT = re.compile(r"metrics on port (\d+)")
 
 
@@ -48,6 +51,21 @@ def test_metrics_port_follows_worker_from_start_to_end(start, tmp_path):
         worker.wait_until(started.exists)
         worker.wait_until(lambda: sum(process["running"] for process in report(port)["processes"]) == 1)
         assert [process["pid"] for process in report(port)["processes"]] == worker.children
+        for _ in range(20):
+            tasks.add.enqueue(1)
+        tasks.fail.enqueue()
+        worker.wait_until(lambda: figures(port)[ATTEMPTS.format(tasks.add.name, "succeeded")] == 20.0)
+        worker.wait_until(lambda: figures(port)[ATTEMPTS.format(tasks.fail.name, "failed")] == 1.0)
+        before = figures(port)
+        assert (before["pgqueue_slots"], before["pgqueue_slots_busy"], before["pgqueue_processes"]) == (20.0, 1.0, 2.0)
+        assert before['pgqueue_statements_total{statement="claim"}'] >= 1.0
+        assert before['pgqueue_statements_total{statement="extend"}'] >= 1.0
+        os.kill(worker.children[0], signal.SIGKILL)
+        worker.wait_until(lambda: figures(port)['pgqueue_process_ends_total{reason="crashed"}'] == 1.0)
+        worker.wait_until(lambda: len(report(port)["processes"]) == 2)
+        after = figures(port)
+        assert all(after[name] >= value for name, value in before.items() if name.endswith(("_total", "_count")))
+        assert after[ATTEMPTS.format(tasks.add.name, "succeeded")] == 20.0, "the dead process's counts are kept"
         worker.send(signal.SIGTERM)
         worker.wait_until(lambda: scrape(port, "/readyz")[0] == 503)
         assert scrape(port, "/readyz")[1].startswith("stopping since")
@@ -58,6 +76,14 @@ def test_metrics_port_follows_worker_from_start_to_end(start, tmp_path):
         done.touch()
         assert worker.exit_code() == 0
         assert scrape(port, "/livez")[0] == 0
+
+
+def figures(port):
+    """Return the samples of the page by their names with labels. A sample that does not exist is 0."""
+    status, body = scrape(port, "/metrics")
+    assert status == 200, body
+    lines = [line.rpartition(" ") for line in body.splitlines() if not line.startswith("#")]
+    return defaultdict(float, {name: float(value) for name, _, value in lines})
 
 
 def report(port):

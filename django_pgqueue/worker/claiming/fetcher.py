@@ -31,6 +31,7 @@ from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.release import release_executions
 from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.slots.inflight import InFlight
@@ -266,6 +267,7 @@ class Fetcher(Service):
     def _claim_and_submit(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         claimed = self.claimer.claim(connection, cursors, room)
         if claimed:
+            counts.claimed(claimed)
             size = sum(len(job.arguments) for job in claimed) / len(claimed) + 1
             self._job_bytes = max(size, self._job_bytes + (size - self._job_bytes) / 4)
             id_conflicts = self._claimed_ids.in_use(claimed)

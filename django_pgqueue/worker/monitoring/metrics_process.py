@@ -13,6 +13,7 @@ import socket
 from typing import Final, NoReturn
 
 from django_pgqueue.worker.runtime.background_log import background_log
+from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.exit_functions import forget_inherited_processes
 from django_pgqueue.worker.runtime.health_memory import HealthMemory, health_memory
 from django_pgqueue.worker.runtime.health_report import HealthReport
@@ -32,6 +33,7 @@ def main(listener: socket.socket, supervisor: int, report: HealthReport) -> NoRe
         forget_inherited_processes()
         background_log.start()
         health_memory.become(HealthMemory())  # the inherited one belongs to the supervisor
+        counts.use(None)
         asyncio.run(_serve(listener, supervisor, report))
         exit_code = 0
     finally:

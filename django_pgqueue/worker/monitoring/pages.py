@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from http import HTTPStatus
 from typing import Final
@@ -19,6 +20,7 @@ class Pages:
 
     def __init__(self, report: HealthReport) -> None:
         self.report = report
+        self._rendering = asyncio.Lock()
 
     def by_path(self) -> dict[str, Page]:
         """Return the pages by their paths."""
@@ -33,8 +35,14 @@ class Pages:
         return self._health(request, is_well=self.report.judge().is_ready)
 
     async def metrics(self, request: Request) -> Response:
-        """Return the figures of the worker's processes."""
-        return error(HTTPStatus.NOT_IMPLEMENTED, NO_CLIENT)
+        """Return the figures of the worker's processes. A thread renders them, so that probes need not wait."""
+        try:
+            from .collector import render  # only a scrape needs the optional package
+        except ImportError:
+            return error(HTTPStatus.NOT_IMPLEMENTED, NO_CLIENT)
+        async with self._rendering:
+            body, content_type = await asyncio.to_thread(render, self.report, request.accept)
+        return Response(HTTPStatus.OK, body, content_type)
 
     def _health(self, request: Request, *, is_well: bool) -> Response:
         status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE

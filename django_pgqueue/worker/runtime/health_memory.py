@@ -16,7 +16,7 @@ from .shared_memory import SharedField
 STATEMENTS: Final = ("claim", "rescue", "schedules", "completion")
 """The statements that a worker repeats. If a service is silently dead, the age of its last answer shows it."""
 ANSWERS: Final = struct.Struct("=4d")
-ANSWERS_AT: Final = 88
+ANSWERS_AT: Final = 112
 """When each of `STATEMENTS` was last answered, or 0; behind the fields of `HealthMemory`."""
 SIZE: Final = ANSWERS_AT + ANSWERS.size
 
@@ -46,6 +46,12 @@ class HealthMemory:
     """How many jobs ran when the main thread last checked."""
     prefetched = SharedField(80, "Q", int)
     """How many claimed jobs waited for a slot at that time."""
+    slots = SharedField(88, "Q", int)
+    """How many jobs may run at a time."""
+    oldest_report_at = SharedField(96, "d", float)
+    """When the oldest job ended whose result was not written at that time, or 0."""
+    listens = SharedField(104, "Q", bool)
+    """Whether notifications reach the process."""
 
     def __init__(self) -> None:
         self.memory = mmap.mmap(-1, SIZE)

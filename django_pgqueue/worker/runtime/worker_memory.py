@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import time
 
+from .count_memory import CountMemory
 from .health_memory import HealthMemory, health_memory
 from .shared_memory import SharedField, lease_clock
 
@@ -19,6 +20,7 @@ class WorkerMemory:
 
     Args:
         processes: The number of worker processes. There can be twice as many while processes are being replaced.
+        counting: Whether the processes count what they do, for the metrics port.
     """
 
     round_finished_at = SharedField(0, "d", float)
@@ -28,12 +30,14 @@ class WorkerMemory:
     metrics_answered_at = SharedField(16, "d", float)
     """When the metrics process last showed that it works."""
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, processes: int, *, counting: bool = False) -> None:
         self.memory = mmap.mmap(-1, 24)
         self.supervisor = HealthMemory()
         """The health of the supervisor's own process, in which this object is created."""
         self.supervisor.become(health_memory)
         self.places = [HealthMemory() for _ in range(2 * processes)]
+        self.counts = [CountMemory() for _ in range(len(self.places) + 2)] if counting else []
+        """The counts of the processes at each place, then those of the supervisor and of its helper processes."""
         self.round_finished_at = time.monotonic()
 
     def free_place(self) -> HealthMemory:
@@ -41,6 +45,20 @@ class WorkerMemory:
         place = next((place for place in self.places if not place.pid), None) or HealthMemory()
         place.clear()
         return place
+
+    def counts_of(self, place: HealthMemory) -> CountMemory | None:
+        """Return the memory in which the process at a place counts, or None if it does not count."""
+        return next((counts for used, counts in zip(self.places, self.counts, strict=False) if used is place), None)
+
+    @property
+    def supervisor_counts(self) -> CountMemory | None:
+        """The counts of the supervisor."""
+        return self.counts[-2] if self.counts else None
+
+    @property
+    def helper_counts(self) -> CountMemory | None:
+        """The counts of the helper processes. Only one of them writes transitions at a time: a settlement."""
+        return self.counts[-1] if self.counts else None
 
     def living(self) -> list[HealthMemory]:
         """Return the health of the worker processes that live, oldest first."""

@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.process_info import set_process_name
 from django_pgqueue.worker.runtime.process_signals import outlive_terminal
@@ -49,6 +50,7 @@ class HelperProcesses:
         close_inherited: Callable[[], None],
     ) -> None:
         self._health = health
+        self._report = report
         self._close_inherited = close_inherited
         self.log = LogProcess(self._fork)
         self.settlement = Settlement(link, self._fork)
@@ -90,6 +92,7 @@ class HelperProcesses:
         if pid == 0:
             try:
                 self._close_inherited()
+                counts.use(self._report.memory.helper_counts)
                 outlive_terminal()
                 set_process_name(name)
                 main()

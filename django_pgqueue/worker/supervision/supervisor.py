@@ -25,6 +25,7 @@ from django_pgqueue.worker.claiming.shared_scans import SharedScans
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.outages import is_expected, outage_log
@@ -63,7 +64,7 @@ class Supervisor:
         self._spawned = 0
         self.heartbeats = HeartbeatSender(self.link, options)
         self.shared_scans = SharedScans(options.processes)
-        self.memory = WorkerMemory(options.processes)
+        self.memory = WorkerMemory(options.processes, counting=options.metrics_port is not None)
         report = HealthReport(self.memory)
         self.health_file = HealthFile(options.health_file, report)
         self.health = health_thread(self.health_file, report)
@@ -72,6 +73,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Work until a signal arrives or the queues are empty; return 0 if no execution is left open, otherwise 1."""
+        counts.use(self.memory.supervisor_counts)
         self.helpers.log.start()
         self.helpers.metrics.start()
         self.health.start()
@@ -238,6 +240,7 @@ class Supervisor:
                 os.close(writer)
                 self._close_inherited()
                 health_memory.become(child_health)
+                counts.use(self.memory.counts_of(child_health))
                 self.shared_scans.place = place
                 process_main.main(self.options, process_state, reader, allowance, self.shared_scans)
             finally:
@@ -278,6 +281,7 @@ class Supervisor:
         process.expected_to_end |= exit_reason is not ExitReason.NONE
         self.helpers.settlement.ended.append(process)
         log_end(process, exit_code)
+        counts.process_ended(exit_reason)
         if exit_reason in (ExitReason.NONE, ExitReason.STUCK) or exit_reason in EXITED_AT_ONCE:
             self._spawn_at = time.monotonic() + self._backoff.seconds_after(process)
         if self.options.until_empty and exit_reason is not ExitReason.EMPTY:
