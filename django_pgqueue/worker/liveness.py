@@ -72,7 +72,8 @@ class Liveness:
         health_memory.completions_behind_since = self.completer.behind_since or 0.0
         health_memory.running = len(self.pool.in_flight.running)
         health_memory.prefetched = len(self.pool.in_flight.waiting)
-        health_memory.slots = self.pool.in_flight.opened
+        in_flight = self.pool.in_flight
+        health_memory.slots = len(in_flight.running) if self.process_state.retires else in_flight.opened
         health_memory.oldest_report_at = self.completer.oldest_at or 0.0
         health_memory.responded_at = time.monotonic()
 

@@ -19,7 +19,7 @@ from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.shared_memory import lease_clock
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 from django_pgqueue.worker.supervision import metrics_server
-from django_pgqueue.worker.supervision.metrics_server import MetricsServer
+from django_pgqueue.worker.supervision.metrics_server import MetricsServer, open_port
 
 
 @pytest.fixture
@@ -181,16 +181,14 @@ def forked():
 
 @pytest.fixture
 def server(memory, forked):
-    server = MetricsServer(forked, Options(database="default", metrics_port=0), HealthReport(memory))
-    server.open()
+    server = MetricsServer(forked, open_port(Options(database="default", metrics_port=0)), HealthReport(memory))
     yield server
     server._pid = 0
     server.close()
 
 
 def test_metrics_server_without_port_starts_nothing(memory, forked):
-    server = MetricsServer(forked, Options(database="default"), HealthReport(memory))
-    assert server.open() is None
+    server = MetricsServer(forked, open_port(Options(database="default")), HealthReport(memory))
     server.start()
     server.keep_running()
     server.close()
@@ -232,12 +230,13 @@ def test_metrics_server_hanging_process_is_killed(server, memory, monkeypatch, c
     assert "no sign of life for 30 s" in caplog.text
 
 
-def test_metrics_server_taken_port_raises(memory, forked):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        server = MetricsServer(forked, Options(database="default", metrics_port=port), HealthReport(memory))
-        with pytest.raises(OSError, match="in use"):
-            server.open()
+def test_open_port_of_ipv6_address_listens_there():
+    try:
+        listener = open_port(Options(database="default", metrics_port=0, metrics_address="::1"))
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with listener:
+        assert listener.getsockname()[0] == "::1"
 
 
 def test_metrics_server_forked_process_keeps_no_port(server):

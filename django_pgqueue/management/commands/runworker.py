@@ -27,6 +27,7 @@ from django_pgqueue.management.subcommands.subcommand import database_alias
 from django_pgqueue.validation import NAME, unknown_queue
 from django_pgqueue.worker import Options, Supervisor
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
+from django_pgqueue.worker.supervision.metrics_server import open_port
 
 
 def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
@@ -103,13 +104,13 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
         raise CommandError(str(error)) from None
     verbosity = arguments["verbosity"]
     log.enable(cast("TextIO", stdout) if verbosity >= 2 else None, starts=verbosity >= 3)
-    supervisor = Supervisor(options)
     try:
-        metrics_port = supervisor.helpers.metrics.open()
+        listener = open_port(options)
     except OSError as error:
         raise CommandError(f"--metrics-port {options.metrics_port} cannot be opened: {error}") from None
     if verbosity:
-        write_if_writable(stdout, banner(options, metrics_port))
+        write_if_writable(stdout, banner(options, listener.getsockname()[1] if listener else None))
+    supervisor = Supervisor(options, listener)
     try:
         supervisor.health_file.write()
     except OSError as error:

@@ -7,6 +7,7 @@ worker processes, so the supervisor forks helper processes for it.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable
 from typing import Final, NoReturn
@@ -35,6 +36,7 @@ class HelperProcesses:
 
     Args:
         options: The worker's options.
+        listener: The socket of the metrics port, or None.
         link: The supervisor's connection.
         health: The thread that reports the worker's health. It pauses during a fork.
         report: The worker's health.
@@ -44,6 +46,7 @@ class HelperProcesses:
     def __init__(
         self,
         options: Options,
+        listener: socket.socket | None,
         link: Link,
         health: HealthThread,
         report: HealthReport,
@@ -55,7 +58,7 @@ class HelperProcesses:
         self.log = LogProcess(self._fork)
         self.settlement = Settlement(link, self._fork)
         self.events = WorkerEvents(self._fork, options)
-        self.metrics = MetricsServer(self._fork, options, report)
+        self.metrics = MetricsServer(self._fork, listener, report)
 
     def tick(self, *, stopping: bool) -> None:
         """Start the processes that are missing. The supervisor calls this once a round when its database is ready."""

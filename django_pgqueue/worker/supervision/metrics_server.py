@@ -34,34 +34,35 @@ BACKLOG: Final = 16
 NAME: Final = b"pgqueue-metrics"
 
 
+def open_port(options: Options) -> socket.socket | None:
+    """Return a socket that listens on `--metrics-port`, or None without one. Raise `OSError` if the port is taken."""
+    if options.metrics_port is None:
+        return None
+    family = socket.AF_INET6 if ":" in options.metrics_address else socket.AF_INET
+    return socket.create_server((options.metrics_address, options.metrics_port), family=family, backlog=BACKLOG)
+
+
 class MetricsServer:
     """The supervisor's side of the metrics process.
 
     Args:
         fork: Runs a function in a new process with a given name, and returns its pid.
-        options: The worker's options.
+        listener: The socket of the port, or None.
         report: The worker's health.
     """
 
     def __init__(
-        self, fork: Callable[[Callable[[], NoReturn], bytes], int], options: Options, report: HealthReport
+        self,
+        fork: Callable[[Callable[[], NoReturn], bytes], int],
+        listener: socket.socket | None,
+        report: HealthReport,
     ) -> None:
         self._fork = fork
-        self._options = options
+        self._socket = listener
         self._report = report
-        self._socket: socket.socket | None = None
         self._pid = 0
         self._writer = -1
         self._started_at = float("-inf")
-
-    def open(self) -> int | None:
-        """Open the port and return its number, or None without `--metrics-port`. Raise `OSError` if it is taken."""
-        port, address = self._options.metrics_port, self._options.metrics_address
-        if port is None:
-            return None
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._socket = socket.create_server((address, port), family=family, backlog=BACKLOG)
-        return int(self._socket.getsockname()[1])
 
     def start(self) -> None:
         """Start the process, if there is a port. If the system cannot start one now, `keep_running()` tries again."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -51,7 +52,7 @@ SIGNAL_TEXTS: Final = ("stopping; running jobs may finish within the grace perio
 class Supervisor:
     """Starts, monitors, replaces and stops the worker processes, and sends their heartbeats."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, metrics_listener: socket.socket | None = None) -> None:
         self.options = options
         self.link = Link(options.database, "supervisor")
         self.link.statement_timeout_seconds = max(1.0, get_settings().heartbeat_seconds)
@@ -64,11 +65,11 @@ class Supervisor:
         self._spawned = 0
         self.heartbeats = HeartbeatSender(self.link, options)
         self.shared_scans = SharedScans(options.processes)
-        self.memory = WorkerMemory(options.processes, counting=options.metrics_port is not None)
+        self.memory = WorkerMemory(options.processes, counting=metrics_listener is not None)
         report = HealthReport(self.memory)
         self.health_file = HealthFile(options.health_file, report)
         self.health = health_thread(self.health_file, report)
-        self.helpers = HelperProcesses(options, self.link, self.health, report, self._close_inherited)
+        self.helpers = HelperProcesses(options, metrics_listener, self.link, self.health, report, self._close_inherited)
         self._waker = Waker()
 
     def run(self) -> int:
