@@ -160,6 +160,7 @@ def test_counts_of_claims_schedules_and_ends_are_kept(memory, counts):
 def test_counts_statement_of_engine_connection_by_name(memory, counts, engine):
     statements.execute(engine, "/* pgqueue:claim */ SELECT 1", {})
     statements.execute(engine, "/* pgqueue:claim */ SELECT 2", {})
+    statements.execute(engine, "SELECT 3", {})
     assert read(memory, "pgqueue_statements") == {("claim",): 2.0}
     assert 0.0 < read(memory, "pgqueue_statement_seconds")[("claim",)] < 10.0
 

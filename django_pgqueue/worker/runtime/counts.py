@@ -54,7 +54,7 @@ OUTCOME_OF_ENDING: Final = {
     Ending.SNOOZED: "snoozed",
 }
 OUTCOME_OF_STATE: Final = {State.DEAD: "dead", State.CANCELLED: "cancelled"}
-NAME_AT: Final = len("/* pgqueue:")
+NAME_PREFIX: Final = "/* pgqueue:"
 
 
 class Counts:
@@ -145,9 +145,10 @@ class Counts:
 
     def ran_statement(self, statement: str, seconds: float) -> None:
         """Count a statement of this package, by its name, on a connection of the worker's own."""
-        if (memory := self._memory) is None:
+        memory = self._memory
+        if memory is None or not statement.startswith(NAME_PREFIX):
             return
-        name = statement[NAME_AT : statement.index(" ", NAME_AT)]
+        name = statement[len(NAME_PREFIX) : statement.find(" ", len(NAME_PREFIX))]
         with self._lock:
             start = memory.statements.start_of((name,))
             memory.statements.cells[start] += 1
