@@ -61,6 +61,13 @@ def change(memory, **changes):
         ({"responded_at": -59.0}, True, "ok", ""),
         ({"responded_at": -61.0}, True, "process stuck", "process 11 has not responded for 61 s"),
         ({"responded_at": -901.0}, False, "process stuck", "901 s"),
+        ({"loop_blocked_since": -29.0}, True, "ok", ""),
+        (
+            {"loop_blocked_since": -31.0},
+            True,
+            "event loop blocked",
+            "event loop of process 11 has been blocked for 31 s",
+        ),
         ({"lease_until": -29.0}, True, "ok", ""),
         ({"lease_until": -31.0}, True, "heartbeats late", "process 11 were last extended 31 s ago"),
         ({"outage_since": -3.0}, True, "database away", "failing for 3 s"),
