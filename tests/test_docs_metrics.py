@@ -15,13 +15,18 @@ import urllib.request
 
 import pytest
 
+from django_pgqueue import conf
+from django_pgqueue.worker.monitoring import http_server
 from django_pgqueue.worker.monitoring.http_server import HttpServer
 from django_pgqueue.worker.monitoring.metrics import METRICS
 from django_pgqueue.worker.monitoring.pages import Pages
-from django_pgqueue.worker.runtime.count_memory import EXIT_REASONS, OUTCOMES
+from django_pgqueue.worker.runtime import health_report
+from django_pgqueue.worker.runtime.count_memory import DURATIONS, EXIT_REASONS, JOB_ROWS, OUTCOMES, STATEMENT_ROWS
+from django_pgqueue.worker.runtime.counts import MEASURED
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.shared_memory import lease_clock
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
+from django_pgqueue.worker.supervision import systemd
 from tests.documents import CODE, PAGES, TOP, plain, table
 
 REFERENCE = "docs/reference/metrics.md"
@@ -55,6 +60,30 @@ def test_pages_name_existing_metrics_only():
     for page in ("docs/production/monitoring.md", "docs/production/kubernetes.md", REFERENCE):
         named = set(NAME.findall(PAGES[page]))
         assert named - others <= set(BY_NAME) | SERIES, page
+
+
+def text_of(page):
+    """Return the text of a page in one line."""
+    return " ".join(PAGES[page].split())
+
+
+def test_pages_state_the_limits_of_the_code():
+    worker, systemd_page, reference = (
+        text_of(page) for page in ("docs/production/worker.md", "docs/production/systemd.md", REFERENCE)
+    )
+    assert f"{http_server.CONNECTION_LIMIT} connections at a time" in worker
+    assert f"gives each request {http_server.TIMEOUT_SECONDS:g} s" in worker
+    assert f"has not responded for {health_report.SILENT_SECONDS:g} s" in worker
+    assert f"event loop of its process continue for {health_report.LOOP_SECONDS:g} s" in worker
+    assert f"has hung for {health_report.ROUND_SECONDS / 60:g} minutes" in worker
+    assert f"has not responded for {health_report.LOST_SECONDS / 60:g} minutes" in worker
+    claim_seconds = conf.Settings().POLL_INTERVAL + health_report.CLAIM_SECONDS
+    assert f"`POLL_INTERVAL` and {health_report.CLAIM_SECONDS:g} s more ({claim_seconds:g} s)" in worker
+    assert health_report.LEASE_FRACTION == 0.5 and "more than half a lease ago" in worker
+    assert f"waited for its database for {systemd.START_SECONDS:g} s" in systemd_page
+    assert f"up to {JOB_ROWS - 1} pairs of queue and task, and up to {STATEMENT_ROWS - 1} statements" in reference
+    assert f"more than {MEASURED} results at once" in reference
+    assert (DURATIONS[0], DURATIONS[-1]) == (0.005, 3600.0) and "from 5 ms to one hour" in reference
 
 
 def expressions_of_rules():
