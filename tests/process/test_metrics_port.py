@@ -36,6 +36,7 @@ def scrape(port, path):
         return 0, ""
 
 
+@pytest.mark.promise("metrics-never-go-back")
 @pytest.mark.process
 def test_metrics_port_follows_worker_from_start_to_end(start, tmp_path):
     started, done = tmp_path / "started", tmp_path / "done"

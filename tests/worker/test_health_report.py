@@ -51,6 +51,7 @@ def change(memory, **changes):
         setattr(owner, name, (getattr(owner, name) or time.monotonic()) + seconds)
 
 
+@pytest.mark.promise("health-names-reasons")
 @pytest.mark.parametrize(
     ("changes", "alive", "status", "reason"),
     [
@@ -87,6 +88,7 @@ def test_judge_state_of_worker_gives_status_and_reason(memory, changes, alive, s
     assert bool(judgement.reasons) == (status != "ok")
 
 
+@pytest.mark.promise("health-names-reasons")
 @pytest.mark.parametrize(
     ("room_for", "claimed_ago", "status"),
     [(46.0, 46.0, "claims stuck"), (46.0, 44.0, "ok"), (44.0, 46.0, "ok"), (None, 1000.0, "ok")],

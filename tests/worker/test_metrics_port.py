@@ -131,6 +131,7 @@ def test_http_server_broken_page_is_an_error_without_its_text(caplog, monkeypatc
     assert "the page / of the metrics port failed" in caplog.text
 
 
+@pytest.mark.promise("metrics-port-bounded")
 def test_http_server_slow_page_is_given_up(monkeypatch):
     monkeypatch.setattr(http_server, "TIMEOUT_SECONDS", 0.05)
     [answer] = answers({"/": endless}, get("/"))
@@ -206,6 +207,7 @@ def test_metrics_server_ended_process_is_started_again(server, forked):
     assert forked.count == 2
 
 
+@pytest.mark.promise("metrics-port-bounded")
 def test_metrics_server_failed_fork_is_tried_again(server, forked, caplog):
     forked.fails = True
     server.start()
