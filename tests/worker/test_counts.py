@@ -198,8 +198,10 @@ def test_completer_counts_what_it_has_written(memory, counts, committing, engine
     assert sum(read(memory, "pgqueue_run_seconds")["default", tasks.add.name].counts) == 2.0
 
 
-@pytest.mark.promise("metrics-never-go-back")
 # ------------------------------------------------------------------------------- several processes
+
+
+@pytest.mark.promise("metrics-never-go-back")
 def test_counts_of_replaced_process_continue_in_its_place(memory, counts):
     """Totals never go back: the next process finds the rows of the one before it, and adds to them."""
     counts.completed([report(), report(labels=("mail", "app.other"))], [], [])
