@@ -48,6 +48,9 @@ def change(memory, **changes):
     [process] = memory.living()
     for name, seconds in changes.items():
         owner = memory if hasattr(memory, name) else process
+        if name == "is_foreign":
+            memory.is_foreign = True
+            continue
         setattr(owner, name, (getattr(owner, name) or time.monotonic()) + seconds)
 
 
@@ -57,6 +60,7 @@ def change(memory, **changes):
     [
         ({}, True, "ok", ""),
         ({"stopping_since": 0.0}, True, "stopping", "a signal to stop"),
+        ({"is_foreign": True}, True, "foreign database", "belongs to another installation"),
         ({"round_finished_at": -299.0}, True, "ok", ""),
         ({"round_finished_at": -301.0}, False, "supervisor stuck", "in one round for 301 s"),
         ({"responded_at": -59.0}, True, "ok", ""),

@@ -131,13 +131,13 @@ def test_http_server_broken_page_is_an_error_without_its_text(caplog, monkeypatc
     assert "the page / of the metrics port failed" in caplog.text
 
 
-@pytest.mark.promise("metrics-port-bounded")
 def test_http_server_slow_page_is_given_up(monkeypatch):
     monkeypatch.setattr(http_server, "TIMEOUT_SECONDS", 0.05)
     [answer] = answers({"/": endless}, get("/"))
     assert (answer[0], answer[2]) == (503, "The page was not ready in time.\n")
 
 
+@pytest.mark.promise("metrics-port-bounded")
 def test_http_server_silent_clients_do_not_block_others(memory, monkeypatch):
     """Clients that connect and send nothing are closed, and further ones are refused meanwhile."""
     monkeypatch.setattr(http_server, "TIMEOUT_SECONDS", 0.3)
@@ -207,7 +207,6 @@ def test_metrics_server_ended_process_is_started_again(server, forked):
     assert forked.count == 2
 
 
-@pytest.mark.promise("metrics-port-bounded")
 def test_metrics_server_failed_fork_is_tried_again(server, forked, caplog):
     forked.fails = True
     server.start()
@@ -218,6 +217,7 @@ def test_metrics_server_failed_fork_is_tried_again(server, forked, caplog):
     assert forked.count == 1
 
 
+@pytest.mark.promise("metrics-port-bounded")
 def test_metrics_server_hanging_process_is_killed(server, memory, monkeypatch, caplog):
     killed = []
     monkeypatch.setattr(metrics_server, "kill", killed.append)

@@ -36,7 +36,7 @@ STATEMENT_CELLS: Final = 2
 """A row of statements: how many were run, and how many seconds they took."""
 STATEMENT_ROWS: Final = 101
 
-EXIT_REASONS: Final = ("crashed", "stopped", "empty", "recycled", "lease_lost", "stuck", "promoted")
+EXIT_REASONS: Final = ("crashed", "stopped", "empty", "recycled", "lease_lost", "stuck", "promoted", "foreign")
 """The names of `ExitReason`, in its order."""
 RESCUED_AT: Final = 0
 LEASES_LOST_AT: Final = 1

@@ -59,6 +59,8 @@ def judge(memory: WorkerMemory) -> Judgement:
     """
     processes = memory.living()
     problems = [*_stuck(memory, processes), *_not_moving(memory, processes)]
+    if memory.is_foreign:
+        problems.insert(0, ("foreign database", "the database belongs to another installation"))
     if memory.stopping_since:
         problems.insert(0, ("stopping", "the worker received a signal to stop"))
     elif not any(process.ages_seconds["claim"] is not None for process in processes):

@@ -29,16 +29,22 @@ class WorkerMemory:
     """When the supervisor received a signal to stop, or 0."""
     metrics_answered_at = SharedField(16, "d", float)
     """When the metrics process last showed that it works."""
+    is_foreign = SharedField(24, "Q", bool)
+    """Whether the database belongs to another installation, so that the supervisor waits."""
 
     def __init__(self, processes: int, *, counting: bool = False) -> None:
-        self.memory = mmap.mmap(-1, 24)
+        self.memory = mmap.mmap(-1, 32)
         self.supervisor = HealthMemory()
         """The health of the supervisor's own process, in which this object is created."""
         self.supervisor.become(health_memory)
         self.places = [HealthMemory() for _ in range(2 * processes)]
         self.counts = [CountMemory() for _ in range(len(self.places) + 2)] if counting else []
         """The counts of the processes at each place, then those of the supervisor and of its helper processes."""
-        self.round_finished_at = time.monotonic()
+        self.round_finished(is_foreign=False)
+
+    def round_finished(self, *, is_foreign: bool) -> None:
+        """Record that the supervisor works, and whether the database belongs to another installation."""
+        self.round_finished_at, self.is_foreign = time.monotonic(), is_foreign
 
     def free_place(self) -> HealthMemory:
         """Return the memory for a new process: the first free place, or one that nobody reads if none is free."""

@@ -25,6 +25,7 @@ from django_pgqueue.worker.claiming.allowance import Allowance
 from django_pgqueue.worker.claiming.shared_scans import SharedScans
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.clone_guard import clone_guard
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.health_memory import health_memory
@@ -34,12 +35,14 @@ from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 
 from . import watchdog
+from .exit_log import log_exit
 from .health_file import HealthFile
 from .health_thread import health_thread
 from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender
 from .helper_processes import HelperProcesses
-from .process_end import RestartBackoff, log_end
+from .places import retiring_at, vacant_place
 from .registration import register
+from .restart_backoff import RestartBackoff
 from .startup import wait_until_ready
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -52,7 +55,7 @@ SIGNAL_TEXTS: Final = ("stopping; running jobs may finish within the grace perio
 class Supervisor:
     """Starts, monitors, replaces and stops the worker processes, and sends their heartbeats."""
 
-    def __init__(self, options: Options, metrics_listener: socket.socket | None = None) -> None:
+    def __init__(self, options: Options, listener: socket.socket | None = None) -> None:
         self.options = options
         self.link = Link(options.database, "supervisor")
         self.link.statement_timeout_seconds = max(1.0, get_settings().heartbeat_seconds)
@@ -65,11 +68,11 @@ class Supervisor:
         self._spawned = 0
         self.heartbeats = HeartbeatSender(self.link, options)
         self.shared_scans = SharedScans(options.processes)
-        self.memory = WorkerMemory(options.processes, counting=metrics_listener is not None)
+        self.memory = WorkerMemory(options.processes, counting=listener is not None)
         report = HealthReport(self.memory)
         self.health_file = HealthFile(options.health_file, report)
         self.health = health_thread(self.health_file, report)
-        self.helpers = HelperProcesses(options, metrics_listener, self.link, self.health, report, self._close_inherited)
+        self.helpers = HelperProcesses(options, listener, self.link, self.health, report, self._close_inherited)
         self._waker = Waker()
 
     def run(self) -> int:
@@ -79,6 +82,7 @@ class Supervisor:
         self.helpers.metrics.start()
         self.health.start()
         self._listen_to_signals()
+        clone_guard.start(self.options.database)
         wait_until_ready(self.options, self._should_wait, self._wait)
         self._turn()
         while not self._is_over():
@@ -90,10 +94,19 @@ class Supervisor:
 
     def _should_wait(self) -> bool:
         """Return whether to continue waiting for a database that is not ready; called before each check."""
-        self.memory.round_finished_at = time.monotonic()
+        self.memory.round_finished(is_foreign=clone_guard.is_foreign)
         self._reap()
         self.helpers.metrics.keep_running()
         return self.stopping_since is None
+
+    def _wait_for_adoption(self) -> None:
+        """Kill the worker processes, and wait until the database belongs to this installation.
+
+        Their executions are not charged with a crash. An orderly stop would rescue and prune until it ends.
+        """
+        watchdog.end_all(self.children.values())
+        self.link.close()
+        wait_until_ready(self.options, self._should_wait, self._wait_and_reap)
 
     def _close(self) -> None:
         signal.set_wakeup_fd(-1)
@@ -105,16 +118,19 @@ class Supervisor:
         self.helpers.log.close()
 
     def _is_over(self) -> bool:
-        if self.children:
-            return False
+        return not self.children and self._starts_no_more()
+
+    def _starts_no_more(self) -> bool:
         return self.stopping_since is not None or (self.options.until_empty and self._spawned >= self.options.processes)
 
     def _turn(self) -> None:
-        self.memory.round_finished_at = time.monotonic()
+        self.memory.round_finished(is_foreign=clone_guard.is_foreign)
         while self._signals_logged < self.signals:  # not in the signal handler, which may interrupt a log call
             logger.warning("signal: %s", SIGNAL_TEXTS[self._signals_logged])
             self._signals_logged += 1
         self._reap()
+        if clone_guard.is_foreign:
+            self._wait_for_adoption()
         self._spawn_missing()
         self._survive(lambda: self.heartbeats.send(self.children.values()))
         self._survive(self.helpers.settlement.tick)
@@ -149,8 +165,7 @@ class Supervisor:
         """Stop within the grace period at the first signal, release all jobs at the second, exit at the third."""
         self.signals += 1
         if self.signals >= 3:
-            for process in self.children.values():
-                watchdog.kill(process.pid)
+            watchdog.end_all(self.children.values())
             os._exit(130)
         self.stopping_since = self.memory.stopping_since = self.stopping_since or time.monotonic()
         self._order_all()
@@ -184,21 +199,7 @@ class Supervisor:
     # ---------------------------------------------------------------- children
 
     def _wants_more(self) -> bool:
-        if self.stopping_since is not None or (self.options.until_empty and self._spawned >= self.options.processes):
-            return False
-        return self._vacant_place() is not None
-
-    def _vacant_place(self) -> int | None:
-        """Return the first place without a process, or None. A retiring process leaves its place free."""
-        keep_all = self.options.until_empty
-        staying = [process for process in self.children.values() if keep_all or not process.state.retires]
-        taken = {process.place for process in staying}
-        return next((place for place in range(self.options.processes) if place not in taken), None)
-
-    def _retiring_at(self, place: int) -> ProcessState | None:
-        """Return the shared memory of the process that retires from this place, or None. There is at most one."""
-        states = (process.state for process in self.children.values() if process.place == place)
-        return next((state for state in states if state.retires), None)
+        return not self._starts_no_more() and vacant_place(self.children.values(), self.options) is not None
 
     def _spawn_missing(self) -> None:
         while self._wants_more() and time.monotonic() >= self._spawn_at:
@@ -208,7 +209,7 @@ class Supervisor:
         self._spawn_at = time.monotonic() + 1.0  # the next try, if the database is not available
         with self.link.use() as connection:
             django_connections.close_for_good()
-            process = self._fork(self._vacant_place() or 0)
+            process = self._fork(vacant_place(self.children.values(), self.options) or 0)
             self._spawned += 1
             try:
                 worker_id = register(connection, self.options, process.pid)
@@ -223,7 +224,7 @@ class Supervisor:
             self._order_all()
 
     def _fork(self, place: int) -> ChildProcess:
-        allowance = Allowance(self.options.concurrency, self._retiring_at(place))
+        allowance = Allowance(self.options.concurrency, retiring_at(self.children.values(), place))
         process_state = ProcessState(worker_process.slots(self.options))
         process_state.lease_until = lease_clock() + get_settings().LEASE
         child_health = self.memory.free_place()
@@ -281,8 +282,9 @@ class Supervisor:
         exit_reason = process.state.exit_reason
         process.expected_to_end |= exit_reason is not ExitReason.NONE
         self.helpers.settlement.ended.append(process)
-        log_end(process, exit_code)
+        log_exit(process, exit_code)
         counts.process_ended(exit_reason)
+        clone_guard.is_foreign |= exit_reason is ExitReason.FOREIGN  # the supervisor now checks by itself
         if exit_reason in (ExitReason.NONE, ExitReason.STUCK) or exit_reason in EXITED_AT_ONCE:
             self._spawn_at = time.monotonic() + self._backoff.seconds_after(process)
         if self.options.until_empty and exit_reason is not ExitReason.EMPTY:
@@ -294,5 +296,4 @@ class Supervisor:
         if self.stopping_since is None:
             return
         if time.monotonic() > self.stopping_since + self.options.grace_seconds + KILL_AFTER_GRACE_SECONDS:
-            for process in self.children.values():
-                watchdog.kill(process.pid)
+            watchdog.end_all(self.children.values())
