@@ -35,7 +35,7 @@ from .execute import FAILURES, Divided, Refused, divided, may_divide, savepoint
 from .expiry import expire
 from .installations import Adopted, Identity, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, open_executions
-from .operator import LOCK_WAIT_SECONDS, cancel, existing, retry, run_now
+from .operator import LOCK_WAIT_SECONDS, cancel, delete, existing, move, retry, run_now
 from .pauses import pause, prune_pauses, resume
 from .pruning import PRUNE_LIMIT, prunable, prune
 from .requeues import Requeued, requeue
@@ -140,6 +140,7 @@ __all__ = [
     "claim",
     "claim_one",
     "confirm_schedules",
+    "delete",
     "divided",
     "end_cancelled",
     "enqueue",
@@ -157,6 +158,7 @@ __all__ = [
     "fire",
     "holders",
     "may_divide",
+    "move",
     "next_in_line",
     "note_problem",
     "note_progress",
