@@ -175,7 +175,7 @@ ELSEWHERE = {
     "docs/production/clone_guard.md": "tests/worker/test_clone_guard.py",
     "docs/production/connections.md": "addresses of servers",
     "docs/production/opentelemetry.md": "needs a package",
-    "docs/production/sentry.md": "needs a package",
+    "docs/production/sentry.md": "tests/contrib/test_sentry_worker.py",
     "docs/production/worker.md": "logging settings",
     "docs/reference/settings.md": "a test of its own below",
     "docs/start/install.md": "its settings are in the tests' own",

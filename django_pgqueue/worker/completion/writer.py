@@ -81,6 +81,8 @@ def _transition_of(report: Report, result: TransitionResult) -> JobTransition:
         report.exception,
         report.delay_seconds,
         is_due=not report.delay_seconds,
+        exception_class=report.exception_class,
+        traceback=report.traceback,
         details={
             "execution_id": claimed.execution_id,
             "queue_name": claimed.queue_name,
