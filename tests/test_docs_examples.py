@@ -174,7 +174,7 @@ ELSEWHERE = {
     "docs/index.md": "a part of the README's",
     "docs/production/clone_guard.md": "tests/worker/test_clone_guard.py",
     "docs/production/connections.md": "addresses of servers",
-    "docs/production/opentelemetry.md": "needs a package",
+    "docs/production/opentelemetry.md": "tests/contrib/test_opentelemetry.py",
     "docs/production/sentry.md": "tests/contrib/test_sentry_worker.py",
     "docs/production/worker.md": "logging settings",
     "docs/reference/settings.md": "a test of its own below",

@@ -13,8 +13,8 @@ import sentry_sdk
 from sentry_sdk.tracing import Span
 from sentry_sdk.tracing_utils import has_tracing_enabled
 
+from django_pgqueue.contrib.trace_headers import add_fitting
 from django_pgqueue.exceptions import Cancel, Retry, Snooze
-from django_pgqueue.headers import encode_headers
 
 if TYPE_CHECKING:
     from django_pgqueue.context import TaskContext
@@ -34,20 +34,11 @@ def add_headers(call: Call) -> None:
         return
     with parent.start_child(op="queue.publish", name=call.task.name, origin=ORIGIN) as span:
         span.set_data("messaging.destination.name", call.task.queue_name)
-        headers: dict[str, str | None] = {TRACE: span.to_traceparent()}
+        headers = {TRACE: span.to_traceparent()}
         baggage = span.to_baggage()
         if baggage is not None:
             headers[BAGGAGE] = baggage.serialize()
-    while headers:
-        try:
-            encode_headers(call.headers | headers)
-        except ValueError:  # the baggage goes first
-            headers.popitem()
-        except TypeError:  # in the caller's own headers: `enqueue()` reports it
-            return
-        else:
-            call.headers.update(headers)
-            return
+    add_fitting(call.headers, headers)
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from tests.tools.mutation.mutants import Mutant, of_tests
 
 SENTRY = "django_pgqueue/contrib/sentry/"
 
+TELEMETRY = "django_pgqueue/contrib/opentelemetry/"
+
 CONTRIB = of_tests(
     ("tests/contrib/test_sentry.py",),
     Mutant(
@@ -29,5 +31,33 @@ CONTRIB = of_tests(
         "                is_ours = True",
         "                pass",
         path=SENTRY + "privacy.py",
+    ),
+)
+
+TRACED = of_tests(
+    ("tests/contrib/test_opentelemetry.py",),
+    Mutant(
+        "attempts have no link to their producer",
+        "links = [Link(producer)] if producer.is_valid else []",
+        "links: list[Link] = []",
+        path=TELEMETRY + "middleware.py",
+    ),
+    Mutant(
+        "the end of a process flushes nothing",
+        "                force_flush(FLUSH_MS)",
+        "                pass",
+        path=TELEMETRY + "measurements.py",
+    ),
+    Mutant(
+        "statements of the worker are traced",
+        "    connection.cursor_factory = psycopg.Cursor\n",
+        "",
+        path="django_pgqueue/db/engine_connection.py",
+    ),
+    Mutant(
+        "a trace without room prevents the enqueue",
+        "            fitting.popitem()",
+        "            raise",
+        path="django_pgqueue/contrib/trace_headers.py",
     ),
 )

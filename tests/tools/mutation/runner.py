@@ -27,7 +27,7 @@ from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
 from tests.tools.mutation.mutants_clones import CLONES
-from tests.tools.mutation.mutants_contrib import CONTRIB
+from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, QUEUES, RECEIVERS
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
 from tests.tools.mutation.mutants_liveness import LIVENESS
@@ -326,6 +326,7 @@ MUTANTS = [
     *BAD_ROWS,
     *CLONES,
     *CONTRIB,
+    *TRACED,
     *BOUNDS,
     *LOCKED,
     *RECYCLING,
