@@ -231,6 +231,7 @@ def test_page_named_options_exist(page):
     known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
     for subcommand in ("health", "run", "pause", "resume", "drain", "clear", "import-celery-beat"):
         known |= own_options("pgqueue", subcommand)
+    known |= own_options("pgqueue", "check-deploy")
     known |= {"--verbosity", "--settings", "--deploy", "--fail-level"}  # Django's options
     of_others = {
         "docs/production/checklist.md": {"--check"},
@@ -243,6 +244,7 @@ def test_page_named_options_exist(page):
         "README.md": {"--serve", "--matrix", "--quick"},
         "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write", "--keep"},
         "docs/project/stability.md": {"--matrix"},
+        "docs/production/upgrading.md": {"--exit-code"},  # of git
         TUTORIAL: {"--rm", "--detach", "--publish", "--env", "--createdb"},  # options of Docker and createuser
         "docs/internals/reliability.md": OF_THE_SUITES,
         "docs/internals/performance.md": long_options(cli.make_parser()),

@@ -40,6 +40,7 @@ from . import (
     requeues,
     rescues,
     schedules,
+    stored_calls,
     unique,
     workers,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "requeues",
     "rescues",
     "schedules",
+    "stored_calls",
     "unique",
     "workers",
 ]
