@@ -87,6 +87,8 @@ class TransitionName(StrEnum):
     RETRY = "retry"
     RUN_NOW = "run_now"
     PRUNE = "prune"
+    ARCHIVE = "archive"
+    ERASE = "erase"
 
 
 GONE: Final = None
@@ -115,9 +117,24 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
         TransitionName.REQUEUE: frozenset({State.READY, State.DEAD, State.CANCELLED}),
         TransitionName.CANCEL: frozenset({State.RUNNING}),
     },
-    State.SUCCEEDED: {TransitionName.RETRY: frozenset({State.READY}), TransitionName.PRUNE: frozenset({GONE})},
-    State.DEAD: {TransitionName.RETRY: frozenset({State.READY}), TransitionName.PRUNE: frozenset({GONE})},
-    State.CANCELLED: {TransitionName.RETRY: frozenset({State.READY}), TransitionName.PRUNE: frozenset({GONE})},
+    State.SUCCEEDED: {
+        TransitionName.RETRY: frozenset({State.READY}),
+        TransitionName.PRUNE: frozenset({GONE}),
+        TransitionName.ARCHIVE: frozenset({GONE}),
+        TransitionName.ERASE: frozenset({State.SUCCEEDED}),
+    },
+    State.DEAD: {
+        TransitionName.RETRY: frozenset({State.READY}),
+        TransitionName.PRUNE: frozenset({GONE}),
+        TransitionName.ARCHIVE: frozenset({GONE}),
+        TransitionName.ERASE: frozenset({State.DEAD}),
+    },
+    State.CANCELLED: {
+        TransitionName.RETRY: frozenset({State.READY}),
+        TransitionName.PRUNE: frozenset({GONE}),
+        TransitionName.ARCHIVE: frozenset({GONE}),
+        TransitionName.ERASE: frozenset({State.CANCELLED}),
+    },
 }
 """Allowed transitions by current state, each with the states that it can lead to.
 

@@ -231,7 +231,8 @@ def test_page_named_options_exist(page):
     known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
     for subcommand in ("health", "run", "pause", "resume", "drain", "clear", "import-celery-beat"):
         known |= own_options("pgqueue", subcommand)
-    known |= own_options("pgqueue", "check-deploy")
+    for subcommand in ("check-deploy", "archive", "erase"):
+        known |= own_options("pgqueue", subcommand)
     known |= {"--verbosity", "--settings", "--deploy", "--fail-level"}  # Django's options
     of_others = {
         "docs/production/checklist.md": {"--check"},

@@ -166,6 +166,7 @@ def call_everything(engine, job_in):
         lifecycle.enqueue_many_unique(engine, ready_only=True, replace=replace, **one_each, **one_call)
     call_statements_with_own_options(engine, one_call)
     call_statements_of_deploys(engine)
+    call_statements_of_history(engine)
     lifecycle.holders(engine, helpers.NOOP, ["key"])
     helpers.enqueue_for_period(engine, "key")
     helpers.replace_for_period(engine, "key")
@@ -187,6 +188,17 @@ def call_statements_of_deploys(engine):
     lifecycle.call_shapes(engine, [1])
     lifecycle.read_calls(engine, [1])
     lifecycle.scheduled_calls(engine, 0, 9)
+
+
+def call_statements_of_history(engine):
+    lifecycle.finished_jobs(engine, State.DEAD, lifecycle.FIRST_FINISHED, limit=9)
+    seen = {1_000_000: lifecycle.EPOCH}
+    lifecycle.archive(engine, seen)
+    lifecycle.read_for_archive(engine, seen)
+    lifecycle.remove_archived(engine, seen)
+    audit_id = lifecycle.begin_audit(engine, "erase", {})
+    lifecycle.erase(engine, seen, audit_id=audit_id, arguments=True, results=True, errors=True)
+    lifecycle.end_audit(engine, audit_id)
 
 
 def call_everything_of_schedules(engine):

@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import registry
-from django_pgqueue.envelope import codec_of
+from django_pgqueue.envelope import ERASED, codec_of
 from django_pgqueue.redaction import hides_result, redacted_call
 
 from .formatting import pretty_json, shortened
@@ -104,7 +104,9 @@ def _hidden_because(row: Any, text: str) -> str:
     """Return why a value of a row is hidden as a whole, "" if it is not."""
     if not is_visible(row):
         return str(NO_PERMISSION)
-    if codec := codec_of(text):
+    if (codec := codec_of(text)) == ERASED:
+        return _("Erased.")
+    if codec:
         return _("Encoded by “%(codec)s”.") % {"codec": shortened(codec)}
     if registry.get(row.task_name) is None:
         return _("Hidden: this process does not know the task, so it does not know which values are sensitive.")

@@ -10,6 +10,7 @@ from django_pgqueue.management.celery_beat import IMPORT_CELERY_BEAT
 from django_pgqueue.management.standard_streams import open_missing_streams
 from django_pgqueue.management.subcommands.deploy_command import CHECK_DEPLOY
 from django_pgqueue.management.subcommands.health_command import HEALTH
+from django_pgqueue.management.subcommands.history_commands import ARCHIVE, ERASE
 from django_pgqueue.management.subcommands.prune_command import PRUNE
 from django_pgqueue.management.subcommands.queue_commands import CLEAR, DRAIN, PAUSE, RESUME
 from django_pgqueue.management.subcommands.run_command import RUN
@@ -24,6 +25,8 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     DRAIN,
     CLEAR,
     PRUNE,
+    ARCHIVE,
+    ERASE,
     CHECK_DEPLOY,
     HEALTH,
     IMPORT_CELERY_BEAT,
