@@ -131,6 +131,15 @@ def test_value_that_annotation_cannot_read_is_found_once_per_shape(db):
     assert "yesterday" not in text
 
 
+def test_sample_that_has_ended_since_does_not_count_as_tried(db, monkeypatch):
+    monkeypatch.setattr(stored, "BATCH", 1)
+    add(connection, "shop.bill", "yesterday", count=2)
+    read, gone = lifecycle.read_calls, [True]
+    monkeypatch.setattr(lifecycle, "read_calls", lambda *args: [] if gone and gone.pop() else read(*args))
+    [text] = found()
+    assert text.startswith("1 job of shop.bill has stored arguments that the annotations cannot read")
+
+
 def test_values_of_models_are_checked_without_loading_rows(db, django_assert_num_queries):
     add(connection, "shop.greet", 123456)
     with django_assert_num_queries(10) as queries:

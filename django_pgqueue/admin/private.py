@@ -104,9 +104,9 @@ def _hidden_because(row: Any, text: str) -> str:
     """Return why a value of a row is hidden as a whole, "" if it is not."""
     if not is_visible(row):
         return str(NO_PERMISSION)
-    if (codec := codec_of(text)) == ERASED:
-        return _("Erased.")
-    if codec:
+    if codec := codec_of(text):
+        if codec == ERASED:
+            return _("Erased.")
         return _("Encoded by “%(codec)s”.") % {"codec": shortened(codec)}
     if registry.get(row.task_name) is None:
         return _("Hidden: this process does not know the task, so it does not know which values are sensitive.")

@@ -92,6 +92,7 @@ def test_archive_reads_jobs_that_ended_at_one_instant(db, monkeypatch):
     assert history.archive(older_than=OLD).archived == 5
 
 
+@pytest.mark.promise("history-as-seen")
 def test_archive_leaves_a_job_that_was_retried_since(db):
     [job_id] = make(connection)
     page = lifecycle.finished_jobs(connection, State.SUCCEEDED, lifecycle.FIRST_FINISHED, limit=9)
@@ -117,6 +118,7 @@ def test_archive_leaves_locked_jobs_and_counts_them(committing, second, table, t
     assert history.archive(older_than=OLD).archived == 1
 
 
+@pytest.mark.promise("archive-and-prune")
 def test_prune_leaves_jobs_that_are_being_written(committing, engine):
     """The pruner and the archive cannot collide: both skip locked rows."""
     job_ids = make(connection, 3)
@@ -173,6 +175,7 @@ history.archive(older_than=30 * 86400, file=file)
 
 
 @pytest.mark.parametrize("step", ["written", "half written"])
+@pytest.mark.promise("archive-killed")
 def test_archive_killed_midway_loses_and_repeats_nothing(committing, tmp_path, step):
     """A real process is killed after a batch is on disk, and in the middle of writing it."""
     job_ids = make(connection, 5)
@@ -201,6 +204,7 @@ def test_archive_resumed_keeps_a_job_that_was_retried_since(committing, tmp_path
     assert {each["id"] for each in lines(path)} == {first, second}
 
 
+@pytest.mark.promise("archive-killed")
 def test_archive_resumed_with_locked_job_appends_nothing(committing, second, tmp_path, monkeypatch):
     """Otherwise the job would no longer be in the last batch, and a later call would write it again."""
     [job_id] = make(connection)

@@ -77,6 +77,15 @@ def test_erased_values_read_as_erased(db):
         assert job.args
 
 
+def test_erased_values_are_named_on_the_page_of_the_job(admin_client):
+    [job_id] = make(connection)
+    history.erase(jobs=[job_id])
+    page = admin_client.get(f"/admin/pgqueue/job/{job_id}/change/").content.decode()
+    assert page.count("Erased.") == 2
+    assert "secret" not in page
+
+
+@pytest.mark.promise("erased-never-called")
 def test_erased_job_that_is_retried_never_calls_the_task(db):
     """Its arguments must not look like a call without arguments."""
     [job_id] = make(connection, state="dead")
@@ -123,6 +132,7 @@ def test_erase_leaves_other_jobs_alone_and_names_them(committing, second):
     assert Job.objects.get(pk=ready).arguments == {"args": [], "kwargs": {}}
 
 
+@pytest.mark.promise("history-as-seen")
 def test_erase_leaves_a_job_that_was_retried_since(db):
     [job_id] = make(connection)
     seen = dict(Job.objects.values_list("pk", "finished_at"))
@@ -148,6 +158,7 @@ def test_erase_writes_an_audit_entry_without_values(db):
     assert "secret" not in json.dumps(entry.filter)
 
 
+@pytest.mark.promise("erasure-audited")
 def test_erase_interrupted_leaves_an_open_audit_entry(committing, monkeypatch):
     """The entry shows what was done so far: each batch counts its jobs in its own transaction."""
     make(connection, 5)
