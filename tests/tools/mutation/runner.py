@@ -45,6 +45,7 @@ COPIED = (
     "CONTRIBUTING.md",
     ".github",
 )
+BACKOFFS = ("tests/test_retry.py",)
 QUICK = (
     *("tests/concurrency/test_races.py", "tests/concurrency/test_claims.py", "tests/test_states.py"),
     *("tests/test_sql.py", "tests/concurrency/test_cursor.py", "tests/concurrency/test_crowd.py"),
@@ -256,7 +257,7 @@ MUTANTS = [
     Mutant("fence by attempt only in SUCCEED", FENCE, BY_ATTEMPT, "SUCCEED"),
     Mutant("fence by worker only in SUCCEED", FENCE, BY_WORKER, "SUCCEED"),
     Mutant("fence by worker only in FAIL", FENCE, BY_WORKER, "FAIL"),
-    Mutant("set_aside takes what runs", " AND state = 'ready' FOR", " FOR", "SET_ASIDE"),
+    Mutant("set_aside takes what runs", " AND state = 'ready'\n", "\n", "SET_ASIDE"),
     Mutant("retry takes what is not finished", "WHERE state IN ('succeeded', 'dead', 'cancelled')\n", "\n", "RETRY"),
     Mutant("retry does not lock", "    FOR NO KEY UPDATE SKIP LOCKED\n", "", "RETRY"),
     Mutant("retry keeps the result", "result = NULL,", "result = result,", "RETRY"),
@@ -286,7 +287,9 @@ MUTANTS = [
         "job.attempt > job.max_attempts",
         path=POLICY,
     ),
-    Mutant("a number has no jitter", "exponential(value, factor=1, cap=value)", "fixed(value)", path=RETRY),
+    Mutant(
+        "a number has no jitter", "exponential(value, factor=1, cap=value)", "fixed(value)", path=RETRY, tests=BACKOFFS
+    ),
     Mutant(
         "any backoff gets a result",
         'is_second_kind = names[1:2] == ["task_result"]',
@@ -298,6 +301,7 @@ MUTANTS = [
         '(0.0, 1.0) if jitter == "full"',
         '(1.0, 1.0) if jitter == "full"',
         path=RETRY,
+        tests=BACKOFFS,
     ),
     Mutant("a backoff may overflow", "except OverflowError:", "except KeyError:", path=RETRY),
     Mutant("a factor may be anything", 'not 1 <= factor < float("inf")', "factor < 1", path=RETRY),
