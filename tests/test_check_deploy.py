@@ -299,8 +299,8 @@ def test_command_exit_code_follows_errors_and_strict(engine):
     code, text = run("--limit", "1")
     assert code == 1
     assert "error: 1 job of shop.charge lacks `currency`" in text
-    assert "Looked at the first 1 waiting and running jobs, all 1 dead jobs and 0 schedules" in text
-    assert text.splitlines()[-1] == "1 errors, 1 warnings."
+    assert "Looked at the first 1 waiting or running job, all 1 dead job and 0 schedules" in text
+    assert text.splitlines()[-1] == "1 error, 1 warning."
 
 
 def test_command_json_has_documented_keys(engine):

@@ -152,7 +152,7 @@ def test_command_compares_a_file_without_the_database(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_tasks", {"shop.charge": task(charge)})
     path, out = tmp_path / "signatures.json", StringIO()
     call_command("pgqueue", "check-deploy", "--write-lock", str(path), stdout=out)
-    assert out.getvalue() == f"Wrote the signatures of 1 tasks to {path}.\n"
+    assert out.getvalue() == f"Wrote the signatures of 1 task to {path}.\n"
     call_command("pgqueue", "check-deploy", "--lock", str(path), stdout=StringIO())
 
     path.write_text(path.read_text().replace('"currency"', '"coin"'))

@@ -49,7 +49,7 @@ def _write_lock(path: Path, stdout: OutputWrapper) -> None:
         path.write_text(signature_lock.dump(locks), encoding="utf-8")
     except OSError as error:
         raise CommandError(f"--write-lock {path} cannot be written: {error.strerror}.") from None
-    stdout.write(f"Wrote the signatures of {len(locks):,} tasks to {path}.")
+    stdout.write(f"Wrote the signatures of {_count(len(locks), 'task')} to {path}.")
 
 
 def _check_lock(path: Path, options: Options, stdout: OutputWrapper) -> None:
@@ -61,7 +61,7 @@ def _check_lock(path: Path, options: Options, stdout: OutputWrapper) -> None:
         raise UsageError(f"--lock {path} cannot be used: {error}.") from None
     changes = signature_lock.changes(old, signature_lock.locks_of(registry.all_tasks()))
     lines = [("warning" if change.is_warning else "error", change.text) for change in changes]
-    looked_at = f"Compared {len(old):,} tasks of {path} with the code."
+    looked_at = f"Compared {_count(len(old), 'task')} of {path} with the code."
     document = {"lock": {"file": str(path), "tasks": len(old)}, "findings": [change.as_json() for change in changes]}
     _finish(lines, looked_at, document, options, stdout)
 
@@ -75,9 +75,9 @@ def _check_database(options: Options, stdout: OutputWrapper) -> None:
         connection.close()
     findings = checked.findings.sorted()
     lines = [("warning" if finding.is_warning else "error", str(finding)) for finding in findings]
-    jobs = f"{'all' if checked.is_complete else 'the first'} {checked.jobs:,} waiting and running jobs"
-    dead = f"{'all' if checked.is_complete_dead else 'the newest'} {checked.dead_jobs:,} dead jobs"
-    looked_at = f"Looked at {jobs}, {dead} and {checked.schedules:,} schedules in the database {alias!r}."
+    jobs = f"{'all' if checked.is_complete else 'the first'} {_count(checked.jobs, 'waiting or running job')}"
+    dead = f"{'all' if checked.is_complete_dead else 'the newest'} {_count(checked.dead_jobs, 'dead job')}"
+    looked_at = f"Looked at {jobs}, {dead} and {_count(checked.schedules, 'schedule')} in the database {alias!r}."
     counts: dict[str, Any] = {
         "jobs": checked.jobs,
         "jobs_complete": checked.is_complete,
@@ -101,9 +101,14 @@ def _finish(
         for level, text in lines:
             stdout.write(f"{level}: {text}")
         stdout.write(looked_at)
-        stdout.write(f"{errors:,} errors, {len(lines) - errors:,} warnings." if lines else "The new code fits.")
+        counts = f"{_count(errors, 'error')}, {_count(len(lines) - errors, 'warning')}."
+        stdout.write(counts if lines else "The new code fits.")
     if not is_ok:
         sys.exit(ExitCode.FAILED)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 CHECK_DEPLOY = Subcommand(

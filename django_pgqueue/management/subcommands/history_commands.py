@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections
+from django.utils import timezone
 
 from django_pgqueue import history
 from django_pgqueue.exceptions import JobLocked
@@ -18,8 +19,8 @@ from django_pgqueue.history.batches import Choice, finished_states, names_of_que
 from django_pgqueue.states import FINISHED
 from django_pgqueue.worker.maintenance.pruner import kinds
 
-from .subcommand import ExitCode, NotFound, Options, Subcommand, UsageError, add_database, database_alias
-from .values import current_user, duration, instant
+from .subcommand import ExitCode, NotFound, Options, Subcommand, UsageError, add_database, database_alias, user_name
+from .times import duration_of, time_of
 
 PAGE: Final = 1000
 VALUES: Final = ("arguments", "results", "errors")
@@ -48,7 +49,9 @@ def _add_archive(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_erase(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--before", metavar="TIME", help="Only jobs that finished before this ISO 8601 time.")
+    parser.add_argument(
+        "--before", metavar="TIME", help="Only jobs that finished before: 30d ago, or an ISO 8601 time."
+    )
     parser.add_argument(
         "--job", metavar="ID", type=int, action="append", default=[], help="This job, instead of the other filters."
     )
@@ -70,7 +73,7 @@ def _call(act: Callable[..., None], options: Options, stdout: OutputWrapper, std
 
 
 def _archive(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
-    older_than = duration("--older-than", options["older_than"])
+    older_than = duration_of("--older-than", options["older_than"])
     states = options["state"] or history.ARCHIVED_STATES
     alias = database_alias(options)
     for warning in _pruned_before(older_than, states):
@@ -127,7 +130,8 @@ def _count(options: Options, alias: str, states: Any, **bounds: Any) -> int:
 
 
 def _erase(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
-    before = options["before"] and instant("--before", options["before"])
+    before = options["before"] and time_of("--before", options["before"])
+    before = timezone.now() - before if isinstance(before, timedelta) else before
     alias = database_alias(options)
     chosen = [kind for kind in VALUES if options[kind]] or list(VALUES)
     if options["dry_run"]:
@@ -143,7 +147,7 @@ def _erase(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> No
         jobs=options["job"],
         **{kind: kind in chosen for kind in VALUES},
         rate=options["rate"],
-        by=current_user(),
+        by=user_name(),
         reason=options["reason"],
         database=alias,
     )
