@@ -43,6 +43,7 @@ LOCKS: Final = {
     "uniquenesswindow": "LOCK TABLE pgqueue_uniqueness_window IN ACCESS EXCLUSIVE MODE",
     "archivedjob": "LOCK TABLE pgqueue_archived_job IN ACCESS EXCLUSIVE MODE",
     "auditentry": "LOCK TABLE pgqueue_audit IN ACCESS EXCLUSIVE MODE",
+    "installation": "LOCK TABLE pgqueue_installation IN ACCESS EXCLUSIVE MODE",
     "pause": "LOCK TABLE pgqueue_pause IN ACCESS EXCLUSIVE MODE",
 }
 HOLDER: Final = """

@@ -46,6 +46,7 @@ from .history import (
     read_for_archive,
     remove_archived,
 )
+from .installations import Adopted, Identity, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, open_executions
 from .operator import LOCK_WAIT_SECONDS, cancel, existing, retry, run_now
 from .pauses import pause, prune_pauses, resume
@@ -133,6 +134,7 @@ __all__ = [
     "PRUNE_LIMIT",
     "SUCCEEDED",
     "WINDOWS_PRUNED",
+    "Adopted",
     "Cancelled",
     "Claimed",
     "Cursor",
@@ -145,6 +147,7 @@ __all__ = [
     "FinishedPage",
     "Fired",
     "HeartbeatReply",
+    "Identity",
     "JobOptions",
     "Lane",
     "LaneScan",
@@ -162,6 +165,7 @@ __all__ = [
     "TransitionResult",
     "TransitionStatus",
     "add_schedule",
+    "adopt",
     "archive",
     "arguments_of",
     "begin_audit",
@@ -209,9 +213,11 @@ __all__ = [
     "prune_workers",
     "read_calls",
     "read_for_archive",
+    "read_installations",
     "read_schedules",
     "ready_calls",
     "record_heartbeats",
+    "record_installation",
     "register_worker",
     "release",
     "remove_archived",

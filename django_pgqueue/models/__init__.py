@@ -14,6 +14,7 @@ if apps.apps_ready and not apps.is_installed("django_pgqueue"):
 
 from .executions import Execution
 from .history import ArchivedJob, AuditEntry
+from .installations import Installation
 from .jobs import DeadJob, Job, JobQuerySet
 from .operations import BATCH_SIZE
 from .pauses import Pause
@@ -27,6 +28,7 @@ __all__ = [
     "AuditEntry",
     "DeadJob",
     "Execution",
+    "Installation",
     "Job",
     "JobQuerySet",
     "Pause",

@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_pgqueue.management.celery_beat import IMPORT_CELERY_BEAT
 from django_pgqueue.management.standard_streams import open_missing_streams
+from django_pgqueue.management.subcommands.adopt_command import ADOPT
 from django_pgqueue.management.subcommands.deploy_command import CHECK_DEPLOY
 from django_pgqueue.management.subcommands.health_command import HEALTH
 from django_pgqueue.management.subcommands.history_commands import ARCHIVE, ERASE
@@ -29,6 +30,7 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     ERASE,
     CHECK_DEPLOY,
     HEALTH,
+    ADOPT,
     IMPORT_CELERY_BEAT,
 )
 
