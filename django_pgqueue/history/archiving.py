@@ -30,7 +30,8 @@ class Archived(NamedTuple):
     """The result of an archive.
 
     `resumed` of the jobs were in the file already: an earlier process was killed before it removed them from the
-    database. `left` jobs were locked by another session or have changed; a repeated call finds them.
+    database. `left` jobs were locked by another session, have changed, or the database refused to delete them (the log
+    has the reason); a repeated call tries them again.
     """
 
     archived: int
@@ -54,9 +55,9 @@ def archive(
     A move to the table is one statement for each batch, so a job is always in exactly one of the tables. It is part of
     the transaction that is open on the database, if any.
 
-    A move to a file writes a batch, waits until it is on disk, and then removes exactly these jobs. If the process is
-    killed in between, call the function again with the same file: it removes the jobs that are in the file already,
-    and writes none of them twice. With another file, the jobs of that batch are in both files.
+    A move to a file deletes a batch in a transaction, waits until exactly these jobs are on disk, and commits. If the
+    process is killed in between, call the function again with the same file: it removes the jobs that are in the file
+    already, and writes none of them twice. With another file, the jobs of that batch are in both files.
 
     Args:
         older_than: How long ago a job must have finished, in seconds or as a timedelta, by the database's clock.
@@ -112,8 +113,8 @@ def _resume(connection: Any, target: ArchiveFile) -> int:
     rows = Job.objects.using(connection.alias).filter(pk__in=set(batch) - set(removed))
     if locked := [pk for pk, finished_at in rows.values_list("pk", "finished_at") if finished_at == batch[pk]]:
         raise JobLocked(
-            f"job {locked[0]} is in {target.path}, but another session has locked it, so it cannot be removed: "
-            "nothing was archived, try again"
+            f"job {locked[0]} is in {target.path}, but cannot be removed from the database: another session has locked "
+            "it, or the database refuses it. Nothing was archived: try again"
         )
     return len(removed)
 
@@ -141,11 +142,16 @@ def _to_file(connection: Any, choice: Choice, pace: Pace, target: ArchiveFile) -
 
 
 def _move_to_file(connection: Any, jobs: dict[int, datetime], target: ArchiveFile) -> int:
-    """Move a batch. The rows are locked while they are written, so nobody can retry or delete one of them."""
+    """Move a batch: delete the rows, write them to the file, and commit.
+
+    The rows are locked until then, so nobody can retry or delete one of them. A row that the database refuses to delete
+    is not written.
+    """
     with transaction.atomic(using=connection.alias):
         rows = lifecycle.read_for_archive(connection, jobs)
         if not rows:
             return 0
-        target.append([line for _, _, line in rows])
-        removed = lifecycle.remove_archived(connection, {job_id: finished_at for job_id, finished_at, _ in rows})
+        removed = set(lifecycle.remove_archived(connection, {job_id: finished_at for job_id, finished_at, _ in rows}))
+        if removed:
+            target.append([line for job_id, _, line in rows if job_id in removed])
     return len(removed)

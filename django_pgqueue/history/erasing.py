@@ -20,7 +20,8 @@ BATCH: Final = 1000
 class Erased(NamedTuple):
     """The result of an erasure.
 
-    `left` jobs were locked by another session, or have changed: call it again. `unfinished` are ids of jobs that have
+    `left` jobs were locked by another session, have changed, or the database refused the write (the log has the
+    reason): call it again. `unfinished` are ids of jobs that have
     not ended yet, and `missing` are ids without a job.
     """
 

@@ -1,24 +1,29 @@
 """Transitions of finished jobs that move them to an archive or erase their values, and the audit of bulk acts.
 
 The package `history` calls these functions, in batches. Each changes a job only if it is as it was seen: finished, at
-the same instant. A job that was retried since stays as it is. Locked jobs are left alone.
+the same instant. A job that was retried since stays as it is. Locked jobs are left alone, and so are jobs that the
+database refuses to change.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.arrays import exact, texts
+from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.envelope import ERASED, seal
 from django_pgqueue.states import State
 
-from .execute import execute_with_retry
+from .execute import divided, execute_with_retry
 from .types import EPOCH, Cursor
+
+logger = logging.getLogger("django_pgqueue.lifecycle")
 
 FIRST_FINISHED: Final = Cursor(EPOCH.replace(year=1), 0)
 """Where a scan of the finished jobs begins. It lies before every possible `finished_at`."""
@@ -64,7 +69,7 @@ def finished_jobs(
 
 def archive(connection: Connection, jobs: Finished) -> list[int]:
     """Move jobs with their executions to the archive table; return the ids of those that were moved."""
-    return [row[0] for row in execute_with_retry(connection, sql.history.ARCHIVE, _seen(jobs))]
+    return _changed(connection, sql.history.ARCHIVE, jobs, {})
 
 
 def read_for_archive(connection: Connection, jobs: Finished) -> list[tuple[int, datetime, str]]:
@@ -78,7 +83,7 @@ def read_for_archive(connection: Connection, jobs: Finished) -> list[tuple[int, 
 
 def remove_archived(connection: Connection, jobs: Finished) -> list[int]:
     """Remove jobs with their executions that are in a file; return the ids of those that were removed."""
-    return [row[0] for row in execute_with_retry(connection, sql.history.REMOVE_ARCHIVED, _seen(jobs))]
+    return _changed(connection, sql.history.REMOVE_ARCHIVED, jobs, {})
 
 
 def erase(
@@ -89,8 +94,7 @@ def erase(
     An erased value is an envelope that no codec can open, so nothing takes it for a value.
     """
     flags = {"erases_arguments": arguments, "erases_results": results, "erases_errors": errors}
-    params = {**_seen(jobs), **flags, "erased": seal(ERASED, b""), "audit_id": audit_id}
-    return [row[0] for row in execute_with_retry(connection, sql.history.ERASE, params)]
+    return _changed(connection, sql.history.ERASE, jobs, {**flags, "erased": seal(ERASED, b""), "audit_id": audit_id})
 
 
 def begin_audit(
@@ -104,6 +108,21 @@ def begin_audit(
 def end_audit(connection: Connection, audit_id: int) -> None:
     """End an entry of the audit."""
     execute_with_retry(connection, sql.history.END_AUDIT, {"audit_id": audit_id})
+
+
+def _changed(connection: Connection, statement: str, jobs: Finished, params: Mapping[str, Any]) -> list[int]:
+    """Run a transition, and log the jobs that the database refuses to change, for example because of a trigger."""
+
+    def transition(part: Sequence[tuple[int, datetime]]) -> dict[int, bool]:
+        rows = execute_with_retry(connection, statement, {**params, **_seen(dict(part))})
+        return {row[0]: True for row in rows}
+
+    done = divided(connection, list(jobs.items()), transition)
+    for (job_id, _), error in done.refused:
+        logger.warning(
+            "job %s was not changed because the database refused the write: %s", job_id, message_without_detail(error)
+        )
+    return list(done.answers)
 
 
 def _seen(jobs: Finished) -> dict[str, Any]:

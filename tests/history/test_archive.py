@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -146,6 +147,19 @@ def test_archive_to_file_writes_one_line_for_each_job(committing, tmp_path, monk
     assert [each["id"] for each in lines(path)] == [*job_ids, *more]
 
 
+@pytest.mark.parametrize("to_file", [False, True])
+def test_archive_refused_row_stops_no_other(committing, engine, tmp_path, to_file, caplog):
+    """A trigger of the application refuses to delete one job. It must not be written to the file either."""
+    refused, *others = make(connection, 5)
+    path = tmp_path / "old.jsonl.gz"
+    with helpers.users_trigger(engine, f"OLD.id = {refused}", event="DELETE"):
+        assert history.archive(older_than=OLD, file=path if to_file else None) == history.Archived(4, 1)
+    assert ids() == {refused}
+    archived = [each["id"] for each in lines(path)] if to_file else ArchivedJob.objects.values_list("job_id", flat=True)
+    assert sorted(archived) == others
+    assert f"job {refused} was not changed because the database refused the write" in caplog.text
+
+
 def test_archive_to_file_in_transaction_is_refused(db, tmp_path):
     with pytest.raises(RuntimeError, match="cannot run inside a transaction"):
         history.archive(older_than=OLD, file=tmp_path / "a")
@@ -154,14 +168,15 @@ def test_archive_to_file_in_transaction_is_refused(db, tmp_path):
 KILLED = """
 import os, signal, sys, django
 django.setup()
-from django_pgqueue import history, lifecycle
+from django_pgqueue import history
 from django_pgqueue.history import archive_file, archiving
 archiving.FILE_BATCH = 2
 step, file = sys.argv[1:]
 def die(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)
+append = archive_file.ArchiveFile.append
 if step == "written":
-    lifecycle.remove_archived = die
+    archive_file.ArchiveFile.append = lambda file, lines: die(append(file, lines))
 elif step == "half written":
     write = os.write
     def write_half(descriptor, data):
@@ -191,13 +206,24 @@ def test_archive_killed_midway_loses_and_repeats_nothing(committing, tmp_path, s
     assert ids() == set()
 
 
-def test_archive_resumed_keeps_a_job_that_was_retried_since(committing, tmp_path, monkeypatch):
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Return a function that archives a batch to a file, and fails after the write."""
+    append = ArchiveFile.append
+
+    def archive(path: Path) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(ArchiveFile, "append", lambda file, lines: [append(file, lines), 1 / 0])
+            with pytest.raises(ZeroDivisionError):
+                history.archive(older_than=OLD, file=path)
+
+    return archive
+
+
+def test_archive_resumed_keeps_a_job_that_was_retried_since(committing, tmp_path, interrupted):
     first, second = make(connection, 2)
     path = tmp_path / "old.jsonl.gz"
-    monkeypatch.setattr(lifecycle, "remove_archived", lambda connection, jobs: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        history.archive(older_than=OLD, file=path)
-    monkeypatch.undo()
+    interrupted(path)
     Job.objects.get(pk=first).retry()
     assert history.archive(older_than=OLD, file=path) == history.Archived(1, 0, 1)
     assert ids() == {first}
@@ -205,14 +231,11 @@ def test_archive_resumed_keeps_a_job_that_was_retried_since(committing, tmp_path
 
 
 @pytest.mark.promise("archive-killed")
-def test_archive_resumed_with_locked_job_appends_nothing(committing, second, tmp_path, monkeypatch):
+def test_archive_resumed_with_locked_job_appends_nothing(committing, second, tmp_path, interrupted):
     """Otherwise the job would no longer be in the last batch, and a later call would write it again."""
     [job_id] = make(connection)
     path = tmp_path / "old.jsonl.gz"
-    monkeypatch.setattr(lifecycle, "remove_archived", lambda connection, jobs: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        history.archive(older_than=OLD, file=path)
-    monkeypatch.undo()
+    interrupted(path)
     make(connection)
     with helpers.transaction(second):
         second.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [job_id])

@@ -132,6 +132,15 @@ def test_erase_leaves_other_jobs_alone_and_names_them(committing, second):
     assert Job.objects.get(pk=ready).arguments == {"args": [], "kwargs": {}}
 
 
+def test_erase_refused_row_stops_no_other(committing, engine):
+    refused, *_ = make(connection, 3)
+    with helpers.users_trigger(engine, f"OLD.id = {refused}"):
+        erased = history.erase(tasks=[tasks.noop])
+    assert (erased.erased, erased.left) == (2, 1)
+    assert AuditEntry.objects.get().job_count == 2
+    assert secrets(refused)
+
+
 @pytest.mark.promise("history-as-seen")
 def test_erase_leaves_a_job_that_was_retried_since(db):
     [job_id] = make(connection)

@@ -23,6 +23,7 @@ ARCHIVES = of_tests(
     Mutant("an incomplete member stays in the file", f"{CUT}            os.fsync", "os.fsync", path=FILE),
     Mutant("a failed write stays in the file", f"{CUT}            raise", "pass\n            raise", path=FILE),
     Mutant("an interrupted batch is written again", "= _resume(connection, target)", "= 0", path=ARCHIVING),
+    Mutant("a refused job is written", " if job_id in removed]", "]", path=ARCHIVING),
     Mutant("a locked job is written again", "if finished_at == batch[pk]]", "if False]", path=ARCHIVING),
     Mutant("two processes write one file", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH", path=FILE),
 )
