@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group
 from django.core.management import call_command
 from django.db import connection
 from django.test import override_settings
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_pgqueue import lifecycle, registry
@@ -256,6 +256,7 @@ def functions(draw: st.DrawFn) -> Any:
     return inspect.Signature(parameters)
 
 
+@settings(max_examples=100)
 @given(signature=functions(), positional=st.integers(0, 4), names=st.frozensets(NAMES))
 def test_call_problems_agree_with_python(signature, positional, names):
     """The rules that name each problem refuse exactly the calls that Python refuses."""
