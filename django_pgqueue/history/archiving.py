@@ -65,7 +65,7 @@ def archive(
         states: States of the jobs: `"succeeded"`, `"cancelled"`, `"dead"`. By default the first two.
         tasks: Tasks, or names of tasks, whose jobs are moved. By default those of all tasks.
         queues: Names of queues whose jobs are moved. By default those of all queues.
-        rate: Jobs to look at per second at most. None: no limit.
+        rate: Jobs to change per second at most. None: no limit.
         database: Alias of the database of the jobs. By default the database routers choose it.
         on_batch: Called after each batch with the number of jobs archived so far.
 

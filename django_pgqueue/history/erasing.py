@@ -59,7 +59,7 @@ def erase(
         arguments: Whether to erase arguments, headers and unique keys.
         results: Whether to erase results and the messages of progress.
         errors: Whether to erase the error messages and tracebacks of all attempts, which can quote values.
-        rate: Jobs to look at per second at most. None: no limit.
+        rate: Jobs to change per second at most. None: no limit.
         by: The person or program that erases, for people to read. 150 characters are stored.
         reason: Text for people to read.
         database: Alias of the database of the jobs. By default the database routers choose it.

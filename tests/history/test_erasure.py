@@ -232,6 +232,14 @@ def test_erase_command_asks_and_reports(db, monkeypatch):
     assert run("--job", str(job_id)) == (1, "Nothing was erased.")
 
 
+def test_erase_command_stopped_names_the_audit(db, monkeypatch):
+    make(connection)
+    monkeypatch.setattr(history.erasing.Pace, "wait", lambda pace, count: (_ for _ in ()).throw(KeyboardInterrupt))
+    code, text = run("--task", helpers.NOOP, "--yes")
+    assert (code, text.partition(".")[0]) == (1, "Stopped")
+    assert AuditEntry.objects.get().job_count == 1
+
+
 def test_erase_command_exit_codes_follow_the_reference(db):
     ready = helpers.make_job(connection)
     assert run("--job", str(ready), "--yes") == (1, f"These jobs have not finished: {ready}. Cancel them first.")

@@ -29,7 +29,7 @@ VALUES: Final = ("arguments", "results", "errors")
 def _add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", metavar="NAME", action="append", default=[], help="Only jobs of this task.")
     parser.add_argument("--queue", metavar="NAME", action="append", default=[], help="Only jobs of this queue.")
-    parser.add_argument("--rate", metavar="N", type=float, help="Jobs to look at per second. Default: no limit.")
+    parser.add_argument("--rate", metavar="N", type=float, help="Jobs per second at most. Default: no limit.")
     parser.add_argument("--dry-run", action="store_true", help="Print the number of jobs, and change none.")
     add_database(parser)
 
@@ -140,17 +140,22 @@ def _erase(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> No
         stdout.write(f"The {', '.join(chosen)} of {count:,} jobs would be erased.")
         return
     _confirm(f"Erase the {', '.join(chosen)} of these jobs? This cannot be undone.", options)
-    erased = history.erase(
-        tasks=options["task"],
-        queues=options["queue"],
-        before=before,
-        jobs=options["job"],
-        **{kind: kind in chosen for kind in VALUES},
-        rate=options["rate"],
-        by=user_name(),
-        reason=options["reason"],
-        database=alias,
-    )
+    try:
+        erased = history.erase(
+            tasks=options["task"],
+            queues=options["queue"],
+            before=before,
+            jobs=options["job"],
+            **{kind: kind in chosen for kind in VALUES},
+            rate=options["rate"],
+            by=user_name(),
+            reason=options["reason"],
+            database=alias,
+        )
+    except KeyboardInterrupt:
+        raise CommandError(
+            "Stopped. The newest entry of pgqueue_audit has the number of jobs. Run the command again for the rest."
+        ) from None
     stdout.write(f"Erased the {', '.join(chosen)} of {erased.erased:,} jobs. Audit entry {erased.audit_id}.")
     if erased.missing:
         raise NotFound(f"These jobs do not exist: {', '.join(map(str, erased.missing))}.")
