@@ -201,7 +201,7 @@ def test_codec_with_the_name_of_erased_values_is_refused(monkeypatch):
         override_settings(PGQUEUE={"CODECS": ["tests.app.codecs.Hidden"]}),
         pytest.raises(ImproperlyConfigured, match="stands for erased values"),
     ):
-        codecs.configured()
+        codecs.project_codecs()
 
 
 def run(*options: str) -> tuple[int, str]:
