@@ -19,7 +19,8 @@ from django.db import connections, router
 
 from . import codecs, conf, middleware, registry
 from .arguments.plan import new_plan
-from .doctor import CHECKS, Finding, Level, examine
+from .doctor import Finding, Level, examine
+from .doctor.catalogue import CHECKS
 from .exceptions import InvalidTask
 from .schedules import declarations
 

@@ -229,7 +229,7 @@ def test_worker_page_has_every_option():
 @pytest.mark.parametrize("page", PAGES)
 def test_page_named_options_exist(page):
     known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
-    for subcommand in ("health", "run", "pause", "resume", "drain", "clear", "import-celery-beat"):
+    for subcommand in ("health", "doctor", "run", "pause", "resume", "drain", "clear", "import-celery-beat"):
         known |= own_options("pgqueue", subcommand)
     known |= {"--verbosity", "--settings", "--deploy", "--fail-level"}  # Django's options
     of_others = {

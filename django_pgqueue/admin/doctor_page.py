@@ -1,7 +1,7 @@
 """The page *Doctor*: the findings of an examination of the database of the jobs, the most serious first.
 
-`jobs` gives it a URL, and the template `admin/pgqueue/app_index.html` links it. It is read-only and needs the permission
-to view jobs. It runs a fixed number of statements, each with a time limit.
+`jobs` gives it a URL, and the template `admin/pgqueue/app_index.html` links it. It is read-only and needs the
+permission to view jobs. It runs a fixed number of statements, each with a time limit.
 """
 
 from __future__ import annotations

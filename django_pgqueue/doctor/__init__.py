@@ -4,8 +4,7 @@
 statement runs in a read-only transaction with a time limit.
 """
 
-from .catalogue import CHECKS
 from .examination import examine
 from .findings import Finding, Level
 
-__all__ = ["CHECKS", "Finding", "Level", "examine"]
+__all__ = ["Finding", "Level", "examine"]

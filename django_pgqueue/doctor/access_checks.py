@@ -93,8 +93,8 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         Privilege("UPDATE", "pgqueue_uniqueness_window", "job_id, ends_at"),
     ),
 }
-"""The grants of docs/production/security.md, by purpose. No other purpose needs the first privilege of a purpose (on the
-first of its columns). A role that has that one is meant to have all of them."""
+"""The grants of docs/production/security.md, by purpose. No other purpose needs the first privilege of a purpose (on
+the first of its columns). A role that has that one is meant to have all of them."""
 
 # For each privilege, whether the role has it; NULL if the relation does not exist.
 PRIVILEGES: Final = """/* pgqueue:doctor_privileges */

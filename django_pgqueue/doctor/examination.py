@@ -24,7 +24,7 @@ def examine(database: str | None = None, checks: Iterable[Check] = CHECKS) -> li
 
     Args:
         database: Alias of the database that stores the jobs. Default: the alias that the routers choose.
-        checks: The checks to run. Default: all of them.
+        checks: The checks to run, from `doctor.catalogue.CHECKS`. Default: all of them.
 
     Returns:
         One finding for each check, in the order of the checks.

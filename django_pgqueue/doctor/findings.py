@@ -63,7 +63,7 @@ class Finding:
 
 
 class Result(NamedTuple):
-    """What the function of a check returns."""
+    """The outcome of a check, before it gets the id and the reason of its check."""
 
     level: Level
     what: str
@@ -143,6 +143,11 @@ def counted(number: int, noun: str) -> str:
 def are(number: int, noun: str) -> str:
     """Return the beginning of a sentence: "1 worker is", "2 workers are"."""
     return f"{counted(number, noun)} {'is' if number == 1 else 'are'}"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """Return a share as a percentage: "80 %"."""
+    return f"{100 * share:.{digits}f} %"
 
 
 def span(seconds: float) -> str:

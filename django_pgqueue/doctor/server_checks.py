@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from .findings import Check, Level, Result, level_of, ok, span, worst
+from .findings import Check, Level, Result, level_of, ok, percent, span, worst
 from .session import Session
 
 MIN_VERSION: Final = 15
@@ -149,8 +149,8 @@ SERVER_CHECKS: Final = (
     ),
     Check(
         "connections",
-        f"Warning: {CONNECTIONS_WARNING:.0%} of the connections that the server, the database or the role allows are "
-        f"in use. Error: {CONNECTIONS_ERROR:.0%}.",
+        f"Warning: {percent(CONNECTIONS_WARNING)} of the connections that the server, the database or the role allows "
+        f"are in use. Error: {percent(CONNECTIONS_ERROR)}.",
         "A worker that gets no connection cannot extend its leases, and its jobs run again elsewhere.",
         _connections,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .findings import Check, Level, Result, cannot_see, counted, level_of, literal, ok, quoted, span, worst
+from .findings import Check, Level, Result, cannot_see, counted, level_of, literal, ok, percent, quoted, span, worst
 from .session import Session
 
 PINNED_WARNING_SECONDS, PINNED_ERROR_SECONDS = 300.0, 3600.0
@@ -153,7 +153,7 @@ def _notify_queue(session: Session) -> Result:
     [usage] = session.row(NOTIFY_QUEUE)
     level = level_of(usage, warning=NOTIFY_WARNING, error=NOTIFY_ERROR)
     fix = "End the oldest transaction of a session that listens: it keeps the queue from being emptied."
-    what = f"The queue of notifications is {usage:.1%} full."
+    what = f"The queue of notifications is {percent(usage, 1)} full."
     return Result(level, what, fix if level is not Level.OK else "", {"usage": usage})
 
 
@@ -182,7 +182,7 @@ SESSION_CHECKS: Final = (
     ),
     Check(
         "notify_queue",
-        f"Warning: the queue of notifications is {NOTIFY_WARNING:.0%} full. Error: {NOTIFY_ERROR:.0%}.",
+        f"Warning: the queue of notifications is {percent(NOTIFY_WARNING)} full. Error: {percent(NOTIFY_ERROR)}.",
         "When the queue is full, every transaction of the server that sends a notification fails.",
         _notify_queue,
     ),

@@ -71,7 +71,7 @@ SETTINGS_CHECKS: Final = (
         f"Error: `PGQUEUE` is invalid, or `IMMEDIATE` is on. Warning: `LEASE` is below {LEASE_SECONDS:g} s, `DEBUG` is "
         "on, or Django's connection pool is smaller than `CONCURRENCY`. Info: `NOTIFY` is off, or persistent "
         "connections have no health checks.",
-        "Each setting is valid, and together they slow or stop jobs.",
+        "Such settings are valid, but they slow or stop jobs, or cost memory.",
         _settings,
     ),
 )

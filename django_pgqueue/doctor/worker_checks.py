@@ -7,7 +7,7 @@ from typing import Any, Final
 from django_pgqueue import __version__, lifecycle, registry
 from django_pgqueue.conf import get_settings
 
-from .findings import Check, Level, Result, are, counted, level_of, listed, ok, quoted, span
+from .findings import Check, Level, Result, are, counted, level_of, listed, ok, percent, quoted, span
 from .session import Session
 
 LIVE_LEASES: Final = 2
@@ -252,9 +252,9 @@ WORKER_CHECKS: Final = (
     ),
     Check(
         "timeouts",
-        f"Warning: of a task's recent runs (at least {LEAST_RUNS}), {TIMED_OUT_SHARE:.0%} timed out, or 5 % take "
-        f"longer than {CLOSE_TO_TIMEOUT:.0%} of the timeout.",
-        "Jobs that exceed their timeout are interrupted, retried, and die in the end.",
+        f"Warning: of a task's recent runs (at least {LEAST_RUNS}), {percent(TIMED_OUT_SHARE)} timed out, or 5 % take "
+        f"longer than {percent(CLOSE_TO_TIMEOUT)} of the timeout.",
+        "Jobs that exceed their timeout are interrupted and retried, and many die in the end.",
         _timeouts,
     ),
     Check(
