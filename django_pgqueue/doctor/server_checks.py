@@ -45,11 +45,20 @@ SELECT name, reset_val
 FROM pg_settings
 WHERE name IN ('statement_timeout', 'transaction_timeout', 'default_transaction_isolation')
 """
-LIMIT_TO_RAISE: Final = {
-    "server": "Raise max_connections in postgresql.conf, or start fewer workers, or put a pooler in front.",
-    "database": "Raise the limit: ALTER DATABASE … CONNECTION LIMIT …;",
-    "role": "Raise the limit: ALTER ROLE … CONNECTION LIMIT …;",
-}
+# The places where a setting of new sessions can come from, the one that applies first, and the names to write.
+SOURCES: Final = """/* pgqueue:doctor_sources */
+SELECT stored.setrole <> 0, stored.setdatabase <> 0
+FROM pg_db_role_setting AS stored
+CROSS JOIN LATERAL unnest(stored.setconfig) AS config
+WHERE stored.setrole IN (0, (SELECT oid FROM pg_roles WHERE rolname = session_user))
+  AND stored.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+  AND starts_with(config, %(name)s || '=')
+ORDER BY stored.setrole <> 0 AND stored.setdatabase <> 0 DESC, stored.setrole DESC
+LIMIT 1
+"""
+NAMES: Final = """/* pgqueue:doctor_names */
+SELECT quote_ident(session_user), quote_ident(current_database())
+"""
 
 
 def _server(session: Session) -> Result:
@@ -59,7 +68,7 @@ def _server(session: Session) -> Result:
         fix = "Point DATABASES at the primary: see target_session_attrs in docs/production/connections.md."
         return Result(Level.ERROR, "The server is a standby, which refuses all writes.", fix, data)
     if is_read_only:
-        fix = "ALTER ROLE … RESET default_transaction_read_only; or the same for the database."
+        fix = reset_statement(session, "default_transaction_read_only")
         return Result(Level.ERROR, "default_transaction_read_only is on, so nothing can be written.", fix, data)
     if number // 10_000 < MIN_VERSION:
         fix = f"Upgrade to PostgreSQL {MIN_VERSION} or later."
@@ -77,7 +86,7 @@ def _durability(session: Session) -> Result:
         return Result(Level.ERROR, f"Off: {names}. A crash of the server can destroy the database.", fix, data)
     if synchronous_commit == "off":
         what = "synchronous_commit is off: a crash of the server loses the last commits, although they succeeded."
-        return Result(Level.WARNING, what, "ALTER ROLE … SET synchronous_commit = on;", data)
+        return Result(Level.WARNING, what, reset_statement(session, "synchronous_commit"), data)
     return ok("Commits wait until they are on disk.", **data)
 
 
@@ -89,7 +98,30 @@ def _connections(session: Session) -> Result:
     fullest = max(found, key=lambda each: float(each["share"]))
     level = level_of(fullest["share"], warning=CONNECTIONS_WARNING, error=CONNECTIONS_ERROR)
     what = f"{fullest['used']} of {fullest['limit']} connections of the {fullest['limit_of']} are in use."
-    return Result(level, what, LIMIT_TO_RAISE[fullest["limit_of"]] if level is not Level.OK else "", {"limits": found})
+    fix = _raised_limit(session, fullest["limit_of"], 2 * fullest["limit"]) if level is not Level.OK else ""
+    return Result(level, what, fix, {"limits": found})
+
+
+def _raised_limit(session: Session, limit_of: str, limit: int) -> str:
+    """Return what raises a limit of connections."""
+    role, database = session.row(NAMES)
+    if limit_of == "role":
+        return f"ALTER ROLE {role} CONNECTION LIMIT {limit};"
+    if limit_of == "database":
+        return f"ALTER DATABASE {database} CONNECTION LIMIT {limit};"
+    return "Raise max_connections in postgresql.conf, start fewer workers, or put a pooler in front."
+
+
+def reset_statement(session: Session, name: str) -> str:
+    """Return the statement that resets a setting of new sessions, where it is stored."""
+    role, database = session.row(NAMES)
+    found = session.rows(SOURCES, name=name)
+    if not found:
+        return f"Reset {name} in postgresql.conf, or in OPTIONS of DATABASES[{session.alias!r}]."
+    [(is_of_role, is_of_database)] = found
+    if not is_of_role:
+        return f"ALTER DATABASE {database} RESET {name};"
+    return f"ALTER ROLE {role}{f' IN DATABASE {database}' if is_of_database else ''} RESET {name};"
 
 
 def clock_difference(session: Session) -> tuple[float, float]:
@@ -130,7 +162,7 @@ def _role_settings(session: Session) -> Result:
     level = worst(Level.WARNING for _ in problems)
     if level is Level.OK:
         return ok("The settings of the role suit the queue.", **data)
-    fix = " ".join(f"ALTER ROLE … RESET {name};" for name in resets)
+    fix = " ".join(reset_statement(session, name) for name in resets)
     return Result(level, f"Settings of the role do not suit the queue: {'; '.join(problems)}.", fix, data)
 
 

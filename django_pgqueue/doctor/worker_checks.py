@@ -142,9 +142,9 @@ def _unserved_queues(session: Session) -> Result:
     data = {"unserved": unserved, "live_workers": len(live)}
     if unserved:
         longest = max(unserved, key=lambda name: unserved[name])
-        who = "no worker is running" if not live else "no worker serves them"
-        count = f"{counted(len(unserved), 'queue')} with due jobs"
-        what = f"{count}, and {who}: {listed(unserved)}. The oldest job waits for {span(unserved[longest])}."
+        number = counted(len(unserved), "queue")
+        who = f"No worker serves {number} with due jobs" if live else f"No worker is running for {number} with due jobs"
+        what = f"{who}: {listed(unserved)}. The oldest job has waited for {span(unserved[longest])}."
         fix = f"manage.py runworker --queues {longest}" if live else "manage.py runworker"
         return Result(Level.ERROR, what, fix, data)
     if not live:

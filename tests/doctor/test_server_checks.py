@@ -19,6 +19,8 @@ from django.test import override_settings
 
 from django_pgqueue.doctor import Level, access_checks, server_checks
 from django_pgqueue.doctor.access_checks import PURPOSES
+from django_pgqueue.doctor.server_checks import reset_statement
+from django_pgqueue.doctor.session import Session
 from example_project.embedded.server import service_account
 from tests.documents import blocks
 
@@ -85,10 +87,36 @@ def test_role_settings_of_new_sessions_are_reported(alias):
         run_sql(f"ALTER DATABASE {database} SET statement_timeout = '1s'")
         run_sql(f"ALTER DATABASE {database} SET default_transaction_isolation = 'serializable'")
         change_alias(alias)
-        texts = ("statement_timeout is 1000 ms", "'serializable'", "RESET statement_timeout;")
-        assert_finding(find("role_settings", alias), Level.WARNING, *texts)
+        texts = (
+            "statement_timeout is 1000 ms",
+            "'serializable'",
+            f"ALTER DATABASE {database} RESET statement_timeout;",
+        )
+        finding = find("role_settings", alias)
+        assert_finding(finding, Level.WARNING, *texts)
+        run_sql(finding.fix)
+        change_alias(alias)
+        assert_finding(find("role_settings", alias), Level.OK)
     finally:
         run_sql(f"ALTER DATABASE {database} RESET ALL")
+
+
+@pytest.mark.parametrize(
+    ("stored", "fix"),
+    [
+        ("", "Reset jit in postgresql.conf, or in OPTIONS of DATABASES['default']."),
+        ("DATABASE {database}", "ALTER DATABASE {database} RESET jit;"),
+        ("ROLE {role}", "ALTER ROLE {role} RESET jit;"),
+        ("ROLE {role} IN DATABASE {database}", "ALTER ROLE {role} IN DATABASE {database} RESET jit;"),
+    ],
+)
+def test_reset_statement_names_the_place_of_the_setting(db, stored, fix):
+    names = {"database": connection.settings_dict["NAME"], "role": connection.settings_dict["USER"]}
+    if stored:
+        run_sql(f"ALTER {stored.format(**names)} SET jit = off")
+    if "ROLE" in stored:
+        run_sql("ALTER DATABASE {database} SET jit = off".format(**names))
+    assert reset_statement(Session("default"), "jit") == fix.format(**names)
 
 
 # ------------------------------------------------------------------ a pooler, and LISTEN_DATABASE

@@ -61,10 +61,10 @@ def test_worker_versions_that_differ_are_reported():
 def test_unserved_queues_are_those_that_no_worker_serves(make_job):  # noqa: F811 -- the fixture
     assert_finding(find("unserved_queues"), Level.INFO, "No worker is running")
     make_job(queue_name="reports", run_after=timezone.now() - 5 * MINUTE)
-    assert_finding(find("unserved_queues"), Level.ERROR, "no worker is running: 'reports'", "5 min")
+    assert_finding(find("unserved_queues"), Level.ERROR, "No worker is running for 1 queue", "'reports'", "5 min")
     add_worker(queue_names="mail,pdf")
     add_worker(silent=3 * MINUTE)
-    assert_finding(find("unserved_queues"), Level.ERROR, "no worker serves them", "runworker --queues reports")
+    assert_finding(find("unserved_queues"), Level.ERROR, "No worker serves 1 queue", "runworker --queues reports")
     some = add_worker(queue_names="mail,reports")
     assert find("unserved_queues").level is Level.OK
     some.delete()
