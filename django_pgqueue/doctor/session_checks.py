@@ -98,10 +98,12 @@ def _pin_text(pin: dict[str, Any]) -> str:
 
 
 def _pin_fix(pin: dict[str, Any]) -> str:
-    if pin["kind"] == "slot":
-        return f"SELECT pg_drop_replication_slot({literal(pin['name'])});"
     if pin["kind"] == "prepared":
         return f"ROLLBACK PREPARED {literal(pin['name'])};"
+    if pin["state"] == "inactive":
+        return f"SELECT pg_drop_replication_slot({literal(pin['name'])});"
+    if pin["seconds"] is None:  # the slot or the WAL sender of a running standby
+        return "End the long query on the standby, or turn off hot_standby_feedback there."
     return f"SELECT pg_terminate_backend({pin['pid']});"
 
 

@@ -46,6 +46,15 @@ def test_pinned_rows_slot_and_prepared_transaction_are_named(db, monkeypatch):
     assert_finding(find("pinned_rows"), Level.ERROR, *texts)
 
 
+@pytest.mark.parametrize("kind", ["slot", "session"])
+def test_pinned_rows_running_standby_keeps_its_connection(db, monkeypatch, kind):
+    """With hot_standby_feedback, a query on a standby pins rows. The server knows no start of it."""
+    row = f"SELECT '{kind}', 'standby', 7, '', 'active', NULL::float8, 200000"
+    monkeypatch.setattr(session_checks, "PINNING", row)
+    texts = ("pinned row versions for 200,000 transactions", "End the long query on the standby")
+    assert_finding(find("pinned_rows"), Level.WARNING, *texts)
+
+
 def test_pinning_statement_reads_prepared_transactions_and_slots(db):
     """Its columns have one type in each part, also for the parts without rows here."""
     for part in ("pg_prepared_xacts", "pg_replication_slots", "pg_stat_progress_vacuum"):

@@ -12,6 +12,7 @@ from django.core.management.base import OutputWrapper
 from django.utils import timezone
 
 from django_pgqueue.doctor import Finding, Level, examine
+from django_pgqueue.doctor.findings import counted
 
 from .subcommand import ExitCode, Options, Subcommand, add_database, database_alias
 
@@ -50,7 +51,7 @@ def _as_json(alias: str, findings: list[Finding]) -> str:
 def _as_text(findings: list[Finding]) -> str:
     lines = [line for finding in findings for line in _lines(finding)]
     counts = ", ".join(f"{number} {level}" for level, number in _counts(findings).items())
-    return "\n".join([*lines, f"{len(findings)} checks: {counts}"])
+    return "\n".join([*lines, f"{counted(len(findings), 'check')}: {counts}"])
 
 
 def _lines(finding: Finding) -> list[str]:
