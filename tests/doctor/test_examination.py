@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_pgqueue.doctor import Level, examine, session
+from django_pgqueue.doctor import Level, examination, examine, session
 from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.doctor.findings import Check, Result, counted, literal, ok, quoted, span
 from django_pgqueue.models import Job
@@ -24,7 +24,9 @@ def check_that(look: Callable[[session.Session], Any]) -> Check:
     return Check("tried", "", "", look)
 
 
-def passing(_: session.Session) -> Result:
+def passing(examined: session.Session) -> Result:
+    """Run a statement, which fails if the statement of another check has broken the transaction."""
+    examined.rows("SELECT 1")
     return ok("It passes.")
 
 
@@ -60,6 +62,14 @@ def test_examine_slow_statement_is_stopped(db, monkeypatch):
     [slow, last] = examine(checks=[sleeping, check_that(passing)])
     assert "took longer than" in slow.what
     assert last.level is Level.OK
+
+
+def test_examine_after_the_time_limit_runs_no_further_check(db, monkeypatch):
+    monkeypatch.setattr(examination, "TIME_LIMIT_SECONDS", 0.05)
+    slow = check_that(lambda examined: examined.rows("SELECT pg_sleep(0.06)") and passing(examined))
+    first, last = examine(checks=[slow, check_that(passing)])
+    assert (first.level, last.level) == (Level.OK, Level.WARNING)
+    assert "Not examined" in last.what and last.data["cannot_see"]
 
 
 def test_examine_in_transaction_keeps_its_work_and_settings(db, make_job):  # noqa: F811 -- the fixture
