@@ -52,9 +52,9 @@ FROM (
     WHERE finished_at IS NULL
 ) AS open
 """
-# The newest executions that have ended within the last hour.
+# The newest executions that have ended within the last hour, by task.
 #
-# Index: the primary keys of executions and jobs
+# Index: the primary keys of executions and jobs. With a plain join, the planner may read the whole table of jobs.
 RECENT: Final = """/* pgqueue:doctor_recent */
 SELECT job.task_name,
        count(*),
@@ -67,7 +67,7 @@ FROM (
     ORDER BY id DESC
     LIMIT %(executions)s
 ) AS recent
-JOIN pgqueue_job AS job ON job.id = recent.job_id
+CROSS JOIN LATERAL (SELECT task_name FROM pgqueue_job WHERE id = recent.job_id LIMIT 1) AS job
 WHERE recent.finished_at > statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(seconds)s::float8)
   AND recent.started_at IS NOT NULL
 GROUP BY job.task_name

@@ -137,7 +137,7 @@ def fill_and_empty(engine, rows: int) -> None:
 
 
 def test_dead_rows_are_reported_until_vacuumed(engine, monkeypatch):
-    engine.execute("VACUUM ANALYZE pgqueue_job")
+    engine.execute(f"VACUUM ANALYZE {', '.join(helpers.TABLES)}")
     engine.execute("ALTER TABLE pgqueue_job SET (autovacuum_enabled = off)")
     try:
         fill_and_empty(engine, 3000)

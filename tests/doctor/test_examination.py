@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connection
 
-from django_pgqueue.doctor import Level, examination, examine, session
+from django_pgqueue.doctor import (
+    Level,
+    access_checks,
+    examination,
+    examine,
+    pooler_checks,
+    server_checks,
+    session,
+    session_checks,
+    settings_checks,
+    storage_checks,
+    worker_checks,
+)
 from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.doctor.findings import Check, Result, counted, literal, ok, quoted, span
 from django_pgqueue.models import Job
-from tests.admin.conftest import make_job  # noqa: F401 -- a fixture
 from tests.documents import plain, table
 
 from .conftest import change_alias, run_sql
 
+MODULES = (
+    *(access_checks, pooler_checks, server_checks, session),
+    *(session_checks, settings_checks, storage_checks, worker_checks),
+)
 PAGE = "docs/production/doctor.md"
 
 
@@ -72,7 +88,7 @@ def test_examine_after_the_time_limit_runs_no_further_check(db, monkeypatch):
     assert "Not examined" in last.what and last.data["cannot_see"]
 
 
-def test_examine_in_transaction_keeps_its_work_and_settings(db, make_job):  # noqa: F811 -- the fixture
+def test_examine_in_transaction_keeps_its_work_and_settings(db, make_job):
     job = make_job()
     run_sql("SET LOCAL statement_timeout = '77s'")
     assert len(examine()) == len(CHECKS)
@@ -94,8 +110,21 @@ def test_examine_unreachable_database_is_one_error(alias):
     assert "no_such_database" in finding.what
 
 
-def test_examine_healthy_database_has_no_warning(db):
+def test_examine_healthy_database_has_no_warning(db, calm):
     assert [finding for finding in examine() if finding.level.is_at_least(Level.WARNING)] == []
+
+
+def test_statements_are_literals_that_begin_with_their_names():
+    statements = {
+        name: value
+        for module in MODULES
+        for name, value in vars(module).items()
+        if isinstance(value, str) and re.search(r"\b(SELECT|SET TRANSACTION)\b", value)
+    }
+    assert len(statements) > 25
+    for name, text in statements.items():
+        assert text.startswith(f"/* pgqueue:doctor_{name.lower()} */\n"), name
+        assert not re.search(r"\b(INSERT|UPDATE|DELETE|ALTER|DROP|NOTIFY|pg_terminate\w*)\b", text), name
 
 
 def test_page_has_each_check_with_its_sentences():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from io import StringIO
 
 import pytest
@@ -15,13 +16,6 @@ from django.utils import timezone
 from django_pgqueue.doctor import Level, examine
 from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.models import Worker
-from tests.admin.conftest import (  # noqa: F401 -- fixtures
-    client_of,
-    known_content_types,
-    make_job,
-    make_user,
-    operator,
-)
 
 from .conftest import change_alias, run_sql
 
@@ -38,7 +32,7 @@ def doctor(*arguments: str) -> tuple[int, str]:
     return 0, output.getvalue()
 
 
-def test_doctor_command_lists_each_check_and_counts_them(db):
+def test_doctor_command_lists_each_check_and_counts_them(db, calm):
     code, text = doctor()
     assert code == 0
     assert re.findall(r"^(?:ok|info|warning|error) +(\w+): ", text, re.MULTILINE) == [check.id for check in CHECKS]
@@ -56,16 +50,16 @@ def test_doctor_command_error_has_exit_code_1_why_and_fix(db):
     assert fix.strip() == "Fix: ALTER TABLE pgqueue_job RESET (autovacuum_enabled);"
 
 
-def test_doctor_command_warning_fails_only_with_fail_on(db):
+def test_doctor_command_warning_fails_only_with_fail_on(db, calm):
     Worker.objects.create(
-        hostname="h", pid=1, version="v", concurrency=1, last_heartbeat_at=timezone.now() - timezone.timedelta(hours=1)
+        hostname="h", pid=1, version="v", concurrency=1, last_heartbeat_at=timezone.now() - timedelta(hours=1)
     )
     assert doctor()[0] == 0
     assert doctor("--fail-on", "error")[0] == 0
     assert doctor("--fail-on", "warning")[0] == 1
 
 
-def test_doctor_command_json_is_one_document_with_stable_keys(db):
+def test_doctor_command_json_is_one_document_with_stable_keys(db, calm):
     Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
     code, text = doctor("--json", "--database", "default")
     document = json.loads(text)
@@ -124,7 +118,7 @@ def test_check_database_new_or_unreachable_database_reports_nothing(alias):
 # ------------------------------------------------------------------ the admin
 
 
-def test_admin_page_shows_findings_with_the_worst_first(operator):  # noqa: F811 -- the fixture
+def test_admin_page_shows_findings_with_the_worst_first(operator, calm):
     run_sql("ALTER TABLE pgqueue_job SET (autovacuum_enabled = off)")
     text = operator.get(PAGE).content.decode()
     rows = re.findall(r'<th scope="row">(\w+)</th>', text)
@@ -136,31 +130,31 @@ def test_admin_page_shows_findings_with_the_worst_first(operator):  # noqa: F811
     assert '<a href="/admin/pgqueue/job/">' in text
 
 
-def test_admin_page_escapes_what_a_row_contains(operator):  # noqa: F811 -- the fixture
-    late = timezone.now() - timezone.timedelta(hours=1)
+def test_admin_page_escapes_what_a_row_contains(operator):
+    late = timezone.now() - timedelta(hours=1)
     Worker.objects.create(hostname="<b>\x1b\u202e", pid=1, version="v", concurrency=1, last_heartbeat_at=late)
     text = operator.get(PAGE).content.decode()
     assert r"&#x27;&lt;b&gt;\x1b\u202e&#x27;" in text
     assert "<b>" not in text and "\x1b" not in text and "\u202e" not in text
 
 
-def test_admin_page_needs_the_permission_to_view_jobs(client_of):  # noqa: F811 -- the fixture
+def test_admin_page_needs_the_permission_to_view_jobs(client_of):
     assert client_of("view_worker").get(PAGE).status_code == 403
 
 
-def test_admin_page_refuses_post(operator):  # noqa: F811 -- the fixture
+def test_admin_page_refuses_post(operator):
     assert operator.post(PAGE).status_code == 405
     assert operator.get("/admin/pgqueue/deadjob/doctor/").status_code == 302, "the lists share no URL"
 
 
-def test_admin_index_links_the_page_for_users_who_may_view_it(operator, client_of, make_user):  # noqa: F811 -- fixtures
+def test_admin_index_links_the_page_for_users_who_may_view_it(operator, client_of, make_user):
     assert f'href="{PAGE}"' in operator.get("/admin/pgqueue/").content.decode()
     other_client = type(operator)()
     other_client.force_login(make_user("view_worker", name="other"))
     assert PAGE not in other_client.get("/admin/pgqueue/").content.decode()
 
 
-def test_admin_page_statements_do_not_grow_with_rows(operator, make_job):  # noqa: F811 -- fixtures
+def test_admin_page_statements_do_not_grow_with_rows(operator, make_job):
     def statements() -> int:
         with CaptureQueriesContext(connection) as captured:
             assert operator.get(PAGE).status_code == 200
@@ -168,7 +162,7 @@ def test_admin_page_statements_do_not_grow_with_rows(operator, make_job):  # noq
 
     before = statements()
     for number in range(20):
-        make_job(queue_name=f"queue{number}", run_after=timezone.now() - timezone.timedelta(hours=1))
+        make_job(queue_name=f"queue{number}", run_after=timezone.now() - timedelta(hours=1))
         make_job("running")
         Worker.objects.create(hostname=f"h{number}", pid=1, version=f"v{number}", concurrency=1)
     assert statements() == before

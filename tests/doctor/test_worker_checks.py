@@ -6,18 +6,19 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.db.models import F
 from django.test import override_settings
 from django.utils import timezone
 
 from django_pgqueue import __version__, control, registry
-from django_pgqueue.doctor import Level
+from django_pgqueue.doctor import Level, worker_checks
 from django_pgqueue.doctor.worker_checks import TIMEOUT_CLASS
 from django_pgqueue.exceptions import TaskTimeout
 from django_pgqueue.models import Execution, Schedule, Worker
 from django_pgqueue.task import Task
 from django_pgqueue.worker.execution.error_text import class_path
-from tests.admin.conftest import add_execution, make_job  # noqa: F401 -- a fixture
+from tests.admin.conftest import add_execution
 from tests.app import tasks
 
 from .conftest import assert_finding, find
@@ -58,7 +59,7 @@ def test_worker_versions_that_differ_are_reported():
     assert_finding(find("worker_versions"), Level.INFO, "'0.0.9'")
 
 
-def test_unserved_queues_are_those_that_no_worker_serves(make_job):  # noqa: F811 -- the fixture
+def test_unserved_queues_are_those_that_no_worker_serves(make_job):
     assert_finding(find("unserved_queues"), Level.INFO, "No worker is running")
     make_job(queue_name="reports", run_after=timezone.now() - 5 * MINUTE)
     assert_finding(find("unserved_queues"), Level.ERROR, "No worker is running for 1 queue", "'reports'", "5 min")
@@ -76,7 +77,7 @@ def test_unserved_queues_are_those_that_no_worker_serves(make_job):  # noqa: F81
     assert find("unserved_queues").level is Level.OK
 
 
-def test_unserved_queues_new_and_scheduled_jobs_are_not_reported(make_job):  # noqa: F811 -- the fixture
+def test_unserved_queues_new_and_scheduled_jobs_are_not_reported(make_job):
     make_job(queue_name="soon", run_after=timezone.now() + MINUTE)
     make_job(queue_name="new", run_after=timezone.now() - MINUTE / 2)
     assert find("unserved_queues").level is Level.INFO
@@ -91,7 +92,7 @@ def test_unserved_queues_new_and_scheduled_jobs_are_not_reported(make_job):  # n
         (-60, Level.ERROR, "no worker has rescued the jobs"),
     ],
 )
-def test_leases_late_and_expired_ones_are_reported(make_job, left, level, text):  # noqa: F811 -- the fixture
+def test_leases_late_and_expired_ones_are_reported(make_job, left, level, text):
     assert find("leases").level is Level.OK
     make_job("running")
     Execution.objects.update(
@@ -103,7 +104,7 @@ def test_leases_late_and_expired_ones_are_reported(make_job, left, level, text):
     assert finding.data["longest_run_seconds"] == pytest.approx(300, abs=5)
 
 
-def test_leases_recent_crashes_are_reported_for_an_hour(make_job):  # noqa: F811 -- the fixture
+def test_leases_recent_crashes_are_reported_for_an_hour(make_job):
     add_execution(make_job("dead"), outcome="crashed")
     assert_finding(find("leases"), Level.WARNING, "1 execution of the newest 1,000 crashed")
     Execution.objects.update(finished_at=F("finished_at") - timedelta(hours=1))
@@ -118,7 +119,7 @@ def add_runs(make_one, task_name: str, *, seconds: float, count: int = 20, **col
         add_execution(job, **{"outcome": "succeeded", "started_at": started, "finished_at": ended, **columns})
 
 
-def test_timeouts_close_to_the_run_times_are_reported(make_job, monkeypatch):  # noqa: F811 -- the fixture
+def test_timeouts_close_to_the_run_times_are_reported(make_job, monkeypatch):
     limited: Task[..., None] = Task(func=tasks.noop.func, timeout=10)
     monkeypatch.setitem(registry._tasks, "app.limited", limited)
     monkeypatch.setitem(registry._tasks, "app.rare", limited)
@@ -136,6 +137,20 @@ def test_timeouts_close_to_the_run_times_are_reported(make_job, monkeypatch):  #
 
 def test_timeout_class_is_that_of_stored_timeouts():
     assert class_path(TaskTimeout()) == TIMEOUT_CLASS
+
+
+@pytest.mark.parametrize("statement", [worker_checks.RECENT, worker_checks.LEASES])
+def test_statement_reads_no_history(many_jobs, statement):
+    params = {"executions": 1000, "seconds": 3600.0, "timeout_class": TIMEOUT_CLASS, "lease_seconds": 60.0}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, lease_expires_at, outcome, finished_at)"
+            " SELECT id, 1, 1, now(), 'succeeded', now() FROM pgqueue_job"
+        )
+        cursor.execute("ANALYZE pgqueue_execution")
+        cursor.execute(f"EXPLAIN {statement}", {**params, "time_shift": "0 s"})
+        plan = "\n".join(row[0] for row in cursor.fetchall())
+    assert "Index" in plan and "Seq Scan" not in plan, plan
 
 
 def test_schedules_late_or_broken_ones_are_reported():
