@@ -1,4 +1,8 @@
-"""All checks of the doctor, in the order in which they run and are shown."""
+"""All checks of the doctor, in the order in which they run and are shown.
+
+To add a check, write its function and its `Check` in one of the modules below, and add it to both tables of
+docs/production/doctor.md. A test compares the page with the checks.
+"""
 
 from __future__ import annotations
 
