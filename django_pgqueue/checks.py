@@ -91,44 +91,6 @@ def check_database(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
     ]
 
 
-@register("pgqueue")
-def check_middleware(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """Report pgqueue.E005: a middleware cannot be imported, or is not a valid middleware class."""
-    if conf.problems(getattr(settings, "PGQUEUE", {})):
-        return []
-    try:
-        middleware.chain()
-    except ImproperlyConfigured as error:
-        return [Error(str(error), id="pgqueue.E005")]
-    return []
-
-
-@register("pgqueue")
-def check_codecs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """Report pgqueue.E010: a codec cannot be imported, or is not a valid codec class."""
-    if conf.problems(getattr(settings, "PGQUEUE", {})):
-        return []
-    try:
-        codecs.configured()
-    except ImproperlyConfigured as error:
-        return [Error(str(error), id="pgqueue.E010")]
-    return []
-
-
-@register("pgqueue", deploy=True)
-def check_immediate(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """Report pgqueue.W002 (`check --deploy` only): jobs run in the process that enqueues them."""
-    if conf.problems(getattr(settings, "PGQUEUE", {})) or not conf.get_settings().IMMEDIATE:
-        return []
-    return [
-        checks.Warning(
-            "PGQUEUE['IMMEDIATE'] is True: jobs run during enqueue(), also in requests, and no worker retries them.",
-            hint="Set it only for tests and the development server.",
-            id="pgqueue.W002",
-        )
-    ]
-
-
 @register(Tags.database)
 def check_indexes(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
@@ -177,6 +139,60 @@ def _database_findings(check_id: str, databases: Sequence[str] | None) -> Iterat
         for finding in examine(alias, [check]):
             if finding.id == check_id and finding.level is not Level.OK and "cannot_see" not in finding.data:
                 yield alias, finding
+
+
+@register("pgqueue")
+def check_middleware(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Report pgqueue.E005: a middleware cannot be imported, or is not a valid middleware class."""
+    if conf.problems(getattr(settings, "PGQUEUE", {})):
+        return []
+    try:
+        middleware.chain()
+    except ImproperlyConfigured as error:
+        return [Error(str(error), id="pgqueue.E005")]
+    return []
+
+
+@register("pgqueue")
+def check_codecs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Report pgqueue.E010: a codec cannot be imported, or is not a valid codec class."""
+    if conf.problems(getattr(settings, "PGQUEUE", {})):
+        return []
+    try:
+        codecs.configured()
+    except ImproperlyConfigured as error:
+        return [Error(str(error), id="pgqueue.E010")]
+    return []
+
+
+@register("pgqueue", deploy=True)
+def check_immediate(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Report pgqueue.W002 (`check --deploy` only): jobs run in the process that enqueues them."""
+    if conf.problems(getattr(settings, "PGQUEUE", {})) or not conf.get_settings().IMMEDIATE:
+        return []
+    return [
+        checks.Warning(
+            "PGQUEUE['IMMEDIATE'] is True: jobs run during enqueue(), also in requests, and no worker retries them.",
+            hint="Set it only for tests and the development server.",
+            id="pgqueue.W002",
+        )
+    ]
+
+
+@register("pgqueue", deploy=True)
+def check_environment(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Report pgqueue.W004 (`check --deploy` only): workers do not recognise a physical copy of the database."""
+    if conf.problems(getattr(settings, "PGQUEUE", {})):
+        return []
+    if conf.get_settings().ENVIRONMENT or conf.get_settings().CLONE_GUARD == "off":
+        return []
+    return [
+        checks.Warning(
+            "PGQUEUE['ENVIRONMENT'] is not set: a worker would run the jobs of a snapshot of this database.",
+            hint="Set another name in each environment, such as 'production' and 'staging'.",
+            id="pgqueue.W004",
+        )
+    ]
 
 
 @register(Tags.compatibility)

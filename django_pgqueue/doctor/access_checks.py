@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 from django_pgqueue.db.server import missing_migrations
@@ -18,83 +19,56 @@ class Privilege(NamedTuple):
     columns: str = ""
 
 
-JOB, EXECUTION = "pgqueue_job", "pgqueue_execution"
+GRANT: Final = re.compile(r"(\w+)(?: \(([^)]+)\))?")
+
+
+def privileges(*grants: str) -> tuple[Privilege, ...]:
+    """Return the privileges of grants in the form "SELECT, UPDATE (a, b) ON table"."""
+    found = []
+    for grant in grants:
+        granted, _, relation = grant.partition(" ON ")
+        found += [Privilege(each, relation, columns) for each, columns in GRANT.findall(granted)]
+    return tuple(found)
+
+
 PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
-    "enqueue jobs": (
-        Privilege(
-            "INSERT",
-            JOB,
-            "task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, "
-            "expires_at, unique_key, unique_ready_only",
-        ),
-        Privilege("SELECT", JOB, "id, enqueued_at, run_after, expires_at"),
+    "enqueue jobs": privileges(
+        "INSERT (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, "
+        "expires_at, unique_key, unique_ready_only), SELECT (id, enqueued_at, run_after, expires_at) ON pgqueue_job",
     ),
-    "run jobs": (
-        Privilege("INSERT", EXECUTION),
-        Privilege("SELECT", EXECUTION),
-        Privilege("DELETE", EXECUTION),
-        Privilege(
-            "UPDATE",
-            EXECUTION,
-            "outcome, started_at, finished_at, lease_expires_at, exception_class, error, traceback",
-        ),
-        Privilege("SELECT", JOB),
-        Privilege("DELETE", JOB),
-        Privilege(
-            "UPDATE",
-            JOB,
-            "state, attempt, crashes, isolated, run_after, finished_at, unknown_since, result, unique_key, "
-            "progress_done, progress_total, progress_message, progress_at",
-        ),
-        Privilege("USAGE", "pgqueue_execution_id_seq"),
-        Privilege("SELECT", "pgqueue_worker"),
-        Privilege("INSERT", "pgqueue_worker"),
-        Privilege("DELETE", "pgqueue_worker"),
-        Privilege("UPDATE", "pgqueue_worker", "last_heartbeat_at, stopped_at"),
-        Privilege("SELECT", "pgqueue_pause"),
-        Privilege("DELETE", "pgqueue_pause"),
-        Privilege("SELECT", "pgqueue_uniqueness_window"),
-        Privilege("DELETE", "pgqueue_uniqueness_window"),
-        Privilege("UPDATE", "pgqueue_uniqueness_window", "ends_at"),
-        Privilege("SELECT", "django_migrations"),
+    "run jobs": privileges(
+        "INSERT, SELECT, DELETE, UPDATE (outcome, started_at, finished_at, lease_expires_at, exception_class, error, "
+        "traceback) ON pgqueue_execution",
+        "SELECT, DELETE, UPDATE (state, attempt, crashes, isolated, run_after, finished_at, unknown_since, result, "
+        "unique_key, progress_done, progress_total, progress_message, progress_at) ON pgqueue_job",
+        "USAGE ON pgqueue_execution_id_seq",
+        "SELECT, INSERT, DELETE, UPDATE (last_heartbeat_at, stopped_at) ON pgqueue_worker",
+        "SELECT, DELETE ON pgqueue_pause",
+        "SELECT, DELETE, UPDATE (ends_at) ON pgqueue_uniqueness_window",
+        "SELECT, INSERT ON pgqueue_installation",
+        "SELECT ON django_migrations",
     ),
-    "change jobs": (
-        Privilege(
-            "UPDATE",
-            JOB,
-            "cancel_requested_at, state, attempt, crashes, run_after, finished_at, unknown_since, result, "
-            "expires_at, progress_done, progress_total, progress_message, progress_at",
-        ),
-        Privilege("INSERT", "pgqueue_pause"),
-        Privilege("UPDATE", "pgqueue_pause"),
-        Privilege("DELETE", "pgqueue_pause"),
-        Privilege("SELECT", JOB),
-        Privilege("SELECT", EXECUTION),
-        Privilege("SELECT", "pgqueue_worker"),
-        Privilege("SELECT", "pgqueue_pause"),
-        Privilege("SELECT", "pgqueue_schedule"),
-        Privilege("SELECT", "pgqueue_schedulerun"),
-        Privilege("SELECT", "pgqueue_uniqueness_window"),
+    "change jobs": privileges(
+        "UPDATE (cancel_requested_at, state, attempt, crashes, run_after, finished_at, unknown_since, result, "
+        "expires_at, progress_done, progress_total, progress_message, progress_at), SELECT ON pgqueue_job",
+        "SELECT, INSERT, UPDATE, DELETE ON pgqueue_pause",
+        "SELECT, INSERT, UPDATE (adopted_at, adopted_by), DELETE ON pgqueue_installation",
+        "SELECT ON pgqueue_execution",
+        "SELECT ON pgqueue_worker",
+        "SELECT ON pgqueue_schedule",
+        "SELECT ON pgqueue_schedulerun",
+        "SELECT ON pgqueue_uniqueness_window",
     ),
-    "fire schedules": (
-        Privilege("INSERT", "pgqueue_schedulerun"),
-        Privilege("SELECT", "pgqueue_schedulerun"),
-        Privilege("DELETE", "pgqueue_schedulerun"),
-        Privilege("UPDATE", "pgqueue_schedulerun", "fired_at"),
-        Privilege("SELECT", "pgqueue_schedule"),
-        Privilege("INSERT", "pgqueue_schedule"),
-        Privilege("UPDATE", "pgqueue_schedule"),
-        Privilege("DELETE", "pgqueue_schedule"),
-        Privilege("SELECT", JOB, "finished_at, task_name, state, unique_key, unique_ready_only"),
-        Privilege("INSERT", JOB, "id"),
-        Privilege("USAGE", "pgqueue_job_id_seq"),
-        Privilege("SELECT", "pgqueue_uniqueness_window"),
-        Privilege("INSERT", "pgqueue_uniqueness_window"),
-        Privilege("UPDATE", "pgqueue_uniqueness_window", "job_id, ends_at"),
+    "fire schedules": privileges(
+        "INSERT, SELECT, DELETE, UPDATE (fired_at) ON pgqueue_schedulerun",
+        "SELECT, INSERT, UPDATE, DELETE ON pgqueue_schedule",
+        "SELECT (finished_at, task_name, state, unique_key, unique_ready_only), INSERT (id) ON pgqueue_job",
+        "USAGE ON pgqueue_job_id_seq",
+        "SELECT, INSERT, UPDATE (job_id, ends_at) ON pgqueue_uniqueness_window",
     ),
 }
 """The grants of docs/production/security.md, by purpose. No other purpose needs the first privilege of a purpose (on
-the first of its columns). A role that has that one is meant to have all of them."""
+the first of its columns). A role that has that one is meant to have all of them. A test compares this with the page."""
 
 # For each privilege, whether the role has it; NULL if the relation does not exist.
 PRIVILEGES: Final = """/* pgqueue:doctor_privileges */
@@ -146,8 +120,8 @@ def _first(needed: tuple[Privilege, ...]) -> Privilege:
 
 
 def _has(session: Session, wanted: tuple[Privilege, ...]) -> list[bool]:
-    privileges, relations, columns = zip(*wanted, strict=True)
-    params = {"privileges": list(privileges), "relations": list(relations), "columns": list(columns)}
+    kinds, relations, columns = zip(*wanted, strict=True)
+    params = {"privileges": list(kinds), "relations": list(relations), "columns": list(columns)}
     return [bool(row[0]) for row in session.rows(PRIVILEGES, **params)]
 
 

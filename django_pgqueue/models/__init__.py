@@ -13,6 +13,7 @@ if apps.apps_ready and not apps.is_installed("django_pgqueue"):
     )
 
 from .executions import Execution
+from .installations import Installation
 from .jobs import DeadJob, Job, JobQuerySet
 from .operations import BATCH_SIZE
 from .pauses import Pause
@@ -24,6 +25,7 @@ __all__ = [
     "BATCH_SIZE",
     "DeadJob",
     "Execution",
+    "Installation",
     "Job",
     "JobQuerySet",
     "Pause",

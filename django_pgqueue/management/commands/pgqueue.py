@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_pgqueue.management.celery_beat import IMPORT_CELERY_BEAT
 from django_pgqueue.management.standard_streams import open_missing_streams
+from django_pgqueue.management.subcommands.adopt_command import ADOPT
 from django_pgqueue.management.subcommands.doctor_command import DOCTOR
 from django_pgqueue.management.subcommands.health_command import HEALTH
 from django_pgqueue.management.subcommands.prune_command import PRUNE
@@ -25,6 +26,7 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     CLEAR,
     PRUNE,
     HEALTH,
+    ADOPT,
     DOCTOR,
     IMPORT_CELERY_BEAT,
 )

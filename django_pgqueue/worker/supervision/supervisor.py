@@ -24,13 +24,14 @@ from django_pgqueue.worker.claiming.allowance import Allowance
 from django_pgqueue.worker.claiming.shared_scans import SharedScans
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.clone_guard import clone_guard
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory, health_memory
 from django_pgqueue.worker.runtime.outages import is_expected, outage_log
-from django_pgqueue.worker.runtime.process_info import exit_code_text
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
 
 from . import watchdog
+from .exit_log import log_exit
 from .health_file import HealthFile
 from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender
 from .helper_processes import HelperProcesses
@@ -73,6 +74,7 @@ class Supervisor:
         self.helpers.log.start()
         self.health.start()
         self._listen_to_signals()
+        clone_guard.start(self.options.database)
         wait_until_ready(self.options, self._should_wait, self._wait)
         self._turn()
         while not self._is_over():
@@ -86,6 +88,15 @@ class Supervisor:
         """Return whether to continue waiting for a database that is not ready; called before each check."""
         self.health.round_finished()
         return self.stopping_since is None
+
+    def _wait_for_adoption(self) -> None:
+        """Kill the worker processes, and wait until the database belongs to this installation.
+
+        Their executions are not charged with a crash. An orderly stop would rescue and prune until it ends.
+        """
+        watchdog.end_all(self.children.values())
+        self.link.close()
+        wait_until_ready(self.options, self._should_wait, self._wait_and_reap)
 
     def _close(self) -> None:
         signal.set_wakeup_fd(-1)
@@ -105,6 +116,8 @@ class Supervisor:
             logger.warning("signal: %s", SIGNAL_TEXTS[self._signals_logged])
             self._signals_logged += 1
         self._reap()
+        if clone_guard.is_foreign:
+            self._wait_for_adoption()
         self._spawn_missing()
         self._survive(lambda: self.heartbeats.send(self.children.values()))
         self._survive(self.helpers.settlement.tick)
@@ -139,8 +152,7 @@ class Supervisor:
         """Stop within the grace period at the first signal, release all jobs at the second, exit at the third."""
         self.signals += 1
         if self.signals >= 3:
-            for process in self.children.values():
-                watchdog.kill(process.pid)
+            watchdog.end_all(self.children.values())
             os._exit(130)
         self.stopping_since = self.stopping_since or time.monotonic()
         self._order_all()
@@ -266,17 +278,8 @@ class Supervisor:
         exit_reason = process.state.exit_reason
         process.expected_to_end |= exit_reason is not ExitReason.NONE
         self.helpers.settlement.ended.append(process)
-        if exit_reason is ExitReason.RECYCLED:
-            logger.info("worker process %d has exited and is replaced", process.pid)
-        elif exit_reason in EXITED_AT_ONCE:
-            # INFO for a promotion, because each process has logged it already as a database outage.
-            level = logging.INFO if exit_reason is ExitReason.PROMOTED else logging.CRITICAL
-            reason = EXITED_AT_ONCE[exit_reason]
-            logger.log(level, "worker process %d: %s; its jobs are ready again", process.pid, reason)
-        elif not process.expected_to_end:
-            logger.error("worker process %d died (%s)", process.pid, exit_code_text(exit_code))
-        elif exit_reason is ExitReason.STUCK:
-            logger.error("worker process %d was stuck and has exited; its jobs are ready again", process.pid)
+        log_exit(process, exit_code)
+        clone_guard.is_foreign |= exit_reason is ExitReason.FOREIGN  # the supervisor now checks by itself
         if exit_reason in (ExitReason.NONE, ExitReason.STUCK) or exit_reason in EXITED_AT_ONCE:
             self._delay_restart(process)
         if self.options.until_empty and exit_reason is not ExitReason.EMPTY:
@@ -294,5 +297,4 @@ class Supervisor:
         if self.stopping_since is None:
             return
         if time.monotonic() > self.stopping_since + self.options.grace_seconds + KILL_AFTER_GRACE_SECONDS:
-            for process in self.children.values():
-                watchdog.kill(process.pid)
+            watchdog.end_all(self.children.values())

@@ -26,6 +26,7 @@ from queue import SimpleQueue
 from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
+from tests.tools.mutation.mutants_clones import CLONES
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, QUEUES
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
 from tests.tools.mutation.mutants_liveness import LIVENESS
@@ -321,6 +322,7 @@ MUTANTS = [
     *JOB_LINES,
     *QUEUES,
     *BAD_ROWS,
+    *CLONES,
     *BOUNDS,
     *LOCKED,
     *RECYCLING,
