@@ -29,3 +29,6 @@ class Options:
     """"process": run every job in an isolated process, whatever its task says."""
     health_file: str | None = None
     """The path of the file to which the worker writes its health once a second."""
+    metrics_port: int | None = field(default_factory=lambda: get_settings().METRICS_PORT)
+    """The TCP port of `/livez`, `/readyz` and `/metrics`. 0: any free port. None: no port."""
+    metrics_address: str = field(default_factory=lambda: get_settings().METRICS_ADDRESS)

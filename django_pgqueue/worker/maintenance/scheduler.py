@@ -36,6 +36,7 @@ from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import CONFIRMED_SECONDS, Definition, JobOptions, Scheduled
 from django_pgqueue.schedules import declarations, expressions, job_options
 from django_pgqueue.worker.execution import error_text
+from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.refusals import Refusals
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -283,6 +284,7 @@ def _report_tick(
             outcome = f"skipped: {job_options.holder_of(connection, options)} has its unique key"
         logger.info("schedule %s: tick of %s %s", name, tick_at, outcome)
         return
+    counts.fired(tick_at, schedule.seen_at)
     logger.info("schedule %s: job %s for the tick of %s", name, fired.job_id, tick_at)
     wake_workers(connection)
     job_options.send_enqueued(connection, schedule, options, fired.job_id, application)
