@@ -189,6 +189,8 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "OPEN_WINDOWS": (lambda c: {**keys(c), "job_ids": []}, BATCH, {"pgqueue_uniqueness_window_key"}),
     "PRUNE_WINDOWS": (lambda _: {"limit": BATCH}, BATCH, {"pgqueue_uniqueness_window_ends"}),
     "RETRY": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_job_unique"}),
+    "MOVE": (lambda c: {**finished(c), "queue_name": "other", "priority": 1}, BATCH, {"pgqueue_job_pkey"}),
+    "DELETE": (finished, BATCH, {"pgqueue_job_pkey"}),
     "PAUSE": (
         lambda _: {
             "kind": "queue",
@@ -249,6 +251,7 @@ def assert_bounded(connection, plan, name, *unwanted):
     "name",
     [
         *("ENQUEUE_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_MANY_OR_REPLACE", "HOLDERS", "RETRY", "RUN_SCHEDULE"),
+        "MOVE",
         *("ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD", "OPEN_WINDOWS"),
     ],
 )

@@ -160,13 +160,13 @@ CLAUSES = {
         "WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked) ), "
         "free AS MATERIALIZED ( SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy) )",
         "ORDER BY id FOR UPDATE SKIP LOCKED ), busy",
-        f"PRUNE PRUNE_TASK PRUNE_JOBS {ARCHIVING}",
+        f"PRUNE PRUNE_TASK PRUNE_JOBS DELETE {ARCHIVING}",
     ),
     "removal of old jobs": Clause(
         "forgotten AS ( DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free)) ), "
         "gone AS ( DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) )",
         "forgotten AS ( DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free",
-        "PRUNE PRUNE_TASK PRUNE_JOBS ARCHIVE REMOVE_ARCHIVED",
+        "PRUNE PRUNE_TASK PRUNE_JOBS DELETE ARCHIVE REMOVE_ARCHIVED",
     ),
     "finished jobs as they were seen": Clause(
         "WITH seen AS MATERIALIZED ( SELECT id, instant::timestamptz AS finished_at "
@@ -186,7 +186,7 @@ CLAUSES = {
         "CASE WHEN seen.state <> '' AND ( state <> seen.state "
         "OR finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz ) THEN 'changed' ELSE state END",
         "finished_at IS DISTINCT FROM",
-        "CANCEL RETRY",
+        "CANCEL RETRY DELETE",
     ),
     "next tick as SCHEDULES returns it": Clause(
         "least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC')",

@@ -48,7 +48,7 @@ from .history import (
 )
 from .installations import Adopted, Identity, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, open_executions
-from .operator import LOCK_WAIT_SECONDS, cancel, existing, retry, run_now
+from .operator import LOCK_WAIT_SECONDS, cancel, delete, existing, move, retry, run_now
 from .pauses import pause, prune_pauses, resume
 from .pruning import PRUNE_LIMIT, prunable, prune
 from .requeues import Requeued, requeue
@@ -177,6 +177,7 @@ __all__ = [
     "claim_one",
     "confirm_schedules",
     "dead_calls",
+    "delete",
     "divided",
     "end_audit",
     "end_cancelled",
@@ -197,6 +198,7 @@ __all__ = [
     "fire",
     "holders",
     "may_divide",
+    "move",
     "next_in_line",
     "note_problem",
     "note_progress",

@@ -31,7 +31,7 @@ from tests.security.conftest import BLOCK, DOCUMENT, GROUPS
 from tests.test_sql import call_everything
 
 ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH"}
-OPERATOR = {"CANCEL", "RETRY", "PAUSE", "ADOPT"}
+OPERATOR = {"CANCEL", "RETRY", "MOVE", "PAUSE", "ADOPT"}
 EVERYBODY = {"SYSTEM_IDENTIFIER"}
 """These need no privilege on a table."""
 READING = {
@@ -66,7 +66,16 @@ MAY = {
     # It may delete jobs and executions, so it may run what only deletes them.
     "archivist": READING
     | ARCHIVIST
-    | {"PRUNE", "PRUNE_TASK", "PRUNE_JOBS", "SUCCEED_AND_DISCARD", "REMOVE_ORPHANS", "RESCUABLE", "NEXT_IN_LINE"},
+    | {
+        "PRUNE",
+        "PRUNE_TASK",
+        "PRUNE_JOBS",
+        "DELETE",
+        "SUCCEED_AND_DISCARD",
+        "REMOVE_ORPHANS",
+        "RESCUABLE",
+        "NEXT_IN_LINE",
+    },
     "scheduler": SCHEDULER
     | ENQUEUER
     | {"LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK", "DEAD_CALLS"}
@@ -327,8 +336,6 @@ STRUCTURE = [
 REWRITING = [
     "UPDATE pgqueue_job SET arguments = '{}'",
     "UPDATE pgqueue_job SET task_name = 'x'",
-    "UPDATE pgqueue_job SET queue_name = 'x'",
-    "UPDATE pgqueue_job SET priority = 1",
     "UPDATE pgqueue_job SET max_attempts = 1000",
     "UPDATE pgqueue_execution SET job_id = 1",
     "UPDATE pgqueue_execution SET worker_id = 1",
@@ -341,7 +348,9 @@ ADDING = [
 READ = [f"SELECT {column} FROM pgqueue_job" for column in ("arguments", "result", "*")]
 READ += ["SELECT error FROM pgqueue_execution", "SELECT hostname FROM pgqueue_worker"]
 READ_NAMES = [f"SELECT {column} FROM pgqueue_job" for column in ("task_name", "state")]
+MOVING = ["UPDATE pgqueue_job SET queue_name = 'x'", "UPDATE pgqueue_job SET priority = 1"]
 OPERATING = [
+    *MOVING,
     "UPDATE pgqueue_job SET state = 'ready'",
     "UPDATE pgqueue_job SET cancel_requested_at = now()",
     "SELECT id FROM pgqueue_job FOR UPDATE",
@@ -380,7 +389,14 @@ FORBIDDEN = {
     "operator": [*STRUCTURE, *REWRITING, *ADDING, *WORKING, *SCHEDULING],
     "scheduler": [*STRUCTURE, *REWRITING, *READ, *OPERATING, *WORKING],
     "archivist": [*STRUCTURE, *ADDING, *SCHEDULING, *OPERATING[:2], "DELETE FROM pgqueue_archived_job"],
-    "worker": [*STRUCTURE, *REWRITING, *ADDING, *SCHEDULING, "UPDATE pgqueue_job SET cancel_requested_at = now()"],
+    "worker": [
+        *STRUCTURE,
+        *REWRITING,
+        *MOVING,
+        *ADDING,
+        *SCHEDULING,
+        "UPDATE pgqueue_job SET cancel_requested_at = now()",
+    ],
 }
 
 
