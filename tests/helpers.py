@@ -25,6 +25,7 @@ DEFAULT_LANE = Lane("default", 0)
 TABLES = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_worker"),
     *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_uniqueness_window"),
+    "pgqueue_execution_log",
 )
 AGES = 20e-6, 10e-6
 """Seconds since the made-up start and end of an execution. Every claim is longer ago than that."""

@@ -42,6 +42,7 @@ LOCKS: Final = {
     "schedule": "LOCK TABLE pgqueue_schedule IN ACCESS EXCLUSIVE MODE",
     "uniquenesswindow": "LOCK TABLE pgqueue_uniqueness_window IN ACCESS EXCLUSIVE MODE",
     "pause": "LOCK TABLE pgqueue_pause IN ACCESS EXCLUSIVE MODE",
+    "executionlog": "LOCK TABLE pgqueue_execution_log IN ACCESS EXCLUSIVE MODE",
 }
 HOLDER: Final = """
 /* pgqueue:lock_holder */

@@ -34,6 +34,7 @@ from .enqueueing import enqueue, enqueue_each, enqueue_many
 from .execute import FAILURES, Divided, Refused, divided, may_divide, savepoint
 from .expiry import expire
 from .leases import cancel_requests, extend, extend_each, open_executions
+from .logs import KeptLog, PrunedLogs, keep_logs, prune_logs
 from .operator import LOCK_WAIT_SECONDS, cancel, existing, retry, run_now
 from .pauses import pause, prune_pauses, resume
 from .pruning import PRUNE_LIMIT, prunable, prune
@@ -116,11 +117,13 @@ __all__ = [
     "Fired",
     "HeartbeatReply",
     "JobOptions",
+    "KeptLog",
     "Lane",
     "LaneScan",
     "Noted",
     "OpenExecution",
     "Pruned",
+    "PrunedLogs",
     "Refused",
     "Released",
     "Requeued",
@@ -152,6 +155,7 @@ __all__ = [
     "fail",
     "fire",
     "holders",
+    "keep_logs",
     "may_divide",
     "next_in_line",
     "note_problem",
@@ -163,6 +167,7 @@ __all__ = [
     "plan_schedule",
     "prunable",
     "prune",
+    "prune_logs",
     "prune_pauses",
     "prune_schedule_runs",
     "prune_windows",

@@ -12,6 +12,7 @@ if apps.apps_ready and not apps.is_installed("django_pgqueue"):
         "django_pgqueue is used, but not installed: add 'django_pgqueue' to INSTALLED_APPS and run `manage.py migrate`."
     )
 
+from .execution_logs import ExecutionLog
 from .executions import Execution
 from .jobs import DeadJob, Job, JobQuerySet
 from .operations import BATCH_SIZE
@@ -24,6 +25,7 @@ __all__ = [
     "BATCH_SIZE",
     "DeadJob",
     "Execution",
+    "ExecutionLog",
     "Job",
     "JobQuerySet",
     "Pause",

@@ -68,7 +68,7 @@ class Maintenance(Service):
         self.pruner = Pruner(self.progressed)
         self.unrescued = Refusals("the rescue of execution")
         self.unexpired = Refusals("the expiry of job")
-        self._requeue_after_id = 0
+        self._requeue_after_id = self._logs_after_id = 0
         settings = get_settings()
         self.duties = [
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
@@ -78,6 +78,7 @@ class Maintenance(Service):
             Duty("pauses", DAY_SECONDS / 24, self._prune_pauses),
             Duty("windows", DAY_SECONDS / 24, self._prune_windows),
             Duty("requeue", DAY_SECONDS / 24, self._requeue),
+            Duty("logs", DAY_SECONDS / 24, self._prune_logs),
         ]
         for duty in self.duties:
             self._postpone(duty, took_seconds=0.0)
@@ -192,3 +193,10 @@ class Maintenance(Service):
     def _prune_windows(self) -> bool:
         with self.link.use() as connection:
             return lifecycle.prune_windows(connection) == lifecycle.WINDOWS_PRUNED
+
+    def _prune_logs(self) -> bool:
+        """Remove the log lines of removed jobs: one page per call, the whole table once an hour."""
+        with self.link.use() as connection:
+            last_id = lifecycle.prune_logs(connection, self._logs_after_id).last_id
+        self._logs_after_id = last_id or 0
+        return last_id is not None
