@@ -177,6 +177,7 @@ ELSEWHERE = {
     "docs/production/opentelemetry.md": "needs a package",
     "docs/production/sentry.md": "needs a package",
     "docs/production/worker.md": "logging settings",
+    "docs/reference/logging.md": "a filter of records",
     "docs/reference/settings.md": "a test of its own below",
     "docs/start/install.md": "its settings are in the tests' own",
     "docs/start/tutorial.md": "tests/process/test_tutorial.py",

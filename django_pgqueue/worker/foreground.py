@@ -20,6 +20,7 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.context import running_job
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.log_events import job_event
 
 from .completion.progress_writer import Notes
 from .completion.writer import finish
@@ -125,6 +126,6 @@ def run_at_enqueue(sender: str, job_id: int, database: str, **_: Any) -> None:
     if report.is_failure:
         headline = f"job {job_id} ({registry.in_words(sender)}) failed"
         if report.exception is None:
-            logger.error("%s", headline)
+            logger.error("%s", headline, extra=job_event("job_failed", claimed))
         else:
-            log_exception(headline, report.exception)
+            log_exception(headline, report.exception, extra=job_event("job_failed", claimed))

@@ -32,7 +32,11 @@ def test_log_job_ends_writes_record_with_job_fields(records):
     assert [record.levelname for record in by_job[jobs[2].pk]] == ["DEBUG", "INFO"]
     last_record = by_job[jobs[0].pk][-1]
     assert (last_record.task, last_record.queue, last_record.attempt) == ("tests.app.tasks.noop", "default", 1)
-    assert last_record.duration_ms >= 0
+    assert last_record.duration_seconds >= 0
+    assert (last_record.event, last_record.execution_id) == ("job_succeeded", jobs[0].executions.get().pk)
+    assert [record.event for record in by_job[jobs[1].pk]] == ["job_started", "job_failed", "job_started", "job_dead"]
+    assert by_job[jobs[1].pk][1].retry_seconds == 0
+    assert by_job[jobs[1].pk][-1].exception_class == "RuntimeError"
     assert by_job[jobs[1].pk][-1].exc_info[0] is RuntimeError
 
 

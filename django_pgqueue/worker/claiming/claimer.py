@@ -15,6 +15,7 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.slots.inflight import InFlight
 
@@ -48,6 +49,7 @@ class Claimer:
             logger.warning(
                 "a claim failed because of the data of a row (%s): claiming jobs one by one",
                 message_without_detail(error),
+                extra=event("claim_divided"),
             )
             claimed = self._claim_one_by_one(connection, cursors, room)
             self.lanes.move_cursors(claimed)
@@ -101,7 +103,12 @@ class Claimer:
                 raise
             self._refusals.note(job_id, error)
         else:
-            logger.error("job %s cannot be claimed and is now dead: %s", job_id, message_without_detail(error))
+            logger.error(
+                "job %s cannot be claimed and is now dead: %s",
+                job_id,
+                message_without_detail(error),
+                extra=event("job_refused", job_id=job_id, reason=message_without_detail(error)),
+            )
 
 
 def _is_sequence_behind(error: Exception) -> bool:

@@ -18,6 +18,7 @@ from django_pgqueue.db.errors import TRANSIENT, message_without_detail
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.job_log import LogBuffer
 from django_pgqueue.lifecycle import ExecutionKey, KeptLog
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.runtime.outages import outage_log
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -71,4 +72,9 @@ class UnwrittenLogs:
 
 def _log_refusal(count: int, error: Exception) -> None:
     if outage_log.may_log():
-        logger.warning("the log lines of %d jobs cannot be written: %s", count, message_without_detail(error))
+        logger.warning(
+            "the log lines of %d jobs cannot be written: %s",
+            count,
+            message_without_detail(error),
+            extra=event("log_lines_refused", count=count),
+        )

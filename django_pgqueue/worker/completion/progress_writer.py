@@ -24,6 +24,7 @@ from django_pgqueue.db.errors import TRANSIENT, message_without_detail
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.job_log import HALF_LINES, LogBuffer, RecordedLine
 from django_pgqueue.lifecycle import ExecutionKey, Noted, TransitionStatus
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.runtime.outages import outage_log
 
 from .log_writer import UnwrittenLogs
@@ -126,12 +127,18 @@ class Notes:
                 return set(taken)
             if outage_log.may_log():
                 logger.warning(
-                    "the progress of %d jobs cannot be written: %s", len(taken), message_without_detail(error)
+                    "the progress of %d jobs cannot be written: %s",
+                    len(taken),
+                    message_without_detail(error),
+                    extra=event("progress_refused", count=len(taken)),
                 )
             return set()
         if refused and outage_log.may_log():
             logger.warning(
-                "the progress of %d jobs cannot be written: %s", len(refused), message_without_detail(refused[0].error)
+                "the progress of %d jobs cannot be written: %s",
+                len(refused),
+                message_without_detail(refused[0].error),
+                extra=event("progress_refused", count=len(refused)),
             )
         locked_ids = {key for key, result in results.items() if result.status is TransitionStatus.LOCKED}
         locked = {key for key in taken if key.execution_id in locked_ids}

@@ -115,7 +115,7 @@ class Attempt:
 
     def _find_task(self) -> None:
         """Find the task. Raise `Cancel` if the job has expired, `DoesNotFit` if it cannot run here."""
-        running_job.set(self.claimed.job_id)
+        running_job.set(self.claimed)
         if self.claimed.start_by is not None and self.started_at > self.claimed.start_by:
             raise Cancel(EXPIRED)
         task = registry.get(self.claimed.task_name)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue import log, registry, signals
 from django_pgqueue.endings import Ending
+from django_pgqueue.log_events import event
 from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions, arguments_of, signals_of
 from django_pgqueue.signals import TaskSignal, WorkerSignal
 
@@ -64,7 +65,10 @@ class Events:
         except CONTAINED as error:
             with suppress(*CONTAINED):
                 logger.error(
-                    "writing a log line for job %s failed: %s", about.get("job_id"), error_text.class_path(error)
+                    "writing a log line for job %s failed: %s",
+                    about.get("job_id"),
+                    error_text.class_path(error),
+                    extra=event("log_line_failed", job_id=about.get("job_id")),
                 )
         if signal.has_listeners(task_name):
             self._deliver(signal, task_name, about)
@@ -72,15 +76,23 @@ class Events:
 
 def _log_crash(transition: JobTransition) -> None:
     """Log the new state of a job whose process or worker was lost, and how that was detected."""
-    attempt, queue_name = transition.details["attempt"], transition.details["queue_name"]
+    details = transition.details
     logger.warning(
         "job %s (%s), attempt %d: %s; now %s",
         transition.job_id,
         registry.in_words(transition.task_name),
-        attempt,
+        details["attempt"],
         transition.error,
         transition.result.state,
-        extra={"job_id": transition.job_id, "task": transition.task_name, "queue": queue_name, "attempt": attempt},
+        extra=event(
+            "job_crashed",
+            job_id=transition.job_id,
+            execution_id=details["execution_id"],
+            task=transition.task_name,
+            queue=details["queue_name"],
+            attempt=details["attempt"],
+            state=transition.result.state,
+        ),
     )
 
 
@@ -116,7 +128,7 @@ def call_receivers(
 def log_failure(receiver: Any, error: BaseException) -> None:
     """Log that a receiver raised. Raise nothing, whatever the exception is."""
     name = error_text.name_of(receiver)
-    error_text.log_exception(f"the receiver {name} raised", error)
+    error_text.log_exception(f"the receiver {name} raised", error, extra=event("receiver_failed"))
 
 
 IN_JOB_THREAD: Final = Events(partial(call_receivers, passed=STOPS))

@@ -24,6 +24,7 @@ from typing import Any, Final, NoReturn
 from django_pgqueue import signals
 from django_pgqueue.job_log import RecordedLine
 from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.log_events import job_event
 from django_pgqueue.progress import Progress
 from django_pgqueue.waker import is_readable
 from django_pgqueue.worker.completion.progress_writer import ProgressSender
@@ -276,7 +277,9 @@ def _run(claimed: Claimed, alias: str, notes: ProgressSink, asked_to_cancel: Cal
     try:
         django_connections.after_job()
     except BaseException as error:  # noqa: BLE001 -- as above
-        error_text.log_exception(f"cleaning up after job {claimed.job_id} failed", error)
+        error_text.log_exception(
+            f"cleaning up after job {claimed.job_id} failed", error, extra=job_event("job_cleanup_failed", claimed)
+        )
     return report
 
 

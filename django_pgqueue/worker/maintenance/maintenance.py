@@ -21,6 +21,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.conf import DAY_SECONDS, get_settings
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import OpenExecution, TransitionResult, TransitionStatus
+from django_pgqueue.log_events import event
 from django_pgqueue.reactions import JobTransition, Reactions, ended
 from django_pgqueue.states import State
 from django_pgqueue.worker.execution import retry_policy
@@ -143,7 +144,7 @@ class Maintenance(Service):
         if has_more and pruner.round_seconds < get_settings().PRUNE_INTERVAL:
             return True
         if pruner.removed:
-            logger.info("pruned %d finished jobs", pruner.removed)
+            logger.info("pruned %d finished jobs", pruner.removed, extra=event("jobs_pruned", count=pruner.removed))
         pruner.end_round()  # even if one kind always has more, so that a new round prunes the other kinds again
         return has_more
 

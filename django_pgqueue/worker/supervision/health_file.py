@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from django_pgqueue.conf import get_settings
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.outages import outage_log
 
@@ -133,7 +134,7 @@ class HealthFile:
                 self.write()
             except OSError as error:
                 if outage_log.may_log():
-                    logger.warning("could not write the health file: %s", error)
+                    logger.warning("could not write the health file: %s", error, extra=event("health_file_failed"))
 
 
 def _completions_are_stuck(process: ChildProcess) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 
 from django_pgqueue import queues
 from django_pgqueue.db import server
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.outages import in_a_line
@@ -51,7 +52,7 @@ def wait_until_ready(options: Options, should_wait: Callable[[], bool], sleep: C
             _warn_about_queues(options)
             return
         if reason != logged:
-            logger.warning("waiting for the database: %s", reason)
+            logger.warning("waiting for the database: %s", reason, extra=event("database_awaited", reason=reason))
             logged = reason
         sleep(RETRY_SECONDS)
 
@@ -61,7 +62,7 @@ def _warn_about_queues(options: Options) -> None:
     try:
         for name in options.queue_names:
             if message := queues.mistyped(name, options.database):
-                logger.warning("--queues: %s", message)
+                logger.warning("--queues: %s", message, extra=event("queue_unused"))
     except Exception as error:  # noqa: BLE001 -- the database may be lost again, and this is only advice
         logger.debug("could not check the queues: %s", in_a_line(error))
     finally:

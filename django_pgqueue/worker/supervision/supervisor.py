@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Final
 
 from django_pgqueue.conf import get_settings
+from django_pgqueue.log_events import event
 from django_pgqueue.waker import Waker
 from django_pgqueue.worker import process_main, worker_process
 from django_pgqueue.worker.claiming.allowance import Allowance
@@ -27,10 +28,10 @@ from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory, health_memory
 from django_pgqueue.worker.runtime.outages import is_expected, outage_log
-from django_pgqueue.worker.runtime.process_info import exit_code_text
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
 
 from . import watchdog
+from .exit_log import log_exit
 from .health_file import HealthFile
 from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender
 from .helper_processes import HelperProcesses
@@ -102,7 +103,9 @@ class Supervisor:
     def _turn(self) -> None:
         self.health.round_finished()
         while self._signals_logged < self.signals:  # not in the signal handler, which may interrupt a log call
-            logger.warning("signal: %s", SIGNAL_TEXTS[self._signals_logged])
+            logger.warning(
+                "signal: %s", SIGNAL_TEXTS[self._signals_logged], extra=event("worker_stopping", signals=self.signals)
+            )
             self._signals_logged += 1
         self._reap()
         self._spawn_missing()
@@ -124,7 +127,9 @@ class Supervisor:
             if is_expected(error):
                 outage_log.report("supervisor", error)
             elif outage_log.may_log():
-                logger.exception("a step of the supervisor failed and will be retried")
+                logger.exception(
+                    "a step of the supervisor failed and will be retried", extra=event("supervisor_failed")
+                )
             return False
 
     # ---------------------------------------------------------------- signals
@@ -266,17 +271,7 @@ class Supervisor:
         exit_reason = process.state.exit_reason
         process.expected_to_end |= exit_reason is not ExitReason.NONE
         self.helpers.settlement.ended.append(process)
-        if exit_reason is ExitReason.RECYCLED:
-            logger.info("worker process %d has exited and is replaced", process.pid)
-        elif exit_reason in EXITED_AT_ONCE:
-            # INFO for a promotion, because each process has logged it already as a database outage.
-            level = logging.INFO if exit_reason is ExitReason.PROMOTED else logging.CRITICAL
-            reason = EXITED_AT_ONCE[exit_reason]
-            logger.log(level, "worker process %d: %s; its jobs are ready again", process.pid, reason)
-        elif not process.expected_to_end:
-            logger.error("worker process %d died (%s)", process.pid, exit_code_text(exit_code))
-        elif exit_reason is ExitReason.STUCK:
-            logger.error("worker process %d was stuck and has exited; its jobs are ready again", process.pid)
+        log_exit(process, exit_code)
         if exit_reason in (ExitReason.NONE, ExitReason.STUCK) or exit_reason in EXITED_AT_ONCE:
             self._delay_restart(process)
         if self.options.until_empty and exit_reason is not ExitReason.EMPTY:

@@ -432,7 +432,7 @@ WAITS = of_tests(
     ),
     Mutant(
         "a job may wait for another",
-        "(own_job_id := running_job.get()) is not None",
+        "(own_job := running_job.get()) is not None",
         "(own_job_id := None)",
         path=WAITING,
     ),

@@ -26,7 +26,7 @@ from queue import SimpleQueue
 from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
-from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, QUEUES
+from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
 from tests.tools.mutation.mutants_liveness import LIVENESS
 from tests.tools.mutation.mutants_operators import OPERATORS
@@ -319,6 +319,7 @@ MUTANTS = [
     *LIVENESS,
     *EVENTS,
     *JOB_LINES,
+    *LOG_CONTEXT,
     *QUEUES,
     *BAD_ROWS,
     *BOUNDS,
