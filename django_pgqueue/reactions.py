@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import psycopg
+from django.db import connections
 
 from . import signals
 from .conf import get_settings
 from .db.engine_connection import EngineConnection
 from .db.notifications import CANCEL_REQUESTED, wake_workers, wake_workers_after_commit
 from .db.statements import Connection
+from .db.transactions import raise_if_aborted
 from .endings import ENDINGS, Ending
 from .lifecycle import TransitionResult, TransitionStatus
 from .states import FINISHED, State
@@ -193,10 +195,12 @@ class SendSignals:
         return bool(signals.job_succeeded.receivers)
 
     def observe(self, transition: JobTransition, database: str) -> None:
-        """Send the signals of a transition. Django logs the exceptions of receivers."""
+        """Send the signals of a transition. Django logs the exceptions of receivers; see `raise_if_aborted()`."""
         for signal in signals_of(transition):
             if signal.has_listeners(transition.task_name):
-                signal.send_robust(sender=transition.task_name, **arguments_of(transition, signal, database))
+                arguments = arguments_of(transition, signal, database)
+                responses = signal.send_robust(sender=transition.task_name, **arguments)
+                raise_if_aborted(connections[database], responses)
 
 
 # ---------------------------------------------------------------------------- in processes that are not workers
@@ -250,4 +254,5 @@ def after_enqueue(connection: BaseDatabaseWrapper, task_name: str, queue_name: s
     if signals.job_enqueued.receivers:
         arguments = {"database": connection.alias, "queue_name": queue_name}
         for job_id in job_ids:
-            signals.job_enqueued.send_robust(sender=task_name, job_id=job_id, **arguments)
+            responses = signals.job_enqueued.send_robust(sender=task_name, job_id=job_id, **arguments)
+            raise_if_aborted(connection, responses)

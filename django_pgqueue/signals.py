@@ -113,7 +113,9 @@ _JOB: Final = ("job_id", "database")
 _ATTEMPT: Final = (*_JOB, "execution_id", "queue_name", "attempt")
 _WORKER: Final = ("pid", "database", "queue_names", "processes", "concurrency")
 _PROCESS: Final = ("kind", "database")
-_DURATION: Final = MappingProxyType({"duration_seconds": "unless the worker process was lost"})
+_DURATION: Final = MappingProxyType(
+    {"duration_seconds": "unless the worker process was lost, or the job's row could not be claimed"}
+)
 _CALLBACKS: Final = "the worker process, in its callback thread"
 _AFTER_CRASH: Final = f"{_CALLBACKS}; after a crash, the process `pgqueue-requeue`"
 _AFTER_LOSS: Final = f"{_AFTER_CRASH}, or the rescuing worker process"
@@ -147,7 +149,7 @@ job_failed = TaskSignal(
 )
 """An attempt failed, and another one follows. After a lost worker, `exception` and `retry_seconds` are None."""
 job_dead = TaskSignal(
-    "The job became dead, except in [one case](#cases-without-a-signal).",
+    "The job became dead.",
     where=_AFTER_LOSS,
     arguments=(*_ATTEMPT, "exception", "error"),
     sometimes=_DURATION,

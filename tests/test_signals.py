@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
+from django.db import DataError, transaction
 
 from django_pgqueue import lifecycle, signals
 from django_pgqueue.endings import ENDINGS, Ending
+from django_pgqueue.exceptions import QueueError
 from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.models import Job
 from django_pgqueue.reactions import ARGUMENTS, AnyWaiters, Reactions, SendSignals, ended
@@ -100,3 +104,41 @@ def test_release_signal_is_sent_to_receivers_of_its_task_only(received):
     assert [name for name, _ in received].count("job_snoozed") == 1
     assert seen == []
     assert Job.objects.get().state == "ready"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("catches", [True, False], ids=["in a savepoint", "bare"])
+def test_enqueue_receiver_with_failing_query_raises(catches):
+    """Otherwise the caller's COMMIT would become a ROLLBACK, and nobody would know that the job is lost."""
+
+    def receive(**arguments):
+        with transaction.atomic() if catches else nullcontext():
+            Job.objects.raw("SELECT 1 / 0 AS id")[0]
+
+    signals.job_enqueued.connect(receive)
+    try:
+        expected = nullcontext() if catches else pytest.raises(QueueError, match="receiver failed")
+        with expected as caught, transaction.atomic():
+            tasks.noop.enqueue()
+    finally:
+        signals.job_enqueued.disconnect(receive)
+    assert Job.objects.count() == catches
+    if caught is not None:
+        assert isinstance(caught.value.__cause__, DataError)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_cancel_receiver_with_failing_query_raises():
+    job = tasks.noop.enqueue()
+
+    def receive(**arguments):
+        Job.objects.raw("SELECT 1 / 0 AS id")[0]
+
+    signals.job_cancelled.connect(receive)
+    try:
+        with pytest.raises(QueueError, match="receiver failed"), transaction.atomic():
+            job.cancel()
+    finally:
+        signals.job_cancelled.disconnect(receive)
+    job.refresh_from_db()
+    assert job.state == "ready"

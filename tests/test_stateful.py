@@ -556,7 +556,7 @@ class Queue(RuleBasedStateMachine):
         done = lifecycle.set_aside(
             self.engine, job_id, worker_id=worker_id, exception_class="X", error="cannot be read"
         )
-        assert done == (job is not None and job.state is State.READY)
+        assert (done is not None) == (job is not None and job.state is State.READY)
         if done and job:
             [execution_id] = {*helpers.rows_of(self.engine, "pgqueue_execution")} - {*self.executions}
             self.executions[execution_id] = Execution(

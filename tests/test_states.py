@@ -200,7 +200,7 @@ VARIANTS = [
     Variant(TransitionName.REQUEUE, "retried", requeue(30.0), (None,)),
     Variant(TransitionName.REQUEUE, "for the last time", requeue(None), (None,)),
     Variant(TransitionName.REQUEUE, "asked to cancel", requeue(30.0), (None,), asked_to_cancel=True),
-    Variant(TransitionName.SET_ASIDE, "one", set_aside, (False,)),
+    Variant(TransitionName.SET_ASIDE, "one", set_aside, (None,)),
     Variant(TransitionName.REPLACE, "one", replace, (False,)),
     Variant(TransitionName.EXPIRE, "one", expire, ([],)),
     Variant(TransitionName.CANCEL, "one", operators(lifecycle.cancel), (None,)),

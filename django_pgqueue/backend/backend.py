@@ -18,7 +18,7 @@ from django.db import connections, router
 
 from django_pgqueue import exceptions
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db.transactions import run_after_commits_elsewhere
+from django_pgqueue.db.transactions import raise_if_aborted, run_after_commits_elsewhere
 from django_pgqueue.enqueue.advice import called_in_coroutine
 from django_pgqueue.options import BACKEND_DEFAULTS
 from django_pgqueue.task import Task as EngineTask
@@ -146,7 +146,7 @@ class PgQueueBackend(BaseTaskBackend):
         if job.is_duplicate:
             return self._result_of_duplicate(task, job)
         result = results.of_job_row(job, self.alias, [])
-        task_enqueued.send_robust(type(self), task_result=result)
+        raise_if_aborted(connections[str(job._state.db)], task_enqueued.send_robust(type(self), task_result=result))
         engine_task.send_enqueued(job)
         if get_settings().IMMEDIATE:
             with suppress(TaskResultDoesNotExist):  # the row is gone if the task keeps no finished jobs

@@ -5,12 +5,15 @@ Enqueueing, waiting and atomic tasks use it, because their behaviour depends on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import connections, transaction
+from psycopg.pq import TransactionStatus
+
+from django_pgqueue.exceptions import QueueError
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -42,6 +45,21 @@ def run_after_commits_elsewhere(alias: str, function: Callable[[], T]) -> T | No
 def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
     """Return whether a write on this Django connection takes effect only when the caller commits."""
     return connection.in_atomic_block or not connection.get_autocommit()
+
+
+def raise_if_aborted(connection: BaseDatabaseWrapper, responses: Iterable[tuple[Any, Any]]) -> None:
+    """Raise `QueueError` if a query of a signal receiver failed, so that PostgreSQL aborted the caller's transaction.
+
+    Django logs the exceptions of receivers and continues. Without this check, the caller would continue too, and its
+    COMMIT would become a ROLLBACK without an error. `responses` is what `send_robust()` returned.
+    """
+    inner = connection.connection
+    if inner is None or inner.info.transaction_status != TransactionStatus.INERROR:
+        return
+    raise QueueError(
+        "A query of a signal receiver failed, and PostgreSQL has aborted your transaction, so nothing in it can be "
+        "committed. Wrap the queries of the receiver in transaction.atomic(), or run them in a task."
+    ) from next((response for _, response in responses if isinstance(response, Exception)), None)
 
 
 def sees_new_commits(connection: BaseDatabaseWrapper) -> bool:

@@ -15,7 +15,7 @@ from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.statements import Connection, execute
 
 from .execute import execute_with_retry
-from .types import Claimed, Cursor, Lane, LaneScan
+from .types import Claimed, Cursor, Lane, LaneScan, SetAside
 
 AHEAD_BYTES: Final = 16 * 1024 * 1024
 """A claim stops prefetching where the arguments of its jobs add up to more than this many bytes."""
@@ -95,13 +95,16 @@ def next_in_line(
     return rows[0][0] if rows else None
 
 
-def set_aside(connection: Connection, job_id: int, *, worker_id: int, exception_class: str, error: str) -> bool:
+def set_aside(
+    connection: Connection, job_id: int, *, worker_id: int, exception_class: str, error: str
+) -> SetAside | None:
     """Make a ready job dead because no claim can take it, and record the reason.
 
-    Return whether it changed: False if the job is no longer ready, or if another session has locked its row.
+    Return None if the job is no longer ready, or if another session has locked its row.
     """
     params = {"job_id": job_id, "worker_id": worker_id, "exception_class": exception_class, "error": error}
-    return bool(execute_with_retry(connection, sql.claims.SET_ASIDE, params))
+    rows = execute_with_retry(connection, sql.claims.SET_ASIDE, params)
+    return SetAside(*rows[0]) if rows else None
 
 
 def scan_lanes(connection: Connection) -> LaneScan:

@@ -116,6 +116,16 @@ class Claimed(NamedTuple):
         return ExecutionKey(self.execution_id, self.claimed_ms)
 
 
+class SetAside(NamedTuple):
+    """A job that was made dead because no claim can take it. The execution only carries the reason: nothing ran."""
+
+    execution_id: int
+    job_id: int
+    task_name: str
+    queue_name: str
+    attempt: int
+
+
 class Noted(NamedTuple):
     """The progress that a running execution has reported, and how many seconds ago."""
 

@@ -167,7 +167,10 @@ LIMIT 1
 # The execution that carries the reason is opened and closed here. Nothing ran, so no attempt is counted.
 SET_ASIDE: Final = """/* pgqueue:set_aside */
 WITH culprit AS MATERIALIZED (
-    SELECT id, attempt FROM pgqueue_job WHERE id = %(job_id)s AND state = 'ready' FOR NO KEY UPDATE SKIP LOCKED
+    SELECT id, task_name, queue_name, attempt
+    FROM pgqueue_job
+    WHERE id = %(job_id)s AND state = 'ready'
+    FOR NO KEY UPDATE SKIP LOCKED
 ),
 ended AS (
     UPDATE pgqueue_job AS job
@@ -184,8 +187,11 @@ recorded AS (
            statement_timestamp() + %(time_shift)s::interval,
            %(exception_class)s, %(error)s
     FROM culprit
+    RETURNING id
 )
-SELECT id FROM culprit
+SELECT recorded.id, culprit.id, culprit.task_name, culprit.queue_name, culprit.attempt
+FROM culprit
+CROSS JOIN recorded
 """
 
 # Return the lanes that have ready jobs, and in a last row all pauses and the database's clock.

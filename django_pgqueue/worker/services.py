@@ -80,7 +80,7 @@ class Services:
             in_flight,
             pool,
             completer,
-            Claimer(in_flight, lanes, worker_id),
+            Claimer(in_flight, lanes, worker_id, reactions),
             polls=polls,
             claims=claims,
             leases=guard,

@@ -10,9 +10,11 @@ import logging
 import sys
 
 import pytest
+from django.db import transaction
 
 from django_pgqueue.backend import PgQueueBackend
 from django_pgqueue.backend.compat import TaskResultStatus, task_enqueued, task_finished, task_started
+from django_pgqueue.exceptions import QueueError
 from django_pgqueue.models import Job
 from django_pgqueue.testing import run_jobs
 from tests.framework import tasks
@@ -121,3 +123,16 @@ def test_native_task_sends_no_django_signals(seen):
     add.enqueue(1, b=2)
     run_jobs()
     assert seen == []
+
+
+def test_task_enqueued_receiver_with_failing_query_raises():
+    def receive(**arguments):
+        Job.objects.raw("SELECT 1 / 0 AS id")[0]
+
+    task_enqueued.connect(receive)
+    try:
+        with pytest.raises(QueueError, match="receiver failed"), transaction.atomic():
+            tasks.add.enqueue(1, b=2)
+    finally:
+        task_enqueued.disconnect(receive)
+    assert not Job.objects.exists()

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, signals
 from django_pgqueue.db.notifications import CANCEL_REQUESTED, PAUSES_CHANGED
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import fetcher as module
@@ -60,7 +60,7 @@ def make_fetcher(committing):
             in_flight,
             NoPool(in_flight),
             NoCompleter(),
-            Claimer(in_flight, Lanes(queue_names), worker_id=7),
+            Claimer(in_flight, Lanes(queue_names), 7, FOREGROUND),
             polls=PollRequests(waker),
             claims=ClaimCounter(),
             leases=SimpleNamespace(leases_hold=lambda: True),
@@ -213,15 +213,23 @@ def test_fetcher_released_job_behind_cursor_is_claimed_again(engine, make_fetche
 def test_claim_failing_row_is_set_aside_and_others_are_claimed(engine, make_fetcher):
     good, bad, more = (helpers.make_job(engine) for _ in range(3))
     engine.execute(f"ALTER TABLE pgqueue_job ADD CONSTRAINT trap CHECK (state <> 'running' OR id <> {bad})")
+    received = []
+
+    def receive(**arguments):
+        received.append((arguments["job_id"], arguments["error"]))
+
+    signals.job_dead.connect(receive)
     try:
         claimed = drain(make_fetcher(), engine)
     finally:
+        signals.job_dead.disconnect(receive)
         engine.execute("ALTER TABLE pgqueue_job DROP CONSTRAINT trap")
     assert [job.job_id for job in claimed] == [good, more]
     row = helpers.job_row(engine, bad)
     assert row["state"] == "dead"
     [execution] = [row for row in helpers.rows_of(engine, "pgqueue_execution").values() if row["job_id"] == bad]
     assert "cannot be claimed" in execution["error"]
+    assert received == [(bad, execution["error"])]
 
 
 def test_claim_failing_row_that_cannot_change_is_skipped(engine, make_fetcher):

@@ -14,8 +14,11 @@ from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
-from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.endings import Ending
+from django_pgqueue.lifecycle import Claimed, Cursor, Lane, TransitionResult, TransitionStatus
 from django_pgqueue.log_events import event
+from django_pgqueue.reactions import Reactions, ended
+from django_pgqueue.states import State
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.slots.inflight import InFlight
 
@@ -29,10 +32,11 @@ EXECUTION_KEY: Final = "pgqueue_execution_pkey"
 class Claimer:
     """The claims of one worker process."""
 
-    def __init__(self, in_flight: InFlight, lanes: Lanes, worker_id: int) -> None:
+    def __init__(self, in_flight: InFlight, lanes: Lanes, worker_id: int, reactions: Reactions) -> None:
         self.in_flight = in_flight
         self.lanes = lanes
         self.worker_id = worker_id
+        self._reactions = reactions
         self._refusals = Refusals("the claim of job")
 
     def claim(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
@@ -90,25 +94,30 @@ class Claimer:
 
     def _set_aside(self, connection: EngineConnection, job_id: int, error: Exception) -> None:
         """End a job as dead. If the database refuses that too, skip the job for a while."""
+        reason = f"the job's row cannot be claimed: {message_without_detail(error)}"[:2000]
         try:
-            lifecycle.set_aside(
+            dead = lifecycle.set_aside(
                 connection,
                 job_id,
                 worker_id=self.worker_id,
                 exception_class=f"{type(error).__module__}.{type(error).__qualname__}",
-                error=f"the job's row cannot be claimed: {message_without_detail(error)}"[:2000],
+                error=reason,
             )
         except lifecycle.FAILURES as refusal:
             if not lifecycle.may_divide(connection, refusal):
                 raise
             self._refusals.note(job_id, error)
         else:
+            if dead is None:  # another session has changed or locked the job
+                return
             logger.error(
                 "job %s cannot be claimed and is now dead: %s",
                 job_id,
                 message_without_detail(error),
                 extra=event("job_refused", job_id=job_id, reason=message_without_detail(error)),
             )
+            result = TransitionResult(TransitionStatus.DONE, State.DEAD)
+            self._reactions.after(connection, [ended(dead, result, Ending.FAILED, is_due=False, error=reason)])
 
 
 def _is_sequence_behind(error: Exception) -> bool:

@@ -256,7 +256,7 @@ MUTANTS = [
     Mutant("fence by attempt only in SUCCEED", FENCE, BY_ATTEMPT, "SUCCEED"),
     Mutant("fence by worker only in SUCCEED", FENCE, BY_WORKER, "SUCCEED"),
     Mutant("fence by worker only in FAIL", FENCE, BY_WORKER, "FAIL"),
-    Mutant("set_aside takes what runs", " AND state = 'ready' FOR", " FOR", "SET_ASIDE"),
+    Mutant("set_aside takes what runs", " AND state = 'ready'\n", "\n", "SET_ASIDE"),
     Mutant("retry takes what is not finished", "WHERE state IN ('succeeded', 'dead', 'cancelled')\n", "\n", "RETRY"),
     Mutant("retry does not lock", "    FOR NO KEY UPDATE SKIP LOCKED\n", "", "RETRY"),
     Mutant("retry keeps the result", "result = NULL,", "result = result,", "RETRY"),
