@@ -29,3 +29,5 @@ class Options:
     """"process": run every job in an isolated process, whatever its task says."""
     health_file: str | None = None
     """The path of the file to which the worker writes its health once a second."""
+    live_line: bool = False
+    """Whether the supervisor shows a line about the worker at the bottom of the terminal."""

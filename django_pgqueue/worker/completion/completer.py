@@ -145,6 +145,7 @@ class Completer(Service):
                 locked += self.unwritten.settle(connection, ready, done.refused)
         self._writing = []
         self.finished += len(reports) - len(locked)
+        health_memory.finished = self.finished
         self.pending.extend(locked)
         if not is_whole:
             self._stopping.wait(began + WRITE_INTERVAL_SECONDS - time.monotonic())

@@ -16,7 +16,8 @@ STATEMENTS: Final = ("claim", "rescue", "schedules", "completion")
 """The statements that a worker repeats. If a service is silently dead, the age of its last answer shows it."""
 ANSWERS: Final = struct.Struct("=4d")
 ANSWERS_AT: Final = 24
-"""When each of `STATEMENTS` was last answered, or 0; behind the fields of `HealthMemory`."""
+"""When each of `STATEMENTS` was last answered, or 0; behind the first fields of `HealthMemory`."""
+FINISHED_AT: Final = ANSWERS_AT + ANSWERS.size
 
 
 class HealthMemory:
@@ -28,9 +29,11 @@ class HealthMemory:
     """Since when results cannot be written, or 0 if they can."""
     outage_since = SharedField(16, "d", float)
     """When the current database outage began, or 0 if there is none."""
+    finished = SharedField(FINISHED_AT, "Q", int)
+    """How many results the process has written."""
 
     def __init__(self) -> None:
-        self.memory = mmap.mmap(-1, ANSWERS_AT + ANSWERS.size)
+        self.memory = mmap.mmap(-1, FINISHED_AT + 8)
 
     def become(self, other: HealthMemory) -> None:
         """Write to the memory of `other` from now on. A forked process calls this with the memory made for it."""

@@ -35,6 +35,7 @@ from .exit_log import log_exit
 from .health_file import HealthFile
 from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender
 from .helper_processes import HelperProcesses
+from .live_line import LiveLine
 from .registration import register
 from .startup import wait_until_ready
 
@@ -67,12 +68,14 @@ class Supervisor:
         self.shared_scans = SharedScans(options.processes)
         self.health = HealthFile(options.health_file, self.children, lambda: self.stopping_since is not None)
         self.helpers = HelperProcesses(options, self.link, self.health, self._close_inherited)
+        self.live_line = LiveLine(self.children, is_enabled=options.live_line)
         self._waker = Waker()
 
     def run(self) -> int:
         """Work until a signal arrives or the queues are empty; return 0 if no execution is left open, otherwise 1."""
         self.helpers.log.start()
         self.health.start()
+        self.live_line.open()
         self._listen_to_signals()
         wait_until_ready(self.options, self._should_wait, self._wait)
         self._turn()
@@ -90,6 +93,7 @@ class Supervisor:
 
     def _close(self) -> None:
         signal.set_wakeup_fd(-1)
+        self.live_line.close()
         self._waker.close()
         self.health.close()
         self.link.close()
@@ -115,6 +119,7 @@ class Supervisor:
         self._enforce_grace()
         outage_log.log_end_if_over()
         self.helpers.tick(stopping=self.stopping_since is not None)
+        self.live_line.draw()
 
     def _survive(self, step: Callable[[], None]) -> bool:
         """Run a step that needs the database; return whether it succeeded. The next round repeats a failed step."""
@@ -146,6 +151,7 @@ class Supervisor:
         if self.signals >= 3:
             for process in self.children.values():
                 watchdog.kill(process.pid)
+            self.live_line.close()
             os._exit(130)
         self.stopping_since = self.stopping_since or time.monotonic()
         self._order_all()
