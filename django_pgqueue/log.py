@@ -148,16 +148,14 @@ def _released(task_name: str | None, about: dict[str, Any]) -> None:
 
 
 def _failed(task_name: str | None, about: dict[str, Any]) -> None:
-    retry_seconds, exception = about.get("retry_seconds"), about.get("exception")
-    if exception is None:  # a crash: the process that detected it has logged it
-        return
+    exception = about.get("exception")
     logger.warning(
         "job %s (%s) failed at attempt %s with %s; retrying in %.0f s",
         about["job_id"],
         in_words(task_name),
         about["attempt"],
-        type(exception).__name__,
-        retry_seconds or 0.0,
+        _error(about) if exception is None else type(exception).__name__,  # an isolated job has only the text
+        about.get("retry_seconds") or 0.0,
         exc_info=exception,
         extra=_extra("job_failed", task_name, about, "retry_seconds"),
     )

@@ -52,16 +52,24 @@ class Events:
             _log_crash(transition)
         for signal in signals_of(transition):
             if self.are_heard(signal, transition.task_name):
-                self.publish(signal, transition.task_name, arguments_of(transition, signal, database))
+                is_logged = transition.ending is Ending.CRASHED and signal is signals.job_failed
+                about = arguments_of(transition, signal, database)
+                self.publish(signal, transition.task_name, about, is_logged=is_logged)
 
     def are_heard(self, signal: TaskSignal, task_name: str | None) -> bool:
         """Return whether publishing would have any effect. If not, the caller need not build the arguments."""
         return log.is_enabled_for(signal) or signal.has_listeners(task_name)
 
-    def publish(self, signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
-        """Publish one event. `about` holds the arguments of its signal. Costs only a check without receivers."""
+    def publish(
+        self, signal: TaskSignal, task_name: str | None, about: dict[str, Any], *, is_logged: bool = False
+    ) -> None:
+        """Publish one event. `about` holds the arguments of its signal. Costs only a check without receivers.
+
+        `is_logged`: the caller has logged it.
+        """
         try:
-            log.write(signal, task_name, about)
+            if not is_logged:
+                log.write(signal, task_name, about)
         except CONTAINED as error:
             with suppress(*CONTAINED):
                 logger.error(
