@@ -1154,7 +1154,7 @@ def isolated_name_on(group: Group, day: date) -> list[str]:
 # ------------------------------------------------------------------------------- kept log lines
 
 log = logging.getLogger("tests.app.tasks.kept")
-log.setLevel(logging.INFO)
+log.setLevel(logging.DEBUG)
 
 
 @task(keep_logs="INFO", max_attempts=1)

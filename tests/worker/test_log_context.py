@@ -30,6 +30,7 @@ def printed():
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter(FORMAT))
     handler.addFilter(log.JobContextFilter())
+    handler.setLevel(logging.INFO)
     logger.handlers, logger.propagate = [handler], False
     logger.setLevel(logging.INFO)
     yield stream
