@@ -127,6 +127,22 @@ def check_immediate(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> l
     ]
 
 
+@register("pgqueue", deploy=True)
+def check_environment(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Report pgqueue.W004 (`check --deploy` only): workers do not recognise a physical copy of the database."""
+    if conf.problems(getattr(settings, "PGQUEUE", {})):
+        return []
+    if conf.get_settings().ENVIRONMENT or conf.get_settings().CLONE_GUARD == "off":
+        return []
+    return [
+        checks.Warning(
+            "PGQUEUE['ENVIRONMENT'] is not set: a worker would run the jobs of a snapshot of this database.",
+            hint="Set another name in each environment, such as 'production' and 'staging'.",
+            id="pgqueue.W004",
+        )
+    ]
+
+
 @register(Tags.compatibility)
 def check_command(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """Report pgqueue.W001: Channels has a `runworker` command too, and the app listed first provides it."""

@@ -92,6 +92,11 @@ class Settings:
     """Whether `enqueue()` wakes sleeping workers. Otherwise workers find jobs only by polling."""
     LISTEN_DATABASE: str | None = option(None, "alias")
     """Database alias for LISTEN, if the jobs' alias uses a transaction pooler. None: the jobs' alias."""
+    ENVIRONMENT: str = option("", "environment")
+    """Name of the environment, such as "production". A worker refuses a database of another environment."""
+    CLONE_GUARD: Literal["refuse", "warn", "off"] = option("refuse", "clone_guard")
+    """How a worker treats a database of another installation, such as a restored dump. "refuse": it waits until
+    somebody runs `manage.py pgqueue adopt`. "warn": it logs a warning and works. "off": it does not check."""
     IMMEDIATE: bool = option(default=False, kind="flag")
     """Whether `enqueue()` runs due jobs at once, in the caller's thread and transaction. For tests and shells only."""
     MIDDLEWARE: Sequence[str] = option((), "paths")
@@ -191,6 +196,11 @@ CHECKS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
         lambda value: value is None or value in django_settings.DATABASES,
         "must be None or an alias in DATABASES",
     ),
+    "environment": (
+        lambda value: isinstance(value, str) and (not value or bool(NAME.fullmatch(value))),
+        "must be a string of at most 100 of the characters A-Z a-z 0-9 _ . : -",
+    ),
+    "clone_guard": (lambda value: value in ("refuse", "warn", "off"), 'must be "refuse", "warn" or "off"'),
     "modules": (_is_list_of_names, "must be a list of module names"),
     "paths": (_is_list_of_names, "must be a list of dotted paths to classes"),
     "codecs": (

@@ -24,7 +24,7 @@ NO_ARGUMENTS = '{"args":[],"kwargs":{}}'
 DEFAULT_LANE = Lane("default", 0)
 TABLES = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_worker"),
-    *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_uniqueness_window"),
+    *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_uniqueness_window", "pgqueue_installation"),
     "pgqueue_execution_log",
 )
 AGES = 20e-6, 10e-6

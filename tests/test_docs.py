@@ -14,7 +14,7 @@ from django.dispatch import Signal
 
 import django_pgqueue
 from django_pgqueue import conf, signals, states
-from django_pgqueue.models import Execution, ExecutionLog, Job
+from django_pgqueue.models import Execution, ExecutionLog, Installation, Job
 from django_pgqueue.states import GONE, TRANSITIONS, State, TransitionName
 from django_pgqueue.task import Task
 from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
@@ -159,7 +159,7 @@ def test_tasks_page_has_every_task_option():
     assert documented == set(Task.__dataclass_fields__) - made_elsewhere | {"schedule"}  # only the decorator has it
 
 
-@pytest.mark.parametrize("model", [Job, Execution, ExecutionLog])
+@pytest.mark.parametrize("model", [Job, Execution, ExecutionLog, Installation])
 def test_models_page_has_every_column(model):
     rows = table("docs/reference/models.md", f"column of `{model.__name__}`")
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
@@ -229,12 +229,13 @@ def test_worker_page_has_every_option():
 @pytest.mark.parametrize("page", PAGES)
 def test_page_named_options_exist(page):
     known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
-    for subcommand in ("health", "run", "pause", "resume", "drain", "clear", "import-celery-beat"):
+    for subcommand in ("health", "run", "pause", "resume", "drain", "clear", "adopt", "import-celery-beat"):
         known |= own_options("pgqueue", subcommand)
     known |= {"--verbosity", "--settings", "--deploy", "--fail-level"}  # Django's options
     of_others = {
         "docs/production/checklist.md": {"--check"},
         "docs/coming_from/django_tasks_db.md": {"--batch", "--interval", "--max-tasks"},  # options of its worker
+        "docs/production/clone_guard.md": {"--clean", "--dbname", "--exclude-table-data", "--if-exists"},  # of pg_dump
         "docs/production/systemd.md": {"--now", "--unit", "--follow", "--quiet"},
         "docs/internals/how_to_add_a_fault.md": OF_THE_SUITES,
         "docs/internals/how_to_add_a_statement.md": {"--write"},

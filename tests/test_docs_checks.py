@@ -35,6 +35,15 @@ def test_check_command_immediate_is_reported_for_deploy_only():
     assert "pgqueue.W002" in run_check("--deploy", "--database", "default")
 
 
+@pytest.mark.parametrize(
+    ("options", "is_reported"), [({}, True), ({"ENVIRONMENT": "staging"}, False), ({"CLONE_GUARD": "off"}, False)]
+)
+def test_check_command_missing_environment_is_reported(options, is_reported):
+    with override_settings(PGQUEUE=options):
+        assert ("pgqueue.W004" in run_check("--deploy")) is is_reported
+        assert "pgqueue.W004" not in run_check()
+
+
 @override_settings(PGQUEUE={"IMMEDIATE": True})
 def test_check_command_warning_fails_with_fail_level_only():
     with pytest.raises(SystemCheckError, match=r"pgqueue\.W002"):
@@ -70,4 +79,4 @@ def test_checks_page_names_the_checks_for_deploy_only():
     own = [check for check in registry.registry.deployment_checks if check.__module__.startswith("django_pgqueue")]
     ids = {found for check in own for found in re.findall(r"pgqueue\.(\w+)", check.__doc__ or "")}
     [sentence] = re.findall(r"([^.]*) (?:is|are) part of `check --deploy` only", PAGES["docs/reference/checks.md"])
-    assert set(re.findall(r"`(\w+)`", sentence)) == ids == {"W002"}
+    assert set(re.findall(r"`(\w+)`", sentence)) == ids == {"W002", "W004"}

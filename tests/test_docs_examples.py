@@ -173,6 +173,7 @@ ELSEWHERE = {
     "docs/guides/retries.md": "a test of its own below",
     "docs/guides/testing.md": "tests/kit",
     "docs/index.md": "a part of the README's",
+    "docs/production/clone_guard.md": "tests/worker/test_clone_guard.py",
     "docs/production/connections.md": "addresses of servers",
     "docs/production/opentelemetry.md": "needs a package",
     "docs/production/sentry.md": "needs a package",

@@ -33,6 +33,7 @@ from .completions import (
 from .enqueueing import enqueue, enqueue_each, enqueue_many
 from .execute import FAILURES, Divided, Refused, divided, may_divide, savepoint
 from .expiry import expire
+from .installations import Adopted, Identity, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, open_executions
 from .logs import KeptLog, PrunedLogs, keep_logs, prune_logs
 from .operator import LOCK_WAIT_SECONDS, cancel, existing, retry, run_now
@@ -106,6 +107,7 @@ __all__ = [
     "PRUNE_LIMIT",
     "SUCCEEDED",
     "WINDOWS_PRUNED",
+    "Adopted",
     "Cancelled",
     "Claimed",
     "Cursor",
@@ -116,6 +118,7 @@ __all__ = [
     "Failed",
     "Fired",
     "HeartbeatReply",
+    "Identity",
     "JobOptions",
     "KeptLog",
     "Lane",
@@ -132,6 +135,7 @@ __all__ = [
     "TransitionResult",
     "TransitionStatus",
     "add_schedule",
+    "adopt",
     "arguments_of",
     "cancel",
     "cancel_requests",
@@ -172,8 +176,10 @@ __all__ = [
     "prune_schedule_runs",
     "prune_windows",
     "prune_workers",
+    "read_installations",
     "read_schedules",
     "record_heartbeats",
+    "record_installation",
     "register_worker",
     "release",
     "remove_orphans",

@@ -84,6 +84,29 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Installation",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("system_identifier", NameField(db_collation="C", max_length=20, verbose_name="system identifier")),
+                ("database_oid", models.BigIntegerField(verbose_name="OID of the database")),
+                ("environment", NameField(db_collation="C", max_length=100, verbose_name="environment")),
+                ("adopted_at", models.DateTimeField(db_default=Now(), verbose_name="adopted at")),
+                ("adopted_by", models.CharField(db_default="", max_length=150, verbose_name="adopted by")),
+            ],
+            options={
+                "verbose_name": "installation",
+                "verbose_name_plural": "installations",
+                "default_permissions": (),
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("system_identifier", "database_oid", "environment"),
+                        name="pgqueue_installation_identity",
+                    ),
+                    models.CheckConstraint(condition=instants("adopted_at"), name="pgqueue_installation_instants"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Job",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),

@@ -14,6 +14,7 @@ if apps.apps_ready and not apps.is_installed("django_pgqueue"):
 
 from .execution_logs import ExecutionLog
 from .executions import Execution
+from .installations import Installation
 from .jobs import DeadJob, Job, JobQuerySet
 from .operations import BATCH_SIZE
 from .pauses import Pause
@@ -26,6 +27,7 @@ __all__ = [
     "DeadJob",
     "Execution",
     "ExecutionLog",
+    "Installation",
     "Job",
     "JobQuerySet",
     "Pause",

@@ -31,6 +31,7 @@ from .execution import process_events
 from .options import Options
 from .runtime import django_connections
 from .runtime.background_log import background_log, keep_output_open
+from .runtime.clone_guard import clone_guard
 from .runtime.exit_functions import EXIT_SECONDS, run_exit_functions
 from .runtime.process_info import resident_mib
 from .runtime.shared_memory import ExitReason
@@ -125,7 +126,9 @@ class WorkerProcess:
     def _until_ordered(self) -> tuple[bytes, ExitReason]:
         while True:
             if server.was_promoted():
-                self._end_at_once()
+                self._end_at_once(ExitReason.PROMOTED)
+            if clone_guard.is_foreign:
+                self._end_at_once(ExitReason.FOREIGN)
             order = self._order(self._turn_seconds())
             if order is not None:
                 return order, ExitReason.STOPPED
@@ -158,10 +161,10 @@ class WorkerProcess:
             )
         return self.allowance.may_retire
 
-    def _end_at_once(self) -> NoReturn:
-        """Exit without writing: on the promoted server, other executions may have the ids of this process's jobs."""
+    def _end_at_once(self, exit_reason: ExitReason) -> NoReturn:
+        """Exit without writing: on another server, other executions may have the ids of this process's jobs."""
         # The supervisor logs the reason, because a log handler here could delay the exit.
-        self.process_state.exit_reason = ExitReason.PROMOTED
+        self.process_state.exit_reason = exit_reason
         os._exit(1)
 
     def _order(self, timeout_seconds: float) -> bytes | None:

@@ -33,6 +33,7 @@ def path(tmp_path):
         ("waiting", 0, True, False),
         ("database away", 0, True, False),
         ("database away", 31, False, False),
+        ("foreign database", 0, True, False),
         ("stopping", 0, True, False),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import struct
 import termios
 import time
@@ -44,8 +45,7 @@ def line(screen):
     made = []
 
     def make(processes):
-        made.append(LiveLine(processes, is_enabled=True))
-        made[-1].open(screen[1])
+        made.append(LiveLine(processes, is_enabled=True, output=screen[1]))
         return made[-1]
 
     yield make
@@ -58,11 +58,11 @@ def resize(terminal, rows, columns):
 
 
 def shown(screen):
-    os.set_blocking(screen[0], False)
-    try:
-        return os.read(screen[0], 100_000).decode()
-    except BlockingIOError:
-        return ""
+    """Return what the terminal has received. The kernel passes it on a moment later."""
+    text = b""
+    while select.select([screen[0]], [], [], 0.1)[0]:
+        text += os.read(screen[0], 100_000)
+    return text.decode()
 
 
 def redraw(line):
@@ -133,13 +133,9 @@ def test_line_stopped_terminal_never_blocks(screen, line):
 def test_line_small_or_missing_terminal_draws_nothing(screen, line):
     resize(screen[1], 3, 80)
     line({}).draw()
-    disabled = LiveLine({}, is_enabled=False)
-    disabled.open(screen[1])
-    disabled.draw()
-    not_terminal = LiveLine({}, is_enabled=True)
+    LiveLine({}, is_enabled=False, output=screen[1]).draw()
     reader, writer = os.pipe()
-    not_terminal.open(writer)
-    not_terminal.draw()
+    LiveLine({}, is_enabled=True, output=writer).draw()
     os.close(reader)
     os.close(writer)
     assert shown(screen) == ""

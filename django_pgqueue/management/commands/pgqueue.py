@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_pgqueue.management.celery_beat import IMPORT_CELERY_BEAT
 from django_pgqueue.management.standard_streams import open_missing_streams
+from django_pgqueue.management.subcommands.adopt_command import ADOPT
 from django_pgqueue.management.subcommands.health_command import HEALTH
 from django_pgqueue.management.subcommands.prune_command import PRUNE
 from django_pgqueue.management.subcommands.queue_commands import CLEAR, DRAIN, PAUSE, RESUME
@@ -24,6 +25,7 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     CLEAR,
     PRUNE,
     HEALTH,
+    ADOPT,
     IMPORT_CELERY_BEAT,
 )
 

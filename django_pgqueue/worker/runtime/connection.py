@@ -15,6 +15,7 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, connect, is_lost
 
 from . import django_connections
+from .clone_guard import clone_guard
 from .outages import outage_log
 
 
@@ -39,10 +40,11 @@ class Link:
 
         Raises:
             psycopg.OperationalError: if no connection can be opened.
+            ForeignDatabase: if the database belongs to another installation (see `clone_guard`).
         """
         connection = self._connection
         if connection is None or is_lost(connection):
-            connection = self._connection = connect(self.alias, self.role, self.statement_timeout_seconds)
+            connection = self._connection = self._connect()
             self.connected_at = time.monotonic()
         try:
             yield connection
@@ -54,6 +56,15 @@ class Link:
         outage_log.succeeded()
         if connection.is_worn:
             self.close()
+
+    def _connect(self) -> EngineConnection:
+        connection = connect(self.alias, self.role, self.statement_timeout_seconds)
+        try:
+            clone_guard.check(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def give_up(self) -> None:
         """Close the connection after a caller outside `use()` has found that it is lost."""

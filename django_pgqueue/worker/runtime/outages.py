@@ -17,6 +17,7 @@ import psycopg
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.log_events import event
 
+from .clone_guard import ForeignDatabase
 from .health_memory import HealthMemory, health_memory
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -46,6 +47,8 @@ class OutageLog:
 
     def report(self, service: str, error: Exception) -> None:
         """Record a database error of a service, and log it if a line is due. Never wait."""
+        if isinstance(error, ForeignDatabase):  # no outage; the supervisor logs it
+            return
         now = time.monotonic()
         if not self._health.outage_since:
             self._health.outage_since, self._next_line_at, self._lines = now, 0.0, 0

@@ -40,6 +40,8 @@ class ExitReason(IntEnum):
     """A service had died or hung. No job is charged."""
     PROMOTED = 6
     """The database became another server, which may use the ids of this process's executions for other executions."""
+    FOREIGN = 7
+    """The database belongs to another installation."""
 
 
 def lease_clock() -> float:

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from django_pgqueue.conf import get_settings
 from django_pgqueue.log_events import event
+from django_pgqueue.worker.runtime.clone_guard import clone_guard
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.outages import outage_log
 
@@ -109,6 +110,8 @@ class HealthFile:
     def _status_of(self, processes: list[ChildProcess]) -> str:
         if self.is_stopping():
             return "stopping"
+        if clone_guard.is_foreign:
+            return "foreign database"
         if any(_completions_are_stuck(process) for process in processes):
             return "completions stuck"
         if health_memory.outage_since or any(process.health_memory.outage_since for process in processes):

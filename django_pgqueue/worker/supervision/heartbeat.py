@@ -16,6 +16,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.worker.options import Options
+from django_pgqueue.worker.runtime.clone_guard import clone_guard
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.refusals import Refusals
@@ -24,8 +25,9 @@ from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
 from .registration import register
 
 EXITED_AT_ONCE: Final = {
-    ExitReason.LEASE_LOST: "the leases have expired, so it was terminated",
-    ExitReason.PROMOTED: "the database was promoted, so it exited",
+    ExitReason.LEASE_LOST: "the leases have expired, so it was terminated; its jobs are ready again",
+    ExitReason.PROMOTED: "the database was promoted, so it exited; its jobs are ready again",
+    ExitReason.FOREIGN: "the database belongs to another installation, so it exited",
 }
 """Exit reasons of processes that exit without logging. The supervisor logs these texts for them."""
 MARK_HEARTBEATS: Final = 4
@@ -86,6 +88,7 @@ class HeartbeatSender:
             if self.link.connected_at != self._connected_at:  # after a failover the server's ids may be smaller
                 self._connected_at = self.link.connected_at
                 self._oldest_open.extend([0] * MARK_HEARTBEATS)
+            clone_guard.check(connection)  # a dump can be restored without a reconnect
             open_executions = lifecycle.extend(
                 connection,
                 worker_ids,

@@ -32,23 +32,17 @@ class LiveLine:
     Args:
         processes: The worker processes by pid.
         is_enabled: Whether there is a line. Otherwise the methods do nothing.
+        output: The descriptor of the terminal.
     """
 
-    def __init__(self, processes: Mapping[int, ChildProcess], *, is_enabled: bool) -> None:
+    def __init__(self, processes: Mapping[int, ChildProcess], *, is_enabled: bool, output: int = 1) -> None:
         self._processes = processes
-        self._is_enabled = is_enabled
-        self._terminal = -1
+        self._terminal = _opened(output) if is_enabled else -1
         self._size = (0, 0)
         self._finished: dict[int, int] = {}
         """How many jobs each process has finished, also of those that have ended."""
         self._counts: deque[tuple[float, int]] = deque()
         self._drawn_at = float("-inf")
-
-    def open(self, output: int = 1) -> None:
-        """Open the terminal of a descriptor, if there is a line."""
-        if self._is_enabled:
-            with suppress(OSError):  # the terminal is gone
-                self._terminal = os.open(os.ttyname(output), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
 
     def draw(self) -> None:
         """Draw the line, at most twice a second. Never wait."""
@@ -88,6 +82,13 @@ class LiveLine:
         since, before = self._counts[0]
         rate = (done - before) / (now - since) if now > since else 0.0
         return f"{running:,} running, {rate:,.0f}/s, {done:,} done"
+
+
+def _opened(output: int) -> int:
+    """Open a terminal again, and return its descriptor; -1 if it is gone or is no terminal."""
+    with suppress(OSError):
+        return os.open(os.ttyname(output), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    return -1
 
 
 def _reserve(rows: int) -> str:

@@ -1,6 +1,7 @@
-"""Wait until the database is ready for a worker: it answers, has all migrations, and accepts writes. Check its queues.
+"""Wait until the database is ready for a worker. Check its queues.
 
-Called by the supervisor before it forks the first worker process.
+It is ready if it answers, has all migrations, accepts writes, and belongs to this installation. Called by the
+supervisor before it forks the first worker process, and when the database has become that of another installation.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from django_pgqueue.db import server
 from django_pgqueue.log_events import event
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.clone_guard import clone_guard
 from django_pgqueue.worker.runtime.outages import in_a_line
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -23,6 +25,7 @@ RETRY_SECONDS: Final = 2.0
 
 def missing_requirement(alias: str) -> str:
     """Return why a worker cannot use the database, as text, or an empty string if it can."""
+    clone_guard.is_foreign = False  # not known before the database answers
     try:
         missing = server.missing_migrations(alias)
         read_only = server.is_read_only(alias)
@@ -47,14 +50,22 @@ def wait_until_ready(options: Options, should_wait: Callable[[], bool], sleep: C
     """
     logged = ""
     while should_wait():
-        reason = missing_requirement(options.database)
+        reason = missing_requirement(options.database) or _obstacle(options.database)
         if not reason:
             _warn_about_queues(options)
             return
-        if reason != logged:
+        if reason != logged and not clone_guard.is_foreign:  # the guard logs that once a minute
             logger.warning("waiting for the database: %s", reason, extra=event("database_awaited", reason=reason))
             logged = reason
         sleep(RETRY_SECONDS)
+
+
+def _obstacle(alias: str) -> str:
+    """Return how the database belongs to another installation, or why that cannot be read."""
+    try:
+        return clone_guard.reason_to_wait(alias)
+    except Exception as error:  # noqa: BLE001 -- as in `missing_requirement()`
+        return f"database {alias!r} does not answer: {in_a_line(error)}"
 
 
 def _warn_about_queues(options: Options) -> None:

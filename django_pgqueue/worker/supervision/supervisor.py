@@ -18,20 +18,20 @@ from types import FrameType
 from typing import Final
 
 from django_pgqueue.conf import get_settings
-from django_pgqueue.log_events import event
 from django_pgqueue.waker import Waker
 from django_pgqueue.worker import process_main, worker_process
 from django_pgqueue.worker.claiming.allowance import Allowance
 from django_pgqueue.worker.claiming.shared_scans import SharedScans
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.clone_guard import clone_guard
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory, health_memory
-from django_pgqueue.worker.runtime.outages import is_expected, outage_log
+from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
 
 from . import watchdog
-from .exit_log import log_exit
+from .exit_log import log_exit, log_failed_step, log_signals
 from .health_file import HealthFile
 from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender
 from .helper_processes import HelperProcesses
@@ -47,7 +47,6 @@ RESTART_BACKOFF_SECONDS: Final = (0.0, 0.2, 1.0, 5.0, 15.0)
 HEALTHY_SECONDS: Final = 30.0
 """A process that lived longer than this before it died resets the backoff."""
 KILL_AFTER_GRACE_SECONDS: Final = 12.0
-SIGNAL_TEXTS: Final = ("stopping; running jobs may finish within the grace period", "releasing all jobs at once")
 
 
 class Supervisor:
@@ -75,8 +74,8 @@ class Supervisor:
         """Work until a signal arrives or the queues are empty; return 0 if no execution is left open, otherwise 1."""
         self.helpers.log.start()
         self.health.start()
-        self.live_line.open()
         self._listen_to_signals()
+        clone_guard.start(self.options.database)
         wait_until_ready(self.options, self._should_wait, self._wait)
         self._turn()
         while not self._is_over():
@@ -90,6 +89,15 @@ class Supervisor:
         """Return whether to continue waiting for a database that is not ready; called before each check."""
         self.health.round_finished()
         return self.stopping_since is None
+
+    def _wait_for_adoption(self) -> None:
+        """Kill the worker processes, and wait until the database belongs to this installation.
+
+        Their executions are not charged with a crash. An orderly stop would rescue and prune until it ends.
+        """
+        watchdog.end_all(self.children.values())
+        self.link.close()
+        wait_until_ready(self.options, self._should_wait, self._wait_and_reap)
 
     def _close(self) -> None:
         signal.set_wakeup_fd(-1)
@@ -106,12 +114,10 @@ class Supervisor:
 
     def _turn(self) -> None:
         self.health.round_finished()
-        while self._signals_logged < self.signals:  # not in the signal handler, which may interrupt a log call
-            logger.warning(
-                "signal: %s", SIGNAL_TEXTS[self._signals_logged], extra=event("worker_stopping", signals=self.signals)
-            )
-            self._signals_logged += 1
+        self._signals_logged = log_signals(self._signals_logged, self.signals)
         self._reap()
+        if clone_guard.is_foreign:
+            self._wait_for_adoption()
         self._spawn_missing()
         self._survive(lambda: self.heartbeats.send(self.children.values()))
         self._survive(self.helpers.settlement.tick)
@@ -126,15 +132,10 @@ class Supervisor:
         try:
             step()
             return True
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 -- it is logged, and the next round repeats the step
             self.heartbeats.postpone(1.0)
             health_memory.errors += 1
-            if is_expected(error):
-                outage_log.report("supervisor", error)
-            elif outage_log.may_log():
-                logger.exception(
-                    "a step of the supervisor failed and will be retried", extra=event("supervisor_failed")
-                )
+            log_failed_step(error)
             return False
 
     # ---------------------------------------------------------------- signals
@@ -149,8 +150,7 @@ class Supervisor:
         """Stop within the grace period at the first signal, release all jobs at the second, exit at the third."""
         self.signals += 1
         if self.signals >= 3:
-            for process in self.children.values():
-                watchdog.kill(process.pid)
+            watchdog.end_all(self.children.values())
             self.live_line.close()
             os._exit(130)
         self.stopping_since = self.stopping_since or time.monotonic()
@@ -278,6 +278,7 @@ class Supervisor:
         process.expected_to_end |= exit_reason is not ExitReason.NONE
         self.helpers.settlement.ended.append(process)
         log_exit(process, exit_code)
+        clone_guard.is_foreign |= exit_reason is ExitReason.FOREIGN  # the supervisor now checks by itself
         if exit_reason in (ExitReason.NONE, ExitReason.STUCK) or exit_reason in EXITED_AT_ONCE:
             self._delay_restart(process)
         if self.options.until_empty and exit_reason is not ExitReason.EMPTY:
@@ -295,5 +296,4 @@ class Supervisor:
         if self.stopping_since is None:
             return
         if time.monotonic() > self.stopping_since + self.options.grace_seconds + KILL_AFTER_GRACE_SECONDS:
-            for process in self.children.values():
-                watchdog.kill(process.pid)
+            watchdog.end_all(self.children.values())

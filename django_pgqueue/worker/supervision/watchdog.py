@@ -65,6 +65,13 @@ def _kill_child(process: ChildProcess) -> None:
     kill(process.pid)
 
 
+def end_all(processes: Iterable[ChildProcess]) -> None:
+    """Kill these processes. Their end does not count as a crash."""
+    for process in processes:
+        process.expected_to_end = True
+        kill(process.pid)
+
+
 def kill(pid: int) -> None:
     """Kill a process, unless it has ended already."""
     try:

@@ -26,6 +26,7 @@ from queue import SimpleQueue
 from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
+from tests.tools.mutation.mutants_clones import CLONES
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
 from tests.tools.mutation.mutants_liveness import LIVENESS
@@ -322,6 +323,7 @@ MUTANTS = [
     *LOG_CONTEXT,
     *QUEUES,
     *BAD_ROWS,
+    *CLONES,
     *BOUNDS,
     *LOCKED,
     *RECYCLING,

@@ -95,6 +95,8 @@ def synchronous(run: Run) -> str:
     assert not run.scalar("SELECT sum(crashes) FROM pgqueue_job"), run.outcomes()
     assert set(run.states()) == {"succeeded"}
     assert all(worker.process.poll() is None for worker in workers)
+    assert not any("another installation" in worker.said for worker in workers)
+    assert run.scalar("SELECT count(*) FROM pgqueue_installation") == 1
     unknown = len(run.journal("enqueue-returned", answer="unknown"))
     return (
         f"{len(acknowledged(run))} acknowledged, 0 lost, {unknown} unknown; first job {first:.1f} s after the promotion"

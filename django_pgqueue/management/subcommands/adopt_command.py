@@ -1,0 +1,174 @@
+"""`manage.py pgqueue adopt`: take over a database whose jobs belong to another installation, such as a restored dump.
+
+Workers wait until this command has run (see `worker.runtime.clone_guard`). It writes the new installation last, so that
+no worker claims a job that is still to be cancelled or paused. If it is interrupted, the workers wait, and the command
+can be repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import socket
+from contextlib import closing, suppress
+from datetime import timedelta
+
+from django.core.management.base import CommandError, OutputWrapper
+from django.db import connections
+
+from django_pgqueue import control, lifecycle, registry
+from django_pgqueue.conf import get_settings
+from django_pgqueue.db.engine_connection import EngineConnection, connect
+from django_pgqueue.lifecycle import Adopted, Identity
+from django_pgqueue.states import Pausable, State
+from django_pgqueue.validation import NAME
+from django_pgqueue.worker.runtime.clone_guard import description
+
+from .subcommand import Options, Subcommand, UsageError, add_database, database_alias
+
+REASON = "paused by pgqueue adopt"
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--cancel-waiting",
+        action="store_true",
+        help="First cancel all waiting and running jobs, and pause all schedules.",
+    )
+    choice.add_argument("--pause", action="store_true", help="First pause all queues and all schedules.")
+    parser.add_argument(
+        "--environment", metavar="NAME", help="The environment to record. Default: PGQUEUE['ENVIRONMENT']."
+    )
+    parser.add_argument("--force", action="store_true", help="Adopt although workers seem to work on this database.")
+    parser.add_argument("--dry-run", action="store_true", help="Print what the database contains, and change nothing.")
+    add_database(parser)
+
+
+def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    alias, environment = database_alias(options), _environment(options, stderr)
+    with closing(connect(alias, "adopt")) as connection:
+        own, recorded = lifecycle.read_installations(connection, environment)
+        foreign = [adopted for adopted in recorded if adopted.identity != own]
+        _describe(alias, own, recorded, stdout)
+        if recorded and not foreign:
+            stdout.write("This database belongs to this installation already. Nothing was changed.")
+        elif options["dry_run"]:
+            stdout.write("Nothing was changed, because of --dry-run.")
+        else:
+            _refuse_live_database(alias, force=options["force"])
+            _adopt(connection, own, options, stdout)
+
+
+def _environment(options: Options, stderr: OutputWrapper) -> str:
+    configured = get_settings().ENVIRONMENT
+    environment = options["environment"]
+    if environment is None or environment == configured:
+        return configured
+    if environment and not NAME.fullmatch(environment):
+        raise UsageError(
+            f"Invalid --environment {environment!r}: use at most 100 of the characters A-Z a-z 0-9 _ . : -"
+        )
+    stderr.write(
+        f"Warning: PGQUEUE['ENVIRONMENT'] is {configured!r}, so workers with these settings will not work on an "
+        f"environment {environment!r}."
+    )
+    return str(environment)
+
+
+def _describe(alias: str, own: Identity, recorded: list[Adopted], stdout: OutputWrapper) -> None:
+    """Print whose the database is, and what it contains."""
+    from django_pgqueue.models import Job, Schedule  # models can be imported only after the apps are loaded
+
+    if not recorded:
+        stdout.write(f"Database {alias!r}: no worker has worked on it.")
+    for adopted in recorded:
+        if adopted.identity != own:
+            stdout.write(f"Database {alias!r} belongs to another installation: {description(adopted, own)}.")
+    jobs = Job.objects.using(alias)
+    due = jobs.due().count()
+    stdout.write(f"{due:>10,}  jobs that are due")
+    stdout.write(f"{jobs.ready().count() - due:>10,}  jobs that are due later")
+    stdout.write(f"{jobs.running().count():>10,}  running jobs")
+    stdout.write(f"{Schedule.objects.using(alias).filter(enabled=True).count():>10,}  schedules")
+    stdout.write(f"{_workers_alive(alias):>10,}  workers with a recent heartbeat")
+
+
+def _workers_alive(alias: str) -> int:
+    """Return how many workers have sent a heartbeat in the last two leases, in which they record at least one."""
+    from django_pgqueue.models import Worker
+    from django_pgqueue.models.operations import database_now
+
+    since = database_now(timedelta(seconds=2 * get_settings().LEASE))
+    return Worker.objects.using(alias).filter(stopped_at__isnull=True, last_heartbeat_at__gt=since).count()
+
+
+def _refuse_live_database(alias: str, *, force: bool) -> None:
+    """Raise `CommandError` if workers seem to work on the database: it may be the other installation's own."""
+    if not force and (alive := _workers_alive(alias)):
+        raise CommandError(
+            f"{alive:,} workers have sent a heartbeat to the database {alias!r} in the last "
+            f"{2 * get_settings().LEASE:g} s. Nothing was changed. If it is a copy that was just made, repeat the "
+            f"command later or with --force. Otherwise check DATABASES: this is the database of another installation."
+        )
+
+
+def _adopt(connection: EngineConnection, own: Identity, options: Options, stdout: OutputWrapper) -> None:
+    by = _by()
+    if options["cancel_waiting"]:
+        stdout.write(f"Cancelled {_cancel_jobs(connection.alias):,} jobs.")
+    if options["pause"]:
+        stdout.write(f"Paused the queues {', '.join(_pause_queues(connection.alias, by))}.")
+    if options["cancel_waiting"] or options["pause"]:
+        stdout.write(f"Paused {_pause_schedules(connection.alias):,} schedules.")
+    lifecycle.adopt(connection, own, by)
+    stdout.write(
+        f"Adopted the database {connection.alias!r} for the environment {own.environment!r}. "
+        f"Workers that wait for this begin within a few seconds."
+    )
+
+
+def _cancel_jobs(alias: str) -> int:
+    """Cancel all waiting jobs, and request the cancellation of running ones, whose rescue then ends them."""
+    from django_pgqueue.models import Job
+
+    unfinished = Job.objects.using(alias).filter(state__in=[State.READY.value, State.RUNNING.value])
+    return unfinished.cancel()
+
+
+def _pause_queues(alias: str, by: str) -> list[str]:
+    """Pause every queue that has unfinished jobs, or that a schedule, a task or the settings name; return the names.
+
+    A queue that appears later has only jobs that this installation has enqueued.
+    """
+    from django_pgqueue.models import Job, Schedule
+
+    unfinished = Job.objects.using(alias).filter(state__in=[State.READY.value, State.RUNNING.value])
+    names = set(unfinished.values_list("queue_name", flat=True).distinct())
+    names.update(Schedule.objects.using(alias).values_list("queue_name", flat=True))
+    names.update(task.queue_name for task in registry.all_tasks())
+    names.update(get_settings().QUEUES or ())
+    for name in sorted(names):
+        control.pause_named(Pausable.QUEUE, name, alias, until=None, reason=REASON, by=by)
+    return sorted(names)
+
+
+def _pause_schedules(alias: str) -> int:
+    """Pause every schedule, because each would otherwise fire at once for the ticks since the dump."""
+    from django_pgqueue.models import Schedule
+
+    enabled = Schedule.objects.using(alias).filter(enabled=True).values_list("pk", flat=True)
+    return sum(lifecycle.pause_schedule(connections[alias], schedule_id) for schedule_id in enabled)
+
+
+def _by() -> str:
+    """Return the user and the host, as far as they have names."""
+    user = "unknown"
+    with suppress(KeyError, OSError):  # the user id has no name, as in some containers
+        user = getpass.getuser()
+    return f"{user} on {socket.gethostname()}"[:150]
+
+
+ADOPT = Subcommand(
+    "adopt", "Take over a database that belongs to another installation, such as a restored dump.", _add_arguments, _run
+)
