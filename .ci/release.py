@@ -27,6 +27,7 @@ TOP = Path(__file__).resolve().parents[1]
 TOOLS = ("build", "twine", "hatchling")
 IN_WHEEL = (
     "django_pgqueue/AGENTS.md",
+    "django_pgqueue/llms.txt",
     "django_pgqueue/py.typed",
     "django_pgqueue/migrations/0001_initial.py",
     "django_pgqueue/static/pgqueue/admin.css",

@@ -107,7 +107,7 @@ def check_codecs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list
     if conf.problems(getattr(settings, "PGQUEUE", {})):
         return []
     try:
-        codecs.configured()
+        codecs.project_codecs()
     except ImproperlyConfigured as error:
         return [Error(str(error), id="pgqueue.E010")]
     return []

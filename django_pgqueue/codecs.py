@@ -66,7 +66,7 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class ProjectCodecs:
     """The project's codecs."""
 
     encoder: Codec | None = None
@@ -75,7 +75,7 @@ class Configured:
 
 
 @cache
-def configured() -> Configured:
+def project_codecs() -> ProjectCodecs:
     """Return the project's codecs. The first call in each process creates the instances.
 
     Raises:
@@ -89,12 +89,12 @@ def configured() -> Configured:
             f"PGQUEUE['CODECS'] has two codecs with one name: {[codec.name for codec in codecs]}. "
             "Each codec needs a name of its own"
         )
-    return Configured(None if not codecs or paths[0] is None else codecs[0], by_name)
+    return ProjectCodecs(None if not codecs or paths[0] is None else codecs[0], by_name)
 
 
 def _clear_cache(*, setting: str, **kwargs: object) -> None:
     if setting == "PGQUEUE":
-        configured.cache_clear()
+        project_codecs.cache_clear()
 
 
 setting_changed.connect(_clear_cache)
@@ -138,7 +138,7 @@ def encode(text: str) -> str:
     Raises:
         ValueError: The codec has failed.
     """
-    codec = configured().encoder
+    codec = project_codecs().encoder
     if codec is None:
         return text
     try:
@@ -177,7 +177,7 @@ def decode(envelope: dict[str, Any]) -> Any:
 
 def _known_codecs(envelope: dict[str, Any]) -> Mapping[str, Codec]:
     try:
-        return configured().by_name
+        return project_codecs().by_name
     except ImproperlyConfigured as error:  # a web server runs no checks, and one row must not break a query
         raise CannotDecode(f"encoded by {name_in(envelope)}, but {error}") from None
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cache
+from ipaddress import ip_address
 from typing import Any, Final, Literal
 
 from django.conf import settings as django_settings
@@ -103,6 +104,10 @@ class Settings:
     """Dotted paths of middleware classes, the outermost first. See `middleware`."""
     CODECS: Sequence[str | None] = option((), "codecs")
     """Dotted paths of codec classes. The first encodes stored arguments and results, all decode them. See `codecs`."""
+    METRICS_PORT: int | None = option(None, "port")
+    """TCP port on which a worker serves its health and its metrics. None: a worker opens no port."""
+    METRICS_ADDRESS: str = option("127.0.0.1", "address")
+    """IP address of that port."""
     TASK_MODULES: Sequence[str] = option((), "modules")
     """Modules with tasks, in addition to `<app>.tasks` of each installed app and the modules below it."""
 
@@ -140,6 +145,16 @@ def _is_count(value: object) -> bool:
 def _is_duration(value: object) -> bool:
     with suppress(TypeError, ValueError):
         return seconds(value) > 0  # type: ignore[arg-type]  # a settings file can contain any value
+    return False
+
+
+def _is_port(value: object) -> bool:
+    return value is None or (_is_count(value) and isinstance(value, int) and value <= 65535)
+
+
+def _is_address(value: object) -> bool:
+    with suppress(ValueError):
+        return isinstance(value, str) and bool(ip_address(value))
     return False
 
 
@@ -196,6 +211,8 @@ CHECKS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
         lambda value: value is None or value in django_settings.DATABASES,
         "must be None or an alias in DATABASES",
     ),
+    "port": (_is_port, "must be None or a port number from 1 to 65535"),
+    "address": (_is_address, 'must be an IP address such as "127.0.0.1"'),
     "environment": (
         lambda value: isinstance(value, str) and (not value or bool(NAME.fullmatch(value))),
         "must be a string of at most 100 of the characters A-Z a-z 0-9 _ . : -",

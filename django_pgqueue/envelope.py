@@ -19,7 +19,7 @@ CODEC: Final = "pgqueue_codec"
 DATA: Final = "data"
 UNCHANGED: Final = ""
 """Name in the envelope of a value that no codec has changed, but that would look like an envelope without one."""
-KEYS: Final = frozenset({CODEC, DATA})
+ENVELOPE_KEYS: Final = frozenset({CODEC, DATA})
 START: Final = re.compile(rf'\s*\{{\s*"{CODEC}"\s*:\s*("(?:[^"\\]|\\.)*")')
 """Matches the beginning of an envelope whose text was cut."""
 NAME_SHOWN: Final = 50
@@ -41,7 +41,7 @@ def seal(codec_name: str, data: bytes) -> str:
 
 def is_envelope(value: Any) -> bool:
     """Return whether a decoded JSON value has the form of an envelope."""
-    return type(value) is dict and CODEC in value and value.keys() == KEYS
+    return type(value) is dict and CODEC in value and value.keys() == ENVELOPE_KEYS
 
 
 def name_in(envelope: dict[str, Any]) -> str:

@@ -39,6 +39,7 @@ def judge(path: str, *, max_age_seconds: float = MAX_AGE_SECONDS, ready: bool = 
         state = json.loads(Path(path).read_text(encoding="utf-8"))
         status, since, processes = state["status"], state["since"], state["processes"]
         running = sum(process["running"] for process in processes)
+        reasons = "; ".join(state.get("reasons", ()))
     except FileNotFoundError:
         return False, f"worker not running: health file {path} does not exist"
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -46,6 +47,7 @@ def judge(path: str, *, max_age_seconds: float = MAX_AGE_SECONDS, ready: bool = 
     if age_seconds > max_age_seconds:
         return False, f"worker not alive: health file is {age_seconds:.0f} s old, last status {status!r}"
     summary = f"{status} since {since}: {len(processes)} processes, {running} jobs running"
+    summary += f" ({reasons})" if reasons else ""
     return status == "ok" or not ready, summary
 
 

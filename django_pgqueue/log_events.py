@@ -123,6 +123,8 @@ EVENTS: Final[dict[str, Event]] = {
     "notifications_missing": Event("WARNING", "Notifications do not arrive. The worker polls instead."),
     "queue_unused": Event("WARNING", "A queue in --queues is probably mistyped."),
     "health_file_failed": Event("WARNING", "The health file cannot be written."),
+    "metrics_failed": Event("WARNING or ERROR", "A page of the metrics port has failed, or its process."),
+    "systemd_not_notified": Event("WARNING", "The worker could not notify systemd."),
     "log_records_dropped": Event("WARNING", "Log handlers were too slow, so records were dropped.", ("count",)),
     # Code of the application
     "receiver_failed": Event("ERROR", "A signal receiver has raised an exception."),

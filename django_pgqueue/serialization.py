@@ -106,7 +106,7 @@ def chunks(normalised: Iterable[dict[str, Any]]) -> Iterator[str]:
     Raises:
         ValueError: The arguments of a call are larger than `PGQUEUE["MAX_ARGUMENTS_BYTES"]`, or the codec has failed.
     """
-    encode_block = _encode_block if codecs.configured().encoder is None else _encode_block_with_codec
+    encode_block = _encode_block if codecs.project_codecs().encoder is None else _encode_block_with_codec
     blocks: list[str] = []
     count = size = 0
     calls = iter(normalised)

@@ -1,16 +1,17 @@
 """Django signals that report what happened to jobs and to workers, for logging, metrics and application code.
 
-`enqueue()`, the operators' functions and the worker send the signals after the fact. No receiver can change what
-happened: the sender logs an exception of a receiver and continues.
+`enqueue()`, the operators' functions and the worker send the signals after the fact. The sender logs an exception of a
+receiver and continues. In the caller's transaction, a receiver whose query fails aborts that transaction, and the
+caller gets an error.
 
 Each signal describes itself: when it is sent, where its receivers run, and its arguments.
 `python -m tests.tools.signals_page --write` writes the table in docs/reference/signals.md from these descriptions. The
 sender of a `TaskSignal` is the task's name, and its arguments include `job_id` and `database` (the alias of the job's
 database). The sender of a `WorkerSignal` is None.
 
-In a worker process, one separate thread calls the receivers, except those of `job_started` and
-`worker_process_stopping`, in the order of the events, so that no receiver blocks a thread of the engine. See
-`worker.completion.callbacks`.
+In a worker process, one separate thread calls the receivers of the engine's signals in the order of the events, so that
+no receiver blocks a thread of the engine. `job_started` and `worker_process_stopping` are exceptions, and so is what a
+task does itself: `enqueue()` and `cancel()`. See `worker.completion.callbacks`.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ _AFTER_LOSS: Final = f"{_AFTER_CRASH}, or the rescuing worker process"
 _HELPER: Final = "the process `pgqueue-signals`, which the supervisor forks for it"
 
 job_enqueued = TaskSignal(
-    "The job was inserted. Your transaction is still open.",
+    "The job was inserted. If you have opened a transaction, it is still open.",
     where="the process that called `enqueue()`, in the caller's thread; for a [job of a "
     "schedule](#jobs-of-schedules), the process that fired it",
     arguments=(*_JOB, "queue_name"),
@@ -157,10 +158,11 @@ job_dead = TaskSignal(
 """A job became dead."""
 job_cancelled = TaskSignal(
     "The job was cancelled: see [below](#when-a-job-is-cancelled).",
-    where="the process that wrote the cancellation; in a worker process, in its callback thread",
+    where="after `cancel()` of a waiting job, the process that called it, in the caller's thread; otherwise the worker "
+    "process, in its callback thread",
     arguments=(*_JOB, "error"),
     sometimes=dict.fromkeys(_ATTEMPT[2:], "if an attempt ended")
-    | {"duration_seconds": "if an attempt ended by itself"},
+    | {"duration_seconds": "if the task ended its attempt"},
 )
 """A job was cancelled. `error` is the reason, or an empty string."""
 job_released = TaskSignal(

@@ -26,6 +26,7 @@ from .enqueue.advice import called_in_coroutine, missing_attribute
 from .enqueue.calls import TaskCall, check_fit
 from .enqueue.job_ids import JobIds
 from .options import UNCHANGED, Unchanged, UsingOptions, changed_options
+from .redaction import hidden_from_reports, hiding_class
 from .serialization import encode_arguments
 from .validation import RunAfter
 
@@ -47,6 +48,11 @@ class Task(TaskDefinition, Generic[P, R]):
     """
 
     func: Callable[..., R]
+
+    if not TYPE_CHECKING:  # type checkers would take its arguments for those of `Task()`
+
+        def __new__(cls, **fields):
+            return object.__new__(hiding_class(cls) if fields.get("sensitive") else cls)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function directly, without a job. If it takes a context, it gets one without a job."""
@@ -153,7 +159,7 @@ class Task(TaskDefinition, Generic[P, R]):
     def insert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """Insert a job without announcing it: the first half of `enqueue()`, for another framework's backend."""
         try:
-            return self.prepare_insert(args, kwargs, callers_level=5).run()
+            return self.prepare_insert(args, kwargs, callers_level=5 + bool(self.sensitive)).run()
         except SynchronousOnlyOperation as error:
             raise called_in_coroutine(self.name) from error
 
@@ -169,7 +175,8 @@ class Task(TaskDefinition, Generic[P, R]):
             run = partial(unique.insert, self, connection, key, arguments, row)
         else:
             run = partial(plain.insert, connection, arguments, row)
-        return plain.PreparedInsert(connection.alias, run)
+        # It can run after a commit, when the method that hides variables has returned.
+        return plain.PreparedInsert(connection.alias, hidden_from_reports(run) if self.sensitive else run)
 
     def send_enqueued(self, job: Job) -> None:
         """Announce a job: wake the workers and send `job_enqueued`, which runs the job if `IMMEDIATE` is set."""

@@ -26,6 +26,6 @@ autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 
 html_theme = "furo"
-html_extra_path = ["llms.txt"]  # a summary of the site in plain text
+html_extra_path = ["../django_pgqueue/llms.txt"]  # a summary of the site; the wheel has it too
 html_title = f"django_pgqueue {release}"
 html_theme_options = {"top_of_page_buttons": []}

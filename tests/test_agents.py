@@ -1,4 +1,4 @@
-"""The two summaries, `AGENTS.md` in the package and `llms.txt` on the site: their examples run, their names exist."""
+"""The summaries in the package, `AGENTS.md` and `llms.txt`: their examples run, and their names exist."""
 
 import importlib
 import re
@@ -20,7 +20,7 @@ from tests.test_words import complaints, texts_of_page
 
 __all__ = ["shop"]
 
-AGENTS, LLMS = TOP / "django_pgqueue/AGENTS.md", TOP / "docs/llms.txt"
+AGENTS, LLMS = TOP / "django_pgqueue/AGENTS.md", TOP / "django_pgqueue/llms.txt"
 TEXTS = {"AGENTS.md": AGENTS.read_text(), "llms.txt": LLMS.read_text()}
 LINK = re.compile(r"^- \[[^]]+\]\(([^)]+)\): .+$", re.MULTILINE)
 OWNERS: dict[str, Any] = {
@@ -137,4 +137,4 @@ def test_summary_is_written_in_plain_english(path):
 
 
 def test_site_build_copies_the_summary():
-    assert 'html_extra_path = ["llms.txt"]' in (TOP / "docs/conf.py").read_text()
+    assert 'html_extra_path = ["../django_pgqueue/llms.txt"]' in (TOP / "docs/conf.py").read_text()

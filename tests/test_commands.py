@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from io import StringIO
 
 import pytest
@@ -39,6 +40,37 @@ def test_banner_describes_the_worker():
     assert ": database 'default', queue mail, 2 processes x 5 jobs, " in line
     line = runworker.banner(Options(database="default", queue_names=("mail", "pdf"), concurrency=1))
     assert "queues mail, pdf, 1 process x 1 job, " in line
+    assert "metrics" not in line
+    assert " tasks known, metrics on port 9464. Press" in runworker.banner(Options(database="default"), 9464)
+
+
+def worker_options(*arguments, **settings):
+    parser = load_command_class("django_pgqueue", "runworker").create_parser("manage.py", "runworker")
+    with override_settings(PGQUEUE=settings):
+        return runworker.as_options("default", vars(parser.parse_args(arguments)))
+
+
+def test_metrics_port_and_address_come_from_arguments_or_settings():
+    options = worker_options()
+    assert (options.metrics_port, options.metrics_address) == (None, "127.0.0.1")
+    settings = {"METRICS_PORT": 9464, "METRICS_ADDRESS": "::1"}
+    options = worker_options(**settings)
+    assert (options.metrics_port, options.metrics_address) == (9464, "::1")
+    options = worker_options("--metrics-port", "0", "--metrics-address", "192.0.2.1", **settings)
+    assert (options.metrics_port, options.metrics_address) == (0, "192.0.2.1")
+
+
+@pytest.mark.parametrize("wrong", [("--metrics-port", "65536"), ("--metrics-port", "x"), ("--metrics-address", "here")])
+def test_metrics_port_invalid_argument_is_refused(wrong):
+    with pytest.raises(CommandError, match=f"argument {wrong[0]}: "):
+        worker_options(*wrong)
+
+
+def test_metrics_port_that_is_taken_raises_command_error():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        with pytest.raises(CommandError, match=f"--metrics-port {taken} cannot be opened: .*in use"):
+            call_command("runworker", "--metrics-port", str(taken), verbosity=0)
 
 
 @pytest.mark.parametrize(

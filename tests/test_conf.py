@@ -88,6 +88,12 @@ def test_problems_unknown_option_lists_all_options():
         ("RETENTION", {"ready": 5}, "succeeded"),
         ("RETENTION", {"dead": "never"}, "forever"),
         ("RETENTION", 5, "dict"),
+        ("METRICS_PORT", 0, "port"),
+        ("METRICS_PORT", 65536, "from 1 to 65535"),
+        ("METRICS_PORT", True, "port"),
+        ("METRICS_PORT", "9464", "port"),
+        ("METRICS_ADDRESS", "localhost", "IP address"),
+        ("METRICS_ADDRESS", 0, "IP address"),
     ],
 )
 def test_problems_invalid_value_names_the_requirement(key, value, wanted):

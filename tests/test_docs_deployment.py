@@ -12,13 +12,19 @@ from argparse import ArgumentParser
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from django_pgqueue import conf, health
+from django_pgqueue.worker.monitoring.pages import Pages
+from django_pgqueue.worker.runtime.health_report import HealthReport
+from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
+from django_pgqueue.worker.supervision.systemd import SystemdNotifier
 from tests.documents import CODE, PAGES, blocks, prose
 from tests.test_docs import own_options, parser_of
 
-KUBERNETES, DOCKER, SYSTEMD = (f"docs/production/{name}.md" for name in ("kubernetes", "docker", "systemd"))
+NAMES = ("kubernetes", "docker", "systemd", "heroku")
+KUBERNETES, DOCKER, SYSTEMD, HEROKU = (f"docs/production/{name}.md" for name in NAMES)
 OURS = ("runworker", "pgqueue")
 
 
@@ -47,23 +53,43 @@ def units() -> list[dict[str, str]]:
 # ------------------------------------------------------------------ Kubernetes and Docker
 
 
-def test_kubernetes_probes_read_the_file_that_the_worker_writes():
-    [manifest] = documents(KUBERNETES)
+def manifests() -> dict[str, Any]:
+    """Return the manifests of the page about Kubernetes by their kind."""
+    return {manifest["kind"]: manifest for manifest in documents(KUBERNETES)}
+
+
+def test_kubernetes_probes_ask_the_port_that_the_worker_opens():
+    manifest = manifests()["Deployment"]
     spec = manifest["spec"]["template"]["spec"]
     [container] = spec["containers"]
     worker = parse(container["command"])
-    probes = {name: parse(container[name]["exec"]["command"]) for name in ("livenessProbe", "readinessProbe")}
-    assert {probe.path for probe in probes.values()} == {worker.health_file}
-    assert [probes[name].ready for name in ("livenessProbe", "readinessProbe")] == [False, True]
-    for name in probes:
-        probe = container[name]
-        assert set(probe) <= {"exec", "initialDelaySeconds", "periodSeconds", "timeoutSeconds"}
-        assert probe["timeoutSeconds"] < probe["periodSeconds"]
-    assert "after three failures" in PAGES[KUBERNETES] and "failureThreshold" not in container["livenessProbe"]
-    noticed = health.MAX_AGE_SECONDS + 3 * container["livenessProbe"]["periodSeconds"]
-    assert noticed <= 120, "the page promises two minutes"
+    [port] = container["ports"]
+    assert (worker.metrics_port, str(worker.metrics_address)) == (port["containerPort"], "0.0.0.0")  # noqa: S104 -- the manifest's address
+    probes = {name: container[name] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert {probe["httpGet"]["port"] for probe in probes.values()} == {port["name"]}
+    assert [probe["httpGet"]["path"] for probe in probes.values()] == ["/livez", "/livez", "/readyz"]
+    assert set(probes["livenessProbe"]["httpGet"].values()) & set(Pages(HealthReport(WorkerMemory(1))).by_path())
+    for probe in probes.values():
+        assert set(probe) <= {"httpGet", "periodSeconds", "timeoutSeconds", "failureThreshold"}
+        assert probe.get("timeoutSeconds", 1) < probe["periodSeconds"]
+    start = probes["startupProbe"]
+    assert start["periodSeconds"] * start["failureThreshold"] == 120, "the page promises two minutes to load"
+    assert "after three failures" in PAGES[KUBERNETES] and "failureThreshold" not in probes["livenessProbe"]
+    assert health.MAX_AGE_SECONDS + 3 * probes["livenessProbe"]["periodSeconds"] <= 120, "the page promises two minutes"
     assert spec["terminationGracePeriodSeconds"] > conf.Settings().GRACE + KILL_AFTER_GRACE_SECONDS
     assert manifest["spec"]["selector"]["matchLabels"] == manifest["spec"]["template"]["metadata"]["labels"]
+
+
+def test_kubernetes_autoscalers_scale_the_deployment_by_known_figures(db):
+    found = manifests()
+    scaled = found["Deployment"]["metadata"]["name"]
+    assert found["ScaledObject"]["spec"]["scaleTargetRef"] == {"name": scaled}
+    target = found["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]
+    assert target == {"apiVersion": "apps/v1", "kind": "Deployment", "name": scaled}
+    [trigger] = found["ScaledObject"]["spec"]["triggers"]
+    with connection.cursor() as cursor:
+        cursor.execute(trigger["metadata"]["query"])
+        assert cursor.fetchall() == [(0,)]
 
 
 def test_docker_health_check_reads_the_file_that_the_worker_writes():
@@ -75,12 +101,11 @@ def test_docker_health_check_reads_the_file_that_the_worker_writes():
     assert not parse(check).ready
 
 
-@pytest.mark.parametrize("page", [KUBERNETES, DOCKER])
-def test_probe_of_page_is_alive_or_dead_by_the_health_file(page, tmp_path):
+def test_probe_of_docker_page_is_alive_or_dead_by_the_health_file(tmp_path):
     """The command of the page runs as a process, with the path of a file of this test."""
     commands = [
         json.loads(found)
-        for block in blocks(page, "yaml")
+        for block in blocks(DOCKER, "yaml")
         for found in re.findall(r'\["(?:CMD", ")?(python", "-m", .*?)\]', block)
         for found in [f'["{found}]']
     ]
@@ -98,16 +123,37 @@ def test_probe_of_page_is_alive_or_dead_by_the_health_file(page, tmp_path):
 
 
 def test_systemd_commands_are_valid_and_agree():
-    lines = [unit["ExecStart"] for unit in units() if "ExecStart" in unit]
-    workers = [parse(shlex.split(line)) for line in lines if "runworker" in line]
-    assert len(workers) == 3
-    [shell] = [shlex.split(line) for line in lines if "runworker" not in line]
-    assert shell[:2] == ["/bin/sh", "-c"]
-    check, _, restart = shell[2].partition(" || ")
-    assert parse(shlex.split(check)).path == workers[-1].health_file
-    assert restart == "systemctl restart pgqueue-worker"
-    [directory] = {unit["RuntimeDirectory"] for unit in units() if "RuntimeDirectory" in unit}
-    assert workers[-1].health_file.startswith(f"/run/{directory}/")
+    services = [unit for unit in units() if "ExecStart" in unit]
+    workers = [parse(shlex.split(unit["ExecStart"])) for unit in services]
+    assert len(workers) == 2
+    for unit in services:
+        assert (unit["Type"], unit["KillMode"]) == ("notify", "mixed")
+        assert int(unit["TimeoutStopSec"]) > conf.Settings().GRACE + KILL_AFTER_GRACE_SECONDS
+        notifier = SystemdNotifier(HealthReport(WorkerMemory(1)), {"WATCHDOG_USEC": unit["WatchdogSec"] + "000000"})
+        assert 4 * notifier.interval_seconds < int(unit["WatchdogSec"])
+
+
+def has_compose() -> bool:
+    docker = shutil.which("docker")
+    if docker is None:
+        return False
+    return subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not has_compose(), reason="needs docker compose")
+def test_docker_compose_accepts_the_file(tmp_path):
+    (tmp_path / "compose.yaml").write_text(blocks(DOCKER, "yaml")[0])
+    done = subprocess.run(
+        ["docker", "compose", "config", "--quiet"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_procfile_commands_are_valid_and_stop_in_time():
+    lines = dict(line.split(": ", 1) for line in blocks(HEROKU, "text")[0].splitlines())
+    assert set(lines) == {"web", "release", "worker"}
+    worker = parse(shlex.split(lines["worker"]))
+    assert worker.grace + KILL_AFTER_GRACE_SECONDS < 30, "the platform kills a process after 30 s"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")

@@ -196,7 +196,7 @@ def test_loose_blocks_of_every_page_run_somewhere():
 
 @pytest.mark.parametrize("page", IN_TRANSACTION)
 def test_examples_of_page_run_and_so_do_their_jobs(names, page, monkeypatch):
-    monkeypatch.setattr(urllib.request, "urlopen", lambda request, timeout: io.BytesIO())
+    monkeypatch.setattr(urllib.request.OpenerDirector, "open", lambda *arguments, **options: io.BytesIO())
     run_page(page, names)
     Job.objects.filter(state="cancelled", task_name="shop.tasks.publish").retry()
     run_jobs()

@@ -1,7 +1,8 @@
 """The queries in the documentation, run against tables with a long history.
 
-Each SQL statement and each query of the ORM that a page shows must run, and must not read the whole table of jobs or of
-executions. A page may show a slow query if the text says so: an SQL comment `-- slow: …`, or `# slow: …` in Python.
+Each SQL statement and each query of the ORM that a page shows must run, and must not read a whole table of jobs,
+executions or ticks. A page may show a slow query if the text says so: an SQL comment `-- slow: …`, or `# slow: …` in
+Python. What is not run is listed here by name, with the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from django.test import override_settings
 from django_pgqueue import models, testing
 from django_pgqueue.models import Job
 from tests import helpers, test_docs_examples
-from tests.documents import CODE, PAGES, TUTORIAL, blocks, plain, prose, table
+from tests.documents import BLOCK, CODE, PAGES, TOP, TUTORIAL, blocks, plain, table
 from tests.test_sql import nodes, rows_read
 
 pytestmark = pytest.mark.slow
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.slow
 FINISHED, READY, RUNNING = 200_000, 1000, 200
 MOST_ROWS = 5000
 """A plan that reads more rows than this of one table reads the history."""
-HISTORY = ("pgqueue_job", "pgqueue_execution")
+HISTORY = ("pgqueue_job", "pgqueue_execution", "pgqueue_schedulerun")
 NOW = "statement_timestamp()"
 FILL = (
     (
@@ -56,9 +57,15 @@ FILL = (
         "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at) "
         f"SELECT id, 1, 1, {NOW}, {NOW}, {NOW} + (id % 2 - 0.5) * interval '9 h' FROM job"
     ),
-    "VACUUM ANALYZE pgqueue_job, pgqueue_execution",
+    (
+        "INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, job_id) "
+        f"SELECT n % 20, {NOW} - n * interval '1 h', n FROM generate_series(1, {FINISHED // 10}) AS n"
+    ),
+    "VACUUM ANALYZE pgqueue_job, pgqueue_execution, pgqueue_schedulerun",
 )
 
+AGENTS = "django_pgqueue/AGENTS.md"
+TEXTS = {**PAGES, **{page: (TOP / page).read_text() for page in (AGENTS, "django_pgqueue/llms.txt")}}
 shop, reports, names = test_docs_examples.shop, test_docs_examples.reports, test_docs_examples.names
 
 
@@ -283,7 +290,7 @@ def test_example_coming_from_celery_does_not_read_the_history(history, shop):
     assert judge.explained == 1
 
 
-QUERY = re.compile(r'(?:Job|Execution)\.objects\.(?!using\("reports"\)|delete)')
+QUERY = re.compile(r"\b(?!Order\b)\w+\.objects\.|\bjob\.executions\b")
 SHELL = re.compile(r"manage\.py shell [^\n]*-c \"(.*)\"")
 OF_FEW_JOBS = {"values_list('task_name', 'state', 'result')", "filter(job__state='dead')"}
 """Queries of the tutorial that read whole tables, as its text says: its project has three jobs."""
@@ -308,18 +315,73 @@ def test_query_of_a_shell_command_reads_the_history_only_if_the_page_says_so(his
 def inline_queries() -> dict[str, list[str]]:
     """Return each query of the ORM that stands in a sentence or a table, with its pages."""
     found: dict[str, list[str]] = {}
-    for page in PAGES:
-        for code in CODE.findall(prose(page)):
-            if QUERY.match(code) and "…" not in code:
+    for page, text in TEXTS.items():
+        for code in CODE.findall(BLOCK.sub("", text)):
+            if QUERY.match(code):
                 found.setdefault(code, []).append(page)
     return found
 
 
-@pytest.mark.parametrize("query", inline_queries())
+COMPLETED = {
+    "Job.objects.filter(…)": "Job.objects.filter(pk=7)",
+    "ScheduleRun.objects.filter(job_id=…)": "ScheduleRun.objects.filter(job_id=7)",
+    "job.executions": "job.executions.order_by('id')",
+}
+"""Queries that a page shows in part, and what runs in place of them."""
+NO_QUERIES = {
+    'Job.objects.using("…")': "the choice of a database, before any query",
+    'Job.objects.using("reports")': "the choice of a database, before any query",
+    "Model.objects.using(…)": "the model is the application's",
+    "Job.objects.delete()": "the name of a method that deletes what a query has selected",
+    "OrmQ.objects.exists()": "a table of Django Q2",
+    'DBTaskResult.objects.filter(status__in=["READY", "RUNNING"])': "a table of django-tasks-db",
+    'ProcrastinateJob.objects.filter(status__in=["todo", "doing"])': "a table of Procrastinate",
+}
+"""Code in sentences that looks like a query of this package's tables, and what it is."""
+
+
+@pytest.mark.parametrize("query", sorted(inline_queries().keys() - NO_QUERIES))
 @pytest.mark.django_db
 def test_query_in_a_sentence_does_not_read_the_history(history, query):
     with judging() as judge:
-        answer = eval(query, dict(vars(models)))  # noqa: S307 -- our own text
+        names = {**vars(models), "job": Job(pk=7)}
+        answer = eval(COMPLETED.get(query, query), names)  # noqa: S307 -- our own text
         if isinstance(answer, QuerySet):
             answer.exists()
     assert judge.explained
+
+
+def test_lists_of_queries_in_sentences_contain_only_such_queries():
+    assert {*NO_QUERIES, *COMPLETED} <= set(inline_queries())
+    assert all(query in {*COMPLETED, *NO_QUERIES} for query in inline_queries() if "…" in query)
+
+
+JUDGED = {
+    *test_docs_examples.IN_TRANSACTION,
+    *("docs/guides/results.md", "docs/guides/retries.md", "docs/coming_from/celery.md", AGENTS),
+}
+"""Pages whose blocks the tests above run."""
+NOT_JUDGED = {
+    "docs/guides/testing.md": "tests of an application, whose tables contain only their own jobs",
+    "docs/start/tutorial.md": "tests of an application, whose tables contain only their own jobs",
+    "docs/coming_from/django_tasks_db.md": "a query of django-tasks-db's own table",
+    "docs/coming_from/procrastinate.md": "a query of Procrastinate's own table",
+}
+"""Other pages with queries of the ORM in blocks, and why no test explains these."""
+
+
+def test_example_of_the_summary_does_not_read_the_history(history, shop):
+    [line] = [line for text in python_of(AGENTS) for line in text.splitlines() if line.startswith("Job.objects")]
+    tasks = test_docs_examples.importlib.import_module("shop.tasks")
+    with judging() as judge:
+        exec(line, {"Job": Job, "send_receipt": tasks.send_receipt})  # noqa: S102 -- our own text
+    assert judge.explained
+
+
+def python_of(page: str) -> list[str]:
+    return [text for language, text in BLOCK.findall(TEXTS[page]) if language == "python"]
+
+
+def test_each_page_with_queries_in_blocks_is_judged_or_listed():
+    with_queries = {page for page in TEXTS if any(QUERY.search(text) for text in python_of(page))}
+    assert with_queries - JUDGED == set(NOT_JUDGED)

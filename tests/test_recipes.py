@@ -106,9 +106,9 @@ def test_webhook_is_retried_with_one_key_until_the_receiver_accepts(shop, receiv
     assert {body for _, body in receiver.requests} == {'{"event": "é"}'.encode()}
 
 
-@pytest.mark.parametrize("code", [400, 404, 410])
-def test_webhook_refused_with_4xx_is_dead_after_one_attempt(shop, receiver, code):
-    receiver.answers = [(code, {})]
+@pytest.mark.parametrize("code", [302, 308, 400, 404, 410])
+def test_webhook_refused_or_redirected_is_dead_after_one_attempt(shop, receiver, code):
+    receiver.answers = [(code, {"Location": "/elsewhere"}), (200, {})]
     job = send_webhook(receiver)
     run_jobs(until=timedelta(days=1))
     job.refresh_from_db()

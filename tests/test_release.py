@@ -45,10 +45,11 @@ def test_contents_complete_files_pass(release: ModuleType) -> None:
 
 
 def test_contents_report_missing_and_foreign_files(release: ModuleType) -> None:
-    wheel = {*release.IN_WHEEL, "tests/conftest.py"} - {"django_pgqueue/AGENTS.md"}
+    wheel = {*release.IN_WHEEL, "tests/conftest.py"} - {"django_pgqueue/AGENTS.md", "django_pgqueue/llms.txt"}
     sdist = {*release.IN_SDIST, "docs/__pycache__/conf.pyc"} - {"LICENSE"}
     assert release.contents_problems(wheel, sdist) == [
         "the wheel lacks django_pgqueue/AGENTS.md",
+        "the wheel lacks django_pgqueue/llms.txt",
         "the wheel contains tests",
         "the source distribution lacks LICENSE",
         "the source distribution contains docs/__pycache__/conf.pyc",

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.lifecycle import CONFIRMED_SECONDS
 from django_pgqueue.models import Job, Schedule
+from django_pgqueue.models.schedules import Origin
 from django_pgqueue.schedules import expressions, job_options
 
 from .formatting import badge, breakable, duration, moment, moment_ago, seen_at, shortened, visible
@@ -37,11 +38,13 @@ class ScheduleColumns(OperationsAdmin):
 
     @admin.display(description=_("schedule"))
     def title(self, schedule: Schedule) -> SafeString:
-        """Return the name; below it, the task if the name does not say it, and the problem if there is one."""
+        """Return the name; below it the task if the name does not say it, the admin as origin, and the problem."""
         task = "" if schedule.name.partition(":")[0] == schedule.task_name else breakable(schedule.task_name)
         parts = [breakable(schedule.name)]
         if task:
             parts.append(format_html('<div class="pgqueue-quiet">{}</div>', task))
+        if schedule.origin == Origin.ADMIN:
+            parts.append(format_html('<div class="pgqueue-quiet">{}</div>', _("defined in the admin")))
         if problem := problem_of(schedule):
             parts.append(format_html('<div class="pgqueue-last-error">{}</div>', shortened(problem)))
         return format_html_join("", "{}", ((part,) for part in parts))
@@ -61,8 +64,14 @@ class ScheduleColumns(OperationsAdmin):
         return badge("succeeded", _("on"))
 
     task = column(_("task"), lambda schedule: breakable(schedule.task_name))
-    last_run = column(_("last run"), lambda schedule: moment_ago(schedule.last_run_at, schedule), empty_value="")
     where = column(_("defined in"), lambda schedule: schedule.get_origin_display())
+
+    @admin.display(description=_("last run"), empty_value="")
+    def last(self, schedule: Schedule) -> SafeString | str:
+        """Return the time of the last run; below it, the state of its job."""
+        if schedule.last_run_at is None:
+            return ""
+        return format_html("{}<div>{}</div>", moment_ago(schedule.last_run_at, schedule), self.last_result(schedule))
 
     @admin.display(description=_("when"))
     def when(self, schedule: Schedule) -> SafeString:

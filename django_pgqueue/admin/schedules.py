@@ -57,7 +57,7 @@ class ScheduleAdmin(ScheduleColumns):
 
     form = ScheduleForm
     change_form_template = "pgqueue/admin/schedule.html"
-    list_display = ["title", "state", "when", "next_run", "last_run", "last_result", "queue", "where"]
+    list_display = ["title", "state", "when", "next_run", "last", "queue"]
     list_filter = [OriginFilter]
     search_fields = ["name", "task_name"]
     ordering = ["name", "pk"]

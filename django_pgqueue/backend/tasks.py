@@ -23,6 +23,7 @@ from django_pgqueue.options import (
     changed_options,
     normalise,
 )
+from django_pgqueue.redaction import hiding_class
 from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.times import Times
 from django_pgqueue.task import Task as EngineTask
@@ -71,6 +72,11 @@ class PgQueueTask(TypedTask[P, R], SharedFields):
 
     schedule: Times | Iterable[Times] = field(default=(), repr=False, compare=False)
     run_after_delay: timedelta | None = None
+
+    if not TYPE_CHECKING:  # type checkers would take its arguments for those of `PgQueueTask()`
+
+        def __new__(cls, **fields):
+            return object.__new__(hiding_class(cls) if fields.get("sensitive") else cls)
 
     def __post_init__(self) -> None:
         """Validate and register the task. Raise Django's `InvalidTask` for options that a backend does not accept."""

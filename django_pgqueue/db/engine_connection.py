@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import psycopg
 from django.db import connections
@@ -20,7 +20,7 @@ from .server import refuse_an_old_primary
 from .statements import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from psycopg.abc import RV, PQGen
 
@@ -67,6 +67,8 @@ class EngineConnection(psycopg.Connection[Row]):
     """Alias of the database in DATABASES. Django's own connections have this attribute too."""
     is_worn = False
     """Whether a statement failed although the connection is intact. Its prepared statements may be the cause."""
+    record_statement: ClassVar[Callable[[str, float], None] | None] = None
+    """Called with each statement of this package that succeeds, and the seconds that it took. None: nobody counts."""
 
     @contextmanager
     def unprepared(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ statement of the process reads the same clock.
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -47,8 +48,13 @@ def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -
     time_shift = f"{clock.shift_seconds:.6f} s" if clock.shift_seconds else "0 s"
     try:
         with connection.cursor() as cursor:
+            record = getattr(connection, "record_statement", None)  # only an engine connection has one
+            began = 0.0 if record is None else time.monotonic()
             cursor.execute(statement, {**params, "time_shift": time_shift})
-            return cursor.fetchall() if cursor.description is not None else []
+            rows = cursor.fetchall() if cursor.description is not None else []
+            if record is not None:
+                record(statement, time.monotonic() - began)
+            return rows
     except ProgrammingError as error:
         if isinstance(error.__cause__, MISSING) and "pgqueue_" in str(error):
             raise _not_migrated(connection.alias, error) from error

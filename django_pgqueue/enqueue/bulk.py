@@ -21,6 +21,7 @@ from django.db import transaction
 
 from django_pgqueue import lifecycle
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.redaction import has_sensitive_tasks, hidden_from_reports
 from django_pgqueue.serialization import chunks, normalise_call
 
 from . import plain, unique
@@ -61,7 +62,7 @@ def enqueue_many(calls: Iterable[TaskCall[Any]], *, returning: bool = True) -> J
 
         enqueue_many([charge.s(order.pk), send_receipt.using(run_after=60).s(order.pk)])
     """
-    return insert_many(None, calls, returning=returning)
+    return _insert_mixed()(None, calls, returning=returning)
 
 
 @overload
@@ -70,7 +71,16 @@ async def aenqueue_many(calls: Iterable[TaskCall[Any]], *, returning: Literal[Tr
 async def aenqueue_many(calls: Iterable[TaskCall[Any]], *, returning: Literal[False]) -> int: ...
 async def aenqueue_many(calls: Iterable[TaskCall[Any]], *, returning: bool = True) -> JobIds | int:
     """Do as `enqueue_many()` from asynchronous code, in a thread, which also reads `calls`. It commits on its own."""
-    return await sync_to_async(insert_many)(None, calls, returning=returning)
+    return await sync_to_async(_insert_mixed())(None, calls, returning=returning)
+
+
+def _insert_mixed() -> Callable[..., JobIds | int]:
+    """Return `insert_many()`, with hidden variables if a call may have sensitive arguments.
+
+    The tasks of the calls are not known before an iterator has been read. Therefore one such task in the process hides
+    the variables of all calls without a task of their own.
+    """
+    return hidden_from_reports(insert_many) if has_sensitive_tasks() else insert_many
 
 
 def insert_many(task: TaskDefinition | None, calls: Iterable[Any], *, returning: bool) -> JobIds | int:
@@ -85,7 +95,8 @@ def insert_many(task: TaskDefinition | None, calls: Iterable[Any], *, returning:
             return recorder.result() if returning else 0
         main = bind(None, *first).task
         numbered = chain([first], numbered)
-    connection = plain.connection_for(main, callers_level=4)
+    is_hidden = has_sensitive_tasks() if task is None else bool(task.sensitive)
+    connection = plain.connection_for(main, callers_level=4 + is_hidden)
     try:
         Insertion(connection, main, numbered, recorder, is_of_task=task is not None).run(calls)
     except SynchronousOnlyOperation as error:

@@ -34,7 +34,7 @@ DELIVERY: Final = ("exchange", "routing_key", "countdown", "eta", "headers", "ti
 """Options of Celery's messages that no schedule here has."""
 
 
-class Plan(NamedTuple):
+class Move(NamedTuple):
     """The schedule that an entry becomes, or the reason why it cannot be moved."""
 
     entry: Entry
@@ -69,16 +69,16 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
         time_zone = read_time_zone(options["time_zone"])
     except ValueError as error:
         raise CommandError(str(error)) from None
-    plans = [plan(entry, names, time_zone, alias) for entry in read_entries()]
-    if not plans:
+    moves = [move_of(entry, names, time_zone, alias) for entry in read_entries()]
+    if not moves:
         raise CommandError(
             "No beat schedule was found: CELERY_BEAT_SCHEDULE is not set, no loaded Celery app has a beat_schedule, "
             "and django_celery_beat has no periodic tasks, or is not in INSTALLED_APPS."
         )
     if options["python"]:
-        stdout.write("\n".join(as_code(plans)))
+        stdout.write("\n".join(as_code(moves)))
         return
-    for line in report(plans, alias, is_applied=options["apply"], is_paused=options["paused"]):
+    for line in report(moves, alias, is_applied=options["apply"], is_paused=options["paused"]):
         stdout.write(line)
 
 
@@ -98,15 +98,15 @@ def task_names(pairs: Sequence[str]) -> dict[str, str]:
 # ------------------------------------------------------------------ planning
 
 
-def plan(entry: Entry, names: Mapping[str, str], time_zone: str | None, alias: str) -> Plan:
+def move_of(entry: Entry, names: Mapping[str, str], time_zone: str | None, alias: str) -> Move:
     """Return what happens to an entry. It writes nothing."""
     try:
         _check_entry(entry)
         times = times_of(entry.schedule, entry.time_zone or time_zone)
         definition = _definition(entry, names.get(entry.task, entry.task), times, alias)
-        return Plan(entry, definition, notes=tuple(_notes(entry, alias)))
+        return Move(entry, definition, notes=tuple(_notes(entry, alias)))
     except (TypeError, ValueError) as error:
-        return Plan(entry, None, problem=str(error))
+        return Move(entry, None, problem=str(error))
 
 
 def _check_entry(entry: Entry) -> None:
@@ -168,31 +168,31 @@ def _notes(entry: Entry, alias: str) -> Iterator[str]:
 # ------------------------------------------------------------------ writing
 
 
-def report(plans: Sequence[Plan], alias: str, *, is_applied: bool, is_paused: bool) -> Iterator[str]:
-    """Yield the table of the plans. With `is_applied`, add the schedules first, all or none."""
+def report(moves: Sequence[Move], alias: str, *, is_applied: bool, is_paused: bool) -> Iterator[str]:
+    """Yield the table of the moves. With `is_applied`, add the schedules first, all or none."""
     with transaction.atomic(using=alias):
-        results = [_result(each, alias, is_applied=is_applied, is_paused=is_paused) for each in plans]
-    cells = [("schedule", "task", "when", "result"), *(_cells(*pair) for pair in zip(plans, results, strict=True))]
+        results = [_result(each, alias, is_applied=is_applied, is_paused=is_paused) for each in moves]
+    cells = [("schedule", "task", "when", "result"), *(_cells(*pair) for pair in zip(moves, results, strict=True))]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
     for place, (name, task, when, result) in enumerate(cells):
         yield f"{name:<{widths[0]}}  {task:<{widths[1]}}  {when:<{widths[2]}}  {result}"
-        yield from (f"    note: {note}" for note in (plans[place - 1].notes if place else ()))
+        yield from (f"    note: {note}" for note in (moves[place - 1].notes if place else ()))
     added = sum(result.startswith("add") for result in results)
-    refused = sum(each.definition is None for each in plans)
+    refused = sum(each.definition is None for each in moves)
     if is_applied:
-        yield f"Added {added} of {len(plans)} schedules; {refused} cannot be moved. Stop beat now."
+        yield f"Added {added} of {len(moves)} schedules; {refused} cannot be moved. Stop beat now."
     else:
-        yield f"{added} of {len(plans)} schedules would be added; {refused} cannot be moved. Repeat with --apply."
+        yield f"{added} of {len(moves)} schedules would be added; {refused} cannot be moved. Repeat with --apply."
 
 
-def _cells(each: Plan, result: str) -> tuple[str, str, str, str]:
+def _cells(each: Move, result: str) -> tuple[str, str, str, str]:
     if each.definition is None:
         return each.entry.name, each.entry.task, "-", result
     zone = "" if expressions.EVERY.fullmatch(each.definition.expression) else f" {each.definition.time_zone}"
     return each.entry.name, each.definition.task_name, f"{each.definition.expression}{zone}", result
 
 
-def _result(each: Plan, alias: str, *, is_applied: bool, is_paused: bool) -> str:
+def _result(each: Move, alias: str, *, is_applied: bool, is_paused: bool) -> str:
     """Return what happens to a schedule. With `is_applied`, add it if no schedule has its name."""
     from django_pgqueue.models import Schedule  # models can be imported only after the apps are loaded
 
@@ -231,10 +231,10 @@ def _is_same(existing: Any, definition: Definition) -> bool:
 # ------------------------------------------------------------------ code
 
 
-def as_code(plans: Sequence[Plan]) -> Iterator[str]:
+def as_code(moves: Sequence[Move]) -> Iterator[str]:
     """Yield the schedules as Python, task by task, and a comment for each entry that cannot be moved."""
-    by_task: dict[str, list[Plan]] = {}
-    for each in plans:
+    by_task: dict[str, list[Move]] = {}
+    for each in moves:
         by_task.setdefault(each.definition.task_name if each.definition else "", []).append(each)
     refused = by_task.pop("", [])
     yield "from django_pgqueue import cron, every"
@@ -249,7 +249,7 @@ def as_code(plans: Sequence[Plan]) -> Iterator[str]:
     yield from (f"\n# {each.entry.name}: cannot be moved: {each.problem}" for each in refused)
 
 
-def _call(each: Plan) -> str:
+def _call(each: Move) -> str:
     """Return the call of `cron()` or `every()` that declares a schedule."""
     definition = each.definition
     assert definition is not None, "as_code() calls it only for those"  # noqa: S101 -- for the type checker

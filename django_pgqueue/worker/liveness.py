@@ -62,12 +62,22 @@ class Liveness:
         self._checked_at = time.monotonic()
         self.callbacks.watch()
         self.pool.replace_dead_threads()
-        health_memory.completions_behind_since = self.completer.behind_since or 0.0
+        self._report_health()
         outage_log.log_end_if_over()
         problem = self.problem()
         if problem is not None:
             self._end(problem)
         return True
+
+    def _report_health(self) -> None:
+        health_memory.completions_behind_since = self.completer.behind_since or 0.0
+        health_memory.running = len(self.pool.in_flight.running)
+        health_memory.prefetched = len(self.pool.in_flight.waiting)
+        in_flight = self.pool.in_flight
+        health_memory.slots = len(in_flight.running) if self.process_state.retires else in_flight.opened
+        health_memory.oldest_report_at = self.completer.oldest_at or 0.0
+        health_memory.loop_blocked_since = self.pool.loop.blocked_since()
+        health_memory.responded_at = time.monotonic()
 
     def _end(self, problem: str) -> NoReturn:
         """End the process, so that the supervisor requeues its jobs and replaces it."""

@@ -32,6 +32,8 @@ from .maintenance.maintenance import Maintenance
 from .maintenance.schedule_service import Schedules
 from .options import Options
 from .runtime.connection import Link
+from .runtime.counts import counts
+from .runtime.health_memory import health_memory
 from .runtime.service import Service
 from .runtime.shared_memory import ProcessState
 from .slots.inflight import InFlight
@@ -57,7 +59,7 @@ class Services:
         self.process_state = process_state
         self.in_flight = in_flight = InFlight(options.concurrency, allowance.places)
         self.callbacks = CallbackRunner()
-        reactions = Reactions([Events(self.callbacks.submit)], waiters, on_ready=polls.poll_soon)
+        reactions = Reactions([Events(self.callbacks.submit), counts], waiters, on_ready=polls.poll_soon)
         self.completer = completer = Completer(
             link("completer"), reactions, on_unwritten=process_state.set_unwritten, on_recovery=polls.poll_soon
         )
@@ -108,6 +110,7 @@ class Services:
     def set_listens(self, *, listens: bool) -> None:
         """Set the polling intervals: long while notifications arrive (`listens`), short otherwise."""
         settings = get_settings()
+        health_memory.listens = listens
         self.fetcher.may_sleep(settings.POLL_INTERVAL if listens else settings.POLL_INTERVAL_WITHOUT_LISTEN)
         # Notifications reach the lease monitor through the fetcher, so a fetcher that stops passes none on.
         self.lease_monitor.set_listens(listens=listens and not self.fetcher.stopping)

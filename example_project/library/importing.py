@@ -49,7 +49,7 @@ def add_batch(files: Iterable[Found]) -> list[Document]:
             unique_fields=["path"],
             update_fields=["kind", "size"],
         )
-        index_document.enqueue_many(((document.pk,), {}) for document in documents)
+        index_document.enqueue_many((document.pk,) for document in documents)
     return documents
 
 

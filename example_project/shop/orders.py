@@ -25,5 +25,5 @@ def publish(event: str, about: dict[str, int]) -> list[Delivery]:
         deliveries = Delivery.objects.bulk_create(
             Delivery(endpoint=endpoint, body=body) for endpoint in Endpoint.objects.filter(is_active=True)
         )
-        deliver.enqueue_many(((delivery.pk,), {}) for delivery in deliveries)
+        deliver.enqueue_many((delivery.pk,) for delivery in deliveries)
     return deliveries

@@ -79,7 +79,14 @@ def errors(response: Any) -> dict[str, list[str]]:
 def test_list_describes_the_expression_in_words(planner: Client, db: None) -> None:
     make(expression="30 9 * * 1-5", time_zone="Europe/Paris", due_in=7190.0)
     text = page(planner)
-    for expected in ("nightly", "At 09:30 on Monday through Friday", "30 9 * * 1-5", "Europe/Paris", ">in 1 h<"):
+    for expected in (
+        "nightly",
+        "defined in the admin",
+        "At 09:30 on Monday through Friday",
+        "30 9 * * 1-5",
+        "Europe/Paris",
+        ">in 1 h<",
+    ):
         assert expected in text, expected
     make("quick", expression="every 5 minutes")
     assert "Every 5 minutes" in page(planner)

@@ -9,6 +9,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from django.test import override_settings
 from django.utils import timezone
 
 from django_pgqueue.db.statements import clock
@@ -128,3 +129,10 @@ def test_run_jobs_keyboard_interrupt_is_raised():
         run_jobs()
     job.refresh_from_db()
     assert [execution.outcome for execution in job.executions.all()] == ["failed"]
+
+
+@override_settings(PGQUEUE={"IMMEDIATE": True})
+def test_keyboard_interrupt_in_immediate_mode_reaches_caller():
+    with pytest.raises(KeyboardInterrupt):
+        tasks.raise_exception.enqueue("keyboard_interrupt")
+    assert states() == ["dead"]

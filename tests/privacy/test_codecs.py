@@ -450,7 +450,7 @@ def test_codec_of_text_finds_the_name_also_if_it_was_cut():
 def test_check_codecs_invalid_codec_is_an_error(paths, problem):
     with codecs_are(*paths):
         with pytest.raises(ImproperlyConfigured, match=problem):
-            codecs.configured()
+            codecs.project_codecs()
         assert "pgqueue.E010" in [message.id for message in run_checks()]
 
 
@@ -465,4 +465,4 @@ def test_setting_codecs_invalid_value_is_an_error(value):
 def test_setting_codecs_valid_value_is_accepted(value):
     with override_settings(PGQUEUE={"CODECS": value}):
         assert not {"pgqueue.E001", "pgqueue.E010"} & {message.id for message in run_checks()}
-        assert codecs.configured().by_name.keys() <= {"hidden", "other"}
+        assert codecs.project_codecs().by_name.keys() <= {"hidden", "other"}

@@ -13,7 +13,9 @@ from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import clone_guard as module
 from django_pgqueue.worker.runtime.clone_guard import CloneGuard, ForeignDatabase, clone_guard, difference
 from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
+from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 from django_pgqueue.worker.supervision.health_file import HealthFile
 from django_pgqueue.worker.supervision.heartbeat import ChildProcess, HeartbeatSender
 from tests import helpers
@@ -199,10 +201,11 @@ def test_reason_to_wait_is_logged_once_a_minute(engine, guard, caplog, monkeypat
     assert len(caplog.records) == 3
 
 
-def test_health_file_of_foreign_database_is_alive_but_not_ready(guard, tmp_path):
+def test_health_file_of_foreign_database_is_alive_but_not_ready(tmp_path):
     path = str(tmp_path / "health.json")
-    guard.is_foreign = True
-    HealthFile(path, {}, lambda: False).write()
+    memory = WorkerMemory(1)
+    memory.round_finished(is_foreign=True)
+    HealthFile(path, HealthReport(memory)).write()
     assert health.judge(path)[0]
     is_ready, summary = health.judge(path, ready=True)
     assert not is_ready

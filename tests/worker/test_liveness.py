@@ -24,15 +24,12 @@ from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.liveness import Liveness
 from django_pgqueue.worker.runtime import time_limit
 from django_pgqueue.worker.runtime.connection import Link
-from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.runtime.time_limit import call_in_time
 from django_pgqueue.worker.slots.event_loop import LoopSlots
+from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.thread_slot import ThreadSlot
-from django_pgqueue.worker.supervision import health_file
-from django_pgqueue.worker.supervision.health_file import HealthFile
-from django_pgqueue.worker.supervision.heartbeat import ChildProcess
 from tests import helpers
 from tests.app import hostile
 from tests.helpers import wait_until
@@ -89,7 +86,10 @@ class Hanging(Service):
 
 
 class NoPool:
-    """A pool without threads."""
+    """A pool without threads and jobs."""
+
+    in_flight = InFlight(1)
+    loop = SimpleNamespace(blocked_since=lambda: 0.0)
 
     def replace_dead_threads(self):
         pass
@@ -203,37 +203,6 @@ def test_liveness_check_within_a_second_is_skipped(process_state, completer, mon
     liveness._checked_at -= 1.1
     assert liveness.check()
     assert not liveness.check()
-
-
-# ------------------------------------------------------------------------------- the health file
-
-
-@pytest.mark.parametrize(
-    ("behind_seconds", "beat_ago", "status"),
-    [(None, 1.0, "waiting"), (1.0, 0.1, "waiting"), (5.0, 0.5, "completions stuck"), (5.0, 10.0, "waiting")],
-)
-def test_health_file_stuck_completions_sets_status(behind_seconds, beat_ago, status, monkeypatch):
-    """The status is not set if no process has had an answer since then, because the database is away in that case."""
-    monkeypatch.setattr(health_file, "health_memory", HealthMemory())
-    process = ChildProcess(ProcessState(1), 1, 0)
-    now = time.monotonic()
-    process.state.lease_until = now - beat_ago + 60.0
-    process.health_memory.completions_behind_since = 0.0 if behind_seconds is None else now - behind_seconds
-    report = HealthFile(None, {1: process}, lambda: False).report()
-    assert report["status"] == status
-    [about] = report["processes"]
-    assert about["completions_behind_seconds"] == behind_seconds
-    assert about["completion_age_seconds"] is None
-
-
-def test_health_file_outage_in_one_process_sets_status(monkeypatch):
-    monkeypatch.setattr(health_file, "health_memory", HealthMemory())
-    process = ChildProcess(ProcessState(1), 1, 0)
-    health = HealthFile(None, {1: process}, lambda: False)
-    process.health_memory.outage_since = time.monotonic()
-    assert health.report()["status"] == "database away"
-    process.health_memory.outage_since = 0.0
-    assert health.report()["status"] == "waiting"
 
 
 # ------------------------------------------------------------------------------- code of the application

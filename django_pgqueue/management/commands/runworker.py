@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from ipaddress import ip_address
 from typing import Any, NoReturn, TextIO, cast
 
 from django.core.exceptions import ImproperlyConfigured
@@ -27,6 +28,7 @@ from django_pgqueue.management.terminal import is_coloured, is_terminal
 from django_pgqueue.validation import NAME, unknown_queue
 from django_pgqueue.worker import Options, Supervisor
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
+from django_pgqueue.worker.supervision.metrics_server import open_port
 
 
 def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
@@ -46,6 +48,19 @@ def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
         help=f"How long running jobs may continue after SIGTERM. Default: PGQUEUE['GRACE'], or {Settings().GRACE:g}.",
     )
     parser.add_argument("--health-file", metavar="PATH", help="Write the worker's health to this file once a second.")
+    parser.add_argument(
+        "--metrics-port",
+        type=port,
+        metavar="PORT",
+        help="Serve /livez, /readyz and /metrics on this TCP port; 0: on any free port. Default: "
+        "PGQUEUE['METRICS_PORT'], or none.",
+    )
+    parser.add_argument(
+        "--metrics-address",
+        type=ip_address,
+        metavar="ADDRESS",
+        help=f"IP address of that port. Default: PGQUEUE['METRICS_ADDRESS'], or {Settings().METRICS_ADDRESS}.",
+    )
     parser.add_argument("--no-listen", action="store_true", help="Poll for jobs instead of using notifications.")
     parser.add_argument(
         "--reload", action="store_true", help="Restart when a Python file of the project changes, for development."
@@ -91,11 +106,15 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
     verbosity = arguments["verbosity"]
     output = cast("TextIO", stdout) if verbosity >= 2 else None
     log.enable(output, starts=verbosity >= 3, coloured=is_coloured(stdout, arguments))
-    if verbosity:
-        write_if_writable(stdout, banner(options))
-    supervisor = Supervisor(options)
     try:
-        supervisor.health.write()
+        listener = open_port(options)
+    except OSError as error:
+        raise CommandError(f"--metrics-port {options.metrics_port} cannot be opened: {error}") from None
+    if verbosity:
+        write_if_writable(stdout, banner(options, listener.getsockname()[1] if listener else None))
+    supervisor = Supervisor(options, listener)
+    try:
+        supervisor.health_file.write()
     except OSError as error:
         raise CommandError(f"--health-file cannot be written: {error}") from None
     code = supervisor.run()
@@ -110,15 +129,16 @@ def exit_worker(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def banner(options: Options) -> str:
+def banner(options: Options, metrics_port: int | None = None) -> str:
     """Return a line that describes the worker that is starting."""
     names = ", ".join(options.queue_names)
     queues = f"queues {names}" if len(options.queue_names) > 1 else f"queue {names}" if names else "all queues"
     processes = "1 process" if options.processes == 1 else f"{options.processes} processes"
     jobs = "1 job" if options.concurrency == 1 else f"{options.concurrency} jobs"
+    metrics = f", metrics on port {metrics_port}" if metrics_port is not None else ""
     return (
         f"django_pgqueue {__version__}, worker with pid {os.getpid()}: database {options.database!r}, {queues}, "
-        f"{processes} x {jobs}, {len(registry.all_tasks())} tasks known. Press Ctrl-C or send SIGTERM to stop."
+        f"{processes} x {jobs}, {len(registry.all_tasks())} tasks known{metrics}. Press Ctrl-C or send SIGTERM to stop."
     )
 
 
@@ -138,6 +158,8 @@ def as_options(alias: str, arguments: dict[str, Any], *, live_line: bool = False
         isolation=arguments["isolation"],
         health_file=arguments["health_file"],
         live_line=live_line,
+        metrics_port=settings.METRICS_PORT if arguments["metrics_port"] is None else arguments["metrics_port"],
+        metrics_address=str(arguments["metrics_address"] or settings.METRICS_ADDRESS),
     )
 
 
@@ -164,6 +186,14 @@ def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def port(text: str) -> int:
+    """Parse the number of a TCP port."""
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError("must be a number from 0 to 65535")
     return number
 
 

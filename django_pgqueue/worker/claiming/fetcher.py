@@ -32,6 +32,7 @@ from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.release import release_executions
 from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.slots.inflight import InFlight
@@ -145,6 +146,7 @@ class Fetcher(Service):
             self.lanes.forget()
         self._release_waiting(time.monotonic() - WAIT_LIMIT_SECONDS)
         room = self._room()
+        self._report_room(room)
         moment, announced = self._follow_up.take_moment(), self._announced
         if room <= 0:
             return self._seconds_until_room()
@@ -154,6 +156,7 @@ class Fetcher(Service):
                 return self._limited_by_due(wait_seconds)
             if self.lanes.are_empty_for_sibling(moment):
                 self._scanned_from_start = True  # the sibling's scan saw all ready jobs, also those behind cursors
+                health_memory.answered("claim")
                 return self._idle_seconds()
             if not self._claim(room):
                 return self._idle_seconds()
@@ -162,6 +165,7 @@ class Fetcher(Service):
 
     def at_end(self) -> None:
         """Release the prefetched jobs that no slot has started."""
+        health_memory.claims_expected_since = 0.0
         self.polls.waker.close()
         try:
             self._release_waiting(float("inf"))
@@ -193,6 +197,13 @@ class Fetcher(Service):
         if waiting > prefetched // 2 or self.completer.is_full:
             return 0
         return min(self.in_flight.free_slots + prefetched - waiting, get_settings().CLAIM_LIMIT)
+
+    def _report_room(self, room: int) -> None:
+        """Note since when claims are expected: since there is room for jobs."""
+        if room <= 0:
+            health_memory.claims_expected_since = 0.0
+        elif not health_memory.claims_expected_since:
+            health_memory.claims_expected_since = time.monotonic()
 
     def _seconds_until_room(self) -> float:
         """Return how long to sleep until there may be room: short while jobs wait for slots or in the completer."""
@@ -260,6 +271,7 @@ class Fetcher(Service):
     def _claim_and_submit(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         claimed = self.claimer.claim(connection, cursors, room)
         if claimed:
+            counts.claimed(claimed)
             size = sum(len(job.arguments) for job in claimed) / len(claimed) + 1
             self._job_bytes = max(size, self._job_bytes + (size - self._job_bytes) / 4)
             id_conflicts = self._claimed_ids.in_use(claimed)

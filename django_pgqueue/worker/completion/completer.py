@@ -20,6 +20,7 @@ from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.service import Service
 
@@ -102,12 +103,20 @@ class Completer(Service):
         """
         if self._failing_since is not None:
             return self._failing_since
+        oldest_at = self.oldest_at
+        if oldest_at is None:
+            return None
+        since = max(oldest_at, self._answered_at)
+        return since if time.monotonic() - since > BEHIND_SECONDS else None
+
+    @property
+    def oldest_at(self) -> float | None:
+        """When the job of the oldest queued report ended, by the monotonic clock; None if no report is queued."""
         try:
             oldest = self._writing[0] if self._writing else self.pending[0]
-        except IndexError:  # no report is queued
+        except IndexError:
             return None
-        since = max(oldest.finished_at, self._answered_at)
-        return since if time.monotonic() - since > BEHIND_SECONDS else None
+        return oldest.finished_at
 
     @property
     def is_behind(self) -> bool:
@@ -141,6 +150,7 @@ class Completer(Service):
             done = finish(connection, ready, self._reactions)
             self._answered()
             locked += done.locked
+            counts.completed(ready, [*done.locked, *(refused.row for refused in done.refused)], done.lost)
             if done.refused or len(self.unwritten):
                 locked += self.unwritten.settle(connection, ready, done.refused)
         self._writing = []

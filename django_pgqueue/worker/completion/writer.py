@@ -28,10 +28,15 @@ WARN_AGAIN_SECONDS: Final = 60.0
 
 
 class Finished(NamedTuple):
-    """The reports that were not written: `locked` by another session, or `refused` by the database for their rows."""
+    """The reports that were not written, or do not count.
+
+    They were `locked` by another session, `refused` by the database for their rows, or `lost`: another process had
+    closed their execution.
+    """
 
     locked: list[Report]
     refused: list[lifecycle.Refused[Report]]
+    lost: list[Report]
 
 
 def finish(connection: Connection, reports: Sequence[Report], reactions: Reactions = FOREGROUND) -> Finished:
@@ -42,7 +47,7 @@ def finish(connection: Connection, reports: Sequence[Report], reactions: Reactio
     by_ending = defaultdict(list)
     for report in reports:
         by_ending[report.ending].append(report)
-    locked, refused = [], []
+    locked, refused, lost = [], [], []
     skipped = None if reactions.concern_successes() else SUCCEEDED
     for ending, group in by_ending.items():
         parts = lifecycle.divided(connection, group, partial(WRITERS[ending], connection))
@@ -57,11 +62,13 @@ def finish(connection: Connection, reports: Sequence[Report], reactions: Reactio
             if result.status is TransitionStatus.LOCKED:
                 locked.append(report)
             else:
+                if result.status is TransitionStatus.LOST and not report.may_be_committed:
+                    lost.append(report)
                 _log(report, result)
                 transitions.append(_transition_of(report, result))
         if transitions:
             reactions.after(connection, transitions)
-    return Finished(locked, refused)
+    return Finished(locked, refused, lost)
 
 
 def _transition_of(report: Report, result: TransitionResult) -> JobTransition:

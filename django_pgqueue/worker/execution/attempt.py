@@ -19,7 +19,7 @@ from django_pgqueue.context import TaskContext, running_job
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import Cancel, LeaseLost
 from django_pgqueue.headers import decode_headers
-from django_pgqueue.redaction import hidden_from_reports
+from django_pgqueue.redaction import hidden_from_reports, hides_result
 from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.worker.runtime.process_info import forks
 
@@ -94,7 +94,7 @@ class Attempt:
             if self.task.atomic:
                 return self._run_atomic()
             call = async_to_sync(self._acall) if self.task.is_async else self._call
-            return self._succeeded(call())
+            return self._success_reporter()(call())
         except BaseException as exception:  # noqa: BLE001 -- no exception of a task may end the worker
             return self.ended_by(exception)
 
@@ -107,7 +107,7 @@ class Attempt:
                 await sync_to_async(self._adapt_context)()
             if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
                 await sync_to_async(self._publish_start)()  # in a thread, because receivers may query the database
-            return self._succeeded(await self._acall())
+            return self._success_reporter()(await self._acall())
         except BaseException as exception:  # noqa: BLE001 -- as in run()
             return self.ended_by(exception)
 
@@ -222,7 +222,7 @@ class Attempt:
         """Call the function and complete the job in one transaction."""
         connection = connections[self.alias]
         with atomic.transaction_of(connection, self.claimed) as commits:
-            report = self._succeeded(self._call())
+            report = self._success_reporter()(self._call())
             if commits:
                 atomic.expect_commit(connection)
             try:
@@ -233,6 +233,10 @@ class Attempt:
             self.committing = True
         report.ending = Ending.WRITTEN
         return report
+
+    def _success_reporter(self) -> Callable[[Any], Report]:
+        """Return `_succeeded()`. If the result is sensitive, error reports show none of its variables."""
+        return hidden_from_reports(self._succeeded) if hides_result(self.task) else self._succeeded
 
     def _succeeded(self, value: Any) -> Report:
         """Encode the result and return the report of a success."""

@@ -29,6 +29,7 @@ from typing import Final, NoReturn
 from django_pgqueue import signals
 from django_pgqueue.waker import Waker, is_readable
 from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.process_info import request_death_signal
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
 
@@ -69,6 +70,7 @@ class ForkServer:
         if pid == 0:
             try:
                 self._socket.close()
+                counts.use(None)  # the worker process alone writes its counts
                 _main(server_end, self._alias, self._process_state, parent)
             finally:
                 os._exit(1)

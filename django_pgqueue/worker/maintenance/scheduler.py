@@ -36,6 +36,7 @@ from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import CONFIRMED_SECONDS, Definition, JobOptions, Scheduled
 from django_pgqueue.schedules import declarations, expressions, job_options
 from django_pgqueue.worker.execution import error_text
+from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.refusals import Refusals
 
 from . import schedule_log
@@ -282,6 +283,7 @@ def _report_tick(
             outcome = f"skipped: {job_options.holder_of(connection, options)} has its unique key"
         schedule_log.log_skipped(schedule.name, tick_at, outcome)
         return
+    counts.fired(tick_at, schedule.seen_at)
     schedule_log.log_fired(schedule.name, tick_at, fired.job_id)
     wake_workers(connection)
     job_options.send_enqueued(connection, schedule, options, fired.job_id, application)

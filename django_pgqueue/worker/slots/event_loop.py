@@ -11,6 +11,7 @@ import asyncio
 import logging
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -50,6 +51,7 @@ class LoopSlots(threading.Thread):
         self._generation = django_connections.generation()
         self._ending = False
         self._retired = False
+        self._asked_at = 0.0
         self._guard = threading.Lock()
         """Held to start coroutines and to retire the loop. Otherwise a coroutine could start after `retire()` returned,
         and no thread would report its result."""
@@ -130,6 +132,23 @@ class LoopSlots(threading.Thread):
         """Return whether the loop has not yet processed a request to cancel this coroutine."""
         attempt, _ = self.running.get(execution_id, (None, None))
         return attempt is not None and not (attempt.timed_out or attempt.cancelled)
+
+    def blocked_since(self) -> float:
+        """Return since when the loop has not answered, by the monotonic clock, or 0. Then ask it for the next call.
+
+        Called once a second, by one thread. A loop without jobs is not asked.
+        """
+        since = self._asked_at
+        if not since and (self.running or self.waiting):
+            self._asked_at = time.monotonic()
+            try:
+                self.loop.call_soon_threadsafe(self._answer)
+            except RuntimeError:  # the loop is closed
+                self._asked_at = 0.0
+        return since
+
+    def _answer(self) -> None:
+        self._asked_at = 0.0
 
     def stack(self) -> str:
         """Return the stack of the loop's thread."""

@@ -104,7 +104,7 @@ class HeartbeatSender:
         counts = Counter(execution.worker_id for execution in open_executions)
         for process in living:
             process.state.open_executions = counts[process.worker_id]
-            process.state.lease_until = lease_from + lease_seconds
+            process.state.lease_until = process.health_memory.lease_until = lease_from + lease_seconds
         self.due_at = sent_at + get_settings().heartbeat_seconds
 
     def _first_id(self, started_ids: Iterable[int]) -> int:

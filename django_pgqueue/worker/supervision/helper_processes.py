@@ -7,6 +7,7 @@ worker processes, so the supervisor forks helper processes for it.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable
 from typing import Final, NoReturn
@@ -14,11 +15,14 @@ from typing import Final, NoReturn
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.counts import counts
+from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.process_info import set_process_name
 from django_pgqueue.worker.runtime.process_signals import outlive_terminal
 
-from .health_file import HealthFile
+from .health_thread import HealthThread
 from .log_process import LogProcess
+from .metrics_server import MetricsServer
 from .settlement import Settlement
 from .worker_events import WorkerEvents
 
@@ -32,26 +36,39 @@ class HelperProcesses:
 
     Args:
         options: The worker's options.
+        listener: The socket of the metrics port, or None.
         link: The supervisor's connection.
-        health: The health file, whose thread pauses during a fork.
+        health: The thread that reports the worker's health. It pauses during a fork.
+        report: The worker's health.
         close_inherited: Called in a forked process; closes what belongs to the supervisor.
     """
 
-    def __init__(self, options: Options, link: Link, health: HealthFile, close_inherited: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        options: Options,
+        listener: socket.socket | None,
+        link: Link,
+        health: HealthThread,
+        report: HealthReport,
+        close_inherited: Callable[[], None],
+    ) -> None:
         self._health = health
+        self._report = report
         self._close_inherited = close_inherited
         self.log = LogProcess(self._fork)
         self.settlement = Settlement(link, self._fork)
         self.events = WorkerEvents(self._fork, options)
+        self.metrics = MetricsServer(self._fork, listener, report)
 
     def tick(self, *, stopping: bool) -> None:
         """Start the processes that are missing. The supervisor calls this once a round when its database is ready."""
         self.events.tick(stopping=stopping)
         self.log.restart_if_ended()
+        self.metrics.keep_running()
 
     def reaped(self, pid: int, exit_code: int) -> None:
         """Record that a helper process has ended."""
-        if not self.settlement.reaped(pid, exit_code) and not self.events.reaped(pid):
+        if not self.settlement.reaped(pid, exit_code) and not self.events.reaped(pid) and not self.metrics.reaped(pid):
             self.log.reaped(pid)
 
     def end(self, survive: Callable[[Callable[[], None]], bool], wait_and_reap: Callable[[float], None]) -> None:
@@ -78,6 +95,7 @@ class HelperProcesses:
         if pid == 0:
             try:
                 self._close_inherited()
+                counts.use(self._report.memory.helper_counts)
                 outlive_terminal()
                 set_process_name(name)
                 main()

@@ -34,6 +34,7 @@ from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.events import Events, call_receivers
 from django_pgqueue.worker.runtime.background_log import background_log
 from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.exit_functions import forget_inherited_processes, run_exit_functions
 from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.refusals import Refusals
@@ -60,7 +61,7 @@ NO_CONNECTION: Final = 4
 NAME: Final = b"pgqueue-requeue"
 Callback = Callable[[], None]
 refusals: Final = Refusals("the completion of execution")
-WITHOUT_SIGNALS: Final = Reactions([Events(lambda *signal: None)], AnyWaiters())
+WITHOUT_SIGNALS: Final = Reactions([Events(lambda *signal: None), counts], AnyWaiters())
 """The supervisor's own reactions: it logs, notifies and wakes, but calls no signal receivers."""
 
 
@@ -177,7 +178,7 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
         link = Link(alias, "settlement")
         callbacks: list[Callback] = []
         reactions = Reactions(
-            [Events(lambda *signal: callbacks.append(partial(call_receivers, *signal)))], AnyWaiters()
+            [Events(lambda *signal: callbacks.append(partial(call_receivers, *signal))), counts], AnyWaiters()
         )
         no_connection = False
         for number, process in enumerate(processes):

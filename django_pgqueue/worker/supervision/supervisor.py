@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -26,33 +27,35 @@ from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.clone_guard import clone_guard
 from django_pgqueue.worker.runtime.connection import Link
-from django_pgqueue.worker.runtime.health_memory import HealthMemory, health_memory
+from django_pgqueue.worker.runtime.counts import counts
+from django_pgqueue.worker.runtime.health_memory import health_memory
+from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
+from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 
 from . import watchdog
 from .exit_log import log_exit, log_failed_step, log_signals
 from .health_file import HealthFile
+from .health_thread import health_thread
 from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender
 from .helper_processes import HelperProcesses
 from .live_line import LiveLine
+from .places import retiring_at, vacant_place
 from .registration import register
+from .restart_backoff import RestartBackoff
 from .startup import wait_until_ready
 
 logger = logging.getLogger("django_pgqueue.worker")
 
 TURN_SECONDS: Final = 1.0
-RESTART_BACKOFF_SECONDS: Final = (0.0, 0.2, 1.0, 5.0, 15.0)
-"""The delays before processes that died are replaced. The first is replaced at once."""
-HEALTHY_SECONDS: Final = 30.0
-"""A process that lived longer than this before it died resets the backoff."""
 KILL_AFTER_GRACE_SECONDS: Final = 12.0
 
 
 class Supervisor:
     """Starts, monitors, replaces and stops the worker processes, and sends their heartbeats."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, listener: socket.socket | None = None) -> None:
         self.options = options
         self.link = Link(options.database, "supervisor")
         self.link.statement_timeout_seconds = max(1.0, get_settings().heartbeat_seconds)
@@ -60,19 +63,24 @@ class Supervisor:
         self.signals = 0
         self._signals_logged = 0
         self.stopping_since: float | None = None
-        self._restarts = 0
+        self._backoff = RestartBackoff()
         self._spawn_at = 0.0
         self._spawned = 0
         self.heartbeats = HeartbeatSender(self.link, options)
         self.shared_scans = SharedScans(options.processes)
-        self.health = HealthFile(options.health_file, self.children, lambda: self.stopping_since is not None)
-        self.helpers = HelperProcesses(options, self.link, self.health, self._close_inherited)
+        self.memory = WorkerMemory(options.processes, counting=listener is not None)
+        report = HealthReport(self.memory)
+        self.health_file = HealthFile(options.health_file, report)
+        self.health = health_thread(self.health_file, report)
+        self.helpers = HelperProcesses(options, listener, self.link, self.health, report, self._close_inherited)
         self.live_line = LiveLine(self.children, is_enabled=options.live_line)
         self._waker = Waker()
 
     def run(self) -> int:
         """Work until a signal arrives or the queues are empty; return 0 if no execution is left open, otherwise 1."""
+        counts.use(self.memory.supervisor_counts)
         self.helpers.log.start()
+        self.helpers.metrics.start()
         self.health.start()
         self._listen_to_signals()
         clone_guard.start(self.options.database)
@@ -87,7 +95,9 @@ class Supervisor:
 
     def _should_wait(self) -> bool:
         """Return whether to continue waiting for a database that is not ready; called before each check."""
-        self.health.round_finished()
+        self.memory.round_finished(is_foreign=clone_guard.is_foreign)
+        self._reap()
+        self.helpers.metrics.keep_running()
         return self.stopping_since is None
 
     def _wait_for_adoption(self) -> None:
@@ -104,16 +114,19 @@ class Supervisor:
         self.live_line.close()
         self._waker.close()
         self.health.close()
+        self.health_file.remove()
         self.link.close()
+        self.helpers.metrics.close()
         self.helpers.log.close()
 
     def _is_over(self) -> bool:
-        if self.children:
-            return False
+        return not self.children and self._starts_no_more()
+
+    def _starts_no_more(self) -> bool:
         return self.stopping_since is not None or (self.options.until_empty and self._spawned >= self.options.processes)
 
     def _turn(self) -> None:
-        self.health.round_finished()
+        self.memory.round_finished(is_foreign=clone_guard.is_foreign)
         self._signals_logged = log_signals(self._signals_logged, self.signals)
         self._reap()
         if clone_guard.is_foreign:
@@ -153,7 +166,7 @@ class Supervisor:
             watchdog.end_all(self.children.values())
             self.live_line.close()
             os._exit(130)
-        self.stopping_since = self.stopping_since or time.monotonic()
+        self.stopping_since = self.memory.stopping_since = self.stopping_since or time.monotonic()
         self._order_all()
 
     def _order_all(self) -> None:
@@ -185,21 +198,7 @@ class Supervisor:
     # ---------------------------------------------------------------- children
 
     def _wants_more(self) -> bool:
-        if self.stopping_since is not None or (self.options.until_empty and self._spawned >= self.options.processes):
-            return False
-        return self._vacant_place() is not None
-
-    def _vacant_place(self) -> int | None:
-        """Return the first place without a process, or None. A retiring process leaves its place free."""
-        keep_all = self.options.until_empty
-        staying = [process for process in self.children.values() if keep_all or not process.state.retires]
-        taken = {process.place for process in staying}
-        return next((place for place in range(self.options.processes) if place not in taken), None)
-
-    def _retiring_at(self, place: int) -> ProcessState | None:
-        """Return the shared memory of the process that retires from this place, or None. There is at most one."""
-        states = (process.state for process in self.children.values() if process.place == place)
-        return next((state for state in states if state.retires), None)
+        return not self._starts_no_more() and vacant_place(self.children.values(), self.options) is not None
 
     def _spawn_missing(self) -> None:
         while self._wants_more() and time.monotonic() >= self._spawn_at:
@@ -209,7 +208,7 @@ class Supervisor:
         self._spawn_at = time.monotonic() + 1.0  # the next try, if the database is not available
         with self.link.use() as connection:
             django_connections.close_for_good()
-            process = self._fork(self._vacant_place() or 0)
+            process = self._fork(vacant_place(self.children.values(), self.options) or 0)
             self._spawned += 1
             try:
                 worker_id = register(connection, self.options, process.pid)
@@ -219,15 +218,16 @@ class Supervisor:
         self._spawn_at = 0.0
         # A child reads its id first, so `_order_all()` skips a child without an id. An order it missed is sent below.
         os.write(process.orders, f"{worker_id}\n".encode())
-        process.worker_id = worker_id
+        process.worker_id = process.health_memory.worker_id = worker_id
         if self.stopping_since is not None:
             self._order_all()
 
     def _fork(self, place: int) -> ChildProcess:
-        allowance = Allowance(self.options.concurrency, self._retiring_at(place))
+        allowance = Allowance(self.options.concurrency, retiring_at(self.children.values(), place))
         process_state = ProcessState(worker_process.slots(self.options))
         process_state.lease_until = lease_clock() + get_settings().LEASE
-        child_health = HealthMemory()
+        child_health = self.memory.free_place()
+        child_health.started_at, child_health.lease_until = time.monotonic(), process_state.lease_until
         reader, writer = os.pipe()
         try:
             with self.health.paused():
@@ -241,11 +241,13 @@ class Supervisor:
                 os.close(writer)
                 self._close_inherited()
                 health_memory.become(child_health)
+                counts.use(self.memory.counts_of(child_health))
                 self.shared_scans.place = place
                 process_main.main(self.options, process_state, reader, allowance, self.shared_scans)
             finally:
                 os._exit(1)  # never return into the parent's code: this process would be a second supervisor
         os.close(reader)
+        child_health.pid = pid
         process = ChildProcess(process_state, pid, writer, place=place, health_memory=child_health)
         self.children[pid] = process
         return process
@@ -255,6 +257,7 @@ class Supervisor:
         for sibling in self.children.values():
             os.close(sibling.orders)
         self.helpers.log.close_pipe()
+        self.helpers.metrics.close_inherited()
         self.link.forget_in_child()
 
     def _reap(self) -> None:
@@ -274,21 +277,17 @@ class Supervisor:
     def _child_ended(self, process: ChildProcess, exit_code: int) -> None:
         os.close(process.orders)
         process.state.is_gone = True
+        process.health_memory.pid = 0
         exit_reason = process.state.exit_reason
         process.expected_to_end |= exit_reason is not ExitReason.NONE
         self.helpers.settlement.ended.append(process)
         log_exit(process, exit_code)
+        counts.process_ended(exit_reason)
         clone_guard.is_foreign |= exit_reason is ExitReason.FOREIGN  # the supervisor now checks by itself
         if exit_reason in (ExitReason.NONE, ExitReason.STUCK) or exit_reason in EXITED_AT_ONCE:
-            self._delay_restart(process)
+            self._spawn_at = time.monotonic() + self._backoff.seconds_after(process)
         if self.options.until_empty and exit_reason is not ExitReason.EMPTY:
             self._spawned -= 1
-
-    def _delay_restart(self, process: ChildProcess) -> None:
-        self._restarts = 0 if time.monotonic() - process.born_at > HEALTHY_SECONDS else self._restarts
-        backoff_seconds = RESTART_BACKOFF_SECONDS[min(self._restarts, len(RESTART_BACKOFF_SECONDS) - 1)]
-        self._restarts += 1
-        self._spawn_at = time.monotonic() + backoff_seconds
 
     # ---------------------------------------------------------------- grace period
 

@@ -60,11 +60,11 @@ def feed(top: Path) -> Iterator[int]:
         announce(batch[::ANNOUNCED_EACH])
         yield len(batch)
     kinds = Document.objects.order_by("kind").values_list("kind", flat=True).distinct()
-    tasks.summarise_kind.enqueue_many(((kind,), {}) for kind in kinds)
+    tasks.summarise_kind.enqueue_many((kind,) for kind in kinds)
 
 
 def announce(documents: list[Document]) -> None:
     """Enqueue an announcement for each document. In turn, they fail never, once, twice and three times."""
     tasks.announce_document.enqueue_many(
-        ((document.pk, FAILING_ATTEMPTS[place % len(FAILING_ATTEMPTS)]), {}) for place, document in enumerate(documents)
+        (document.pk, FAILING_ATTEMPTS[place % len(FAILING_ATTEMPTS)]) for place, document in enumerate(documents)
     )

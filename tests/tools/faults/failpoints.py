@@ -41,6 +41,8 @@ ACTS: Final = {
     "rescue": "rescue",
     "enqueue": "enqueue",
     "enqueue_many": "enqueue",
+    "enqueue_each": "enqueue",
+    "enqueue_each_unique": "enqueue",
     "enqueue_unique": "enqueue",
     "replace": "enqueue",
     "fire": "fire",
@@ -51,7 +53,16 @@ after. The succeed of an atomic task, which commits later, is `atomic.sent` and 
 POINTS: Final = frozenset(
     {
         *(f"{word}.{place}" for word in ACTS.values() for place in ("sent", "committed")),
-        *("rescue.mid", "atomic.sent", "atomic.finished", "start", "body.begin", "body.mid", "body.done"),
+        *(
+            "commit.done",
+            "rescue.mid",
+            "atomic.sent",
+            "atomic.finished",
+            "start",
+            "body.begin",
+            "body.mid",
+            "body.done",
+        ),
     }
 )
 

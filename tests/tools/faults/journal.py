@@ -30,6 +30,13 @@ def write(event: str, **fields: Any) -> None:
         append(where / f"{os.getpid()}{SUFFIX}", event, **fields)
 
 
+def write_each(event: str, many: Sequence[Mapping[str, Any]]) -> None:
+    """Append a line for each of `many`, and have them on the disk together."""
+    where = directory()
+    if where is not None:
+        append_each(where / f"{os.getpid()}{SUFFIX}", event, many)
+
+
 def append(path: Path, event: str, **fields: Any) -> None:
     """Append one line to a file: `at` by the machine's monotonic clock, `wall` by this process's own."""
     append_each(path, event, [fields])

@@ -284,6 +284,15 @@ MUTANTS: Final = (
         ),
         "F86",
     ),
+    Broken(
+        Mutant(
+            "mixed calls are committed chunk by chunk",
+            "        # The calls that share a statement come first",
+            "        connection.connection.commit()\n        # The calls that share a statement come first",
+            path="django_pgqueue/enqueue/batch.py",
+        ),
+        "F115",
+    ),
 )
 FAILED: Final = re.compile(r"^FAILED  (\S+)", re.M)
 

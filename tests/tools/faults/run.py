@@ -98,10 +98,10 @@ class Run:
             worker.wait_until_ready()
         return worker
 
-    def producer(self, *arguments: str, failpoint: str = "") -> subprocess.Popen[str]:
-        """Start a process that enqueues through the public API; see `producer` for its arguments."""
+    def producer(self, *arguments: str, failpoint: str = "", module: str = "producer") -> subprocess.Popen[str]:
+        """Start a process that enqueues through the public API: `producer` or `bulk_producer`."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.tools.faults.producer", *arguments],
+            [sys.executable, "-m", f"tests.tools.faults.{module}", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -145,6 +145,11 @@ RECYCLING = of_tests(
         "InFlight(options.concurrency)",
         path="django_pgqueue/worker/services.py",
     ),
-    Mutant("the supervisor knows no predecessor", "self._retiring_at(place))\n", "None)\n", path=SUPERVISOR),
+    Mutant(
+        "the supervisor knows no predecessor",
+        "retiring_at(self.children.values(), place))\n",
+        "None)\n",
+        path=SUPERVISOR,
+    ),
     Mutant("an end is not marked", "        process.state.is_gone = True\n", "", path=SUPERVISOR),
 )

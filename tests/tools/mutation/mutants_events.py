@@ -40,6 +40,15 @@ EVENTS = of_tests(
         path=WORKER + "runtime/exit_functions.py",
     ),
 )
+RECEIVERS = of_tests(
+    ("tests/test_signals.py",),
+    Mutant(
+        "an aborted transaction is not noticed",
+        "            raise_if_aborted(connection, responses)\n",
+        "",
+        path="django_pgqueue/reactions.py",
+    ),
+)
 JOB_LINES = of_tests(
     ("tests/process/test_job_lines.py",),
     Mutant(

@@ -15,7 +15,9 @@ CHILD = "django_pgqueue/worker/worker_process.py"
 POLICY = "django_pgqueue/worker/execution/retry_policy.py"
 BOUNDED = "django_pgqueue/worker/runtime/time_limit.py"
 DESCRIBE = "django_pgqueue/worker/execution/error_text.py"
-HEALTH = "django_pgqueue/worker/supervision/health_file.py"
+HEALTH = "django_pgqueue/worker/runtime/health_report.py"
+COUNTS = "django_pgqueue/worker/runtime/counts.py"
+SYSTEMD = "django_pgqueue/worker/supervision/systemd.py"
 
 IN_PARTS = ("tests/worker/test_callbacks.py", "tests/worker/test_liveness.py")
 IN_WORKERS = ("tests/process/test_hostile_code.py",)
@@ -70,9 +72,7 @@ LIVENESS = [
                 "not is_stuck",
                 path=LIVE,
             ),
-            Mutant(
-                "a flood is behind", "max(oldest.finished_at, self._answered_at)", "oldest.finished_at", path=COMPLETER
-            ),
+            Mutant("a flood is behind", "max(oldest_at, self._answered_at)", "oldest_at", path=COMPLETER),
             Mutant(
                 "it is not behind before it has connected",
                 "self._failing_since: float | None = time.monotonic()",
@@ -94,18 +94,47 @@ LIVENESS = [
             ),
             Mutant("a backoff may hang", "if in_time and calls_application else", "if False else", path=POLICY),
             Mutant("calls that hang are not bounded", "if len(_hanging) >= HANGING_LIMIT:", "if False:", path=BOUNDED),
+        )
+    ),
+    *(
+        mutant._replace(tests=("tests/worker/test_health_report.py",))
+        for mutant in (
             Mutant(
                 "stuck completions are no news",
-                "        if any(_completions_are_stuck(process) for process in processes):\n",
+                "        if _completions_are_stuck(process):\n",
                 "        if False:\n",
                 path=HEALTH,
+            ),
+            Mutant(
+                "an outage is a reason to restart a worker",
+                "any(_is_lost(memory, process) for process in processes)",
+                "any(process.outage_since for process in processes)",
+                path=HEALTH,
+            ),
+            Mutant("busy slots count as stuck claims", "    if not since:\n", "    if False:\n", path=HEALTH),
+            Mutant("the watchdog is fed by a stuck worker", "judgement.is_alive and now", "now", path=SYSTEMD),
+        )
+    ),
+    *(
+        mutant._replace(path=mutant.path or COUNTS, tests=("tests/worker/test_counts.py",))
+        for mutant in (
+            Mutant("a lost result counts", "for report in (*unwritten, *lost)", "for report in unwritten"),
+            Mutant("a dead job counts as failed", '{State.DEAD: "dead", ', "{"),
+            Mutant(
+                "only measured jobs count", "            weight = each + (number < more)\n", "            weight = 1\n"
+            ),
+            Mutant(
+                "a new process does not find the rows of its predecessor",
+                "        while self._read < rows:",
+                "        while False:",
+                path="django_pgqueue/worker/runtime/count_memory.py",
             ),
         )
     ),
     Mutant(
         "receivers run in the completer's thread",
-        "Reactions([Events(self.callbacks.submit)]",
-        "Reactions([Events()]",
+        "Reactions([Events(self.callbacks.submit), counts]",
+        "Reactions([Events(), counts]",
         path="django_pgqueue/worker/services.py",
         tests=IN_WORKERS,
     ),

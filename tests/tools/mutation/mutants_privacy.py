@@ -59,7 +59,7 @@ ENCODED = of_tests(
         "if False",
         path=SERIALIZATION,
     ),
-    Mutant("more keys make an envelope too", " and value.keys() == KEYS", "", path=ENVELOPE),
+    Mutant("more keys make an envelope too", " and value.keys() == ENVELOPE_KEYS", "", path=ENVELOPE),
     Mutant(
         "the size of a call is not checked with a codec",
         "    _check_size(text)\n    return codecs",
@@ -100,6 +100,28 @@ SENSITIVE = of_tests(
         path="django_pgqueue/backend/results.py",
     ),
 )
+REPORTED = of_tests(
+    ("tests/privacy/test_enqueue_reports.py",),
+    Mutant(
+        "error reports show the arguments of enqueue()",
+        "methods[name] = hidden_from_reports(getattr(base, name))",
+        "methods[name] = getattr(base, name)",
+        path=REDACTION,
+    ),
+    Mutant(
+        "error reports show the arguments of aenqueue()",
+        "sync_to_async(hidden_from_reports(lambda: method(*args, **kwargs)))()",
+        "sync_to_async(method)(*args, **kwargs)",
+        path=REDACTION,
+    ),
+    Mutant(
+        "an insert after a commit shows its arguments",
+        "hidden_from_reports(run) if self.sensitive else run",
+        "run",
+        path="django_pgqueue/task.py",
+    ),
+)
+
 HIDDEN = of_tests(
     ("tests/admin/test_private.py",),
     Mutant("everybody may see arguments", "return request.user.has_perm(PERMISSION)", "return True", path=PRIVATE),
@@ -150,4 +172,4 @@ SIGNED = of_tests(
     Mutant("other methods are accepted", "@require_safe\n", "", path=VIEWS),
 )
 
-PRIVACY = [*ENCODED, *SENSITIVE, *HIDDEN, *SIGNED]
+PRIVACY = [*ENCODED, *SENSITIVE, *REPORTED, *HIDDEN, *SIGNED]

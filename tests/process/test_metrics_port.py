@@ -1,0 +1,101 @@
+"""A real worker serves its health and its metrics, notifies systemd, and frees the port when it is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import urllib.error
+import urllib.request
+from collections import defaultdict
+
+import pytest
+
+from tests.app import tasks
+
+ATTEMPTS = 'pgqueue_attempts_total{{outcome="{1}",queue="default",task="{0}"}}'
+PORT = re.compile(r"metrics on port (\d+)")
+
+
+def port_of(worker):
+    worker.wait_until(lambda: PORT.search(worker.said))
+    return int(PORT.search(worker.said)[1])
+
+
+def scrape(port, path):
+    """Return the status and the body, or (0, "") while nothing answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except (urllib.error.URLError, ConnectionError):
+        return 0, ""
+
+
+@pytest.mark.promise("metrics-never-go-back")
+@pytest.mark.process
+def test_metrics_port_follows_worker_from_start_to_end(start, tmp_path):
+    started, done = tmp_path / "started", tmp_path / "done"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(20.0)
+        variables = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+        worker = start("--metrics-port", "0", "--processes", "2", variables=variables)
+        port = port_of(worker)
+        worker.wait_until(lambda: scrape(port, "/readyz")[0] == 200)
+        assert systemd.recv(1000).splitlines()[-1].startswith(b"STATUS=")
+        tasks.wait_for_file.enqueue(str(done), started=str(started))
+        worker.wait_until(started.exists)
+        worker.wait_until(lambda: sum(process["running"] for process in report(port)["processes"]) == 1)
+        assert [process["pid"] for process in report(port)["processes"]] == worker.children
+        for _ in range(20):
+            tasks.add.enqueue(1)
+        tasks.fail.enqueue()
+        worker.wait_until(lambda: figures(port)[ATTEMPTS.format(tasks.add.name, "succeeded")] == 20.0)
+        worker.wait_until(lambda: figures(port)[ATTEMPTS.format(tasks.fail.name, "failed")] == 1.0)
+        before = figures(port)
+        assert (before["pgqueue_slots"], before["pgqueue_slots_busy"], before["pgqueue_processes"]) == (20.0, 1.0, 2.0)
+        assert before['pgqueue_statements_total{statement="claim"}'] >= 1.0
+        assert before['pgqueue_statements_total{statement="extend"}'] >= 1.0
+        os.kill(worker.children[0], signal.SIGKILL)
+        worker.wait_until(lambda: figures(port)['pgqueue_process_ends_total{reason="crashed"}'] == 1.0)
+        worker.wait_until(lambda: len(report(port)["processes"]) == 2)
+        after = figures(port)
+        assert all(after[name] >= value for name, value in before.items() if name.endswith(("_total", "_count")))
+        assert after[ATTEMPTS.format(tasks.add.name, "succeeded")] == 20.0, "the dead process's counts are kept"
+        worker.send(signal.SIGTERM)
+        worker.wait_until(lambda: scrape(port, "/readyz")[0] == 503)
+        assert scrape(port, "/readyz")[1].startswith("stopping since")
+        assert scrape(port, "/livez")[0] == 200, "it is draining"
+        received = b""
+        while b"STOPPING=1" not in received:
+            received += systemd.recv(1000)
+        done.touch()
+        assert worker.exit_code() == 0
+        assert scrape(port, "/livez")[0] == 0
+
+
+def figures(port):
+    """Return the samples of the page by their names with labels. A sample that does not exist is 0."""
+    status, body = scrape(port, "/metrics")
+    assert status == 200, body
+    lines = [line.rpartition(" ") for line in body.splitlines() if not line.startswith("#")]
+    return defaultdict(float, {name: float(value) for name, _, value in lines})
+
+
+def report(port):
+    return json.loads(scrape(port, "/readyz?format=json")[1])
+
+
+@pytest.mark.process
+def test_metrics_port_of_killed_supervisor_is_free_again(start):
+    worker = start("--metrics-port", "0")
+    port = port_of(worker)
+    worker.wait_until(lambda: scrape(port, "/livez")[0] == 200)
+    worker.send(signal.SIGKILL)
+    worker.exit_code()
+    worker.wait_until(lambda: scrape(port, "/livez")[0] == 0)
