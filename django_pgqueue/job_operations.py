@@ -1,8 +1,9 @@
-"""The operations behind the methods of `Job` and `JobQuerySet`: retry, cancel, run now, and wait.
+"""The operations behind the methods of `Job` and `JobQuerySet`: retry, cancel, run now, and wait; also move and delete.
 
 They need `lifecycle`, `codecs`, `reactions` and `waiting`, which are layers above the models. The app's configuration
-passes this module down: the models find it by `models.operations`. The admin calls it directly. It protects one
-invariant: if the caller passes what it has seen of a job, the transition applies only if the job has not changed since.
+passes this module down: the models find it by `models.operations`. The admin and `manage.py pgqueue` call it directly.
+It protects one invariant: if the caller passes what it has seen of a job, the transition applies only if the job has
+not changed since.
 """
 
 from __future__ import annotations
@@ -57,6 +58,31 @@ def run_now(
 ) -> dict[int, State]:
     """Make ready jobs due at once, and wake the workers after the commit."""
     return _run(connection, lifecycle.run_now, task_names, seen, alone=alone, makes_due=True)
+
+
+def move(
+    connection: BaseDatabaseWrapper,
+    task_names: Mapping[int, str],
+    seen: Mapping[int, Seen] | None = None,
+    *,
+    alone: bool = False,
+    queue_name: str | None = None,
+    priority: int | None = None,
+) -> dict[int, State]:
+    """Change the queue or the priority of ready jobs, and wake the workers after the commit."""
+    transition = partial(lifecycle.move, queue_name=queue_name, priority=priority)
+    return _run(connection, transition, task_names, seen, alone=alone, makes_due=True)
+
+
+def delete(
+    connection: BaseDatabaseWrapper,
+    task_names: Mapping[int, str],
+    seen: Mapping[int, Seen] | None = None,
+    *,
+    alone: bool = False,
+) -> dict[int, State]:
+    """Delete finished jobs; return the state that each had. Nobody waits for a finished job, so nobody is notified."""
+    return lifecycle.delete(connection, list(task_names), alone=alone, seen=seen)
 
 
 def _run(

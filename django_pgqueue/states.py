@@ -26,7 +26,7 @@ class State(StrEnum):
 
 
 FINISHED: Final = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})
-"""Final states. Only an operator's retry leaves them. Pruning deletes jobs in these states."""
+"""Final states. Only an operator's retry leaves them. Pruning, and an operator, delete jobs in these states."""
 
 
 class Outcome(StrEnum):
@@ -46,7 +46,8 @@ class Outcome(StrEnum):
 class Seen(NamedTuple):
     """The state of a job when an operator read it. A transition changes the job only if these values still match.
 
-    `retry` and `cancel` compare `state` and `finished_at`. `run_now` compares `state` and `run_after`.
+    `retry`, `cancel` and `delete` compare `state` and `finished_at`. `run_now` and `move` compare `state` and
+    `run_after`.
     """
 
     state: str
@@ -86,6 +87,8 @@ class TransitionName(StrEnum):
     CANCEL = "cancel"
     RETRY = "retry"
     RUN_NOW = "run_now"
+    MOVE = "move"
+    DELETE = "delete"
     PRUNE = "prune"
 
 
@@ -100,6 +103,7 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
         TransitionName.CLAIM_ONE: frozenset({State.RUNNING}),
         TransitionName.CANCEL: frozenset({State.CANCELLED}),
         TransitionName.RUN_NOW: frozenset({State.READY}),
+        TransitionName.MOVE: frozenset({State.READY}),
         TransitionName.SET_ASIDE: frozenset({State.DEAD}),
         TransitionName.EXPIRE: frozenset({State.CANCELLED}),
     },
@@ -115,9 +119,21 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
         TransitionName.REQUEUE: frozenset({State.READY, State.DEAD, State.CANCELLED}),
         TransitionName.CANCEL: frozenset({State.RUNNING}),
     },
-    State.SUCCEEDED: {TransitionName.RETRY: frozenset({State.READY}), TransitionName.PRUNE: frozenset({GONE})},
-    State.DEAD: {TransitionName.RETRY: frozenset({State.READY}), TransitionName.PRUNE: frozenset({GONE})},
-    State.CANCELLED: {TransitionName.RETRY: frozenset({State.READY}), TransitionName.PRUNE: frozenset({GONE})},
+    State.SUCCEEDED: {
+        TransitionName.RETRY: frozenset({State.READY}),
+        TransitionName.DELETE: frozenset({GONE}),
+        TransitionName.PRUNE: frozenset({GONE}),
+    },
+    State.DEAD: {
+        TransitionName.RETRY: frozenset({State.READY}),
+        TransitionName.DELETE: frozenset({GONE}),
+        TransitionName.PRUNE: frozenset({GONE}),
+    },
+    State.CANCELLED: {
+        TransitionName.RETRY: frozenset({State.READY}),
+        TransitionName.DELETE: frozenset({GONE}),
+        TransitionName.PRUNE: frozenset({GONE}),
+    },
 }
 """Allowed transitions by current state, each with the states that it can lead to.
 

@@ -7,6 +7,7 @@ import ast
 import re
 import shlex
 from argparse import ArgumentParser
+from collections.abc import Iterator
 
 import pytest
 from django.core.management import BaseCommand, load_command_class
@@ -185,10 +186,11 @@ def test_cli_page_has_every_command_and_argument():
     [choices] = [a.choices for a in parser_of("pgqueue")._actions if isinstance(a.choices, dict)]
     listed = {name for row in commands for name in re.findall(r"`manage\.py pgqueue ([\w-]+)`", row[0])}
     assert listed == set(choices)
-    for name in set(choices) - {"worker"}:
-        listed = {plain(row[0]) for row in table("docs/reference/cli.md", f"argument of `pgqueue {name}`")}
-        positional = {action.dest for action in choices[name]._actions if not action.option_strings}
-        assert listed == own_options("pgqueue", name) | positional
+    for words in set(subcommands()) - {("worker",)}:
+        listed = {plain(row[0]) for row in table("docs/reference/cli.md", f"argument of `pgqueue {' '.join(words)}`")}
+        *_, parser = parsers_of("pgqueue", *words)
+        positional = {action.dest for action in parser._actions if not action.option_strings}
+        assert listed == own_options("pgqueue", *words) | positional, words
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -211,11 +213,31 @@ def parser_of(command: str) -> ArgumentParser:
 
 def own_options(command: str, *subcommand: str) -> set[str]:
     """Return the long options of a management command, without those that every command has."""
-    parser = parser_of(command)
-    for name in subcommand:
-        [choices] = [action.choices for action in parser._actions if isinstance(action.choices, dict)]
-        parser = choices[name]
+    *_, parser = parsers_of(command, *subcommand)
     return long_options(parser) - long_options(BaseCommand().create_parser("manage.py", "any"))
+
+
+def parsers_of(command: str, *subcommand: str) -> Iterator[ArgumentParser]:
+    """Yield the parsers of a command, of its subcommand, and of that one's action."""
+    parser = parser_of(command)
+    yield parser
+    for name in subcommand:
+        parser = choices_of(parser)[name]
+        yield parser
+
+
+def choices_of(parser: ArgumentParser) -> dict[str, ArgumentParser]:
+    """Return the parsers of the words that can follow; none if the words of a subcommand are complete."""
+    found = [action.choices for action in parser._actions if isinstance(action.choices, dict)]
+    return found[0] if found else {}
+
+
+def subcommands() -> list[tuple[str, ...]]:
+    """Return the words of each subcommand of `pgqueue`, such as ("jobs", "list")."""
+    found: list[tuple[str, ...]] = []
+    for name, parser in choices_of(parser_of("pgqueue")).items():
+        found += [(name, action) for action in choices_of(parser)] or [(name,)]
+    return found
 
 
 def long_options(parser: ArgumentParser) -> set[str]:
@@ -228,10 +250,8 @@ def test_worker_page_has_every_option():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page_named_options_exist(page):
-    known = own_options("runworker") | own_options("pgqueue", "worker") | own_options("pgqueue", "prune")
-    for subcommand in ("health", "run", "pause", "resume", "drain", "clear", "adopt", "import-celery-beat"):
-        known |= own_options("pgqueue", subcommand)
-    known |= {"--verbosity", "--settings", "--deploy", "--fail-level"}  # Django's options
+    known = own_options("runworker").union(*(own_options("pgqueue", *words) for words in subcommands()))
+    known |= {"--verbosity", "--settings", "--no-color", "--deploy", "--fail-level"}  # Django's options
     of_others = {
         "docs/production/checklist.md": {"--check"},
         "docs/coming_from/django_tasks_db.md": {"--batch", "--interval", "--max-tasks"},  # options of its worker

@@ -10,14 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import StringIO
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 from django.db.models import QuerySet
 from django.test import override_settings
 
 from django_pgqueue import models, testing
+from django_pgqueue.management.subcommands import filter_options, job_search
 from django_pgqueue.models import Job
 from tests import helpers, test_docs_examples
 from tests.documents import BLOCK, CODE, PAGES, TOP, TUTORIAL, blocks, plain, table
@@ -210,6 +213,41 @@ def test_query_that_the_page_calls_slow_reads_the_history(history, name):
 def test_page_lists_the_queries_that_stay_fast():
     assert {row[0] for row in table(MODELS, "query")} == set(STAY_FAST)
     assert {plain(row[0]).partition("(")[0] for row in table(MODELS, "filter")} == {name.split()[0] for name in FILTERS}
+
+
+# ------------------------------------------------------------------ the command line
+
+
+NAMES = {"--queue": "old1", "--task": "shop.tasks.old0", "--error": "ValueError", "--since": "1d", "--until": "1h"}
+COMMANDS = [
+    *(["jobs", "list", *(["--state", word] if word else [])] for word in ("", *filter_options.WORDS)),
+    *(["jobs", "list", option, value] for option, value in NAMES.items()),
+    *(["jobs", "list", "--state", "dead", option, value] for option, value in NAMES.items()),
+    *(["jobs", "list", "--state", "succeeded", option, value] for option, value in NAMES.items()),
+    *(["jobs", "list", "--state", "due", option, value] for option, value in NAMES.items()),
+    *(["jobs", "list", "--state", "running", option, value] for option, value in NAMES.items()),
+    ["jobs", "list", "--id", "7"],
+    ["jobs", "show", "100"],
+    ["jobs", "retry", "--state", "dead", "--queue", "old1", "--limit", "500", "--yes"],
+    ["jobs", "cancel", "--state", "due", "--task", "shop.tasks.old0", "--limit", "500", "--yes"],
+    ["jobs", "move", "--state", "due", "--to-queue", "old2", "--limit", "500", "--yes"],
+    ["jobs", "delete", "--state", "succeeded", "--since", "1d", "--limit", "500", "--yes"],
+    ["dead", "list"],
+    ["dead", "list", "--error", "ValueError", "--since", "1d"],
+    ["dead", "retry", "--error", "ValueError", "--limit", "20", "--rate", "1000", "--stop-on-failure", "--yes"],
+    ["queues"],
+    ["schedules", "list"],
+    ["workers"],
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+@pytest.mark.django_db
+def test_command_does_not_read_the_history(history, arguments, monkeypatch):
+    """A search without an index reads a bounded number of jobs: 1,000 here, so that `MOST_ROWS` would find more."""
+    monkeypatch.setattr(job_search, "SEARCHED", 1000)
+    with judging():
+        call_command("pgqueue", *arguments, stdout=StringIO(), stderr=StringIO())
 
 
 # ------------------------------------------------------------------ SQL

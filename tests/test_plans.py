@@ -203,6 +203,8 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         {"pgqueue_execution_pkey", "pgqueue_execution_log_pkey"},
     ),
     "RETRY": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_job_unique"}),
+    "MOVE": (lambda c: {**finished(c), "queue_name": "other", "priority": 1}, BATCH, {"pgqueue_job_pkey"}),
+    "DELETE": (finished, BATCH, {"pgqueue_job_pkey"}),
     "PAUSE": (
         lambda _: {
             "kind": "queue",
@@ -263,6 +265,7 @@ def assert_bounded(connection, plan, name, *unwanted):
     "name",
     [
         *("ENQUEUE_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_MANY_OR_REPLACE", "HOLDERS", "RETRY", "RUN_SCHEDULE"),
+        "MOVE",
         *("ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD", "OPEN_WINDOWS"),
     ],
 )

@@ -157,7 +157,7 @@ CLAUSES = {
         "forgotten AS ( DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free)) ), "
         "gone AS ( DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) )",
         "locked AS MATERIALIZED",
-        "PRUNE PRUNE_TASK PRUNE_JOBS",
+        "PRUNE PRUNE_TASK PRUNE_JOBS DELETE",
     ),
     "late job": Clause(f"expires_at <= {NOW}", "expires_at <=", "EXPIRE EXPIRE_JOBS LATE_JOBS"),
     "record of an expiry": Clause(
@@ -169,7 +169,7 @@ CLAUSES = {
         "CASE WHEN seen.state <> '' AND ( state <> seen.state "
         "OR finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz ) THEN 'changed' ELSE state END",
         "finished_at IS DISTINCT FROM",
-        "CANCEL RETRY",
+        "CANCEL RETRY DELETE",
     ),
     "next tick as SCHEDULES returns it": Clause(
         "least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC')",

@@ -161,6 +161,8 @@ def call_everything(engine, job_in):
     helpers.rescue(engine)
     for act in (lifecycle.cancel, lifecycle.retry, lifecycle.run_now):
         act(engine, [1, 1_000_000])
+    lifecycle.move(engine, [1, 1_000_000], queue_name="other")
+    lifecycle.delete(engine, [1_000_000])
     for task_name in (None, "other"):
         lifecycle.prune(engine, State.DEAD, 0.0, task_name=task_name)
         lifecycle.prunable(engine, State.DEAD, 0.0, task_name=task_name)

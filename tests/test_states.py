@@ -6,6 +6,7 @@ all its executions, and the result of the transition reports that nothing was do
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -206,6 +207,9 @@ VARIANTS = [
     Variant(TransitionName.CANCEL, "one", operators(lifecycle.cancel), (None,)),
     Variant(TransitionName.RETRY, "one", operators(lifecycle.retry), (None,)),
     Variant(TransitionName.RUN_NOW, "one", operators(lifecycle.run_now), (None,)),
+    Variant(TransitionName.MOVE, "to a queue", operators(partial(lifecycle.move, queue_name="other")), (None,)),
+    Variant(TransitionName.MOVE, "to a priority", operators(partial(lifecycle.move, priority=7)), (None,)),
+    Variant(TransitionName.DELETE, "one", operators(lifecycle.delete), (None,)),
     Variant(TransitionName.PRUNE, "all tasks", prune, (0,)),
     Variant(TransitionName.PRUNE, "one task", prune_task, (0,)),
 ]

@@ -1,95 +1,32 @@
 """Format rows for an operator: durations, times, states, and the reason why a job waits.
 
 Used by all lists and pages of the admin. All ages are computed from `seen_at`, the database's clock at the time the row
-was read, so a wrong clock of the web server does no harm. Text from a row passes through `visible()`, so that
-control and direction characters in it cannot change what the operator reads.
+was read, so a wrong clock of the web server does no harm. Text from a row passes through `display.visible()`, so
+that control and direction characters in it cannot change what the operator reads.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import unicodedata
-from datetime import datetime, timedelta
-from typing import Any, Final
+from datetime import datetime
+from typing import Any
 
 from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from django_pgqueue.display import duration as duration
+from django_pgqueue.display import pretty_json as pretty_json
+from django_pgqueue.display import shortened as shortened
+from django_pgqueue.display import visible as visible
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
-
-BIDIRECTIONAL: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that change the direction of text and can make one name look like another."""
-
-UNITS: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
-
-MORE_CHARACTERS: Final = 10_000
-"""Indented JSON may have this many characters more than four times its size; see `pretty_json()`."""
-
-
-def visible(text: str) -> str:
-    """Return text with control and direction characters as escapes, such as `\\x1b` and `\\u202e`.
-
-    Line ends and tabs stay. HTML is not escaped here; the template does it.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_escaped(c) if _is_hidden(c) else c for c in text)
-
-
-def _is_hidden(character: str) -> bool:
-    category = unicodedata.category(character)
-    return character in BIDIRECTIONAL or category == "Cs" or (category == "Cc" and character not in "\n\t")
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
-
-
-def shortened(text: str, length: int = 80) -> str:
-    """Return the first line of a text, cut to `length` characters, with hidden characters as escapes."""
-    line = visible(text.strip().partition("\n")[0])
-    return line if len(line) <= length else f"{line[: length - 1]}…"
 
 
 def breakable(name: str) -> SafeString:
     """Return a dotted name as HTML that lets a narrow column break it after dots and underscores."""
     return format_html_join("", "{}<wbr>", ((part,) for part in re.split(r"(?<=[._])", visible(name))))
-
-
-def pretty_json(text: str) -> str:
-    """Return JSON text indented, or unchanged if Python cannot read it or if it would grow too much.
-
-    10 kB of brackets nested 5,000 deep would become 50 MB of indentation. Hidden characters become escapes.
-    """
-    pieces, size = [], 0
-    try:
-        for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
-            pieces.append(piece)
-            size += len(piece)
-            if size > 4 * len(text) + MORE_CHARACTERS:
-                return visible(text)
-    except (ValueError, RecursionError):  # the text was cut, has an integer of 5,000 digits, or nests 10,000 deep
-        return visible(text)
-    return visible("".join(pieces))
-
-
-def duration(span: timedelta, *, brief: bool = False) -> str:
-    """Return a duration in at most two units ("12 ms", "3.4 s", "5 min 2 s", "3 d 1 h"), or in one if `brief`."""
-    seconds = abs(span.total_seconds())
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for size, unit, part_size, part_unit in UNITS:
-        if whole >= size:
-            part = whole % size // part_size
-            return f"{whole // size} {unit} {part} {part_unit}" if part and not brief else f"{whole // size} {unit}"
-    return f"{whole} s"
 
 
 def ago(moment: datetime, seen_at: datetime, *, brief: bool = False) -> str:

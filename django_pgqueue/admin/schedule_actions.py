@@ -19,10 +19,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db.notifications import wake_workers_after_commit
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import Schedule
-from django_pgqueue.schedules import expressions, job_options
+from django_pgqueue.schedules import job_options, run_and_resume
 
 from . import shown
 from .formatting import visible
@@ -46,19 +45,10 @@ class NotDone(Exception):
 
 def _run(connection: Any, schedule: lifecycle.Scheduled, seen_last_run: datetime | str | None) -> bool:
     try:
-        options = job_options.options_of(connection, schedule)
+        return run_and_resume.run_now(connection, schedule, seen_last_run=seen_last_run) is not None
     except job_options.CannotFire as error:
         values = {"name": visible(schedule.name), "why": visible(str(error))}
         raise NotDone(_("No job is enqueued for %(name)s: %(why)s") % values) from None
-    fired = lifecycle.run_schedule(connection, schedule, options, seen_last_run=seen_last_run)
-    if fired is None:
-        return False
-    if fired.job_id is None:
-        values = {"name": visible(schedule.name), "holder": job_options.holder_of(connection, options)}
-        raise NotDone(_("No job is enqueued for %(name)s: %(holder)s has its unique key.") % values)
-    wake_workers_after_commit(connection)
-    job_options.send_enqueued(connection, schedule, options, fired.job_id)
-    return True
 
 
 def _pause(connection: Any, schedule: lifecycle.Scheduled, _seen_last_run: object) -> bool:
@@ -67,10 +57,9 @@ def _pause(connection: Any, schedule: lifecycle.Scheduled, _seen_last_run: objec
 
 def _resume(connection: Any, schedule: lifecycle.Scheduled, _seen_last_run: object) -> bool:
     try:
-        next_run_at = expressions.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
+        return run_and_resume.resume(connection, schedule)
     except ValueError:  # the list shows what is wrong with the expression
         return False
-    return lifecycle.resume_schedule(connection, schedule.schedule_id, next_run_at)
 
 
 RUN: Final = ScheduleOperation(

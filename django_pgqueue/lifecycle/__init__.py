@@ -36,7 +36,7 @@ from .expiry import expire
 from .installations import Adopted, Identity, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, open_executions
 from .logs import KeptLog, PrunedLogs, keep_logs, prune_logs
-from .operator import LOCK_WAIT_SECONDS, cancel, existing, retry, run_now
+from .operator import LOCK_WAIT_SECONDS, cancel, delete, existing, move, retry, run_now
 from .pauses import pause, prune_pauses, resume
 from .pruning import PRUNE_LIMIT, prunable, prune
 from .requeues import Requeued, requeue
@@ -143,6 +143,7 @@ __all__ = [
     "claim",
     "claim_one",
     "confirm_schedules",
+    "delete",
     "divided",
     "end_cancelled",
     "enqueue",
@@ -161,6 +162,7 @@ __all__ = [
     "holders",
     "keep_logs",
     "may_divide",
+    "move",
     "next_in_line",
     "note_problem",
     "note_progress",

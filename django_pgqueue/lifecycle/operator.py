@@ -1,6 +1,6 @@
-"""Transitions that an operator or the application requests: cancel, retry, run now.
+"""Transitions that an operator or the application requests: cancel, retry, run now, move, delete.
 
-`models.operations` calls them for `Job`, `JobQuerySet` and the admin, on the caller's connection and in the caller's
+`job_operations` calls them for `Job`, `JobQuerySet` and the admin, on the caller's connection and in the caller's
 transaction. They protect what the operator decided on: a job that has changed since it was read stays as it is. None
 of them waits for a row lock in the database. A locked row is tried again, for at most `LOCK_WAIT_SECONDS`.
 """
@@ -100,6 +100,35 @@ def run_now(
     return _repeat_while_locked(connection, sql.operator.RUN_NOW, job_ids, seen, instants, alone=alone)
 
 
+def move(
+    connection: Connection,
+    job_ids: Sequence[int],
+    *,
+    queue_name: str | None = None,
+    priority: int | None = None,
+    alone: bool = False,
+    seen: Mapping[int, Seen] | None = None,
+) -> dict[int, State]:
+    """Change the queue or the priority of ready jobs; return the state of each job that changed.
+
+    None leaves the queue or the priority as it is. The due time stays. Jobs that differ from `seen` are left alone.
+    """
+    instants = {job_id: job.run_after for job_id, job in (seen or {}).items()}
+    to = {"queue_name": queue_name, "priority": priority}
+    return _repeat_while_locked(connection, sql.operator.MOVE, job_ids, seen, instants, alone=alone, **to)
+
+
+def delete(
+    connection: Connection, job_ids: Sequence[int], *, alone: bool = False, seen: Mapping[int, Seen] | None = None
+) -> dict[int, State]:
+    """Delete finished jobs and their executions; return the state that each deleted job had.
+
+    Jobs that differ from `seen` are left alone.
+    """
+    instants = {job_id: job.finished_at for job_id, job in (seen or {}).items()}
+    return _repeat_while_locked(connection, sql.operator.DELETE, job_ids, seen, instants, alone=alone)
+
+
 def _repeat_while_locked(
     connection: Connection,
     statement: str,
@@ -108,7 +137,7 @@ def _repeat_while_locked(
     instants: Mapping[int, datetime | None],
     *,
     alone: bool,
-    **params: bool,
+    **params: bool | str | int | None,
 ) -> dict[int, State]:
     """Run an operator's transition, and repeat it for the rows that other sessions have locked.
 

@@ -146,6 +146,11 @@ def check_jitter(task: TaskDefinition, jitter_seconds: float) -> None:
         )
 
 
+def of_task(task: TaskDefinition) -> list[tuple[str, Times]]:
+    """Return the schedules that this process's code declares for a task, each with its name."""
+    return [(name, times) for name, scheduled, times in _named() if scheduled is task]
+
+
 def problems() -> Iterator[str]:
     """Yield one sentence per problem with the declared schedules that `@task` could not detect."""
     for name, count in Counter(name for name, _, _ in _named()).items():

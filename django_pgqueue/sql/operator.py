@@ -134,6 +134,85 @@ moved AS (
 SELECT id, CASE WHEN waits THEN 'ready' END FROM asked
 """
 
+# Change the queue or the priority of ready jobs, due or not. A parameter that is NULL leaves its column unchanged.
+#
+# Moves:  ready, unchanged
+# Caller: lifecycle.move(), for an operator
+# Fence:  what the operator saw, as for RUN_NOW
+#
+# `run_after` stays, so a moved job keeps its place in line. The job can lie behind a worker's cursor of its new lane.
+# Then the worker's next claim from the start finds it.
+MOVE: Final = """/* pgqueue:move */
+WITH asked AS MATERIALIZED (
+    SELECT job.id, job.state = 'ready'
+            AND (job.queue_name, job.priority) <> (
+                coalesce(%(queue_name)s::text, job.queue_name), coalesce(%(priority)s::smallint, job.priority)
+            )
+            AND (seen.state = '' OR job.state = seen.state AND job.run_after = seen.instant::timestamptz) AS moves
+    FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
+    CROSS JOIN LATERAL (
+        SELECT id, state, run_after, queue_name, priority
+        FROM pgqueue_job
+        WHERE id = seen.id
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET queue_name = coalesce(%(queue_name)s::text, job.queue_name),
+        priority = coalesce(%(priority)s::smallint, job.priority)
+    FROM asked
+    WHERE job.id = asked.id AND asked.moves
+)
+SELECT id, CASE WHEN moves THEN 'ready' END FROM asked
+"""
+
+# Delete finished jobs with their executions. Their uniqueness windows stay, as after PRUNE.
+#
+# Moves:  finished → gone
+# Caller: lifecycle.delete(), for an operator
+# Fence:  what the operator saw, as for RETRY
+# Locks:  as PRUNE. A job with a locked execution is not in the answer, like a job with a locked row
+# Index:  primary keys, pgqueue_execution_job
+DELETE: Final = """/* pgqueue:delete */
+WITH asked AS MATERIALIZED (
+    SELECT job.id, CASE
+               WHEN seen.state <> '' AND (
+                   job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz
+               )
+               THEN 'changed'
+               ELSE job.state
+           END AS state
+    FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
+    CROSS JOIN LATERAL (
+        SELECT id, state, finished_at FROM pgqueue_job WHERE id = seen.id FOR UPDATE SKIP LOCKED
+    ) AS job
+),
+old AS MATERIALIZED (
+    SELECT id FROM asked WHERE state IN ('succeeded', 'dead', 'cancelled')
+),
+locked AS MATERIALIZED (
+    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
+),
+busy AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_execution
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
+),
+free AS MATERIALIZED (
+    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
+),
+forgotten AS (
+    DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+gone AS (
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free))
+)
+SELECT id, CASE WHEN id IN (SELECT id FROM free) THEN state END
+FROM asked
+WHERE id NOT IN (SELECT job_id FROM busy)
+"""
+
 # Return which of these jobs exist. If a transition returned no row for an existing job, the job's row is locked.
 #
 # Caller: lifecycle, after a transition that an operator requested

@@ -11,6 +11,8 @@ import pytest
 from django.db import connection
 
 from django_pgqueue import lifecycle
+from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.lifecycle import operator
 from django_pgqueue.models import Job
 from django_pgqueue.states import Seen
 from tests import helpers
@@ -135,6 +137,40 @@ def test_run_now_stale_instance_leaves_later_backoff(engine):
     assert not job.run_now()
     stale.refresh_from_db()
     assert stale.run_now()
+
+
+@pytest.mark.promise("shell-compares")
+def test_move_job_changed_since_seen_leaves_it(engine):
+    job_id = helpers.make_job(engine)
+    seen = {job_id: Seen("ready", run_after=helpers.job_row(engine, job_id)["run_after"])}
+    claimed = helpers.claim_one(engine)
+    assert lifecycle.move(engine, [job_id], priority=5, seen=seen) == {}
+    lifecycle.fail(engine, helpers.failed(claimed.key, delay_seconds=3600.0))
+    assert lifecycle.move(engine, [job_id], priority=5, seen=seen) == {}, "the job is ready again, but due later"
+    assert helpers.job_row(engine, job_id)["priority"] == 0
+
+
+@pytest.mark.promise("shell-compares")
+def test_delete_job_dead_again_leaves_it(engine):
+    [job_id] = dead_jobs(engine)
+    seen = {job_id: Seen("dead", helpers.job_row(engine, job_id)["finished_at"])}
+    assert Job.objects.get(pk=job_id).retry()
+    assert lifecycle.delete(engine, [job_id], seen=seen) == {}
+    die(engine)
+    assert lifecycle.delete(engine, [job_id], seen=seen) == {}, "the job is dead again, with a later finished_at"
+    seen = {job_id: Seen("dead", helpers.job_row(engine, job_id)["finished_at"])}
+    assert lifecycle.delete(engine, [job_id], seen=seen) == {job_id: "dead"}
+    assert not helpers.rows_of(engine, "pgqueue_execution")
+
+
+def test_delete_job_with_locked_execution_leaves_it(engine, second, monkeypatch):
+    monkeypatch.setattr(operator, "LOCK_WAIT_SECONDS", 0.05)
+    [job_id] = dead_jobs(engine)
+    with helpers.transaction(second, "SELECT FROM pgqueue_execution FOR UPDATE"):
+        assert lifecycle.delete(engine, [job_id]) == {}
+        with pytest.raises(JobLocked):
+            lifecycle.delete(engine, [job_id], alone=True)
+    assert lifecycle.delete(engine, [job_id]) == {job_id: "dead"}
 
 
 def test_run_schedule_repeated_click_adds_one_job(engine):

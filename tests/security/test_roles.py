@@ -31,7 +31,7 @@ from tests.security.conftest import BLOCK, DOCUMENT, GROUPS
 from tests.test_sql import call_everything
 
 ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH"}
-OPERATOR = {"CANCEL", "RETRY", "PAUSE", "ADOPT"}
+OPERATOR = {"CANCEL", "RETRY", "MOVE", "PAUSE", "ADOPT"}
 EVERYBODY = {"SYSTEM_IDENTIFIER"}
 """These need no privilege on a table."""
 READING = {
@@ -319,8 +319,6 @@ STRUCTURE = [
 REWRITING = [
     "UPDATE pgqueue_job SET arguments = '{}'",
     "UPDATE pgqueue_job SET task_name = 'x'",
-    "UPDATE pgqueue_job SET queue_name = 'x'",
-    "UPDATE pgqueue_job SET priority = 1",
     "UPDATE pgqueue_job SET max_attempts = 1000",
     "UPDATE pgqueue_execution SET job_id = 1",
     "UPDATE pgqueue_execution SET worker_id = 1",
@@ -333,7 +331,9 @@ ADDING = [
 READ = [f"SELECT {column} FROM pgqueue_job" for column in ("arguments", "result", "*")]
 READ += ["SELECT error FROM pgqueue_execution", "SELECT hostname FROM pgqueue_worker"]
 READ_NAMES = [f"SELECT {column} FROM pgqueue_job" for column in ("task_name", "state")]
+MOVING = ["UPDATE pgqueue_job SET queue_name = 'x'", "UPDATE pgqueue_job SET priority = 1"]
 OPERATING = [
+    *MOVING,
     "UPDATE pgqueue_job SET state = 'ready'",
     "UPDATE pgqueue_job SET cancel_requested_at = now()",
     "SELECT id FROM pgqueue_job FOR UPDATE",
@@ -371,7 +371,14 @@ FORBIDDEN = {
     "viewer": [*STRUCTURE, *REWRITING, *ADDING, *OPERATING, *WORKING, *SCHEDULING],
     "operator": [*STRUCTURE, *REWRITING, *ADDING, *WORKING, *SCHEDULING],
     "scheduler": [*STRUCTURE, *REWRITING, *READ, *OPERATING, *WORKING],
-    "worker": [*STRUCTURE, *REWRITING, *ADDING, *SCHEDULING, "UPDATE pgqueue_job SET cancel_requested_at = now()"],
+    "worker": [
+        *STRUCTURE,
+        *REWRITING,
+        *MOVING,
+        *ADDING,
+        *SCHEDULING,
+        "UPDATE pgqueue_job SET cancel_requested_at = now()",
+    ],
 }
 
 

@@ -9,16 +9,30 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_pgqueue.management.celery_beat import IMPORT_CELERY_BEAT
 from django_pgqueue.management.standard_streams import open_missing_streams
 from django_pgqueue.management.subcommands.adopt_command import ADOPT
+from django_pgqueue.management.subcommands.dead_command import DEAD
+from django_pgqueue.management.subcommands.enqueue_command import ENQUEUE
 from django_pgqueue.management.subcommands.health_command import HEALTH
+from django_pgqueue.management.subcommands.jobs_command import JOBS
 from django_pgqueue.management.subcommands.prune_command import PRUNE
 from django_pgqueue.management.subcommands.queue_commands import CLEAR, DRAIN, PAUSE, RESUME
+from django_pgqueue.management.subcommands.queues_command import QUEUES
 from django_pgqueue.management.subcommands.run_command import RUN
+from django_pgqueue.management.subcommands.schedules_command import SCHEDULES
 from django_pgqueue.management.subcommands.subcommand import Subcommand, add_subcommands
+from django_pgqueue.management.subcommands.tasks_command import TASKS
 from django_pgqueue.management.subcommands.worker_command import WORKER
+from django_pgqueue.management.subcommands.workers_command import WORKERS
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     WORKER,
     RUN,
+    ENQUEUE,
+    JOBS,
+    DEAD,
+    QUEUES,
+    SCHEDULES,
+    WORKERS,
+    TASKS,
     PAUSE,
     RESUME,
     DRAIN,

@@ -5,26 +5,22 @@ Each subcommand calls the function of `control` that has its name.
 
 from __future__ import annotations
 
-import getpass
-import re
 import warnings
 from argparse import ArgumentParser
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from django.core.management.base import CommandError, OutputWrapper
 from django.utils import timezone
-from django.utils.dateparse import parse_datetime
 
 from django_pgqueue import control
 from django_pgqueue.queues import UnknownQueueWarning
 
-from .subcommand import Options, Subcommand, UsageError, add_database, database_alias
+from .subcommand import Options, Subcommand, UsageError, add_database, database_alias, user_name
+from .times import duration_of, time_of
 
-DURATION: Final = re.compile(r"(\d+)([smhd])")
-UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 Target = dict[str, Any]
 Act = Callable[[Target, Options, OutputWrapper], None]
 
@@ -79,7 +75,7 @@ def _call(act: Act, options: Options, stdout: OutputWrapper, stderr: OutputWrapp
 
 
 def _pause(target: Target, options: Options, stdout: OutputWrapper) -> None:
-    control.pause(**target, until=_until(options["until"]), reason=options["reason"], by=_user())
+    control.pause(**target, until=_until(options["until"]), reason=options["reason"], by=user_name())
     stdout.write(f"Paused. {control.waiting(**target).count():,} jobs are waiting.")
 
 
@@ -88,8 +84,8 @@ def _resume(target: Target, options: Options, stdout: OutputWrapper) -> None:
 
 
 def _drain(target: Target, options: Options, stdout: OutputWrapper) -> None:
-    timeout = options["timeout"] and _duration("--timeout", options["timeout"])
-    running = control.drain(**target, timeout=timeout, reason=options["reason"] or "drained", by=_user())
+    timeout = options["timeout"] and duration_of("--timeout", options["timeout"])
+    running = control.drain(**target, timeout=timeout, reason=options["reason"] or "drained", by=user_name())
     if running:
         raise CommandError(f"Paused, but {running:,} jobs are still running. Repeat the command to wait longer.")
     stdout.write("Paused, and no job of it is running.")
@@ -103,29 +99,10 @@ def _clear(target: Target, options: Options, stdout: OutputWrapper) -> None:
 
 
 def _until(text: str | None) -> timedelta | datetime | None:
-    if text is None or DURATION.fullmatch(text):
-        return text and _duration("--until", text)  # type: ignore[return-value]  # None stays None
-    at = parse_datetime(text)
-    if at is None:
-        raise ValueError(f"Invalid --until {text!r}: use 30m, 2h, 1d, or an ISO 8601 time such as 2030-01-31T08:00")
-    at = at if at.tzinfo else timezone.make_aware(at)
-    if at <= timezone.now():
+    at = None if text is None else time_of("--until", text)
+    if isinstance(at, datetime) and at <= timezone.now():
         raise ValueError(f"Invalid --until {text!r}: this time is in the past")
     return at
-
-
-def _duration(option: str, text: str) -> timedelta:
-    found = DURATION.fullmatch(text)
-    if found is None:
-        raise ValueError(f"Invalid {option} {text!r}: use a number with s, m, h or d, such as 30m")
-    return timedelta(**{UNITS[found[2]]: int(found[1])})
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # the user id has no name, as in some containers
-        return ""
 
 
 PAUSE = Subcommand(

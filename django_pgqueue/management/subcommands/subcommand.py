@@ -6,6 +6,7 @@ To add a subcommand, write a module in this package that defines a `Subcommand`,
 
 from __future__ import annotations
 
+import getpass
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -88,3 +89,11 @@ def database_alias(options: Options) -> str:
     if alias not in connections:
         raise UsageError(f"DATABASES has no alias {alias!r}: pass --database with one of {', '.join(connections)}.")
     return str(alias)
+
+
+def user_name() -> str:
+    """Return the name of the operating system's user, for the record of what an operator did; "" if it has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the user id has no name, as in some containers
+        return ""

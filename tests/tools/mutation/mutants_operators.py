@@ -6,6 +6,9 @@ What a mutant is, and how they are tried: see `mutation`. Each names the tests t
 from tests.tools.mutation.mutants import Mutant, of_tests
 
 ACTS = "django_pgqueue/admin/job_actions.py"
+SHELL_ACTS = "django_pgqueue/management/subcommands/changing_actions.py"
+BATCHES = "django_pgqueue/management/subcommands/batches.py"
+SEARCH = "django_pgqueue/management/subcommands/job_search.py"
 BULK = "django_pgqueue/enqueue/bulk.py"
 CALLS = "django_pgqueue/enqueue/calls.py"
 AS_SEEN = "job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz"
@@ -15,6 +18,8 @@ EXACT = of_tests(
     Mutant("a retry does not compare finished_at", AS_SEEN, "job.state <> seen.state", "RETRY"),
     Mutant("a cancel does not compare the state", "job.state <> seen.state OR ", "", "CANCEL"),
     Mutant("run now does not compare run_after", " AND job.run_after = seen.instant::timestamptz", "", "RUN_NOW"),
+    Mutant("move does not compare run_after", " AND job.run_after = seen.instant::timestamptz", "", "MOVE"),
+    Mutant("a delete does not compare finished_at", AS_SEEN, "job.state <> seen.state", "DELETE"),
     Mutant(
         "a queryset retries what died since",
         "if began is None and finished_before:",
@@ -28,6 +33,38 @@ EXACT = of_tests(
         "RUN_SCHEDULE",
     ),
 )
+SHELL = [
+    *of_tests(
+        ("tests/management/test_changing_actions.py",),
+        Mutant("an action does not compare what was read", "names, seen))", "names, None))", path=BATCHES),
+        Mutant("the shell retries any finished job", "return (State.DEAD,)", "return FINISHED_WORDS", path=SHELL_ACTS),
+        Mutant(
+            "an action needs no filter", 'if not options["ids"] and not given(options):', "if False:", path=SHELL_ACTS
+        ),
+        Mutant("a script is not asked for --yes", "        if filters.ids:", "        if True:", path=SHELL_ACTS),
+        Mutant("an action ignores its rate", "began + start / rate", "began", path=BATCHES),
+    ),
+    *of_tests(
+        ("tests/management/test_dead_command.py",),
+        Mutant(
+            "any error stops a retry",
+            '            exception_class=Subquery(before.values("exception_class")[:1]),\n',
+            "",
+            path="django_pgqueue/management/subcommands/dead_command.py",
+        ),
+    ),
+    *of_tests(
+        ("tests/management/test_jobs_list.py",),
+        Mutant(
+            "a search has no bound",
+            "found.query.values(found.column)[:SEARCHED]",
+            "found.query.values(found.column)",
+            path=SEARCH,
+        ),
+        Mutant("a bounded search does not say so", "and is_cut(each)", "and False", path=SEARCH),
+        Mutant("paused jobs are due too", "return None\n        return ~Q(", "pass\n        return ~Q(", path=SEARCH),
+    ),
+]
 CLICKS = of_tests(
     ("tests/admin/test_stale_pages.py",),
     Mutant(
@@ -191,4 +228,4 @@ READING = of_tests(
     Mutant("a job with a lease is stuck", "late = Q(lease_expires_at__lt=database_now())", "late = Q()", path=FILTERS),
     Mutant("only lost jobs are stuck", "        if longer_than is not None:\n", "        if False:\n", path=FILTERS),
 )
-OPERATORS = [*EXACT, *CLICKS, *MEETING, *MANY, *ELSEWHERE, *READING]
+OPERATORS = [*EXACT, *SHELL, *CLICKS, *MEETING, *MANY, *ELSEWHERE, *READING]

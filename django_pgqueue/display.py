@@ -1,0 +1,135 @@
+"""Show values of rows to an operator: hidden characters as escapes, durations, JSON, and calls without secrets.
+
+The admin and `manage.py pgqueue` call this module. It protects two rules: text from a row cannot change what the
+operator reads, and a sensitive argument or an encoded value is never shown. If this process does not know a task, it
+does not know which arguments are sensitive, so it shows none.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from django.utils.translation import gettext as _
+
+from . import registry
+from .envelope import codec_of
+from .redaction import hides_result, redacted_call
+
+BIDIRECTIONAL: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the direction of text and can make one name look like another."""
+
+UNITS: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+
+MORE_CHARACTERS: Final = 10_000
+"""Indented JSON may have this many characters more than four times its size; see `pretty_json()`."""
+
+
+def visible(text: str) -> str:
+    """Return text with control and direction characters as escapes, such as `\\x1b` and `\\u202e`.
+
+    Line ends and tabs stay. HTML is not escaped here; the template does it.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_escaped(c) if _is_hidden(c) else c for c in text)
+
+
+def _is_hidden(character: str) -> bool:
+    category = unicodedata.category(character)
+    return character in BIDIRECTIONAL or category == "Cs" or (category == "Cc" and character not in "\n\t")
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def shortened(text: str, length: int = 80) -> str:
+    """Return the first line of a text, cut to `length` characters, with hidden characters as escapes."""
+    line = visible(text.strip().partition("\n")[0])
+    return line if len(line) <= length else f"{line[: length - 1]}…"
+
+
+def pretty_json(text: str) -> str:
+    """Return JSON text indented, or unchanged if Python cannot read it or if it would grow too much.
+
+    10 kB of brackets nested 5,000 deep would become 50 MB of indentation. Hidden characters become escapes.
+    """
+    pieces, size = [], 0
+    try:
+        for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
+            pieces.append(piece)
+            size += len(piece)
+            if size > 4 * len(text) + MORE_CHARACTERS:
+                return visible(text)
+    except (ValueError, RecursionError):  # the text was cut, has an integer of 5,000 digits, or nests 10,000 deep
+        return visible(text)
+    return visible("".join(pieces))
+
+
+def duration(span: timedelta, *, brief: bool = False) -> str:
+    """Return a duration in at most two units ("12 ms", "3.4 s", "5 min 2 s", "3 d 1 h"), or in one if `brief`."""
+    seconds = abs(span.total_seconds())
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, part_size, part_unit in UNITS:
+        if whole >= size:
+            part = whole % size // part_size
+            return f"{whole // size} {unit} {part} {part_unit}" if part and not brief else f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
+class Shown(NamedTuple):
+    """A value as a page or a command shows it: text, a sentence that says why it or a part of it is hidden, or both."""
+
+    text: str = ""
+    note: str = ""
+
+
+def shown_result(task_name: str, text: str | None) -> Shown | None:
+    """Return a result, given as stored text, or None if there is none."""
+    if text is None:
+        return None
+    if reason := _hidden_because(task_name, text):
+        return Shown(note=reason)
+    task = registry.get(task_name)
+    if task is None or hides_result(task):
+        return Shown(note=_("Hidden: the task marks its result as sensitive."))
+    return Shown(text=pretty_json(text))
+
+
+def shown_arguments(task_name: str, text: str) -> Shown:
+    """Return the arguments of a call, given as stored text, without the sensitive ones."""
+    if reason := _hidden_because(task_name, text):
+        return Shown(note=reason)
+    task = registry.get(task_name)
+    if task is None or not task.sensitive:
+        return Shown(text=pretty_json(text))
+    try:
+        args, kwargs = redacted_call(task, *_args_and_kwargs(json.loads(text)))
+        shown = pretty_json(json.dumps({"args": args, "kwargs": kwargs}, ensure_ascii=False))
+    except (ValueError, RecursionError):  # the text was cut, or the row was written by hand
+        return Shown(note=_("Hidden: the task has sensitive arguments, and they cannot be separated here."))
+    return Shown(text=shown, note=_("The task marks some arguments as sensitive. They are hidden."))
+
+
+def _args_and_kwargs(call: Any) -> tuple[list[Any], dict[str, Any]]:
+    if isinstance(call, dict) and call.keys() == {"args", "kwargs"}:
+        args, kwargs = call["args"], call["kwargs"]
+        if isinstance(args, list) and isinstance(kwargs, dict):
+            return args, kwargs
+    raise ValueError("these are not the arguments of a call")
+
+
+def _hidden_because(task_name: str, text: str) -> str:
+    """Return why a value of a job is hidden as a whole, "" if it is not."""
+    if codec := codec_of(text):
+        return _("Encoded by “%(codec)s”.") % {"codec": shortened(codec)}
+    if registry.get(task_name) is None:
+        return _("Hidden: this process does not know the task, so it does not know which values are sensitive.")
+    return ""

@@ -1,0 +1,129 @@
+"""Change many jobs in batches, at a rate, each only if it is still as it was read.
+
+`jobs retry|cancel|move|delete` and `dead retry` call it. Each batch is one statement that commits by itself, so an
+interruption leaves whole batches behind. A second operator, or a job that runs in the meantime, cannot make an action
+change more than was shown, because the statements compare each job with what was read (`states.Seen`).
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Self
+
+from django.core.management.base import CommandError, OutputWrapper
+from django.db import connections
+
+from django_pgqueue.models import BATCH_SIZE
+from django_pgqueue.models.operations import JobChange
+from django_pgqueue.registry import in_words
+from django_pgqueue.states import Seen
+
+from .job_rows import SeenJob
+from .output import counted
+from .subcommand import user_name
+
+logger = logging.getLogger("django_pgqueue.operator")
+
+TICK_SECONDS: Final = 0.1
+"""How often a sleep ends to look for a Ctrl-C."""
+AfterBatch = Callable[[Sequence[int]], None]
+"""Called with the ids of the jobs that a batch has changed. It raises `Stop` to end the action."""
+
+
+class Stop(Exception):
+    """An action ends before all jobs were changed. The message says why."""
+
+
+class Interruption:
+    """Turns the first Ctrl-C into an end after the current batch, so that its jobs are counted. The second one aborts.
+
+    Only the main thread can receive signals, so other threads ignore it.
+    """
+
+    def __init__(self) -> None:
+        self._is_requested = False
+        self._previous: Any = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._request)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _request(self, number: int, frame: object) -> None:
+        if self._is_requested:
+            raise KeyboardInterrupt
+        self._is_requested = True
+
+    def sleep_until(self, instant: float) -> None:
+        """Sleep until an instant of the monotonic clock. Raise `Stop` after a Ctrl-C, also during the sleep."""
+        while not self._is_requested and (left := instant - time.monotonic()) > 0:
+            time.sleep(min(left, TICK_SECONDS))
+        if self._is_requested:
+            raise Stop("Interrupted")
+
+
+def change_all(
+    action: str,
+    done: str,
+    change: JobChange,
+    jobs: Sequence[SeenJob],
+    alias: str,
+    rate: float | None,
+    stdout: OutputWrapper,
+    after_batch: AfterBatch,
+) -> None:
+    """Change the jobs, print how many were changed, and log each one with the user.
+
+    Raises:
+        CommandError: Ctrl-C or `after_batch` has ended the action after a batch. The message says how many changed.
+    """
+    count, began = 0, time.monotonic()
+    size = BATCH_SIZE if rate is None else max(1, int(min(BATCH_SIZE, rate)))
+    try:
+        with Interruption() as interruption:
+            for start in range(0, len(jobs), size):
+                interruption.sleep_until(began if rate is None else began + start / rate)
+                batch = jobs[start : start + size]
+                changed = _change(action, change, batch, alias)
+                count += len(changed)
+                _show_progress(stdout, start + len(batch), len(jobs))
+                after_batch(changed)
+    except Stop as stop:
+        of_all = f"{count:,} of {counted(len(jobs))}"
+        raise CommandError(f"{stop}. {done} {of_all}. The others are unchanged.") from None
+    stdout.write(f"{done} {counted(count)}.")
+    if left := len(jobs) - count:
+        stdout.write(
+            f"Left {counted(left)} unchanged: they have changed since, are locked, or another job has their key."
+        )
+
+
+def _change(action: str, change: JobChange, batch: Iterable[SeenJob], alias: str) -> list[int]:
+    names = {job.pk: job.task_name for job in batch}
+    seen = {job.pk: Seen(job.state, job.finished_at, job.run_after) for job in batch}
+    changed = sorted(change(connections[alias], names, seen))
+    _log(action, changed, names)
+    return changed
+
+
+def _log(action: str, changed: Iterable[int], names: Mapping[int, str]) -> None:
+    user = user_name()
+    for job_id in changed:
+        extra = {"job_id": job_id, "task": names[job_id], "action": action, "user": user}
+        logger.info(
+            "job %s (%s): %s by %s", job_id, in_words(names[job_id]), action, user or "an unknown user", extra=extra
+        )
+
+
+def _show_progress(stdout: OutputWrapper, done: int, total: int) -> None:
+    if stdout.isatty() and total > BATCH_SIZE:
+        stdout.write(f"\r{done:,} of {total:,}", ending="\r" if done < total else "\r\x1b[K")
+        stdout.flush()

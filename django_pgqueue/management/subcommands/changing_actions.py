@@ -1,0 +1,221 @@
+"""`manage.py pgqueue jobs retry|cancel|move|delete`: change the jobs with some ids, or all that meet some filters.
+
+`_run()` finds the jobs, reads them, shows how many it would change, and asks. `batches.change_all()` then changes each
+job only if the job is still as it was read.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from django.core.management.base import CommandError, OutputWrapper
+
+from django_pgqueue import job_operations, queues
+from django_pgqueue.display import visible
+from django_pgqueue.models.operations import JobChange
+from django_pgqueue.options import OPTIONS
+from django_pgqueue.states import State
+
+from .batches import AfterBatch, change_all
+from .filter_options import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, Filters, add_filters, filters_of
+from .filter_options import given_filters as given
+from .job_rows import SeenJob, read_seen
+from .job_search import find
+from .output import counted
+from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
+
+MOST_JOBS: Final = 100_000
+"""Jobs that one command changes at most without `--limit`. It keeps about 500 bytes of each in memory."""
+SHOWN_GROUPS: Final = 10
+SHOWN_IDS: Final = 5
+
+
+@dataclass(frozen=True)
+class JobAction:
+    """A change of jobs.
+
+    Attributes:
+        name: The word to type.
+        done: What has happened to a changed job, such as "retried".
+        words: The values of `--state`.
+        default_words: Returns the states of the jobs to change without `--state`.
+        change: Returns the operation on a batch of jobs. Raises `UsageError` for invalid options.
+    """
+
+    name: str
+    done: str
+    words: tuple[str, ...]
+    default_words: Callable[[Options], tuple[str, ...]]
+    change: Callable[[Options], JobChange]
+
+
+def add_change_options(parser: ArgumentParser) -> None:
+    """Add the options of every action: how many jobs, how fast, and whether to ask."""
+    most = f"{MOST_JOBS:,}"
+    parser.add_argument(
+        "--limit", type=int, default=MOST_JOBS, metavar="N", help=f"Jobs to change at most. Default: {most}."
+    )
+    parser.add_argument("--rate", type=float, metavar="N", help="Jobs per second at most. Default: no limit.")
+    parser.add_argument("--dry-run", action="store_true", help="Print how many jobs, and some of them. Change none.")
+    parser.add_argument("--yes", action="store_true", help="Do not ask.")
+    add_database(parser)
+
+
+def _add_arguments(words: Sequence[str], parser: ArgumentParser) -> None:
+    parser.add_argument("ids", nargs="*", type=int, metavar="ID", help="Ids of jobs, instead of filters.")
+    add_filters(parser, words)
+    add_change_options(parser)
+
+
+def _run(action: JobAction, options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    if not options["ids"] and not given(options):
+        raise UsageError("Pass the ids of jobs, or at least one filter such as --state, --queue or --task.")
+    run_action(action, filters_of(options, ids=options["ids"], words=action.default_words(options)), options, stdout)
+
+
+def run_action(
+    action: JobAction,
+    filters: Filters,
+    options: Options,
+    stdout: OutputWrapper,
+    after_batch: AfterBatch = lambda job_ids: None,
+) -> None:
+    """Find the jobs, show them, ask, and change them. `after_batch` is called after each batch.
+
+    Raises:
+        NotFound: A job with one of the given ids does not exist.
+        UsageError: An option is invalid, or `--yes` is missing without a terminal.
+        CommandError: The action was declined, interrupted or stopped, or none of the jobs with the given ids fits.
+    """
+    change = action.change(options)
+    if options["limit"] < 1 or (options["rate"] is not None and not options["rate"] > 0):
+        raise UsageError("Invalid --limit or --rate: use a number above 0.")
+    found = find(filters, max(options["limit"], len(filters.ids)))
+    jobs = read_seen(filters.alias, found.ids)
+    if missing := sorted(set(filters.ids) - {job.pk for job in jobs}):
+        raise NotFound(f"Job {missing[0]} does not exist in the database {filters.alias!r}.")
+    states = {STATE_OF[word] for word in filters.words}
+    fitting = [job for job in jobs if job.state in states and not (action is CANCEL_ACTION and job.cancel_requested_at)]
+    _preview(action, fitting, jobs, stdout)
+    if found.has_more:
+        stdout.write(f"More jobs meet the filters. Repeat the command after the first {counted(options['limit'])}.")
+    if found.scope:
+        stdout.write(f"The search was limited: {found.scope}.")
+    if not fitting and filters.ids:
+        raise CommandError("Nothing was changed.")
+    if options["dry_run"] or not fitting:
+        return
+    _confirm(action, fitting, filters, options)
+    change_all(action.name, action.done, change, fitting, filters.alias, options["rate"], stdout, after_batch)
+
+
+def _preview(action: JobAction, fitting: Sequence[SeenJob], jobs: Sequence[SeenJob], stdout: OutputWrapper) -> None:
+    """Print how many jobs would change, by task and state, some of their ids, and what is left out and why."""
+    stdout.write(f"{counted(len(fitting))} to {action.name}{':' if fitting else '.'}")
+    groups = Counter((job.task_name, job.state) for job in fitting).most_common()
+    for (task_name, state), count in groups[:SHOWN_GROUPS]:
+        ids = [str(job.pk) for job in fitting if (job.task_name, job.state) == (task_name, state)][: SHOWN_IDS + 1]
+        shown = ", ".join(ids[:SHOWN_IDS]) + (", …" if len(ids) > SHOWN_IDS else "")
+        stdout.write(f"{count:>10,}  {state:<10}{visible(task_name)} (id {shown})")
+    if len(groups) > SHOWN_GROUPS:
+        stdout.write(f"            and {counted(len(groups) - SHOWN_GROUPS, 'more task')}")
+    chosen = {job.pk for job in fitting}
+    for state, count in Counter(job.state for job in jobs if job.pk not in chosen).items():
+        stdout.write(f"{counted(count)} left out: {_why_left_out(action, state)}.")
+
+
+def _why_left_out(action: JobAction, state: str) -> str:
+    if action is CANCEL_ACTION and state == State.RUNNING:
+        return "a worker is stopping it already"
+    if action is RETRY_ACTION and state in FINISHED_WORDS:
+        return f"{state}, and only dead jobs are retried without --finished"
+    return f"{state}, and {action.name} needs {' or '.join(dict.fromkeys(STATE_OF[word] for word in action.words))}"
+
+
+def _confirm(action: JobAction, fitting: Sequence[SeenJob], filters: Filters, options: Options) -> None:
+    """Ask on a terminal. Raise `CommandError` unless the answer is yes, and `UsageError` if nobody can answer."""
+    if options["yes"]:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        if filters.ids:
+            return
+        raise UsageError("Pass --yes, because there is no terminal to ask on. --dry-run shows the jobs.")
+    answer = ""
+    with suppress(EOFError):  # Ctrl-D
+        answer = input(f"{action.name.capitalize()} {counted(len(fitting))}? [y/N] ")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise CommandError("Nothing was changed.")
+
+
+# ---------------------------------------------------------------------------- the four actions
+
+
+def _words_to_retry(options: Options) -> tuple[str, ...]:
+    if options["finished"]:
+        return FINISHED_WORDS
+    if options["state"] not in (None, State.DEAD):
+        raise UsageError(f"Pass --finished to retry {options['state']} jobs: otherwise only dead jobs are retried.")
+    return (State.DEAD,)
+
+
+def _change_to_move(options: Options) -> JobChange:
+    """Return the operation that moves jobs. Raise `UsageError` if a target is missing or invalid."""
+    queue_name, priority = options["to_queue"], options["to_priority"]
+    if queue_name is None and priority is None:
+        raise UsageError("Pass --to-queue, --to-priority, or both.")
+    for option, value in (("queue_name", queue_name), ("priority", priority)):
+        check = OPTIONS[option].check
+        for problem in check(f"--to-{option.partition('_')[0]}", value) if check and value is not None else ():
+            raise UsageError(f"{problem}.")
+    if queue_name is not None:
+        try:
+            queues.check(queue_name, database_alias(options))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+    return partial(job_operations.move, queue_name=queue_name, priority=priority)
+
+
+RETRY_ACTION: Final = JobAction(
+    "retry", "Retried", FINISHED_WORDS, _words_to_retry, lambda options: job_operations.retry
+)
+CANCEL_ACTION: Final = JobAction(
+    "cancel",
+    "Cancelled, or asked to stop,",
+    (*READY_WORDS, *RUNNING_WORDS),
+    lambda options: (State.READY, State.RUNNING),
+    lambda options: job_operations.cancel,
+)
+MOVE_ACTION: Final = JobAction("move", "Moved", READY_WORDS, lambda options: (State.READY,), _change_to_move)
+DELETE_ACTION: Final = JobAction(
+    "delete", "Deleted", FINISHED_WORDS, lambda options: FINISHED_WORDS, lambda options: job_operations.delete
+)
+
+
+def _add_retry(parser: ArgumentParser) -> None:
+    _add_arguments(RETRY_ACTION.words, parser)
+    parser.add_argument("--finished", action="store_true", help="Also retry jobs that succeeded or were cancelled.")
+
+
+def _add_move(parser: ArgumentParser) -> None:
+    _add_arguments(MOVE_ACTION.words, parser)
+    parser.add_argument("--to-queue", metavar="NAME", help="The queue to move the jobs to.")
+    parser.add_argument("--to-priority", type=int, metavar="N", help="The priority to give to the jobs.")
+
+
+def _subcommand(
+    action: JobAction, text: str, add_arguments: Callable[[ArgumentParser], Any] | None = None
+) -> Subcommand:
+    return Subcommand(action.name, text, add_arguments or partial(_add_arguments, action.words), partial(_run, action))
+
+
+RETRY: Final = _subcommand(RETRY_ACTION, "Make dead jobs ready again, with all their attempts.", _add_retry)
+CANCEL: Final = _subcommand(CANCEL_ACTION, "Cancel waiting jobs, and ask running ones to stop.")
+MOVE: Final = _subcommand(MOVE_ACTION, "Move waiting jobs to another queue or priority.", _add_move)
+DELETE: Final = _subcommand(DELETE_ACTION, "Delete finished jobs and their attempts.")

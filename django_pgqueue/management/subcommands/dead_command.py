@@ -1,0 +1,130 @@
+"""`manage.py pgqueue dead list|retry`: dead letters by task and exception class, and the retry of one such group."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from typing import Any, Final
+
+from django.core.management.base import OutputWrapper
+from django.db.models import Count, Max, Min, OuterRef, Subquery
+
+from django_pgqueue.display import visible
+from django_pgqueue.models import Execution
+from django_pgqueue.states import Outcome, State
+
+from .batches import Stop
+from .changing_actions import RETRY_ACTION, add_change_options, run_action
+from .filter_options import add_filters, filters_of, given_filters
+from .job_search import is_cut, meeting, ranges
+from .output import Column, add_json, counted, date_of, write_json, write_summary, write_table
+from .subcommand import Options, Subcommand, UsageError, add_database
+
+COLUMNS: Final = (
+    Column("jobs", is_number=True),
+    Column("task", is_flexible=True, keeps_end=True),
+    Column("error", is_flexible=True),
+    Column("first died"),
+    Column("last died"),
+    Column("example", is_number=True),
+)
+CAREFUL_RATE: Final = 10.0
+"""Jobs per second with `--stop-on-failure`, so that the first failures come before all jobs are retried."""
+WATCHED: Final = 10_000
+"""The latest retried jobs whose next attempts are watched."""
+
+
+def _add_list(parser: ArgumentParser) -> None:
+    add_filters(parser, ())
+    add_database(parser)
+    add_json(parser)
+
+
+def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    filters = filters_of(options, words=(State.DEAD,))
+    [found] = ranges(filters)
+    dead = meeting(filters, found).order_by().values("task_name", "latest_error")
+    totals = {"jobs": Count("pk"), "first": Min("finished_at"), "last": Max("finished_at"), "example": Max("pk")}
+    groups = list(dead.annotate(**totals).order_by("-jobs", "task_name", "latest_error"))
+    scope = f"among {found.label}" if is_cut(found) else ""
+    if options["json"]:
+        write_json(stdout, {"groups": [_as_json(group) for group in groups], "searched": scope or "all"})
+        return
+    if groups:
+        write_table(stdout, options, COLUMNS, [_cells(group) for group in groups])
+    total = counted(sum(group["jobs"] for group in groups), "dead job")
+    write_summary(stderr, f"{total}{', ' if scope else ''}{scope}.")
+
+
+def _as_json(group: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "task": group["task_name"],
+        "error_class": group["latest_error"] or "",
+        "jobs": group["jobs"],
+        "first_finished_at": group["first"],
+        "last_finished_at": group["last"],
+        "example_id": group["example"],
+    }
+
+
+def _cells(group: dict[str, Any]) -> tuple[Any, ...]:
+    times = (date_of(group["first"]), date_of(group["last"]))
+    return (group["jobs"], group["task_name"], group["latest_error"] or "", *times, str(group["example"]))
+
+
+# ---------------------------------------------------------------------------- retry
+
+
+def _add_retry(parser: ArgumentParser) -> None:
+    add_filters(parser, ())
+    add_change_options(parser)
+    parser.add_argument(
+        "--stop-on-failure",
+        action="store_true",
+        help=f"Stop when a retried job fails again with the same error. The rate is then {CAREFUL_RATE:g} by default.",
+    )
+
+
+def _retry(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    if not given_filters(options):
+        raise UsageError("Pass at least one filter, such as --task or --error. `dead list` shows the groups.")
+    filters = filters_of(options, words=(State.DEAD,))
+    if options["stop_on_failure"]:
+        rate = options["rate"] or CAREFUL_RATE
+        run_action(RETRY_ACTION, filters, {**options, "rate": rate}, stdout, Watch(filters.alias))
+    else:
+        run_action(RETRY_ACTION, filters, options, stdout)
+
+
+class Watch:
+    """Stops a retry when an attempt at a retried job fails with the error that the job had died of."""
+
+    def __init__(self, alias: str) -> None:
+        self._executions = Execution.objects.using(alias)
+        self._last_id = self._executions.aggregate(last=Max("pk"))["last"] or 0
+        self._retried: list[int] = []
+
+    def __call__(self, job_ids: Sequence[int]) -> None:
+        """Add retried jobs, and raise `Stop` if one of those retried so far has failed again."""
+        self._retried = [*self._retried, *job_ids][-WATCHED:]
+        before = Execution.objects.filter(job_id=OuterRef("job_id"), pk__lte=self._last_id).order_by("-job_id", "-id")
+        again = self._executions.filter(
+            job_id__in=self._retried,
+            pk__gt=self._last_id,
+            outcome__in=(Outcome.FAILED, Outcome.CRASHED),
+            exception_class=Subquery(before.values("exception_class")[:1]),
+        )
+        failed = again.values("job_id", "exception_class").first()
+        if failed is not None:
+            error = visible(failed["exception_class"]) or "a crash"
+            raise Stop(f"Stopped, because job {failed['job_id']} failed again with {error}")
+
+
+DEAD: Final = Subcommand(
+    "dead",
+    "Show dead letters by task and error, and retry such a group.",
+    actions=(
+        Subcommand("list", "Count dead letters by task and exception class.", _add_list, _list),
+        Subcommand("retry", "Retry dead letters, for example those of one task and error.", _add_retry, _retry),
+    ),
+)

@@ -1,0 +1,112 @@
+"""The options that choose jobs in `pgqueue jobs` and `pgqueue dead`: `--state`, `--queue`, `--since` and so on.
+
+`filters_of()` checks their values, and `job_search` finds the jobs.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from django.utils import timezone
+
+from django_pgqueue import registry
+from django_pgqueue.models.operations import database_now
+from django_pgqueue.states import State
+
+from .subcommand import Options, UsageError, database_alias
+from .times import time_of
+
+READY_WORDS: Final = ("ready", "due", "scheduled", "retrying", "paused")
+RUNNING_WORDS: Final = ("running", "lost", "cancelling")
+FINISHED_WORDS: Final = ("succeeded", "dead", "cancelled")
+WORDS: Final = (*READY_WORDS, *RUNNING_WORDS, *FINISHED_WORDS)
+STATE_OF: Final[dict[str, State]] = {
+    **dict.fromkeys(READY_WORDS, State.READY),
+    **dict.fromkeys(RUNNING_WORDS, State.RUNNING),
+    **{word: State(word) for word in FINISHED_WORDS},
+}
+"""The state in the row for each word."""
+FILTERS: Final = ("state", "queue", "task", "since", "until", "error")
+"""The options that `add_filters()` adds."""
+
+
+class Moment(NamedTuple):
+    """A time in `--since` or `--until`: an instant, or a span before the present time of the database."""
+
+    at: datetime | None
+    ago: timedelta
+
+    @property
+    def expression(self) -> Any:
+        """The time as a value for a query."""
+        return database_now(self.ago) if self.at is None else self.at
+
+    @property
+    def seconds_ago(self) -> float:
+        """How long ago it is."""
+        return (self.ago if self.at is None else timezone.now() - self.at).total_seconds()
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The filters of a command. None and empty values do not filter."""
+
+    alias: str
+    words: tuple[str, ...] = ()
+    queue_name: str | None = None
+    task_names: tuple[str, ...] = ()
+    since: Moment | None = None
+    until: Moment | None = None
+    error: str | None = None
+    ids: tuple[int, ...] = ()
+
+
+def add_filters(parser: ArgumentParser, words: Sequence[str] = WORDS) -> None:
+    """Add the options that filter jobs. Without `words`, leave out `--state`."""
+    if words:
+        parser.add_argument("--state", choices=words, metavar="STATE", help=f"One of {', '.join(words)}.")
+    parser.add_argument("--queue", metavar="NAME", help="Jobs in this queue.")
+    parser.add_argument("--task", metavar="NAME", help="Jobs of this task, also under its former names.")
+    times = "30m, 2h, 1d (ago), or an ISO 8601 time. Finished jobs: when they ended. Others: when they were enqueued."
+    parser.add_argument("--since", metavar="TIME", help=f"Jobs of this time or later: {times}")
+    parser.add_argument("--until", metavar="TIME", help="Jobs of an earlier time: as --since.")
+    parser.add_argument("--error", metavar="CLASS", help="Jobs whose latest attempt raised this exception class.")
+
+
+def filters_of(options: Options, *, ids: Sequence[int] = (), words: Sequence[str] = ()) -> Filters:
+    """Return the filters in a command's options. `words` are the states without `--state`.
+
+    Raise `UsageError` for an invalid value.
+    """
+    task, state = options["task"], options.get("state")
+    if ids and (given := given_filters(options)):
+        raise UsageError(f"Pass either ids of jobs, or filters such as --{given[0]}.")
+    return Filters(
+        database_alias(options),
+        tuple([state] if state else words),
+        options["queue"],
+        registry.names_of(task) if task else (),
+        _moment("--since", options["since"]),
+        _moment("--until", options["until"]),
+        options["error"],
+        tuple(dict.fromkeys(ids)),
+    )
+
+
+def given_filters(options: Options) -> list[str]:
+    """Return the names of the filters that were typed."""
+    return [name for name in FILTERS if options.get(name)]
+
+
+def _moment(option: str, text: str | None) -> Moment | None:
+    if text is None:
+        return None
+    try:
+        at = time_of(option, text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return Moment(None, at) if isinstance(at, timedelta) else Moment(at, timedelta())

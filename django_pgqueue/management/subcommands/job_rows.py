@@ -1,0 +1,148 @@
+"""Read jobs for the output of `pgqueue jobs`: the columns of their rows, their latest execution, and a word for each.
+
+Nothing here reads arguments or results. Long texts are cut by PostgreSQL, so a list stays small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import connections
+from django.db.models import Subquery
+from django.db.models.functions import Left
+
+from django_pgqueue import lifecycle, registry
+from django_pgqueue.models import BATCH_SIZE, Execution, Job
+from django_pgqueue.models.operations import database_now
+from django_pgqueue.states import State
+
+from .job_search import latest
+
+ERROR_LIMIT: Final = 200
+"""Characters of an error that a list reads."""
+COLUMNS: Final = (
+    *("pk", "task_name", "queue_name", "priority", "state", "attempt", "max_attempts"),
+    *("enqueued_at", "run_after", "finished_at", "cancel_requested_at"),
+)
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A job as a list shows it. `word` is the word for its state."""
+
+    pk: int
+    task_name: str
+    queue_name: str
+    priority: int
+    state: str
+    attempt: int
+    max_attempts: int
+    enqueued_at: datetime
+    run_after: datetime
+    finished_at: datetime | None
+    cancel_requested_at: datetime | None
+    seen_at: datetime
+    word: str
+    execution: Execution | None
+
+    @property
+    def error(self) -> str:
+        """The exception class and the start of the error of the latest attempt, without the module of the class."""
+        if self.execution is None:
+            return ""
+        name = self.execution.exception_class.rpartition(".")[2]
+        return ": ".join(filter(None, [name, vars(self.execution)["short_error"].strip()]))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the job with the documented keys."""
+        execution = self.execution
+        return {
+            "id": self.pk,
+            "task": self.task_name,
+            "queue": self.queue_name,
+            "priority": self.priority,
+            "state": self.state,
+            "status": self.word,
+            "attempt": self.attempt,
+            "max_attempts": self.max_attempts,
+            "enqueued_at": self.enqueued_at,
+            "due_at": self.run_after,
+            "started_at": execution and execution.started_at,
+            "finished_at": self.finished_at,
+            "error_class": execution.exception_class if execution else "",
+            "error": vars(execution)["short_error"] if execution else "",
+        }
+
+
+class Pauses:
+    """The active pauses of a database, read once."""
+
+    def __init__(self, alias: str) -> None:
+        scan = lifecycle.scan_lanes(connections[alias])
+        self.queues = frozenset(scan.paused_queues)
+        self.tasks = {name for paused in scan.paused_tasks for name in registry.names_of(paused)}
+
+    def stop(self, queue_name: str, task_name: str) -> bool:
+        """Return whether a pause keeps a ready job of this queue and task from starting."""
+        return queue_name in self.queues or task_name in self.tasks
+
+
+def word_of(row: Mapping[str, Any], execution: Execution | None, pauses: Pauses) -> str:
+    """Return the word for the state of a job: `due`, `scheduled`, `retrying`, `paused`, `running`, `lost` and so on."""
+    if row["state"] == State.RUNNING:
+        if execution is not None and execution.outcome is None and execution.lease_expires_at < row["seen_at"]:
+            return "lost"
+        return "cancelling" if row["cancel_requested_at"] is not None else "running"
+    if row["state"] != State.READY:
+        return str(row["state"])
+    if row["run_after"] > row["seen_at"]:
+        return "retrying" if row["attempt"] else "scheduled"
+    return "paused" if pauses.stop(row["queue_name"], row["task_name"]) else "due"
+
+
+def read_rows(alias: str, ids: Sequence[int]) -> list[JobRow]:
+    """Return the jobs with these ids, in this order. Jobs that no longer exist are missing."""
+    found: dict[int, JobRow] = {}
+    pauses = Pauses(alias)
+    for start in range(0, len(ids), BATCH_SIZE):
+        found |= _read_batch(alias, ids[start : start + BATCH_SIZE], pauses)
+    return [found[job_id] for job_id in ids if job_id in found]
+
+
+def _read_batch(alias: str, ids: Sequence[int], pauses: Pauses) -> dict[int, JobRow]:
+    jobs = Job.objects.using(alias).filter(pk__in=ids)
+    annotated = jobs.annotate(seen_at=database_now(), latest_id=Subquery(latest("id")))
+    rows = list(annotated.values(*COLUMNS, "seen_at", "latest_id"))
+    executions = Execution.objects.using(alias).defer("error", "traceback")
+    cut = executions.annotate(short_error=Left("error", ERROR_LIMIT))
+    by_id = cut.in_bulk([row["latest_id"] for row in rows if row["latest_id"] is not None])
+    found = {}
+    for row in rows:
+        execution = by_id.get(row.pop("latest_id"))
+        found[row["pk"]] = JobRow(**row, word=word_of(row, execution, pauses), execution=execution)
+    return found
+
+
+@dataclass(frozen=True)
+class SeenJob:
+    """The values of a job that an action compares and reports."""
+
+    pk: int
+    task_name: str
+    state: str
+    finished_at: datetime | None
+    run_after: datetime
+    cancel_requested_at: datetime | None
+
+
+def read_seen(alias: str, ids: Sequence[int]) -> list[SeenJob]:
+    """Return what an action has to know of these jobs, in the order of `ids`, in batches."""
+    found: dict[int, SeenJob] = {}
+    columns = ("pk", "task_name", "state", "finished_at", "run_after", "cancel_requested_at")
+    for start in range(0, len(ids), BATCH_SIZE):
+        jobs = Job.objects.using(alias).filter(pk__in=ids[start : start + BATCH_SIZE])
+        found.update((row[0], SeenJob(*row)) for row in jobs.values_list(*columns))
+    return [found[job_id] for job_id in ids if job_id in found]

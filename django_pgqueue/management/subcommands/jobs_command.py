@@ -1,0 +1,85 @@
+"""`manage.py pgqueue jobs list|show|retry|cancel|move|delete`: find jobs, look at one, and change many."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+from django.core.management.base import OutputWrapper
+
+from django_pgqueue.display import duration
+
+from . import changing_actions, show_action
+from .filter_options import add_filters, filters_of
+from .job_rows import JobRow, read_rows
+from .job_search import SEARCHED, find
+from .output import Column, add_json, counted, write_json, write_summary, write_table
+from .subcommand import Options, Subcommand, UsageError, add_database
+
+COLUMNS = (
+    Column("id", is_number=True),
+    Column("state", is_state=True),
+    Column("task", is_flexible=True, keeps_end=True),
+    Column("queue", is_flexible=True),
+    Column("attempt", is_number=True),
+    Column("when"),
+    Column("error", is_flexible=True),
+)
+
+
+def _add_list(parser: ArgumentParser) -> None:
+    add_filters(parser)
+    parser.add_argument("--id", action="append", type=int, default=[], metavar="ID", help="A job. Can be repeated.")
+    parser.add_argument("--limit", type=int, default=50, metavar="N", help="Jobs to print at most. Default: 50.")
+    add_database(parser)
+    add_json(parser)
+
+
+def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    if not 1 <= options["limit"] <= SEARCHED:
+        raise UsageError(f"Invalid --limit {options['limit']}: use a number from 1 to {SEARCHED:,}.")
+    filters = filters_of(options, ids=options["id"])
+    found = find(filters, options["limit"])
+    rows = read_rows(filters.alias, found.ids)
+    if options["json"]:
+        jobs = [row.as_json() for row in rows]
+        write_json(stdout, {"jobs": jobs, "has_more": found.has_more, "searched": found.scope or "all"})
+        return
+    if rows:
+        write_table(stdout, options, COLUMNS, [_cells(row) for row in rows])
+    more = "There are more: pass --limit." if found.has_more else ""
+    scope = f", {found.scope}" if found.scope else ""
+    write_summary(stderr, " ".join(filter(None, [f"{counted(len(rows))}{scope}.", more])))
+
+
+def _cells(row: JobRow) -> tuple[object, ...]:
+    return (
+        str(row.pk), row.word, row.task_name, row.queue_name, f"{row.attempt}/{row.max_attempts}", when(row), row.error
+    )  # fmt: skip
+
+
+def when(row: JobRow) -> str:
+    """Return since when a job is in its state, or in how long it is due."""
+    if row.finished_at is not None:
+        return f"{duration(row.seen_at - row.finished_at, brief=True)} ago"
+    execution = row.execution
+    if row.state == "running":
+        started = execution and (execution.started_at or execution.claimed_at)
+        return f"for {duration(row.seen_at - started, brief=True)}" if started else ""
+    span = duration(row.run_after - row.seen_at, brief=True)
+    return f"in {span}" if row.run_after > row.seen_at else f"due for {span}"
+
+
+JOBS = Subcommand(
+    "jobs",
+    "Find jobs, look at one, and retry, cancel, move or delete many.",
+    actions=(
+        Subcommand("list", "List jobs, by state, queue, task, time or error.", _add_list, _list),
+        Subcommand(
+            "show", "Show one job: state, error, arguments, attempts.", show_action.add_arguments, show_action.show
+        ),
+        changing_actions.RETRY,
+        changing_actions.CANCEL,
+        changing_actions.MOVE,
+        changing_actions.DELETE,
+    ),
+)

@@ -1,0 +1,162 @@
+"""Print what a subcommand has read: a table that fits the terminal, text with colours, or one JSON document.
+
+The subcommands call it. It protects two rules. Text from rows passes through `display.visible()`, so that control
+characters in it cannot change a terminal. Colours, and the cut to the terminal's width, are for terminals only: a pipe
+or a file gets whole values.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django.core.management.base import OutputWrapper
+from django.utils import timezone
+
+from django_pgqueue.display import visible
+
+from .subcommand import Options
+
+GAP: Final = "  "
+NARROWEST: Final = 12
+"""Characters that a column keeps at least when a table is cut."""
+CODES: Final = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "grey": 90, "bold": 1}
+COLOURS: Final = {
+    "due": "cyan",
+    "scheduled": "blue",
+    "retrying": "yellow",
+    "paused": "magenta",
+    "running": "green",
+    "lost": "red",
+    "cancelling": "yellow",
+    "succeeded": "grey",
+    "dead": "red",
+    "cancelled": "grey",
+    "stopped": "grey",
+    "silent": "red",
+}
+"""The colours of words for states."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        heading: The first line.
+        is_number: Whether values are aligned to the right.
+        is_flexible: Whether values may be cut, so that the table fits the terminal.
+        keeps_end: Whether a cut keeps the end of a value: a task is recognised by the last part of its name.
+        is_state: Whether values get the colour of a state.
+    """
+
+    heading: str
+    is_number: bool = False
+    is_flexible: bool = False
+    keeps_end: bool = False
+    is_state: bool = False
+
+
+def add_json(parser: ArgumentParser) -> None:
+    """Add `--json` to a command that reads."""
+    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+
+
+def write_json(stdout: OutputWrapper, document: Any) -> None:
+    """Print a document as JSON, with times as ISO 8601 in UTC."""
+    stdout.write(json.dumps(document, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    raise TypeError(f"{type(value).__name__} has no form in the output: convert it first")
+
+
+def write_summary(stderr: OutputWrapper, text: str) -> None:
+    """Print a line that is not part of the data, without the colour of an error."""
+    stderr.write(text, style_func=str)
+
+
+def write_table(
+    stdout: OutputWrapper, options: Options, columns: Sequence[Column], rows: Sequence[Sequence[Any]]
+) -> None:
+    """Print rows below headings. None is printed as an empty cell, and an integer with separators."""
+    lines = [[column.heading for column in columns], *([_text(value) for value in row] for row in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    if stdout.isatty():
+        widths = _fitted(widths, columns, shutil.get_terminal_size().columns)
+    is_coloured = has_colours(stdout, options)
+    for number, line in enumerate(lines):
+        cells = [_cell(text, width, column) for text, width, column in zip(line, widths, columns, strict=True)]
+        if is_coloured:
+            cells = [
+                _in_colour(cell, _colour(text, column, number))
+                for cell, text, column in zip(cells, line, columns, strict=True)
+            ]
+        stdout.write(GAP.join(cells).rstrip())
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return visible(text.replace("\n", " "))
+
+
+def _fitted(widths: list[int], columns: Sequence[Column], available: int) -> list[int]:
+    """Return widths that fit a terminal: the widest flexible column gives up characters first."""
+    fitted = list(widths)
+    flexible = [index for index, column in enumerate(columns) if column.is_flexible]
+    while sum(fitted) + len(GAP) * (len(fitted) - 1) > available:
+        widest = max(flexible, key=lambda index: fitted[index], default=None)
+        if widest is None or fitted[widest] <= NARROWEST:
+            break
+        fitted[widest] -= 1
+    return fitted
+
+
+def _cell(text: str, width: int, column: Column) -> str:
+    if len(text) > width:
+        text = f"…{text[1 - width :]}" if column.keeps_end else f"{text[: width - 1]}…"
+    return text.rjust(width) if column.is_number else text.ljust(width)
+
+
+def _colour(text: str, column: Column, line: int) -> str | None:
+    if line == 0:
+        return "bold"
+    return COLOURS.get(text) if column.is_state else None
+
+
+def has_colours(stdout: OutputWrapper, options: Options) -> bool:
+    """Return whether to print colours: on a terminal, unless `NO_COLOR` is set or Django's options say otherwise."""
+    if options.get("no_color") or options.get("force_color"):
+        return bool(options.get("force_color"))
+    return bool(stdout.isatty()) and "NO_COLOR" not in os.environ
+
+
+def coloured(stdout: OutputWrapper, options: Options, text: str, word: str = "bold") -> str:
+    """Return a text in a colour, or in that of a state, if the output has colours."""
+    return _in_colour(text, COLOURS.get(word, word)) if has_colours(stdout, options) else text
+
+
+def _in_colour(text: str, colour: str | None) -> str:
+    return text if colour is None else f"\x1b[{CODES[colour]}m{text}\x1b[0m"
+
+
+def date_of(at: datetime | None) -> str:
+    """Return the date and the time to the second, in the current time zone."""
+    if at is None:
+        return ""
+    return (timezone.localtime(at) if timezone.is_aware(at) else at).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def counted(count: int, noun: str = "job") -> str:
+    """Return a count with its noun, such as "1 job" or "3,743 jobs"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,160 @@
+"""`manage.py pgqueue schedules list|run|pause|resume`: look at the schedules, and run, pause or resume one."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from django.core.management.base import CommandError, OutputWrapper
+from django.db import connections
+from django.db.models import OuterRef, Subquery
+
+from django_pgqueue import lifecycle
+from django_pgqueue.display import duration, visible
+from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.models import Job, Schedule
+from django_pgqueue.models.operations import database_now
+from django_pgqueue.models.schedules import Origin
+from django_pgqueue.schedules import expressions, job_options, run_and_resume
+
+from .output import Column, add_json, counted, date_of, write_json, write_summary, write_table
+from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
+
+COLUMNS: Final = (
+    Column("schedule", is_flexible=True),
+    Column("state", is_state=True),
+    Column("when", is_flexible=True),
+    Column("next run"),
+    Column("last run"),
+    Column("last job"),
+    Column("queue", is_flexible=True),
+    Column("problem", is_flexible=True),
+)
+
+
+def _add_list(parser: ArgumentParser) -> None:
+    add_database(parser, "Database of the schedules.")
+    add_json(parser)
+
+
+def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    alias = database_alias(options)
+    last_job = Job.objects.filter(pk=OuterRef("last_job_id")).values("state")[:1]
+    found = Schedule.objects.using(alias).defer("arguments").order_by("name", "origin")
+    schedules = list(found.annotate(seen_at=database_now(), last_state=Subquery(last_job)))
+    if options["json"]:
+        write_json(stdout, {"schedules": [_as_json(schedule) for schedule in schedules]})
+        return
+    if schedules:
+        write_table(stdout, options, COLUMNS, [_cells(schedule) for schedule in schedules])
+    write_summary(stderr, f"{counted(len(schedules), 'schedule')}.")
+
+
+def _state(schedule: Any) -> str:
+    return "on" if schedule.enabled else "paused"
+
+
+def _problem(schedule: Any) -> str:
+    """Return why a schedule cannot run, "" if it can."""
+    try:
+        expressions.check(schedule.expression, schedule.time_zone)
+    except ValueError as error:
+        return str(error)
+    return str(schedule.problem)
+
+
+def _as_json(schedule: Any) -> dict[str, Any]:
+    return {
+        "name": schedule.name,
+        "defined_in": schedule.origin,
+        "task": schedule.task_name,
+        "queue": job_options.current(schedule, "queue_name"),
+        "priority": job_options.current(schedule, "priority"),
+        "expression": schedule.expression,
+        "time_zone": schedule.time_zone,
+        "state": _state(schedule),
+        "next_run_at": schedule.next_run_at if schedule.enabled else None,
+        "last_run_at": schedule.last_run_at,
+        "last_job_id": schedule.last_job_id,
+        "last_job_state": schedule.last_state,
+        "problem": _problem(schedule),
+    }
+
+
+def _cells(schedule: Any) -> tuple[Any, ...]:
+    next_run = ""
+    if schedule.enabled:
+        span = schedule.next_run_at - schedule.seen_at
+        next_run = f"in {duration(span, brief=True)}" if span.total_seconds() > 0 else "due now"
+    return (
+        schedule.name,
+        _state(schedule),
+        expressions.in_words(schedule.expression),
+        next_run,
+        date_of(schedule.last_run_at),
+        f"#{schedule.last_job_id} {schedule.last_state or 'removed'}" if schedule.last_job_id else "",
+        job_options.current(schedule, "queue_name"),
+        _problem(schedule),
+    )
+
+
+# ---------------------------------------------------------------------------- actions
+
+
+def _add_action(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="Name of the schedule, as `schedules list` prints it.")
+    parser.add_argument("--origin", choices=Origin.values, help="Where it is defined, if two have the name.")
+    add_database(parser, "Database of the schedules.")
+
+
+def _run_action(
+    action: Callable[[Any, lifecycle.Scheduled], str], options: Options, stdout: OutputWrapper, stderr: Any
+) -> None:
+    """Run an action on the schedule that was named. Raise `CommandError` if it is refused."""
+    alias = database_alias(options)
+    schedule = _named(alias, options["name"], options["origin"])
+    try:
+        stdout.write(action(connections[alias], schedule))
+    except (JobLocked, ValueError) as error:
+        raise CommandError(f"Nothing was changed: {visible(str(error))}") from None
+
+
+def _named(alias: str, name: str, origin: str | None) -> lifecycle.Scheduled:
+    _, schedules = lifecycle.read_schedules(connections[alias])
+    found = [each for each in schedules if each.name == name and origin in (None, each.origin)]
+    if not found:
+        raise NotFound(f"There is no schedule {name!r} in the database {alias!r}. `schedules list` prints all.")
+    if len(found) > 1:
+        raise UsageError(f"Two schedules are named {name!r}: pass --origin code or --origin admin.")
+    return found[0]
+
+
+def _run(connection: Any, schedule: lifecycle.Scheduled) -> str:
+    job_id = run_and_resume.run_now(connection, schedule)
+    if job_id is None:
+        raise ValueError("the schedule has changed at this moment, try again")
+    return f"Enqueued job {job_id} of {visible(schedule.name)}."
+
+
+def _pause(connection: Any, schedule: lifecycle.Scheduled) -> str:
+    return "Paused." if lifecycle.pause_schedule(connection, schedule.schedule_id) else "It was paused already."
+
+
+def _resume(connection: Any, schedule: lifecycle.Scheduled) -> str:
+    return "Resumed." if run_and_resume.resume(connection, schedule) else "Nothing to resume: it is not paused."
+
+
+SCHEDULES: Final = Subcommand(
+    "schedules",
+    "List schedules, run one now, pause or resume one.",
+    actions=(
+        Subcommand("list", "List schedules with their next and last run.", _add_list, _list),
+        Subcommand(
+            "run", "Enqueue a job of a schedule now, also if it is paused.", _add_action, partial(_run_action, _run)
+        ),
+        Subcommand("pause", "Pause a schedule. Its jobs are not affected.", _add_action, partial(_run_action, _pause)),
+        Subcommand("resume", "Resume a schedule, from its next tick on.", _add_action, partial(_run_action, _resume)),
+    ),
+)

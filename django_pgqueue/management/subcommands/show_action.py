@@ -1,0 +1,222 @@
+"""`manage.py pgqueue jobs show`: everything about one job, beginning with its state, its reason and its error.
+
+Values of unlimited size are cut by PostgreSQL, and arguments, headers and result are read as text, because Python
+cannot decode every JSON value. Sensitive values are hidden, as in the admin.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from django.core.management.base import OutputWrapper
+from django.db.models import TextField
+from django.db.models.functions import Cast, Left, Right
+
+from django_pgqueue.display import Shown, duration, pretty_json, shown_arguments, shown_result, visible
+from django_pgqueue.models import Execution, Job, ScheduleRun, Worker
+from django_pgqueue.models.operations import database_now
+from django_pgqueue.states import Outcome, State
+
+from .job_rows import JobRow, read_rows
+from .output import Column, add_json, coloured, date_of, write_json, write_table
+from .subcommand import NotFound, Options, add_database, database_alias
+
+TEXT_LIMIT: Final = 100_000
+"""Characters shown of the arguments, the headers and the result."""
+ERROR_LIMIT: Final = 2_000
+TRACEBACK_LIMIT: Final = 20_000
+"""Characters shown of an error (its start) and of a traceback (its end)."""
+ATTEMPTS_SHOWN: Final = 50
+"""Latest executions shown. A job that snoozes every minute has 10,000 executions a week."""
+FAILURES: Final = (Outcome.FAILED, Outcome.CRASHED)
+ATTEMPTS: Final = (
+    Column("attempt", is_number=True),
+    Column("outcome", is_state=True),
+    Column("claimed"),
+    Column("waited", is_number=True),
+    Column("ran", is_number=True),
+    Column("worker", is_flexible=True),
+    Column("error", is_flexible=True),
+)
+SENTENCES: Final = {
+    "due": "due, waiting for a worker",
+    "scheduled": "scheduled",
+    "retrying": "waiting for its next attempt",
+    "paused": "paused: its queue or its task is paused",
+    "running": "running",
+    "lost": "lost: its lease has ended, and no worker has rescued it yet",
+    "cancelling": "running, and asked to stop",
+}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `jobs show`."""
+    parser.add_argument("job_id", type=int, metavar="ID", help="Id of the job.")
+    add_database(parser)
+    add_json(parser)
+
+
+def show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    """Print one job. Raise `NotFound` if it does not exist."""
+    alias, job_id = database_alias(options), options["job_id"]
+    rows = read_rows(alias, [job_id])
+    if not rows:
+        raise NotFound(f"Job {job_id} does not exist in the database {alias!r}. Pass --database to look in another.")
+    [row] = rows
+    texts, attempts = _texts(alias, job_id), _attempts(alias, job_id)
+    if options["json"]:
+        write_json(stdout, _document(row, texts, attempts))
+    else:
+        _write(row, texts, attempts, options, stdout)
+
+
+# ---------------------------------------------------------------------------- what is read
+
+
+def _texts(alias: str, job_id: int) -> dict[str, Any]:
+    """Return the further columns of a job. The JSON columns are text, cut by PostgreSQL."""
+    columns = ("arguments", "headers", "result")
+    cut = {f"{column}_text": Left(Cast(column, TextField()), TEXT_LIMIT) for column in columns}
+    jobs = Job.objects.using(alias).filter(pk=job_id).annotate(**cut)
+    more = ("unique_key", "crashes", "isolated", "expires_at", "unknown_since", "progress_done", "progress_total")
+    found = jobs.values(*cut, *more, "progress_message").first() or {}
+    run = ScheduleRun.objects.using(alias).filter(job_id=job_id).select_related("schedule").first()
+    return {**found, "schedule": run and run.schedule.name}
+
+
+def _attempts(alias: str, job_id: int) -> list[dict[str, Any]]:
+    """Return the latest executions of a job, latest first, with their texts cut by PostgreSQL."""
+    executions = Execution.objects.using(alias).filter(job_id=job_id)
+    cut = {"error_text": Left("error", ERROR_LIMIT), "traceback_text": Right("traceback", TRACEBACK_LIMIT)}
+    columns = ("attempt", "outcome", "worker_id", "claimed_at", "started_at", "finished_at", "exception_class")
+    ordered = executions.annotate(**cut, seen_at=database_now()).order_by("-job_id", "-id")
+    found = list(ordered.values(*columns, *cut, "seen_at")[:ATTEMPTS_SHOWN])
+    workers = Worker.objects.using(alias).in_bulk({each["worker_id"] for each in found})
+    return [{**each, "worker": str(workers.get(each["worker_id"], f"#{each['worker_id']}"))} for each in found]
+
+
+# ---------------------------------------------------------------------------- JSON
+
+
+def _document(row: JobRow, texts: dict[str, Any], attempts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the job with the documented keys. A hidden value has a note instead of a text."""
+    return {
+        **row.as_json(),
+        "reason": reason(row),
+        "arguments": _as_json(shown_arguments(row.task_name, texts["arguments_text"])),
+        "headers": texts["headers_text"],
+        "result": _as_json(shown_result(row.task_name, texts["result_text"])),
+        "cancel_requested_at": row.cancel_requested_at,
+        "expires_at": texts["expires_at"],
+        "unique_key": texts["unique_key"],
+        "schedule": texts["schedule"],
+        "attempts": [
+            {
+                "attempt": each["attempt"],
+                "outcome": each["outcome"],
+                "worker": each["worker"],
+                "claimed_at": each["claimed_at"],
+                "started_at": each["started_at"],
+                "finished_at": each["finished_at"],
+                "error_class": each["exception_class"],
+                "error": each["error_text"],
+                "traceback": each["traceback_text"],
+            }
+            for each in attempts
+        ],
+    }
+
+
+def _as_json(shown: Shown | None) -> dict[str, str] | None:
+    return None if shown is None else {"text": shown.text, "note": shown.note}
+
+
+# ---------------------------------------------------------------------------- text
+
+
+def reason(row: JobRow) -> str:
+    """Return the state of a job, since when, and why, in one sentence."""
+    if row.finished_at is not None:
+        ago = duration(row.seen_at - row.finished_at)
+        after = f" after attempt {row.attempt} of {row.max_attempts}" if row.state == State.DEAD else ""
+        return f"{row.state}{after}, {ago} ago"
+    sentence = SENTENCES.get(row.word, row.word)
+    if row.state == State.RUNNING:
+        started = row.execution and (row.execution.started_at or row.execution.claimed_at)
+        return f"{sentence}, for {duration(row.seen_at - started)}" if started else sentence
+    span = duration(row.run_after - row.seen_at)
+    attempt = f" (attempt {row.attempt + 1} of {row.max_attempts})" if row.attempt else ""
+    return f"{sentence}{attempt}, {f'due in {span}' if row.run_after > row.seen_at else f'due for {span}'}"
+
+
+def _write(
+    row: JobRow, texts: dict[str, Any], attempts: Sequence[dict[str, Any]], options: Options, stdout: OutputWrapper
+) -> None:
+    stdout.write(coloured(stdout, options, f"Job {row.pk}: {visible(row.task_name)}"))
+    stdout.write(coloured(stdout, options, reason(row), row.word))
+    failure = next((each for each in attempts if each["outcome"] in FAILURES), None)
+    if failure is not None and row.state != State.SUCCEEDED:
+        _section(stdout, options, "Error", f"{failure['exception_class']}: {failure['error_text']}".strip(": "))
+        _section(stdout, options, "Traceback", failure["traceback_text"])
+    arguments = shown_arguments(row.task_name, texts["arguments_text"])
+    _section(stdout, options, "Arguments", _joined(arguments))
+    _section(stdout, options, "Result", _joined(shown_result(row.task_name, texts["result_text"])))
+    _section(stdout, options, "Headers", pretty_json(texts["headers_text"]) if texts["headers_text"] else "")
+    _section(stdout, options, "Facts", "\n".join(f"{name:<17}{value}" for name, value in _facts(row, texts)))
+    if attempts:
+        stdout.write("\n" + coloured(stdout, options, "Attempts, latest first"))
+        write_table(stdout, options, ATTEMPTS, [_cells(each) for each in attempts])
+        if len(attempts) == ATTEMPTS_SHOWN:
+            stdout.write(f"The latest {ATTEMPTS_SHOWN} are shown.")
+
+
+def _section(stdout: OutputWrapper, options: Options, heading: str, text: str) -> None:
+    if text.strip():
+        stdout.write("\n" + coloured(stdout, options, heading))
+        stdout.write(visible(text.rstrip()))
+
+
+def _joined(shown: Shown | None) -> str:
+    return "" if shown is None else "\n".join(filter(None, [shown.text, shown.note]))
+
+
+def _facts(row: JobRow, texts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of the facts that the job has."""
+    progress = texts["progress_done"]
+    total = "" if texts["progress_total"] is None else f" of {texts['progress_total']:g}"
+    facts = [
+        ("Queue", row.queue_name),
+        ("Priority", row.priority),
+        ("Attempt", f"{row.attempt} of {row.max_attempts}"),
+        ("Crashes", texts["crashes"] or None),
+        ("Runs", "in an isolated process" if texts["isolated"] else None),
+        ("Enqueued", row.enqueued_at),
+        ("Due", row.run_after),
+        ("Expires", texts["expires_at"]),
+        ("Finished", row.finished_at),
+        ("Cancel requested", row.cancel_requested_at),
+        ("Task unknown since", texts["unknown_since"]),
+        ("Unique key", texts["unique_key"]),
+        ("Schedule", texts["schedule"]),
+        ("Progress", None if progress is None else f"{progress:g}{total} {texts['progress_message'] or ''}".strip()),
+    ]
+    for name, value in facts:
+        if value is not None:
+            yield name, date_of(value) if isinstance(value, datetime) else value
+
+
+def _cells(attempt: dict[str, Any]) -> tuple[Any, ...]:
+    started, ended = attempt["started_at"], attempt["finished_at"] or attempt["seen_at"]
+    name = attempt["exception_class"].rpartition(".")[2]
+    return (
+        attempt["attempt"],
+        attempt["outcome"] or "running",
+        date_of(attempt["claimed_at"]),
+        duration(started - attempt["claimed_at"], brief=True) if started else "",
+        duration(ended - started, brief=True) if started else "",
+        attempt["worker"],
+        ": ".join(filter(None, [name, attempt["error_text"].partition("\n")[0]])),
+    )

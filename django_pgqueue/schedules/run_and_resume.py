@@ -1,0 +1,48 @@
+"""Run and resume schedules for an operator. The admin and `manage.py pgqueue schedules` call these functions.
+
+They write with `lifecycle`, on a Django connection and in the caller's transaction, and wake the workers after the
+commit. To pause a schedule, call `lifecycle.pause_schedule()`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from django_pgqueue import lifecycle
+from django_pgqueue.db.notifications import wake_workers_after_commit
+from django_pgqueue.lifecycle import Scheduled
+from django_pgqueue.lifecycle.schedules import ANY
+
+from . import expressions, job_options
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+def run_now(
+    connection: BaseDatabaseWrapper, schedule: Scheduled, *, seen_last_run: datetime | str | None = ANY
+) -> int | None:
+    """Enqueue a job of a schedule now, also if it is paused, and return the job's id.
+
+    Return None if the schedule has changed, or has run since `seen_last_run`. Raise `CannotFire` with the reason if no
+    job can be enqueued, and `JobLocked` if the row stays locked.
+    """
+    options = job_options.options_of(connection, schedule)
+    fired = lifecycle.run_schedule(connection, schedule, options, seen_last_run=seen_last_run)
+    if fired is None:
+        return None
+    if fired.job_id is None:
+        raise job_options.CannotFire(f"{job_options.holder_of(connection, options)} has its unique key.")
+    wake_workers_after_commit(connection)
+    job_options.send_enqueued(connection, schedule, options, fired.job_id)
+    return fired.job_id
+
+
+def resume(connection: BaseDatabaseWrapper, schedule: Scheduled) -> bool:
+    """Resume a schedule at its next tick from now; return whether it was paused.
+
+    Raise `ValueError` if the schedule's expression is invalid, and `JobLocked` if the row stays locked.
+    """
+    next_run_at = expressions.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
+    return lifecycle.resume_schedule(connection, schedule.schedule_id, next_run_at)

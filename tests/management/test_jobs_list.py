@@ -1,0 +1,234 @@
+"""`pgqueue jobs list` and `pgqueue jobs show`: the words for states, the filters, and what is printed."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.core.management import CommandError
+from django.core.management.base import OutputWrapper
+from django.db import connection
+from django.utils import timezone
+
+from django_pgqueue import control, lifecycle
+from django_pgqueue.management.subcommands import job_search, output
+from django_pgqueue.management.subcommands.filter_options import WORDS
+from django_pgqueue.models import Execution, Job
+from tests import helpers
+from tests.app import tasks
+from tests.documents import blocks, plain, table
+from tests.management.conftest import Terminal, claim, die, fail, succeed
+
+
+@pytest.fixture
+def one_of_each(db) -> dict[str, int]:
+    """A job in each state that has a word."""
+    retrying = helpers.make_job(connection)
+    fail(retrying, delay_seconds=60.0)
+    jobs = {
+        "due": helpers.make_job(connection),
+        "scheduled": helpers.make_job(connection, delay_seconds=60.0),
+        "retrying": retrying,
+        "paused": helpers.make_job(connection, queue_name="mail"),
+        "running": helpers.make_job(connection),
+        "lost": helpers.make_job(connection),
+        "cancelling": helpers.make_job(connection),
+        "succeeded": succeed(helpers.make_job(connection)),
+        "dead": die(),
+        "cancelled": helpers.make_job(connection),
+    }
+    for word in ("running", "lost", "cancelling"):
+        claim(jobs[word])
+    Execution.objects.filter(job_id=jobs["lost"]).update(lease_expires_at=timezone.now() - timedelta(seconds=5))
+    lifecycle.cancel(connection, [jobs["cancelling"], jobs["cancelled"]])
+    control.pause("mail")
+    return jobs
+
+
+def ids(answer) -> list[int]:
+    return [job["id"] for job in answer.document["jobs"]]
+
+
+def test_list_state_finds_exactly_its_jobs(pgqueue, one_of_each):
+    for word in one_of_each:
+        found = pgqueue("jobs", "list", "--state", word, "--json")
+        wider = {"running": {"running", "lost", "cancelling"}}.get(word, {word})
+        assert set(ids(found)) == {one_of_each[each] for each in wider}, word
+    assert set(WORDS) == {*one_of_each, "ready"}
+    ready = pgqueue("jobs", "list", "--state", "ready", "--json")
+    assert set(ids(ready)) == {one_of_each[word] for word in ("due", "scheduled", "retrying", "paused")}
+
+
+def test_list_names_the_state_of_each_job(pgqueue, one_of_each):
+    jobs = pgqueue("jobs", "list", "--json").document["jobs"]
+    assert {job["status"]: job["id"] for job in jobs} == one_of_each
+    assert [job["id"] for job in jobs] == sorted(one_of_each.values(), reverse=True)
+
+
+def test_list_filters_by_queue_task_and_error(pgqueue):
+    charge = die(task_name="shop.charge", queue_name="mail", error="shop.errors.Declined")
+    other = die(task_name="shop.charge")
+    for arguments, wanted in (
+        (["--queue", "mail"], [charge]),
+        (["--task", "shop.charge"], [other, charge]),
+        (["--error", "Declined"], [charge]),
+        (["--error", "shop.errors.Declined"], [charge]),
+        (["--error", "clined"], []),
+        (["--error", "errors.Declined"], []),
+        (["--id", charge, "--id", other], [charge, other]),
+    ):
+        assert ids(pgqueue("jobs", "list", *arguments, "--json")) == wanted
+        if arguments[0] != "--id":
+            assert ids(pgqueue("jobs", "list", "--state", "dead", *arguments, "--json")) == wanted
+
+
+def test_list_by_task_finds_jobs_under_former_names(pgqueue):
+    [former] = tasks.renamed.aliases
+    old = helpers.make_job(connection, task_name=former)
+    assert ids(pgqueue("jobs", "list", "--task", tasks.renamed.name, "--state", "due", "--json")) == [old]
+
+
+def test_list_since_and_until_bound_the_end_of_a_job(pgqueue):
+    old, new = die(), die()
+    at = timezone.now() - timedelta(days=2)
+    Job.objects.filter(pk=old).update(finished_at=at)
+    assert ids(pgqueue("jobs", "list", "--state", "dead", "--since", "1h", "--json")) == [new]
+    assert ids(pgqueue("jobs", "list", "--state", "dead", "--until", "1d", "--json")) == [old]
+    exact = [f"--since={at.isoformat()}", f"--until={(at + timedelta(seconds=1)).isoformat()}"]
+    assert ids(pgqueue("jobs", "list", "--state", "dead", *exact, "--json")) == [old]
+
+
+def test_list_since_bounds_the_enqueue_of_waiting_jobs(pgqueue):
+    old, new = helpers.make_jobs(connection, 2)
+    Job.objects.filter(pk=old).update(enqueued_at=timezone.now() - timedelta(days=2))
+    assert ids(pgqueue("jobs", "list", "--since", "1d", "--json")) == [new]
+    assert ids(pgqueue("jobs", "list", "--state", "due", "--until", "1d", "--json")) == [old]
+
+
+def test_list_due_jobs_are_in_claim_order(pgqueue):
+    later = helpers.make_job(connection)
+    first = helpers.make_job(connection, priority=5)
+    last = helpers.make_job(connection)
+    Job.objects.filter(pk=later).update(run_after=timezone.now() - timedelta(days=1))
+    assert ids(pgqueue("jobs", "list", "--state", "due", "--json")) == [first, later, last]
+
+
+def test_list_limit_says_that_there_are_more(pgqueue):
+    helpers.make_jobs(connection, 3)
+    answer = pgqueue("jobs", "list", "--limit", "2", "--json")
+    assert len(ids(answer)) == 2 and answer.document["has_more"]
+    assert "There are more" in pgqueue("jobs", "list", "--limit", "2").err
+    assert not pgqueue("jobs", "list", "--limit", "3", "--json").document["has_more"]
+
+
+def test_list_search_of_newest_jobs_says_so(pgqueue, monkeypatch):
+    monkeypatch.setattr(job_search, "SEARCHED", 2)
+    wanted = die(queue_name="mail")
+    for _ in range(2):
+        die()
+    answer = pgqueue("jobs", "list", "--state", "dead", "--queue", "mail", "--json")
+    assert ids(answer) == []
+    assert answer.document["searched"] == "among the latest 2 dead jobs"
+    assert "among the newest 2 jobs" in pgqueue("jobs", "list", "--queue", "mail").err
+    monkeypatch.setattr(job_search, "SEARCHED", 3)
+    answer = pgqueue("jobs", "list", "--state", "dead", "--queue", "mail", "--json")
+    assert (ids(answer), answer.document["searched"]) == ([wanted], "all")
+
+
+def test_list_fits_the_terminal_and_is_whole_in_a_pipe(pgqueue, monkeypatch):
+    die(task_name="shop." + "x" * 80 + ".charge", text="y" * 150)
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setenv("NO_COLOR", "1")
+    lines = pgqueue("jobs", "list", stdout=Terminal()).out.splitlines()
+    assert max(map(len, lines)) == 90
+    assert "xxx.charge  default" in lines[1] and lines[1].endswith("yyy…")
+    assert "y" * 150 in pgqueue("jobs", "list").out
+
+
+def test_list_colours_only_a_terminal(pgqueue, monkeypatch):
+    die()
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[31mdead" in pgqueue("jobs", "list", stdout=Terminal()).out
+    assert "\x1b" not in pgqueue("jobs", "list").out
+    assert "\x1b" not in pgqueue("jobs", "list", stdout=Terminal(), no_color=True).out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in pgqueue("jobs", "list", stdout=Terminal()).out
+
+
+def test_summary_has_not_the_colour_of_an_error():
+    stream = Terminal()
+    wrapper = OutputWrapper(stream)
+    wrapper.style_func = lambda text: f"\x1b[31m{text}"
+    output.write_summary(wrapper, "6 jobs.")
+    assert stream.getvalue() == "6 jobs.\n"
+
+
+def test_list_shows_control_characters_as_escapes(pgqueue):
+    die(text="\x1b[2Jgone\u202e")
+    assert r"\x1b[2Jgone\u202e" in pgqueue("jobs", "list").out
+
+
+INVALID = (["--since", "yesterday"], ["--until", "2026-99-01T00:00"], ["--limit", "0"], ["--id", "1", "--task", "x"])
+
+
+@pytest.mark.parametrize("arguments", INVALID)
+def test_list_invalid_option_exits_with_2(pgqueue, arguments):
+    with pytest.raises(CommandError) as caught:
+        pgqueue("jobs", "list", *arguments)
+    assert caught.value.returncode == 2
+
+
+def test_show_opens_with_state_and_error(pgqueue):
+    job_id = die(task_name=tasks.add.name, arguments=['{"args":[1,2],"kwargs":{}}'])
+    lines = pgqueue("jobs", "show", job_id).out.splitlines()
+    assert lines[0] == f"Job {job_id}: tests.app.tasks.add"
+    assert lines[1].startswith("dead after attempt 1 of 10, ")
+    assert lines[3:5] == ["Error", "builtins.ValueError: no such card"]
+    assert lines[6:8] == ["Traceback", "Trace"]
+    assert [line for line in lines if line in ("Arguments", "Facts", "Attempts, latest first")] == [
+        *("Arguments", "Facts", "Attempts, latest first")
+    ]
+
+
+def test_show_hides_sensitive_and_unknown_arguments(pgqueue):
+    secret = '{"args":[1,"hunter2"],"kwargs":{}}'
+    known = die(task_name=tasks.use_token.name, arguments=[secret])
+    unknown = die(task_name="shop.gone", arguments=[secret])
+    for job_id in (known, unknown):
+        for arguments in ([], ["--json"]):
+            out = pgqueue("jobs", "show", job_id, *arguments).out
+            assert "hunter2" not in out and "idden" in out
+
+
+def test_show_cuts_long_values_in_the_database(pgqueue):
+    arguments = json.dumps({"args": ["x" * 200_000], "kwargs": {}})
+    job_id = die(task_name=tasks.noop.name, arguments=[arguments], text="e" * 50_000)
+    shown = pgqueue("jobs", "show", job_id, "--json")
+    assert len(shown.document["arguments"]["text"]) < 101_000
+    assert len(shown.document["attempts"][0]["error"]) == 2_000
+    assert len(shown.out) < 150_000
+
+
+def test_show_unknown_job_exits_with_3(pgqueue):
+    with pytest.raises(CommandError, match="Job 7 does not exist") as caught:
+        pgqueue("jobs", "show", 7)
+    assert caught.value.returncode == 3
+
+
+def test_examples_in_the_reference_have_the_printed_headings(pgqueue):
+    die()
+    examples = [text.splitlines()[0].split() for text in blocks("docs/reference/cli.md", "text")]
+    for arguments in (["jobs", "list"], ["dead", "list"]):
+        assert pgqueue(*arguments).out.splitlines()[0].split() in examples
+
+
+def test_keys_of_json_are_those_of_the_reference(pgqueue):
+    job_id = die()
+    listed = pgqueue("jobs", "list", "--json").document["jobs"][0]
+    shown = pgqueue("jobs", "show", job_id, "--json").document
+    documented = [plain(row[0]) for row in table("docs/reference/cli.md", "key of a job")]
+    assert documented == list(listed)
+    assert [plain(row[0]) for row in table("docs/reference/cli.md", "further key of `jobs show`")] == [
+        name for name in shown if name not in listed
+    ]

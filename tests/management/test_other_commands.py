@@ -1,0 +1,170 @@
+"""`pgqueue enqueue`, `queues`, `schedules`, `workers` and `tasks`."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Group
+from django.core.management import CommandError
+from django.db import connection
+from django.utils import timezone
+
+from django_pgqueue import control, lifecycle
+from django_pgqueue.management.subcommands import queues_command
+from django_pgqueue.models import Job, Schedule, Worker
+from django_pgqueue.testing import run_jobs
+from tests import helpers
+from tests.app import tasks
+from tests.documents import plain, table
+from tests.framework import tasks as framework_tasks
+from tests.management.conftest import claim
+
+
+def keys(heading: str) -> list[str]:
+    return [plain(row[0]) for row in table("docs/reference/cli.md", heading)]
+
+
+# ------------------------------------------------------------------ enqueue
+
+
+def test_enqueue_adds_a_job_with_the_given_options(pgqueue):
+    arguments = ["--args", "[1]", "--kwargs", '{"b": 2}', "--queue", "mail", "--priority", "4", "--run-after", "5m"]
+    out = pgqueue("enqueue", tasks.add.name, *arguments).out
+    job = Job.objects.get()
+    assert (job.arguments, job.queue_name, job.priority) == ({"args": [1], "kwargs": {"b": 2}}, "mail", 4)
+    assert timedelta(minutes=4, seconds=50) < job.run_after - timezone.now() <= timedelta(minutes=5)
+    assert out.startswith(f"Enqueued job {job.pk} (tests.app.tasks.add) in the queue mail, due at ")
+
+
+def test_enqueue_reads_arguments_by_their_annotations(pgqueue):
+    group = Group.objects.create(name="staff")
+    pgqueue("enqueue", tasks.name_on.name, "--args", json.dumps([group.pk, "2026-01-31"]))
+    assert run_jobs() == 1
+    assert Job.objects.get().result == ["staff", "31.01.2026"]
+
+
+def test_enqueue_of_framework_task_uses_its_options(pgqueue):
+    pgqueue("enqueue", framework_tasks.add.module_path, "--args", "[1, 2]")
+    job = Job.objects.get()
+    assert (job.queue_name, job.priority, job.max_attempts) == ("mail", 7, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["tests.app.tasks.ad"], 3, "Did you mean tests.app.tasks.add?"),
+        ([tasks.add.name], 2, "missing a required argument: 'a'"),
+        ([tasks.add.name, "--args", "[1, 2, 3]"], 2, "too many positional arguments"),
+        ([tasks.add.name, "--args", "["], 2, "Invalid --args"),
+        ([tasks.add.name, "--kwargs", "[1]"], 2, "Invalid --kwargs"),
+        ([tasks.use_token_on.name, "--args", '["soon", ""]'], 2, "argument 'day'"),
+        ([tasks.name_on.name, "--args", '[777, "2026-01-31"]'], 2, "row of auth.Group"),
+        ([tasks.add.name, "--args", "[1]", "--priority", "1000"], 2, "priority"),
+        ([tasks.add.name, "--args", "[1]", "--run-after", "soon"], 2, "Invalid --run-after"),
+    ],
+)
+def test_enqueue_invalid_call_adds_no_job(pgqueue, arguments, code, message):
+    with pytest.raises(CommandError) as caught:
+        pgqueue("enqueue", *arguments)
+    assert message in str(caught.value) and caught.value.returncode == code
+    assert not Job.objects.exists()
+
+
+def test_enqueue_dry_run_adds_no_job(pgqueue):
+    assert "No job was added" in pgqueue("enqueue", tasks.add.name, "--args", "[1]", "--dry-run").out
+    assert not Job.objects.exists()
+
+
+# ------------------------------------------------------------------ queues
+
+
+def test_queues_counts_jobs_by_queue_and_shows_pauses(pgqueue):
+    first = helpers.make_job(connection, queue_name="mail")
+    helpers.make_job(connection, queue_name="mail", priority=5)
+    helpers.make_job(connection, queue_name="mail", delay_seconds=60.0)
+    claim(helpers.make_job(connection, queue_name="pdf"))
+    control.pause("mail", reason="server down", by="anna")
+    queues = {queue["name"]: queue for queue in pgqueue("queues", "--json").document["queues"]}
+    mail = queues["mail"]
+    assert list(mail) == keys("key of a queue")
+    assert (mail["due"], mail["later"], mail["running"], mail["is_exact"]) == (2, 1, 0, True)
+    assert mail["oldest_due_at"] == Job.objects.get(pk=first).run_after.isoformat()
+    assert (mail["paused"], mail["paused_by"], mail["pause_reason"]) == (True, "anna", "server down")
+    assert (queues["pdf"]["running"], queues["pdf"]["paused"]) == (1, False)
+    assert "by anna server down" in pgqueue("queues").out
+
+
+def test_queues_with_very_many_jobs_are_counted_to_a_bound(pgqueue, monkeypatch):
+    monkeypatch.setattr(queues_command, "COUNTED", 2)
+    helpers.make_jobs(connection, 3)
+    [queue] = [each for each in pgqueue("queues", "--json").document["queues"] if each["name"] == "default"]
+    assert (queue["due"], queue["is_exact"]) == (2, False)
+    assert " 2+ " in pgqueue("queues").out
+
+
+# ------------------------------------------------------------------ schedules
+
+
+def test_schedules_list_shows_next_and_last_run(pgqueue):
+    helpers.make_schedule(connection, due_in=3630.0)
+    pgqueue("schedules", "run", "nightly")
+    [schedule] = pgqueue("schedules", "list", "--json").document["schedules"]
+    assert list(schedule) == keys("key of a schedule")
+    job = Job.objects.get()
+    assert (schedule["last_job_id"], schedule["last_job_state"], schedule["state"]) == (job.pk, "ready", "on")
+    line = pgqueue("schedules", "list").out.splitlines()[1]
+    assert line.startswith("nightly") and "in 1 h" in line and f"#{job.pk} ready" in line
+
+
+def test_schedules_pause_and_resume_switch_it(pgqueue):
+    helpers.make_schedule(connection)
+    assert pgqueue("schedules", "pause", "nightly").out == "Paused.\n"
+    assert not Schedule.objects.get().enabled
+    assert pgqueue("schedules", "pause", "nightly").out == "It was paused already.\n"
+    assert pgqueue("schedules", "resume", "nightly").out == "Resumed.\n"
+    assert Schedule.objects.get().enabled
+    assert "Nothing to resume" in pgqueue("schedules", "resume", "nightly").out
+
+
+def test_schedules_run_refuses_with_the_reason(pgqueue):
+    helpers.make_schedule(connection, is_unique=True, task_name="shop.gone")
+    with pytest.raises(CommandError, match="Nothing was changed: its jobs are unique"):
+        pgqueue("schedules", "run", "nightly")
+    with pytest.raises(CommandError, match="There is no schedule 'weekly'") as caught:
+        pgqueue("schedules", "run", "weekly")
+    assert caught.value.returncode == 3 and not Job.objects.exists()
+
+
+# ------------------------------------------------------------------ workers and tasks
+
+
+def test_workers_shows_claimed_jobs_and_silence(pgqueue):
+    one, lost, stopped = (
+        lifecycle.register_worker(
+            connection, hostname="web1", pid=pid, version="1.0", queue_names="mail,pdf", concurrency=4
+        )
+        for pid in (11, 12, 13)
+    )
+    Worker.objects.filter(pk=lost).update(last_heartbeat_at=timezone.now() - timedelta(hours=1))
+    lifecycle.unregister_worker(connection, stopped)
+    lifecycle.claim_one(connection, helpers.make_job(connection), worker_id=one, lease_seconds=60.0)
+    workers = pgqueue("workers", "--json").document["workers"]
+    assert list(workers[0]) == keys("key of a worker")
+    shown = {worker["id"]: (worker["state"], worker["claimed_jobs"]) for worker in workers}
+    assert shown == {one: ("working", 1), lost: ("silent", 0)}
+    assert workers[0]["queues"] == ["mail", "pdf"]
+    assert "stopped" in pgqueue("workers", "--all").out and "1 of 4" in pgqueue("workers").out
+
+
+def test_tasks_shows_signature_options_and_schedule(pgqueue):
+    [shown] = pgqueue("tasks", tasks.use_token.name, "--json").document["tasks"]
+    assert list(shown) == keys("key of a task")
+    assert shown["signature"] == "(order_id: object, token: str = '', *, fail: bool = False)"
+    assert shown["options"] == {"sensitive": "token", "max_attempts": "1", "backoff": "0"}
+    assert tasks.attempt_number.name in pgqueue("tasks").out
+    [with_context] = pgqueue("tasks", tasks.attempt_number.name, "--json").document["tasks"]
+    assert with_context["signature"] == "()"
+    with pytest.raises(CommandError, match=r"There is no task 'shop\.gone'"):
+        pgqueue("tasks", "shop.gone")
