@@ -39,6 +39,12 @@ class ExecutionLog(models.Model):
     def __str__(self) -> str:
         return f"log of execution #{self.pk}"
 
+    @classmethod
+    def latest_of(cls, alias: str, job_id: int) -> ExecutionLog | None:
+        """Return the log of the latest execution of a job that has one, with its execution, or None."""
+        found = cls.objects.using(alias).filter(execution__job_id=job_id).select_related("execution")
+        return found.defer("execution__error", "execution__traceback").order_by("-execution_id").first()
+
     @property
     def lines(self) -> list[LogLine]:
         """The lines, oldest first. `cut_lines` lines between the first and the last ones were not kept."""
