@@ -145,6 +145,7 @@ IN_TRANSACTION = [
     "docs/guides/timeouts_and_cancelling.md",
     "docs/guides/unique_jobs.md",
     "docs/production/logging.md",
+    "docs/production/doctor.md",
     "docs/production/monitoring.md",
     "docs/production/pausing_queues.md",
     "docs/production/troubleshooting.md",

@@ -10,6 +10,7 @@ from django_pgqueue.management.celery_beat import IMPORT_CELERY_BEAT
 from django_pgqueue.management.standard_streams import open_missing_streams
 from django_pgqueue.management.subcommands.adopt_command import ADOPT
 from django_pgqueue.management.subcommands.dead_command import DEAD
+from django_pgqueue.management.subcommands.doctor_command import DOCTOR
 from django_pgqueue.management.subcommands.enqueue_command import ENQUEUE
 from django_pgqueue.management.subcommands.health_command import HEALTH
 from django_pgqueue.management.subcommands.jobs_command import JOBS
@@ -40,6 +41,7 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     PRUNE,
     HEALTH,
     ADOPT,
+    DOCTOR,
     IMPORT_CELERY_BEAT,
 )
 
