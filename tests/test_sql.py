@@ -22,6 +22,7 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db import statements
+from django_pgqueue.job_log import LogBuffer
 from django_pgqueue.lifecycle import ExecutionKey
 from django_pgqueue.options import UNSET
 from django_pgqueue.progress import Progress
@@ -144,6 +145,8 @@ def call_everything(engine, job_in):
     lifecycle.cancel_requests(engine, [1])
     lifecycle.open_executions(engine, 1)
     lifecycle.note_progress(engine, [lifecycle.Noted(helpers.key_of(engine, 1), Progress(1.0), 0.0)])
+    lifecycle.keep_logs(engine, [lifecycle.KeptLog(helpers.key_of(engine, 1), LogBuffer().content())])
+    lifecycle.prune_logs(engine)
     lifecycle.succeed(engine, helpers.succeeded(*(helpers.key_of(engine, one) for one in (1, 1_000_000))))
     lifecycle.succeed_and_discard(engine, [helpers.key_of(engine, 2)])
     lifecycle.fail(engine, helpers.failed(job_in("running").key))

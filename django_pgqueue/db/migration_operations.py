@@ -45,6 +45,7 @@ LOCKS: Final = {
     "auditentry": "LOCK TABLE pgqueue_audit IN ACCESS EXCLUSIVE MODE",
     "installation": "LOCK TABLE pgqueue_installation IN ACCESS EXCLUSIVE MODE",
     "pause": "LOCK TABLE pgqueue_pause IN ACCESS EXCLUSIVE MODE",
+    "executionlog": "LOCK TABLE pgqueue_execution_log IN ACCESS EXCLUSIVE MODE",
 }
 HOLDER: Final = """
 /* pgqueue:lock_holder */

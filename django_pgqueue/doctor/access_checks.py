@@ -46,6 +46,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT, DELETE ON pgqueue_pause",
         "SELECT, DELETE, UPDATE (ends_at) ON pgqueue_uniqueness_window",
         "SELECT, INSERT ON pgqueue_installation",
+        "SELECT, INSERT, DELETE, UPDATE (first_lines, last_lines, cut_lines) ON pgqueue_execution_log",
         "SELECT ON django_migrations",
     ),
     "change jobs": privileges(
@@ -59,6 +60,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT ON pgqueue_schedule",
         "SELECT ON pgqueue_schedulerun",
         "SELECT ON pgqueue_uniqueness_window",
+        "SELECT ON pgqueue_execution_log",
         "SELECT ON pgqueue_archived_job",
         "SELECT ON pgqueue_audit",
     ),

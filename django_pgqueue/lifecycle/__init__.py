@@ -48,6 +48,7 @@ from .history import (
 )
 from .installations import Adopted, Identity, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, open_executions
+from .logs import KeptLog, PrunedLogs, keep_logs, prune_logs
 from .operator import LOCK_WAIT_SECONDS, cancel, delete, existing, move, retry, run_now
 from .pauses import pause, prune_pauses, resume
 from .pruning import PRUNE_LIMIT, prunable, prune
@@ -149,11 +150,13 @@ __all__ = [
     "HeartbeatReply",
     "Identity",
     "JobOptions",
+    "KeptLog",
     "Lane",
     "LaneScan",
     "Noted",
     "OpenExecution",
     "Pruned",
+    "PrunedLogs",
     "Refused",
     "Released",
     "Requeued",
@@ -197,6 +200,7 @@ __all__ = [
     "finished_jobs",
     "fire",
     "holders",
+    "keep_logs",
     "may_divide",
     "move",
     "next_in_line",
@@ -209,6 +213,7 @@ __all__ = [
     "plan_schedule",
     "prunable",
     "prune",
+    "prune_logs",
     "prune_pauses",
     "prune_schedule_runs",
     "prune_windows",

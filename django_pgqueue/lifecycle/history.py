@@ -18,6 +18,7 @@ from django_pgqueue.db.arrays import exact, texts
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.envelope import ERASED, seal
+from django_pgqueue.log_events import event
 from django_pgqueue.states import State
 
 from .execute import divided, execute_with_retry
@@ -119,8 +120,12 @@ def _changed(connection: Connection, statement: str, jobs: Finished, params: Map
 
     done = divided(connection, list(jobs.items()), transition)
     for (job_id, _), error in done.refused:
+        refusal = message_without_detail(error)
         logger.warning(
-            "job %s was not changed because the database refused the write: %s", job_id, message_without_detail(error)
+            "job %s was not changed because the database refused the write: %s",
+            job_id,
+            refusal,
+            extra=event("job_refused", job_id=job_id, reason=refusal),
         )
     return list(done.answers)
 

@@ -535,5 +535,31 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
+        migrations.CreateModel(
+            name="ExecutionLog",
+            fields=[
+                (
+                    "execution",
+                    models.OneToOneField(
+                        db_constraint=False,
+                        on_delete=models.CASCADE,
+                        primary_key=True,
+                        related_name="log",
+                        serialize=False,
+                        to="pgqueue.execution",
+                        verbose_name="execution",
+                    ),
+                ),
+                ("first_lines", PlainJSONField(verbose_name="first lines")),
+                ("last_lines", PlainJSONField(verbose_name="last lines")),
+                ("cut_lines", models.BigIntegerField(verbose_name="lines cut")),
+            ],
+            options={
+                "verbose_name": "execution log",
+                "verbose_name_plural": "execution logs",
+                "db_table": "pgqueue_execution_log",
+                "default_permissions": (),
+            },
+        ),
         migrations.RunPython(set_storage, migrations.RunPython.noop),
     ]

@@ -12,6 +12,7 @@ if apps.apps_ready and not apps.is_installed("django_pgqueue"):
         "django_pgqueue is used, but not installed: add 'django_pgqueue' to INSTALLED_APPS and run `manage.py migrate`."
     )
 
+from .execution_logs import ExecutionLog
 from .executions import Execution
 from .history import ArchivedJob, AuditEntry
 from .installations import Installation
@@ -28,6 +29,7 @@ __all__ = [
     "AuditEntry",
     "DeadJob",
     "Execution",
+    "ExecutionLog",
     "Installation",
     "Job",
     "JobQuerySet",

@@ -17,6 +17,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.endings import ENDINGS, Ending
 from django_pgqueue.lifecycle import SUCCEEDED, TransitionResult, TransitionStatus
+from django_pgqueue.log_events import job_event
 from django_pgqueue.reactions import JobTransition, Reactions
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
@@ -96,6 +97,7 @@ def _log(report: Report, result: TransitionResult) -> None:
         logger.warning(
             "job %s: the reply to its COMMIT was lost; the execution is already closed in the database",
             report.claimed.job_id,
+            extra=job_event("commit_reply_lost", report.claimed),
         )
     elif result.status is TransitionStatus.LOST:
         logger.warning(
@@ -103,6 +105,7 @@ def _log(report: Report, result: TransitionResult) -> None:
             report.claimed.execution_id,
             report.claimed.job_id,
             report.ending.value,
+            extra=job_event("result_discarded", report.claimed),
         )
     elif result.status is TransitionStatus.DONE and report.ending is Ending.UNKNOWN:
         _warn_unknown(report)
@@ -120,6 +123,7 @@ def _warn_unknown(report: Report) -> None:
             "job %s is released for now: %s (was this worker started before the code was deployed?)",
             report.claimed.job_id,
             report.error,
+            extra=job_event("task_unknown", report.claimed),
         )
 
 

@@ -21,6 +21,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.conf import DAY_SECONDS, get_settings
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import OpenExecution, TransitionResult, TransitionStatus
+from django_pgqueue.log_events import event
 from django_pgqueue.reactions import JobTransition, Reactions, ended
 from django_pgqueue.states import State
 from django_pgqueue.worker.execution import retry_policy
@@ -68,7 +69,7 @@ class Maintenance(Service):
         self.pruner = Pruner(self.progressed)
         self.unrescued = Refusals("the rescue of execution")
         self.unexpired = Refusals("the expiry of job")
-        self._requeue_after_id = 0
+        self._requeue_after_id = self._logs_after_id = 0
         settings = get_settings()
         self.duties = [
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
@@ -78,6 +79,7 @@ class Maintenance(Service):
             Duty("pauses", DAY_SECONDS / 24, self._prune_pauses),
             Duty("windows", DAY_SECONDS / 24, self._prune_windows),
             Duty("requeue", DAY_SECONDS / 24, self._requeue),
+            Duty("logs", DAY_SECONDS / 24, self._prune_logs),
         ]
         for duty in self.duties:
             self._postpone(duty, took_seconds=0.0)
@@ -142,7 +144,7 @@ class Maintenance(Service):
         if has_more and pruner.round_seconds < get_settings().PRUNE_INTERVAL:
             return True
         if pruner.removed:
-            logger.info("pruned %d finished jobs", pruner.removed)
+            logger.info("pruned %d finished jobs", pruner.removed, extra=event("jobs_pruned", count=pruner.removed))
         pruner.end_round()  # even if one kind always has more, so that a new round prunes the other kinds again
         return has_more
 
@@ -192,3 +194,10 @@ class Maintenance(Service):
     def _prune_windows(self) -> bool:
         with self.link.use() as connection:
             return lifecycle.prune_windows(connection) == lifecycle.WINDOWS_PRUNED
+
+    def _prune_logs(self) -> bool:
+        """Remove the log lines of removed jobs: one page per call, the whole table once an hour."""
+        with self.link.use() as connection:
+            last_id = lifecycle.prune_logs(connection, self._logs_after_id).last_id
+        self._logs_after_id = last_id or 0
+        return last_id is not None

@@ -14,6 +14,7 @@ import psycopg
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.completion.release import release_executions
@@ -71,4 +72,5 @@ class LastWrites:
                 "%d jobs could not be released (%s); the supervisor will release them",
                 len(jobs),
                 message_without_detail(error),
+                extra=event("jobs_not_released", count=len(jobs)),
             )

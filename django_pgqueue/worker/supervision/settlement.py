@@ -26,6 +26,7 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Failed, OpenExecution, Released, TransitionResult, TransitionStatus
+from django_pgqueue.log_events import event
 from django_pgqueue.reactions import AnyWaiters, Reactions, ended
 from django_pgqueue.states import Outcome
 from django_pgqueue.worker.completion.release import transitions_of
@@ -135,7 +136,10 @@ class Settlement:
         left = batch.left()
         self.ended = [process for process in self.ended if process not in batch.processes or process in left]
         if exit_code not in (0, SOME_LEFT) or (left and exit_code == 0):
-            logger.error("a process that requeues jobs was interrupted: signal receivers may not have been called")
+            logger.error(
+                "a process that requeues jobs was interrupted: signal receivers may not have been called",
+                extra=event("settlement_interrupted"),
+            )
             self._without_application += left
             self._retry_at = 0.0
         return True
@@ -197,7 +201,7 @@ def _call(callback: Callback) -> None:
     try:
         callback()
     except BaseException:  # a receiver may raise SystemExit, and the other receivers must still be called
-        logger.exception("a signal receiver failed")
+        logger.exception("a signal receiver failed", extra=event("receiver_failed"))
 
 
 def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_default: bool) -> bool:
@@ -271,7 +275,11 @@ def _crash(alias: str, execution: OpenExecution, error: str, *, by_default: bool
     try:
         delay_seconds = retry_policy.delay_after_crash(started, alias=alias, by_default=by_default)
     except BaseException:
-        logger.exception("the backoff of %s failed; the default is used", execution.task_name)
+        logger.exception(
+            "the backoff of %s failed; the default is used",
+            execution.task_name,
+            extra=event("backoff_failed", task=execution.task_name),
+        )
         delay_seconds = retry_policy.delay_after_crash(started, by_default=True)
     return Failed(execution.key, Outcome.CRASHED, delay_seconds, None, 0.0, error=error)
 

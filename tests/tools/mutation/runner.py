@@ -27,7 +27,7 @@ from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
 from tests.tools.mutation.mutants_clones import CLONES
-from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, QUEUES, RECEIVERS
+from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES, RECEIVERS
 from tests.tools.mutation.mutants_history import HISTORY
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
 from tests.tools.mutation.mutants_liveness import LIVENESS
@@ -321,6 +321,7 @@ MUTANTS = [
     *LIVENESS,
     *EVENTS,
     *JOB_LINES,
+    *LOG_CONTEXT,
     *RECEIVERS,
     *QUEUES,
     *BAD_ROWS,
