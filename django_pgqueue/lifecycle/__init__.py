@@ -40,6 +40,7 @@ from .pauses import pause, prune_pauses, resume
 from .pruning import PRUNE_LIMIT, prunable, prune
 from .requeues import Requeued, requeue
 from .rescues import rescue
+from .rollups import ROLLUPS_MERGED, append_rollups, merge_rollups, prune_rollups
 from .schedules import (
     CONFIRMED_SECONDS,
     Definition,
@@ -104,6 +105,7 @@ __all__ = [
     "FAILURES",
     "LOCK_WAIT_SECONDS",
     "PRUNE_LIMIT",
+    "ROLLUPS_MERGED",
     "SUCCEEDED",
     "WINDOWS_PRUNED",
     "Adopted",
@@ -133,6 +135,7 @@ __all__ = [
     "TransitionStatus",
     "add_schedule",
     "adopt",
+    "append_rollups",
     "arguments_of",
     "cancel",
     "cancel_requests",
@@ -158,6 +161,7 @@ __all__ = [
     "fire",
     "holders",
     "may_divide",
+    "merge_rollups",
     "move",
     "next_in_line",
     "note_problem",
@@ -170,6 +174,7 @@ __all__ = [
     "prunable",
     "prune",
     "prune_pauses",
+    "prune_rollups",
     "prune_schedule_runs",
     "prune_windows",
     "prune_workers",

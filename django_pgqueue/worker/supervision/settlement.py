@@ -28,6 +28,7 @@ from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Failed, OpenExecution, Released, TransitionResult, TransitionStatus
 from django_pgqueue.reactions import AnyWaiters, Reactions, ended
 from django_pgqueue.states import Outcome
+from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
 from django_pgqueue.worker.completion.release import transitions_of
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.events import Events, call_receivers
@@ -173,9 +174,9 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
         background_log.start()
         link = Link(alias, "settlement")
         callbacks: list[Callback] = []
-        reactions = Reactions(
-            [Events(lambda *signal: callbacks.append(partial(call_receivers, *signal))), counts], AnyWaiters()
-        )
+        counter = AttemptCounter()
+        events = Events(lambda *signal: callbacks.append(partial(call_receivers, *signal)))
+        reactions = Reactions([events, counts, *([counter] if get_settings().STATS else [])], AnyWaiters())
         no_connection = False
         for number, process in enumerate(processes):
             try:
@@ -184,6 +185,7 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
                 outage_log.report("settlement", error)
                 no_connection = not link.connected_at
                 break
+        _write_counts(link, counter)
         for callback in callbacks:
             _call(callback)
         link.close()
@@ -191,6 +193,17 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
     finally:
         run_exit_functions()
         os._exit(exit_code)
+
+
+def _write_counts(link: Link, counter: AttemptCounter) -> None:
+    """Write how many attempts were closed here."""
+    if not counter:
+        return
+    try:
+        with link.use() as connection:
+            counter.write(connection)
+    except (psycopg.Error, OSError) as error:
+        outage_log.report("settlement", error)
 
 
 def _call(callback: Callback) -> None:
