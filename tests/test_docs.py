@@ -264,6 +264,7 @@ def test_page_named_options_exist(page):
         "README.md": {"--serve", "--matrix", "--quick"},
         "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write", "--keep"},
         "docs/project/stability.md": {"--matrix"},
+        "docs/production/upgrading.md": {"--exit-code"},  # of git
         TUTORIAL: {"--rm", "--detach", "--publish", "--env", "--createdb"},  # options of Docker and createuser
         "docs/internals/reliability.md": OF_THE_SUITES,
         "docs/internals/performance.md": long_options(cli.make_parser()),

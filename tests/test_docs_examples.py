@@ -144,6 +144,7 @@ IN_TRANSACTION = [
     "docs/guides/tasks.md",
     "docs/guides/timeouts_and_cancelling.md",
     "docs/guides/unique_jobs.md",
+    "docs/production/history.md",
     "docs/production/doctor.md",
     "docs/production/monitoring.md",
     "docs/production/pausing_queues.md",

@@ -158,7 +158,21 @@ def defined(connection):
     return {**read, **own, **more, "next_run_at": read["following_at"]}
 
 
+def some_ids(connection):
+    return {"job_ids": list(range(1, BATCH + 1))}
+
+
+def after_start(connection):
+    lane = {"queue_name": "default", "priority": 0}
+    return {**lane, "after_at": lifecycle.EPOCH, "after_id": 0, "after_worker_id": 0, "limit": BATCH}
+
+
 CASES: dict[str, tuple[Any, int, set[str]]] = {
+    "READY_CALLS": (after_start, BATCH, {"pgqueue_job_ready"}),
+    "RUNNING_CALLS": (after_start, BATCH, {"pgqueue_execution_open"}),
+    "CALL_SHAPES": (some_ids, BATCH, {"pgqueue_job_pkey"}),
+    "STORED_CALLS": (some_ids, BATCH, {"pgqueue_job_pkey"}),
+    "SCHEDULED_CALLS": (after_start, SCHEDULES, set()),
     "EXPIRE": (
         lambda _: {"limit": BATCH, "worker_id": 1, "error": "", "skipped_ids": []},
         BATCH,

@@ -173,6 +173,8 @@ def call_everything(engine, job_in):
         one_each = {"calls": f'[{{"key": "other", "call": {helpers.NO_ARGUMENTS}}}]', "task_name": helpers.NOOP}
         lifecycle.enqueue_many_unique(engine, ready_only=True, replace=replace, **one_each, **one_call)
     call_statements_with_own_options(engine, one_call)
+    call_statements_of_deploys(engine)
+    call_statements_of_history(engine)
     lifecycle.holders(engine, helpers.NOOP, ["key"])
     helpers.enqueue_for_period(engine, "key")
     helpers.replace_for_period(engine, "key")
@@ -185,6 +187,26 @@ def call_statements_with_own_options(engine, one_call):
     calls = {"arguments": f"[{helpers.NO_ARGUMENTS}]", "numbers": [0]}
     lifecycle.enqueue_each(engine, **calls, rows=[row])
     lifecycle.enqueue_each_unique(engine, **calls, unique_keys=["own"], rows=[{**row, "unique_ready_only": None}])
+
+
+def call_statements_of_deploys(engine):
+    lifecycle.ready_calls(engine, helpers.DEFAULT_LANE, lifecycle.Cursor(), 9)
+    lifecycle.running_calls(engine, (0, 0), 9)
+    lifecycle.dead_calls(engine, lifecycle.AFTER_ALL, 9)
+    lifecycle.call_shapes(engine, [1])
+    lifecycle.read_calls(engine, [1])
+    lifecycle.scheduled_calls(engine, 0, 9)
+
+
+def call_statements_of_history(engine):
+    lifecycle.finished_jobs(engine, State.DEAD, lifecycle.FIRST_FINISHED, limit=9)
+    seen = {1_000_000: lifecycle.EPOCH}
+    lifecycle.archive(engine, seen)
+    lifecycle.read_for_archive(engine, seen)
+    lifecycle.remove_archived(engine, seen)
+    audit_id = lifecycle.begin_audit(engine, "erase", {})
+    lifecycle.erase(engine, seen, audit_id=audit_id, arguments=True, results=True, errors=True)
+    lifecycle.end_audit(engine, audit_id)
 
 
 def call_everything_of_schedules(engine):

@@ -149,6 +149,50 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="ArchivedJob",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("job_id", models.BigIntegerField(verbose_name="job")),
+                ("task_name", NameField(db_collation="C", max_length=100, verbose_name="task")),
+                ("queue_name", NameField(db_collation="C", max_length=100, verbose_name="queue")),
+                ("state", models.CharField(max_length=12, verbose_name="state")),
+                ("enqueued_at", models.DateTimeField(verbose_name="enqueued at")),
+                ("finished_at", models.DateTimeField(verbose_name="finished at")),
+                ("archived_at", models.DateTimeField(db_default=Now(), verbose_name="archived at")),
+                ("document", PlainJSONField(verbose_name="document")),
+            ],
+            options={
+                "verbose_name": "archived job",
+                "verbose_name_plural": "archived jobs",
+                "db_table": "pgqueue_archived_job",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(models.F("job_id"), name="pgqueue_archived_job_job"),
+                    models.Index(models.F("task_name"), models.F("finished_at"), name="pgqueue_archived_job_task"),
+                    models.Index(models.F("finished_at"), name="pgqueue_archived_job_finished"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="AuditEntry",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("action", models.CharField(max_length=50, verbose_name="action")),
+                ("done_by", models.CharField(blank=True, db_default="", max_length=150, verbose_name="by")),
+                ("reason", models.TextField(blank=True, db_default="", verbose_name="reason")),
+                ("began_at", models.DateTimeField(db_default=Now(), verbose_name="began at")),
+                ("ended_at", models.DateTimeField(null=True, verbose_name="ended at")),
+                ("filter", PlainJSONField(verbose_name="filter")),
+                ("job_count", models.BigIntegerField(db_default=0, verbose_name="jobs")),
+            ],
+            options={
+                "verbose_name": "audit entry",
+                "verbose_name_plural": "audit entries",
+                "db_table": "pgqueue_audit",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="Job",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),

@@ -13,6 +13,7 @@ if apps.apps_ready and not apps.is_installed("django_pgqueue"):
     )
 
 from .executions import Execution
+from .history import ArchivedJob, AuditEntry
 from .installations import Installation
 from .jobs import DeadJob, Job, JobQuerySet
 from .operations import BATCH_SIZE
@@ -24,6 +25,8 @@ from .workers import Worker
 
 __all__ = [
     "BATCH_SIZE",
+    "ArchivedJob",
+    "AuditEntry",
     "DeadJob",
     "Execution",
     "Installation",

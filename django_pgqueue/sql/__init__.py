@@ -33,6 +33,7 @@ from . import (
     completions,
     enqueueing,
     expiry,
+    history,
     installations,
     leases,
     operator,
@@ -42,6 +43,7 @@ from . import (
     rescues,
     rollups,
     schedules,
+    stored_calls,
     unique,
     workers,
 )
@@ -51,6 +53,7 @@ __all__ = [
     "completions",
     "enqueueing",
     "expiry",
+    "history",
     "installations",
     "leases",
     "operator",
@@ -60,6 +63,7 @@ __all__ = [
     "rescues",
     "rollups",
     "schedules",
+    "stored_calls",
     "unique",
     "workers",
 ]

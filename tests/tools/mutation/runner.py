@@ -28,6 +28,7 @@ from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
 from tests.tools.mutation.mutants_clones import CLONES
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, QUEUES, RECEIVERS
+from tests.tools.mutation.mutants_history import HISTORY
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
 from tests.tools.mutation.mutants_liveness import LIVENESS
 from tests.tools.mutation.mutants_operators import OPERATORS
@@ -332,6 +333,7 @@ MUTANTS = [
     *OPERATORS,
     *PRIVACY,
     *TYPED,
+    *HISTORY,
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",
