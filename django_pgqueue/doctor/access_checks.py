@@ -59,6 +59,8 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT ON pgqueue_schedule",
         "SELECT ON pgqueue_schedulerun",
         "SELECT ON pgqueue_uniqueness_window",
+        "SELECT ON pgqueue_archived_job",
+        "SELECT ON pgqueue_audit",
     ),
     "fire schedules": privileges(
         "INSERT, SELECT, DELETE, UPDATE (fired_at) ON pgqueue_schedulerun",
