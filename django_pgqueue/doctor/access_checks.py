@@ -46,6 +46,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT, DELETE ON pgqueue_pause",
         "SELECT, DELETE, UPDATE (ends_at) ON pgqueue_uniqueness_window",
         "SELECT, INSERT ON pgqueue_installation",
+        "SELECT, INSERT, DELETE, UPDATE (span) ON pgqueue_rollup",
         "SELECT ON django_migrations",
     ),
     "change jobs": privileges(
@@ -61,6 +62,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT ON pgqueue_uniqueness_window",
         "SELECT ON pgqueue_archived_job",
         "SELECT ON pgqueue_audit",
+        "SELECT ON pgqueue_rollup",
     ),
     "fire schedules": privileges(
         "INSERT, SELECT, DELETE, UPDATE (fired_at) ON pgqueue_schedulerun",
