@@ -163,6 +163,7 @@ IN_TRANSACTION = [
     "docs/recipes/webhook.md",
     "docs/reference/api.md",
     "docs/reference/models.md",
+    "docs/reference/stats.md",
     "docs/start/choose_api.md",
 ]
 """Pages whose loose blocks run in a transaction, one after another. Their jobs run afterwards."""

@@ -34,6 +34,7 @@ from tests.tools.mutation.mutants_liveness import LIVENESS
 from tests.tools.mutation.mutants_operators import OPERATORS
 from tests.tools.mutation.mutants_privacy import PRIVACY
 from tests.tools.mutation.mutants_rows import BAD_ROWS
+from tests.tools.mutation.mutants_stats import STATS
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 COPIED = (
@@ -326,6 +327,7 @@ MUTANTS = [
     *QUEUES,
     *BAD_ROWS,
     *CLONES,
+    *STATS,
     *BOUNDS,
     *LOCKED,
     *RECYCLING,
