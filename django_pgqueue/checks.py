@@ -7,7 +7,7 @@ error in `PGQUEUE`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -19,6 +19,8 @@ from django.db import connections, router
 
 from . import codecs, conf, middleware, registry
 from .arguments.plan import new_plan
+from .doctor import Finding, Level, examine
+from .doctor.catalogue import CHECKS
 from .exceptions import InvalidTask
 from .schedules import declarations
 
@@ -87,6 +89,56 @@ def check_database(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
             id="pgqueue.E003",
         )
     ]
+
+
+@register(Tags.database)
+def check_indexes(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Report pgqueue.W011 (`check --database` only): an index is missing or invalid."""
+    return [
+        checks.Warning(finding.what, hint=finding.fix, obj=alias, id="pgqueue.W011")
+        for alias, finding in _database_findings("indexes", databases)
+    ]
+
+
+@register(Tags.database)
+def check_autovacuum(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Report pgqueue.W012 (`check --database` only): the queue's tables are not vacuumed."""
+    return [
+        checks.Warning(finding.what, hint=finding.fix, obj=alias, id="pgqueue.W012")
+        for alias, finding in _database_findings("autovacuum", databases)
+    ]
+
+
+@register(Tags.database)
+def check_grants(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Report pgqueue.W013 (`check --database` only): the role lacks grants that it needs."""
+    return [
+        checks.Warning(finding.what, hint=finding.fix, obj=alias, id="pgqueue.W013")
+        for alias, finding in _database_findings("grants", databases)
+    ]
+
+
+def _database_findings(check_id: str, databases: Sequence[str] | None) -> Iterator[tuple[str, Finding]]:
+    """Yield what one check of the doctor finds in each database that has the queue's tables.
+
+    The messages are warnings, because `migrate` runs these checks too, and an error would stop it. A database that is
+    new or cannot be examined gives none.
+    """
+    from .models import Job  # as above
+
+    check = next(check for check in CHECKS if check.id == check_id)
+    for alias in databases or ():
+        if connections[alias].vendor != "postgresql" or not router.allow_migrate_model(alias, Job):
+            continue
+        for finding in examine(alias, [check]):
+            if finding.id == check_id and finding.level is not Level.OK and "cannot_see" not in finding.data:
+                yield alias, finding
 
 
 @register("pgqueue")

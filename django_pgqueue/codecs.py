@@ -28,7 +28,7 @@ from django.core.signals import setting_changed
 
 from . import registry
 from .conf import get_settings
-from .envelope import CODEC, UNCHANGED, EncodedValue, data_in, is_envelope, name_in, seal
+from .envelope import CODEC, ERASED, UNCHANGED, EncodedValue, data_in, is_envelope, name_in, seal
 from .exceptions import CannotDecode, LeaseLost, TaskCancelled, TaskTimeout
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,40}")
@@ -124,6 +124,8 @@ def _class_problems(codec_class: Any) -> Iterator[str]:
     name = getattr(codec_class, "name", None)
     if not isinstance(name, str) or not NAME.fullmatch(name):
         yield f"its name is {name!r}, but must be 1 to 40 of the characters A-Z a-z 0-9 _ . : -"
+    elif name == ERASED:
+        yield f"its name is {name!r}, which stands for erased values: choose another name"
     for method in ("encode", "decode"):
         function = getattr(codec_class, method, None)
         if not callable(function):
@@ -154,9 +156,12 @@ def decode(envelope: dict[str, Any]) -> Any:
     """Return the JSON value in an envelope.
 
     Raises:
-        CannotDecode: This process does not have the codec, its codecs are invalid, or the codec has failed.
+        CannotDecode: This process does not have the codec, its codecs are invalid, the codec has failed, or the value
+            was erased.
     """
     name = envelope[CODEC]
+    if name == ERASED:
+        raise CannotDecode("the value was erased")
     codec = _known_codecs(envelope).get(name) if isinstance(name, str) and name != UNCHANGED else None
     if codec is None and name != UNCHANGED:
         raise CannotDecode(

@@ -21,6 +21,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from .exceptions import Duration, seconds
+from .job_log import LEVELS
 from .retry import Backoff, check_backoff
 
 DAY_SECONDS: Final = 24 * 3600.0
@@ -79,8 +80,15 @@ class Settings:
     """Maximum size of a return value as JSON. A job with a larger one is dead (`ResultNotStored`)."""
     MAX_TRACEBACK_BYTES: int = option(16 * 1024, "count")
     """Maximum size of a stored traceback. The middle of a longer one is cut out."""
+    STATS: bool = option(default=True, kind="flag")
+    """Whether workers count the attempts that end, for `stats.throughput()` and the rates."""
+    STATS_RETENTION: float = option(14 * DAY_SECONDS, "duration")
+    """Seconds that these counts are kept."""
     CLAIM_LIMIT: int = option(500, "count")
     """Maximum number of jobs in one claim."""
+    KEEP_LOGS: str | None = option(None, "level")
+    """Level from which executions keep the log lines of their task, for tasks without `keep_logs`. None: they keep
+    none."""
     UNKNOWN_TASK_LIMIT: float = option(3600.0, "duration")
     """Seconds that a job waits for a worker that knows its task and accepts its arguments. Then the job is dead."""
     CONN_MAX_AGE: float = option(600.0, "duration")
@@ -197,6 +205,10 @@ CHECKS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
     "queues": (
         _is_list_of_queues,
         "must be None or a list of names of queues, each of 1 to 100 of the characters A-Z a-z 0-9 _ . : -",
+    ),
+    "level": (
+        lambda value: value is None or (isinstance(value, str) and value in LEVELS),
+        f"must be None or one of {', '.join(LEVELS)}",
     ),
     "flag": (lambda value: isinstance(value, bool), "must be True or False"),
     "alias": (

@@ -18,10 +18,11 @@ from asgiref.sync import sync_to_async
 from .progress import Progress, checked
 
 if TYPE_CHECKING:
+    from .log_events import LoggedJob
     from .models import Job
 
-running_job: Final[ContextVar[int | None]] = ContextVar("pgqueue_running_job", default=None)
-"""Id of the job whose attempt runs in this thread or coroutine, or None."""
+running_job: Final[ContextVar[LoggedJob | None]] = ContextVar("pgqueue_running_job", default=None)
+"""The attempt that runs in this thread or coroutine, or None."""
 
 
 class ProgressReporter(Protocol):

@@ -17,6 +17,7 @@ from .arguments.plan import CallArguments, CallPlan, call_plan, new_plan
 from .conf import get_settings, retention_seconds
 from .context import TaskAdapter
 from .exceptions import InvalidTask, Retry, seconds
+from .job_log import LEVELS
 from .options import OPTIONS, TaskFields, normalise
 from .redaction import RESULT, hidden_from_reports, unknown_names
 from .retry import as_backoff, delay_after
@@ -101,6 +102,12 @@ class TaskDefinition(TaskFields):
     def timeout_seconds(self) -> float | None:
         """Seconds that one attempt may run, or None without a limit."""
         return get_settings().TIMEOUT if self.own_timeout_seconds is None else self.own_timeout_seconds
+
+    @property
+    def kept_log_level(self) -> int | None:
+        """Number of the level from which an execution keeps its log lines, or None if it keeps none."""
+        level = get_settings().KEEP_LOGS if self.keep_logs is None else self.keep_logs
+        return LEVELS[level] if level else None
 
     def delay_after(
         self, attempt: int, exception: BaseException | None, task_result: Callable[[], Any] = lambda: None

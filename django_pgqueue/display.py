@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from django.utils.translation import gettext as _
 
 from . import registry
-from .envelope import codec_of
+from .envelope import ERASED, codec_of
 from .redaction import hides_result, redacted_call
 
 BIDIRECTIONAL: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -129,6 +129,8 @@ def _args_and_kwargs(call: Any) -> tuple[list[Any], dict[str, Any]]:
 def _hidden_because(task_name: str, text: str) -> str:
     """Return why a value of a job is hidden as a whole, "" if it is not."""
     if codec := codec_of(text):
+        if codec == ERASED:
+            return _("Erased.")
         return _("Encoded by “%(codec)s”.") % {"codec": shortened(codec)}
     if registry.get(task_name) is None:
         return _("Hidden: this process does not know the task, so it does not know which values are sensitive.")

@@ -19,6 +19,8 @@ CODEC: Final = "pgqueue_codec"
 DATA: Final = "data"
 UNCHANGED: Final = ""
 """Name in the envelope of a value that no codec has changed, but that would look like an envelope without one."""
+ERASED: Final = "pgqueue:erased"
+"""Name in the envelope that stands for an erased value. No codec can have it."""
 ENVELOPE_KEYS: Final = frozenset({CODEC, DATA})
 START: Final = re.compile(rf'\s*\{{\s*"{CODEC}"\s*:\s*("(?:[^"\\]|\\.)*")')
 """Matches the beginning of an envelope whose text was cut."""

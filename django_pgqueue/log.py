@@ -1,13 +1,14 @@
 """Write one log line per transition of a job, on the logger `django_pgqueue.worker`, and the lines of `-v 2`.
 
 `worker.execution.events` calls `write()` at each transition. The lines do not depend on the application's signal
-receivers. Every record carries `job_id`, `task`, `queue`, `attempt` and, once the job ran, `duration_ms`. A record
-never carries an argument or a result. `enable()` decides once, when the worker starts, which transitions are logged,
-because writing a line costs more than running a small job.
+receivers. `log_events` lists the fields of the records. No record carries an argument or a result. `enable()` decides
+once, when the worker starts, which transitions are logged, because writing a line costs more than running a small job.
 
 With `-v 2`, `enable()` also prints a line for each attempt that has ended. These lines do not depend on the project's
 `LOGGING`. They go through a logger of their own, `django_pgqueue.jobs`, so that the thread that calls the log handlers
 prints them: an output that nobody reads must not stop a thread of the engine.
+
+`JobContextFilter` is for the project's `LOGGING`: it adds the running job to the records of the task's own loggers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Callable
 from typing import Any, Final, TextIO
 
 from . import signals
+from .context import running_job
+from .log_events import JOB_FIELDS, event, job_fields
 from .registry import in_words
 from .signals import TaskSignal
 
@@ -28,12 +31,13 @@ ERROR_CHARACTERS: Final = 200
 Line = Callable[[str | None, dict[str, Any]], None]
 
 
-def enable(output: TextIO | None = None, *, starts: bool = False) -> None:
+def enable(output: TextIO | None = None, *, starts: bool = False, coloured: bool = False) -> None:
     """Start logging in this process and its forks. Only the levels that are enabled now are logged.
 
     Args:
         output: Where to print a line for each attempt that has ended (`-v 2`). None: print nothing.
         starts: Whether to print a line for each attempt that starts, too (`-v 3`).
+        coloured: Whether the printed lines are coloured, because `output` is a terminal.
     """
     disable()
     for signal, (level, line) in LINES.items():
@@ -42,7 +46,8 @@ def enable(output: TextIO | None = None, *, starts: bool = False) -> None:
     if output is None:
         return
     handler = JobLineHandler(output)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    formatter = ColouredFormatter if coloured else logging.Formatter
+    handler.setFormatter(formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     job_logger.handlers, job_logger.propagate = [handler], False
     job_logger.setLevel(logging.INFO)
     for signal, line in PRINTED.items():
@@ -67,76 +72,104 @@ def write(signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> N
         line(task_name, about)
 
 
+# ---------------------------------------------------------------------------- the running job
+
+
+class JobContextFilter(logging.Filter):
+    """Adds the running job to each record: `job_id`, `execution_id`, `task`, `queue` and `attempt`.
+
+    Add it to the handlers of your `LOGGING` whose format contains these names. Outside a job their value is None. A
+    record that has a field of this name already keeps it. Lines in coroutines, in `asyncio.to_thread()` and in isolated
+    processes have the right job; a thread that the task starts needs a copy of the context.
+
+    Example:
+        >>> LOGGING["filters"] = {"job": {"()": "django_pgqueue.log.JobContextFilter"}}
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the fields. Return True: every record passes."""
+        add_job(record)
+        for name in JOB_FIELDS:
+            if not hasattr(record, name):
+                setattr(record, name, None)
+        return True
+
+
+def add_job(record: logging.LogRecord) -> None:
+    """Add the running job to a record, if there is one. Keep the fields that the record has."""
+    job = running_job.get()
+    if job is not None:
+        fields = job_fields(job)
+        vars(record).update({name: fields[name] for name in fields.keys() - vars(record).keys()})
+
+
 # ---------------------------------------------------------------------------- log records
 
 
-def _extra(task_name: str | None, about: dict[str, Any]) -> dict[str, Any]:
-    extra = {
-        "task": task_name,
-        "job_id": about.get("job_id"),
-        "queue": about.get("queue_name"),
-        "attempt": about.get("attempt"),
-    }
-    if "duration_seconds" in about:
-        extra["duration_ms"] = round(1000 * about["duration_seconds"], 3)
-    return extra
+def _extra(name: str, task_name: str | None, about: dict[str, Any], *others: str) -> dict[str, Any]:
+    """Return the fields of a record. `others` are further arguments of the signal that it contains."""
+    fields = {name: about[name] for name in ("duration_seconds", *others) if about.get(name) is not None}
+    if (exception := about.get("exception")) is not None:
+        fields["exception_class"] = type(exception).__name__
+    return event(
+        name,
+        job_id=about.get("job_id"),
+        execution_id=about.get("execution_id"),
+        task=task_name,
+        queue=about.get("queue_name"),
+        attempt=about.get("attempt"),
+        **fields,
+    )
 
 
 def _started(task_name: str | None, about: dict[str, Any]) -> None:
-    logger.debug("job %s (%s) started", about["job_id"], in_words(task_name), extra=_extra(task_name, about))
+    extra = _extra("job_started", task_name, about)
+    logger.debug("job %s (%s) started", about["job_id"], in_words(task_name), extra=extra)
 
 
 def _succeeded(task_name: str | None, about: dict[str, Any]) -> None:
-    extra = _extra(task_name, about)
-    logger.info(
-        "job %s (%s) succeeded in %s ms", about["job_id"], in_words(task_name), extra["duration_ms"], extra=extra
-    )
+    extra, duration_ms = _extra("job_succeeded", task_name, about), 1000 * about["duration_seconds"]
+    logger.info("job %s (%s) succeeded in %.3f ms", about["job_id"], in_words(task_name), duration_ms, extra=extra)
 
 
 def _cancelled(task_name: str | None, about: dict[str, Any]) -> None:
-    logger.info("job %s (%s) cancelled", about["job_id"], in_words(task_name), extra=_extra(task_name, about))
+    extra = _extra("job_cancelled", task_name, about)
+    logger.info("job %s (%s) cancelled", about["job_id"], in_words(task_name), extra=extra)
 
 
 def _snoozed(task_name: str | None, about: dict[str, Any]) -> None:
-    logger.info(
-        "job %s (%s) snoozed for %.0f s",
-        about["job_id"],
-        in_words(task_name),
-        about["delay_seconds"],
-        extra=_extra(task_name, about),
-    )
+    extra, delay_seconds = _extra("job_snoozed", task_name, about, "delay_seconds"), about["delay_seconds"]
+    logger.info("job %s (%s) snoozed for %.0f s", about["job_id"], in_words(task_name), delay_seconds, extra=extra)
 
 
 def _released(task_name: str | None, about: dict[str, Any]) -> None:
-    logger.debug("job %s (%s) released", about["job_id"], in_words(task_name), extra=_extra(task_name, about))
+    extra = _extra("job_released", task_name, about)
+    logger.debug("job %s (%s) released", about["job_id"], in_words(task_name), extra=extra)
 
 
 def _failed(task_name: str | None, about: dict[str, Any]) -> None:
-    retry_seconds, exception = about.get("retry_seconds"), about.get("exception")
-    if exception is None:  # a crash: the process that detected it has logged it
-        return
+    exception = about.get("exception")
     logger.warning(
         "job %s (%s) failed at attempt %s with %s; retrying in %.0f s",
         about["job_id"],
         in_words(task_name),
         about["attempt"],
-        type(exception).__name__,
-        retry_seconds or 0.0,
+        _error(about) if exception is None else type(exception).__name__,  # an isolated job has only the text
+        about.get("retry_seconds") or 0.0,
         exc_info=exception,
-        extra=_extra(task_name, about),
+        extra=_extra("job_failed", task_name, about, "retry_seconds"),
     )
 
 
 def _dead(task_name: str | None, about: dict[str, Any]) -> None:
     logger.error(
-        "job %s (%s) is dead after attempt %s: %s%s",
+        "job %s (%s) is dead after attempt %s: %s",
         about["job_id"],
         in_words(task_name),
         about["attempt"],
-        "" if about.get("exception") is None else f"{type(about['exception']).__name__}: ",
-        about.get("error", ""),
+        _error(about),
         exc_info=about.get("exception"),
-        extra=_extra(task_name, about),
+        extra=_extra("job_dead", task_name, about),
     )
 
 
@@ -161,13 +194,25 @@ class JobLineHandler(logging.StreamHandler[TextIO]):
         """Do nothing. The inherited method would print a traceback for each line."""
 
 
-def _printed(outcome: str) -> Line:
+class ColouredFormatter(logging.Formatter):
+    """Puts the line in the colour of its outcome, for a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line with the codes of its colour, if it has one."""
+        line, colour = super().format(record), getattr(record, "colour", "")
+        return f"\x1b[{colour}m{line}\x1b[0m" if colour else line
+
+
+GREEN, YELLOW, RED = "32", "33", "31"
+
+
+def _printed(outcome: str, colour: str = "") -> Line:
     """Return a function that prints the line of an attempt with this outcome."""
 
     def print_line(task_name: str | None, about: dict[str, Any]) -> None:
         text = f"job {about['job_id']} {in_words(task_name)} {outcome}{_circumstances(about)}"
         details = "; ".join(filter(None, [_delay(about), _error(about)]))
-        job_logger.info("%s", f"{text}: {details}" if details else text)
+        job_logger.info("%s", f"{text}: {details}" if details else text, extra={"colour": colour})
 
     return print_line
 
@@ -202,9 +247,9 @@ def _error(about: dict[str, Any]) -> str:
 
 PRINTED: Final[dict[TaskSignal, Line]] = {
     signals.job_started: _printed("started"),
-    signals.job_succeeded: _printed("succeeded"),
-    signals.job_failed: _printed("failed"),
-    signals.job_dead: _printed("is dead"),
+    signals.job_succeeded: _printed("succeeded", GREEN),
+    signals.job_failed: _printed("failed", YELLOW),
+    signals.job_dead: _printed("is dead", RED),
     signals.job_cancelled: _printed("cancelled"),
     signals.job_snoozed: _printed("snoozed"),
     signals.job_released: _printed("released"),

@@ -24,6 +24,7 @@ from .validation import ON_CONFLICT, ON_MISSING, UNIQUE_WHILE, Check, RunAfter, 
 
 Errors = tuple[type[BaseException], ...]
 Isolation = Literal["process"]
+KeepLogs = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", False]
 UniqueKey = str | Callable[..., str | None]
 UniqueWhile = Literal["ready", "ready+running"] | Duration
 OnConflict = Literal["skip", "replace", "raise"]
@@ -73,6 +74,9 @@ class TaskOptions(CallOptions, total=False):
     an isolated process is killed. None uses `PGQUEUE["TIMEOUT"]`."""
     isolation: Isolation | None
     """"process" runs each job in an isolated process, so that a crash affects no other job."""
+    keep_logs: KeepLogs | None
+    """Level, such as "INFO", from which each execution keeps the lines that the function logs. False keeps none. None
+    uses `PGQUEUE["KEEP_LOGS"]`."""
     expires: Duration | None
     """Seconds or a timedelta from the enqueue within which each attempt must start. Later, the job is cancelled
     instead."""
@@ -182,6 +186,7 @@ class SharedFields:
     store_result: bool = option(validation.flag_problems, default=True)
     timeout: Duration | None = option(validation.timeout_problems, is_backend_default=True)
     isolation: Isolation | None = option(validation.isolation_problems)
+    keep_logs: KeepLogs | None = option(validation.keep_logs_problems)
     expires: RunAfter | None = option(validation.expiry_problems, "expires_at", "expires_seconds", values=expiry)
     unique_key: UniqueKey | None = option(validation.unique_key_problems)
     unique_while: UniqueWhile = option(validation.unique_while_problems, default=UNIQUE_WHILE[0])

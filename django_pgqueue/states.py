@@ -90,6 +90,8 @@ class TransitionName(StrEnum):
     MOVE = "move"
     DELETE = "delete"
     PRUNE = "prune"
+    ARCHIVE = "archive"
+    ERASE = "erase"
 
 
 GONE: Final = None
@@ -123,16 +125,22 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
         TransitionName.RETRY: frozenset({State.READY}),
         TransitionName.DELETE: frozenset({GONE}),
         TransitionName.PRUNE: frozenset({GONE}),
+        TransitionName.ARCHIVE: frozenset({GONE}),
+        TransitionName.ERASE: frozenset({State.SUCCEEDED}),
     },
     State.DEAD: {
         TransitionName.RETRY: frozenset({State.READY}),
         TransitionName.DELETE: frozenset({GONE}),
         TransitionName.PRUNE: frozenset({GONE}),
+        TransitionName.ARCHIVE: frozenset({GONE}),
+        TransitionName.ERASE: frozenset({State.DEAD}),
     },
     State.CANCELLED: {
         TransitionName.RETRY: frozenset({State.READY}),
         TransitionName.DELETE: frozenset({GONE}),
         TransitionName.PRUNE: frozenset({GONE}),
+        TransitionName.ARCHIVE: frozenset({GONE}),
+        TransitionName.ERASE: frozenset({State.CANCELLED}),
     },
 }
 """Allowed transitions by current state, each with the states that it can lead to.

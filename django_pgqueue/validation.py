@@ -15,6 +15,7 @@ from typing import Any, Final
 from .conf import DEFAULT_RETENTION, known_queues, retention_seconds
 from .conf import NAME as NAME
 from .exceptions import InvalidTask, seconds
+from .job_log import LEVELS
 from .signatures import signature_of
 
 MAX_KEY_LENGTH: Final = 200
@@ -178,6 +179,12 @@ def isolation_problems(option: str, value: Any) -> Iterator[str]:
     """Yield the problem of the kind of isolation."""
     if value != "process":
         yield f'{option} must be "process" or None, not {value!r}'
+
+
+def keep_logs_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of the level of the log lines that are kept."""
+    if value is not False and not (isinstance(value, str) and value in LEVELS):
+        yield f"{option} must be one of {', '.join(LEVELS)}, or False, or None, not {value!r}"
 
 
 def on_conflict_problems(option: str, value: Any) -> Iterator[str]:

@@ -29,6 +29,7 @@ def run_check(*arguments):
 
 
 @override_settings(PGQUEUE={"IMMEDIATE": True})
+@pytest.mark.django_db
 def test_check_command_immediate_is_reported_for_deploy_only():
     assert "pgqueue" not in run_check()
     assert "pgqueue.W002" in run_check("--deploy")

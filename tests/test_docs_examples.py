@@ -144,6 +144,9 @@ IN_TRANSACTION = [
     "docs/guides/tasks.md",
     "docs/guides/timeouts_and_cancelling.md",
     "docs/guides/unique_jobs.md",
+    "docs/production/history.md",
+    "docs/production/logging.md",
+    "docs/production/doctor.md",
     "docs/production/monitoring.md",
     "docs/production/pausing_queues.md",
     "docs/production/troubleshooting.md",
@@ -160,6 +163,7 @@ IN_TRANSACTION = [
     "docs/recipes/webhook.md",
     "docs/reference/api.md",
     "docs/reference/models.md",
+    "docs/reference/stats.md",
     "docs/start/choose_api.md",
 ]
 """Pages whose loose blocks run in a transaction, one after another. Their jobs run afterwards."""
@@ -177,6 +181,7 @@ ELSEWHERE = {
     "docs/production/opentelemetry.md": "tests/contrib/test_opentelemetry.py",
     "docs/production/sentry.md": "tests/contrib/test_sentry_worker.py",
     "docs/production/worker.md": "logging settings",
+    "docs/reference/logging.md": "a filter of records",
     "docs/reference/settings.md": "a test of its own below",
     "docs/start/install.md": "its settings are in the tests' own",
     "docs/start/tutorial.md": "tests/process/test_tutorial.py",

@@ -195,6 +195,7 @@ def test_indexed_names_have_collation_c(engine):
         "WHERE collation_name = 'C' AND table_name LIKE 'pgqueue_%' ORDER BY 1, 2"
     ).fetchall()
     assert columns == [
+        *(("pgqueue_archived_job", name) for name in ("queue_name", "task_name")),
         *(("pgqueue_installation", name) for name in ("environment", "system_identifier")),
         *(("pgqueue_job", name) for name in ("queue_name", "task_name", "unique_key")),
         ("pgqueue_pause", "name"),

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, sql
+from django_pgqueue.db.statements import execute
 from django_pgqueue.options import UNSET
 from tests import helpers
 from tests.test_sql import FEW_ROWS, explain, nodes, rows_read
@@ -22,11 +23,13 @@ pytestmark = pytest.mark.slow
 
 HISTORY, KEYED, LATE, SCHEDULES, BATCH = 100_000, 10_000, 1000, 50, 100
 RUNS = HISTORY // SCHEDULES
+LAST_EXECUTION = 10_000_000
+"""The id of the last of `KEYED` executions. The last `LATE` of them have lines. Ids behind it have lines only."""
 SMALL = {*FEW_ROWS, "pgqueue_schedule"}
 FREE = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin")
 FILLED = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_uniqueness_window"),
-    *("pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_pause"),
+    *("pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_pause", "pgqueue_execution_log"),
 )
 NOW = "statement_timestamp()"
 JOB = (
@@ -56,6 +59,16 @@ FILL = (
         "INSERT INTO pgqueue_uniqueness_window (job_id, task_name, unique_key, ends_at) "
         f"SELECT CASE WHEN n > {KEYED} THEN 10000000 ELSE {HISTORY} END + n, 'noop', 'key' || n, "
         f"{NOW} + CASE WHEN n > {LATE} THEN interval '9 h' ELSE '-1 s' END FROM generate_series(1, {HISTORY}) AS n"
+    ),
+    (
+        "INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, outcome, claimed_at, finished_at, "
+        "lease_expires_at) "
+        f"SELECT {LAST_EXECUTION - KEYED} + n, n, 1, 1, 'failed', '2026-01-01Z', {NOW}, {NOW} "
+        f"FROM generate_series(1, {KEYED}) AS n"
+    ),
+    (
+        "INSERT INTO pgqueue_execution_log (execution_id, first_lines, last_lines, cut_lines) "
+        f"SELECT {LAST_EXECUTION - LATE} + n, '[]', '[]', 0 FROM generate_series(1, {KEYED}) AS n"
     ),
 )
 
@@ -158,7 +171,30 @@ def defined(connection):
     return {**read, **own, **more, "next_run_at": read["following_at"]}
 
 
+def some_ids(connection):
+    return {"job_ids": list(range(1, BATCH + 1))}
+
+
+def after_start(connection):
+    lane = {"queue_name": "default", "priority": 0}
+    return {**lane, "after_at": lifecycle.EPOCH, "after_id": 0, "after_worker_id": 0, "limit": BATCH}
+
+
+def logs(connection):
+    """Return lines for executions of which the last ones have lines already."""
+    ids = list(range(LAST_EXECUTION - LATE - BATCH // 2, LAST_EXECUTION - LATE + BATCH // 2))
+    claimed_ms = connection.execute("SELECT 1000 * date_part('epoch', '2026-01-01Z'::timestamptz)").fetchone()[0]
+    empty = ["[]"] * BATCH
+    lines = {"first_lines": empty, "last_lines": empty, "cut_lines": [0] * BATCH}
+    return {"execution_ids": ids, "claimed_ms": [claimed_ms] * BATCH, **lines}
+
+
 CASES: dict[str, tuple[Any, int, set[str]]] = {
+    "READY_CALLS": (after_start, BATCH, {"pgqueue_job_ready"}),
+    "RUNNING_CALLS": (after_start, BATCH, {"pgqueue_execution_open"}),
+    "CALL_SHAPES": (some_ids, BATCH, {"pgqueue_job_pkey"}),
+    "STORED_CALLS": (some_ids, BATCH, {"pgqueue_job_pkey"}),
+    "SCHEDULED_CALLS": (after_start, SCHEDULES, set()),
     "EXPIRE": (
         lambda _: {"limit": BATCH, "worker_id": 1, "error": "", "skipped_ids": []},
         BATCH,
@@ -174,6 +210,12 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "REPLACE_FOR_PERIOD": (calls_for_period, BATCH, {"pgqueue_uniqueness_window_key", "pgqueue_job_pkey"}),
     "OPEN_WINDOWS": (lambda c: {**keys(c), "job_ids": []}, BATCH, {"pgqueue_uniqueness_window_key"}),
     "PRUNE_WINDOWS": (lambda _: {"limit": BATCH}, BATCH, {"pgqueue_uniqueness_window_ends"}),
+    "KEEP_LOGS": (logs, BATCH, {"pgqueue_execution_pkey", "pgqueue_execution_log_pkey"}),
+    "PRUNE_LOGS": (
+        lambda _: {"after_id": LAST_EXECUTION, "limit": BATCH},
+        BATCH,
+        {"pgqueue_execution_pkey", "pgqueue_execution_log_pkey"},
+    ),
     "RETRY": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_job_unique"}),
     "MOVE": (lambda c: {**finished(c), "queue_name": "other", "priority": 1}, BATCH, {"pgqueue_job_pkey"}),
     "DELETE": (finished, BATCH, {"pgqueue_job_pkey"}),
@@ -267,5 +309,7 @@ def test_cases_find_rows_to_read_or_change(filled):
         assert len(lifecycle.enqueue_for_period(filled, **period, **row)) == BATCH // 2 + 1
         assert len(lifecycle.replace_for_period(filled, calls=period["calls"], **row)) == BATCH
         assert lifecycle.prune_windows(filled, BATCH) == BATCH
+        assert len(execute(filled, sql.logs.KEEP_LOGS, logs(filled))) == BATCH
+        assert lifecycle.prune_logs(filled, LAST_EXECUTION, BATCH) == (BATCH, LAST_EXECUTION + BATCH)
         assert lifecycle.prune_schedule_runs(filled, 3600.0, kept=100, limit=10) == SCHEDULES * 10
         assert lifecycle.remove_schedules(filled, [7], 0.0) == [7]

@@ -250,6 +250,17 @@ def run_job_into(job_id: int, state: State) -> None:
     )
 
 
+def test_erasure_of_values_keeps_the_rows(shop):
+    tasks, erasure = module("tasks"), module("erasure")
+    marked = tasks.send_letter.using(headers={"customer": 7})
+    waiting, dead = marked.enqueue("Ada", "1"), marked.enqueue("Ada", "2")
+    run_job_into(dead.pk, State.DEAD)
+    assert erasure.erase_values(7) == 2
+    assert set(Job.objects.values_list("pk", "state")) == {(waiting.pk, "cancelled"), (dead.pk, "dead")}
+    assert not erasure.jobs_that_mention("Ada").exists()
+    assert erasure.erase_values(7) == 0
+
+
 def test_erasure_counts_jobs_that_still_run(shop):
     tasks, erasure = module("tasks"), module("erasure")
     job = tasks.send_letter.using(headers={"customer": 7}).enqueue("Ada", "1")

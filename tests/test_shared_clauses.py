@@ -32,6 +32,7 @@ COLUMNS = "task_name, queue_name, priority, arguments, max_attempts, enqueued_at
 FENCED = "SUCCEED SUCCEED_AND_DISCARD FAIL RELEASE END_CANCELLED NOTE_PROGRESS RESCUE"
 INSERTS = "ENQUEUE ENQUEUE_MANY ENQUEUE_UNIQUE ENQUEUE_OR_REPLACE ENQUEUE_MANY_UNIQUE ENQUEUE_MANY_OR_REPLACE"
 PRUNED = "finished_at < " + NOW + " - make_interval(secs => %(retention_seconds)s::float8)"
+ARCHIVING = "ARCHIVE READ_FOR_ARCHIVE REMOVE_ARCHIVED"
 
 CLAUSES = {
     "uniqueness predicate": Clause(
@@ -104,7 +105,9 @@ CLAUSES = {
         "FIRE RUN_SCHEDULE",
     ),
     "ready predicate": Clause(
-        "state = 'ready' AND limit_key IS NULL", "limit_key", "CLAIM CLAIM_ONE NEXT_IN_LINE LANES LANES LANES"
+        "state = 'ready' AND limit_key IS NULL",
+        "limit_key IS",
+        "CLAIM CLAIM_ONE NEXT_IN_LINE LANES LANES LANES READY_CALLS",
     ),
     "order of the ready index": Clause(
         "ORDER BY queue_name, priority DESC, run_after, id LIMIT 1", "priority DESC", "LANES LANES LANES"
@@ -146,18 +149,32 @@ CLAUSES = {
         "ABANDONED REQUEUE",
     ),
     "past the retention": Clause(
-        PRUNED, "finished_at <", "PRUNE PRUNE_TASK PRUNE_JOBS OLD_JOBS OLD_JOBS_OF_TASK PRUNABLE PRUNABLE_TASK"
+        PRUNED,
+        "finished_at < statement",
+        "PRUNE PRUNE_TASK PRUNE_JOBS OLD_JOBS OLD_JOBS_OF_TASK PRUNABLE PRUNABLE_TASK",
     ),
-    "removal of old jobs": Clause(
+    "old jobs without a locked execution": Clause(
         "locked AS MATERIALIZED ( SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) "
         "ORDER BY id FOR UPDATE SKIP LOCKED ), "
         "busy AS MATERIALIZED ( SELECT job_id FROM pgqueue_execution "
         "WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked) ), "
-        "free AS MATERIALIZED ( SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy) ), "
+        "free AS MATERIALIZED ( SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy) )",
+        "ORDER BY id FOR UPDATE SKIP LOCKED ), busy",
+        f"PRUNE PRUNE_TASK PRUNE_JOBS DELETE {ARCHIVING}",
+    ),
+    "removal of old jobs": Clause(
         "forgotten AS ( DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free)) ), "
         "gone AS ( DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) )",
-        "locked AS MATERIALIZED",
-        "PRUNE PRUNE_TASK PRUNE_JOBS DELETE",
+        "forgotten AS ( DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free",
+        "PRUNE PRUNE_TASK PRUNE_JOBS DELETE ARCHIVE REMOVE_ARCHIVED",
+    ),
+    "finished jobs as they were seen": Clause(
+        "WITH seen AS MATERIALIZED ( SELECT id, instant::timestamptz AS finished_at "
+        "FROM unnest(%(job_ids)s::bigint[], %(seen_instants)s::text[]) AS given (id, instant) ), "
+        "old AS MATERIALIZED ( SELECT id FROM pgqueue_job AS job WHERE id = ANY (%(job_ids)s::bigint[]) "
+        "AND EXISTS (SELECT FROM seen WHERE seen.id = id AND seen.finished_at = finished_at) ORDER BY id FOR",
+        "seen.finished_at",
+        f"{ARCHIVING} ERASE",
     ),
     "late job": Clause(f"expires_at <= {NOW}", "expires_at <=", "EXPIRE EXPIRE_JOBS LATE_JOBS"),
     "record of an expiry": Clause(
@@ -199,3 +216,9 @@ def test_clock_is_shifted_wherever_it_is_read(name):
     assert text.count("statement_timestamp()") == len(
         re.findall(r"statement_timestamp\(\) \+ %\(time_shift\)s|- statement_timestamp\(\) - %\(time_shift\)s", text)
     )
+
+
+def test_archived_jobs_have_the_same_document_in_table_and_file():
+    document = re.compile(r"json_build_object\( 'id', id, 'task_name'.* FROM pgqueue_execution WHERE job_id = id \) \)")
+    [table], [file] = (document.findall(plain(STATEMENTS[name])) for name in ("ARCHIVE", "READ_FOR_ARCHIVE"))
+    assert table == file

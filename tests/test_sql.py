@@ -22,6 +22,7 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db import statements
+from django_pgqueue.job_log import LogBuffer
 from django_pgqueue.lifecycle import ExecutionKey
 from django_pgqueue.options import UNSET
 from django_pgqueue.progress import Progress
@@ -120,6 +121,9 @@ def call_everything(engine, job_in):
     lifecycle.record_heartbeats(engine, [worker_id])
     lifecycle.unregister_worker(engine, worker_id)
     lifecycle.prune_workers(engine, 0.0)
+    lifecycle.append_rollups(engine, [], 0.0)
+    lifecycle.merge_rollups(engine)
+    lifecycle.prune_rollups(engine, 0.0)
     own, _ = lifecycle.read_installations(engine, "staging")
     lifecycle.record_installation(engine, own, "")
     lifecycle.adopt(engine, own, "")
@@ -144,6 +148,8 @@ def call_everything(engine, job_in):
     lifecycle.cancel_requests(engine, [1])
     lifecycle.open_executions(engine, 1)
     lifecycle.note_progress(engine, [lifecycle.Noted(helpers.key_of(engine, 1), Progress(1.0), 0.0)])
+    lifecycle.keep_logs(engine, [lifecycle.KeptLog(helpers.key_of(engine, 1), LogBuffer().content())])
+    lifecycle.prune_logs(engine)
     lifecycle.succeed(engine, helpers.succeeded(*(helpers.key_of(engine, one) for one in (1, 1_000_000))))
     lifecycle.succeed_and_discard(engine, [helpers.key_of(engine, 2)])
     lifecycle.fail(engine, helpers.failed(job_in("running").key))
@@ -170,6 +176,8 @@ def call_everything(engine, job_in):
         one_each = {"calls": f'[{{"key": "other", "call": {helpers.NO_ARGUMENTS}}}]', "task_name": helpers.NOOP}
         lifecycle.enqueue_many_unique(engine, ready_only=True, replace=replace, **one_each, **one_call)
     call_statements_with_own_options(engine, one_call)
+    call_statements_of_deploys(engine)
+    call_statements_of_history(engine)
     lifecycle.holders(engine, helpers.NOOP, ["key"])
     helpers.enqueue_for_period(engine, "key")
     helpers.replace_for_period(engine, "key")
@@ -182,6 +190,26 @@ def call_statements_with_own_options(engine, one_call):
     calls = {"arguments": f"[{helpers.NO_ARGUMENTS}]", "numbers": [0]}
     lifecycle.enqueue_each(engine, **calls, rows=[row])
     lifecycle.enqueue_each_unique(engine, **calls, unique_keys=["own"], rows=[{**row, "unique_ready_only": None}])
+
+
+def call_statements_of_deploys(engine):
+    lifecycle.ready_calls(engine, helpers.DEFAULT_LANE, lifecycle.Cursor(), 9)
+    lifecycle.running_calls(engine, (0, 0), 9)
+    lifecycle.dead_calls(engine, lifecycle.AFTER_ALL, 9)
+    lifecycle.call_shapes(engine, [1])
+    lifecycle.read_calls(engine, [1])
+    lifecycle.scheduled_calls(engine, 0, 9)
+
+
+def call_statements_of_history(engine):
+    lifecycle.finished_jobs(engine, State.DEAD, lifecycle.FIRST_FINISHED, limit=9)
+    seen = {1_000_000: lifecycle.EPOCH}
+    lifecycle.archive(engine, seen)
+    lifecycle.read_for_archive(engine, seen)
+    lifecycle.remove_archived(engine, seen)
+    audit_id = lifecycle.begin_audit(engine, "erase", {})
+    lifecycle.erase(engine, seen, audit_id=audit_id, arguments=True, results=True, errors=True)
+    lifecycle.end_audit(engine, audit_id)
 
 
 def call_everything_of_schedules(engine):

@@ -168,6 +168,26 @@ def prune_task(engine, specimen):
     return sum(lifecycle.prune(engine, state, 0.0, task_name=helpers.NOOP).removed for state in FINISHED)
 
 
+def as_finished(engine, specimen):
+    """Return the job with its `finished_at`, or with a made-up one if it is not finished."""
+    rows = engine.execute("SELECT finished_at FROM pgqueue_job WHERE id = %s", [specimen.job_id]).fetchall()
+    return {specimen.job_id or 0: (rows and rows[0][0]) or lifecycle.EPOCH}
+
+
+def archive(engine, specimen):
+    return lifecycle.archive(engine, as_finished(engine, specimen))
+
+
+def remove_archived(engine, specimen):
+    return lifecycle.remove_archived(engine, as_finished(engine, specimen))
+
+
+def erase(engine, specimen):
+    audit_id = lifecycle.begin_audit(engine, "erase", {})
+    kinds = {"arguments": True, "results": True, "errors": True}
+    return lifecycle.erase(engine, as_finished(engine, specimen), audit_id=audit_id, **kinds)
+
+
 NOT_DONE = (
     TransitionResult(TransitionStatus.LOST),
     TransitionResult(TransitionStatus.ALREADY_DONE),
@@ -207,6 +227,9 @@ VARIANTS = [
     Variant(TransitionName.CANCEL, "one", operators(lifecycle.cancel), (None,)),
     Variant(TransitionName.RETRY, "one", operators(lifecycle.retry), (None,)),
     Variant(TransitionName.RUN_NOW, "one", operators(lifecycle.run_now), (None,)),
+    Variant(TransitionName.ARCHIVE, "to the table", archive, ([],)),
+    Variant(TransitionName.ARCHIVE, "in a file", remove_archived, ([],)),
+    Variant(TransitionName.ERASE, "all values", erase, ([],)),
     Variant(TransitionName.MOVE, "to a queue", operators(partial(lifecycle.move, queue_name="other")), (None,)),
     Variant(TransitionName.MOVE, "to a priority", operators(partial(lifecycle.move, priority=7)), (None,)),
     Variant(TransitionName.DELETE, "one", operators(lifecycle.delete), (None,)),

@@ -253,7 +253,7 @@ def test_wait_in_repeatable_read_is_refused(job):
 
 @pytest.mark.django_db
 def test_wait_in_a_task_is_refused(job):
-    own = running_job.set(7)
+    own = running_job.set(SimpleNamespace(job_id=7))
     try:
         with pytest.raises(CannotWait, match="job 7 would keep its slot"):
             job.wait(1)

@@ -29,6 +29,7 @@ from . import private, shown
 from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
 from .job_columns import FAILURES
+from .kept_logs import HAS_LOG, read_logs
 from .pauses import pauses_of
 from .private import TEXT_LIMIT
 from .progress_bar import progress_bar
@@ -160,10 +161,20 @@ def read_attempts(job: Job) -> list[dict[str, Any]]:
     """
     executions = Execution.objects.using(job._state.db).filter(job_id=job.pk).defer("error", "traceback")
     cut = {"short_error": Left("error", ERROR_LIMIT + 1), "end": Right("traceback", TRACEBACK_LIMIT + 1)}
-    found = list(executions.annotate(seen_at=Now(), **cut).order_by("-job_id", "-id")[: EXECUTIONS_SHOWN + 1])
+    found = list(
+        executions.annotate(seen_at=Now(), has_log=HAS_LOG, **cut).order_by("-job_id", "-id")[: EXECUTIONS_SHOWN + 1]
+    )
     workers = Worker.objects.using(job._state.db).in_bulk({execution.worker_id for execution in found})
     with_texts = private.is_visible(job)
-    return [_attempt(execution, workers.get(execution.worker_id), with_texts=with_texts) for execution in found]
+    with_log = [execution.pk for execution in found if vars(execution)["has_log"]]
+    logs = read_logs(job, with_log) if with_texts else {}
+    return [
+        {
+            **_attempt(execution, workers.get(execution.worker_id), with_texts=with_texts),
+            "log": logs.get(execution.pk, []),
+        }
+        for execution in found
+    ]
 
 
 def _attempt(execution: Execution, worker: Worker | None, *, with_texts: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from django.contrib import messages
 from django.db import router
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import reverse
+from django.urls import URLPattern, reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
@@ -21,6 +21,7 @@ from django_pgqueue.models import Job
 from django_pgqueue.states import FINISHED, State
 
 from . import shown
+from .doctor_page import doctor_urls
 from .filters import DUE, SCHEDULED, DiedFilter, EnqueuedFilter, QueueFilter, StateFilter, TaskFilter, among_newest
 from .formatting import shortened
 from .job_actions import CANCEL, OPERATIONS, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
@@ -39,6 +40,10 @@ class JobAdmin(JobColumns):
     search_help_text = _("The number of a job, or the exact name of a task (searches the newest 2,000,000 jobs).")
     actions = ["retry_selected", "cancel_selected", "run_selected"]
     operations: Sequence[Operation] = OPERATIONS
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the page of the doctor to the list of all jobs, and not to that of dead letters."""
+        return [*(doctor_urls(self) if self.model is Job else ()), *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_permission(with_latest_execution(super().get_queryset(request)), request)

@@ -21,6 +21,7 @@ from django_pgqueue.db.arrays import exact, texts
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.log_events import event
 from django_pgqueue.states import Seen, State
 
 from .execute import FAILURES, Divided, Refused, divided, execute_with_retry, may_divide, savepoint
@@ -193,7 +194,10 @@ def _report(refused: Sequence[Refused[int]], *, some_changed: bool) -> None:
         raise refused[0].error
     for job_id, error in refused:
         logger.warning(
-            "job %s was not changed because the database refused the write: %s", job_id, message_without_detail(error)
+            "job %s was not changed because the database refused the write: %s",
+            job_id,
+            message_without_detail(error),
+            extra=event("job_refused", job_id=job_id, reason=message_without_detail(error)),
         )
 
 

@@ -7,7 +7,7 @@ from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.models.functions import Now
 
-from django_pgqueue.db.fields import NameField, PlainJSONField
+from django_pgqueue.db.fields import NameField, NumbersField, PlainJSONField
 
 # Each job and each execution is updated a few times and then deleted. Free space in the page keeps the updated versions
 # beside the row. Half a page is enough, because the first version is gone before the third is written. Compared with a
@@ -65,6 +65,48 @@ class Migration(migrations.Migration):
             options={"verbose_name": "worker", "verbose_name_plural": "workers", "default_permissions": ("view",)},
         ),
         migrations.CreateModel(
+            name="Rollup",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "span",
+                    models.CharField(
+                        choices=[("part", "part"), ("minute", "minute"), ("hour", "hour")],
+                        max_length=6,
+                        verbose_name="span",
+                    ),
+                ),
+                ("starts_at", models.DateTimeField(verbose_name="starts at")),
+                ("queue_name", models.CharField(max_length=100, verbose_name="queue")),
+                ("task_name", models.CharField(max_length=100, verbose_name="task")),
+                ("exception_class", models.CharField(db_default="", max_length=200, verbose_name="exception")),
+                ("succeeded", models.IntegerField(db_default=0, verbose_name="succeeded")),
+                ("retried", models.IntegerField(db_default=0, verbose_name="retried")),
+                ("dead", models.IntegerField(db_default=0, verbose_name="dead")),
+                ("cancelled", models.IntegerField(db_default=0, verbose_name="cancelled")),
+                ("released", models.IntegerField(db_default=0, verbose_name="released")),
+                ("snoozed", models.IntegerField(db_default=0, verbose_name="snoozed")),
+                ("crashed", models.IntegerField(db_default=0, verbose_name="crashed")),
+                ("wait_seconds", models.FloatField(db_default=0.0, verbose_name="seconds waited")),
+                ("run_seconds", models.FloatField(db_default=0.0, verbose_name="seconds run")),
+                ("wait_buckets", NumbersField(verbose_name="buckets of waits")),
+                ("wait_counts", NumbersField(verbose_name="counts of waits")),
+                ("run_buckets", NumbersField(verbose_name="buckets of run times")),
+                ("run_counts", NumbersField(verbose_name="counts of run times")),
+            ],
+            options={
+                "verbose_name": "rollup",
+                "verbose_name_plural": "rollups",
+                "default_permissions": (),
+                "indexes": [models.Index(models.F("span"), models.F("starts_at"), name="pgqueue_rollup_starts")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("span__in", ["part", "minute", "hour"])), name="pgqueue_rollup_span"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="UniquenessWindow",
             fields=[
                 ("job_id", models.BigIntegerField(primary_key=True, serialize=False, verbose_name="job")),
@@ -104,6 +146,50 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(condition=instants("adopted_at"), name="pgqueue_installation_instants"),
                 ],
+            },
+        ),
+        migrations.CreateModel(
+            name="ArchivedJob",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("job_id", models.BigIntegerField(verbose_name="job")),
+                ("task_name", NameField(db_collation="C", max_length=100, verbose_name="task")),
+                ("queue_name", NameField(db_collation="C", max_length=100, verbose_name="queue")),
+                ("state", models.CharField(max_length=12, verbose_name="state")),
+                ("enqueued_at", models.DateTimeField(verbose_name="enqueued at")),
+                ("finished_at", models.DateTimeField(verbose_name="finished at")),
+                ("archived_at", models.DateTimeField(db_default=Now(), verbose_name="archived at")),
+                ("document", PlainJSONField(verbose_name="document")),
+            ],
+            options={
+                "verbose_name": "archived job",
+                "verbose_name_plural": "archived jobs",
+                "db_table": "pgqueue_archived_job",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(models.F("job_id"), name="pgqueue_archived_job_job"),
+                    models.Index(models.F("task_name"), models.F("finished_at"), name="pgqueue_archived_job_task"),
+                    models.Index(models.F("finished_at"), name="pgqueue_archived_job_finished"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="AuditEntry",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("action", models.CharField(max_length=50, verbose_name="action")),
+                ("done_by", models.CharField(blank=True, db_default="", max_length=150, verbose_name="by")),
+                ("reason", models.TextField(blank=True, db_default="", verbose_name="reason")),
+                ("began_at", models.DateTimeField(db_default=Now(), verbose_name="began at")),
+                ("ended_at", models.DateTimeField(null=True, verbose_name="ended at")),
+                ("filter", PlainJSONField(verbose_name="filter")),
+                ("job_count", models.BigIntegerField(db_default=0, verbose_name="jobs")),
+            ],
+            options={
+                "verbose_name": "audit entry",
+                "verbose_name_plural": "audit entries",
+                "db_table": "pgqueue_audit",
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -489,6 +575,32 @@ class Migration(migrations.Migration):
                         name="pgqueue_execution_instants",
                     ),
                 ],
+            },
+        ),
+        migrations.CreateModel(
+            name="ExecutionLog",
+            fields=[
+                (
+                    "execution",
+                    models.OneToOneField(
+                        db_constraint=False,
+                        on_delete=models.CASCADE,
+                        primary_key=True,
+                        related_name="log",
+                        serialize=False,
+                        to="pgqueue.execution",
+                        verbose_name="execution",
+                    ),
+                ),
+                ("first_lines", PlainJSONField(verbose_name="first lines")),
+                ("last_lines", PlainJSONField(verbose_name="last lines")),
+                ("cut_lines", models.BigIntegerField(verbose_name="lines cut")),
+            ],
+            options={
+                "verbose_name": "execution log",
+                "verbose_name_plural": "execution logs",
+                "db_table": "pgqueue_execution_log",
+                "default_permissions": (),
             },
         ),
         migrations.RunPython(set_storage, migrations.RunPython.noop),

@@ -12,23 +12,30 @@ if apps.apps_ready and not apps.is_installed("django_pgqueue"):
         "django_pgqueue is used, but not installed: add 'django_pgqueue' to INSTALLED_APPS and run `manage.py migrate`."
     )
 
+from .execution_logs import ExecutionLog
 from .executions import Execution
+from .history import ArchivedJob, AuditEntry
 from .installations import Installation
 from .jobs import DeadJob, Job, JobQuerySet
 from .operations import BATCH_SIZE
 from .pauses import Pause
+from .rollups import Rollup
 from .schedules import Schedule, ScheduleRun
 from .uniqueness_windows import UniquenessWindow
 from .workers import Worker
 
 __all__ = [
     "BATCH_SIZE",
+    "ArchivedJob",
+    "AuditEntry",
     "DeadJob",
     "Execution",
+    "ExecutionLog",
     "Installation",
     "Job",
     "JobQuerySet",
     "Pause",
+    "Rollup",
     "Schedule",
     "ScheduleRun",
     "UniquenessWindow",

@@ -8,6 +8,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import InstantField, are_instants
+from django_pgqueue.job_log import LogLine
 from django_pgqueue.states import Outcome
 
 from .jobs import Job
@@ -88,3 +89,11 @@ class Execution(models.Model):
 
     def __str__(self) -> str:
         return f"execution #{self.pk} of job #{self.job_id}"
+
+    @property
+    def log_lines(self) -> list[LogLine]:
+        """The lines that the task logged, if it has `keep_logs`, oldest first. Runs a query on the first access.
+
+        `execution.log` is the row, with the number of lines that were not kept. It does not exist without lines.
+        """
+        return self.log.lines if hasattr(self, "log") else []

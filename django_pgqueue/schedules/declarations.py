@@ -19,6 +19,7 @@ from django_pgqueue import registry
 from django_pgqueue.definition import TaskDefinition
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.lifecycle import Definition
+from django_pgqueue.log_events import event
 from django_pgqueue.options import expiry, scheduled_options
 from django_pgqueue.serialization import normalise_call, plain_arguments
 from django_pgqueue.validation import check_call
@@ -93,7 +94,12 @@ def _log_once(name: str, error: Exception) -> None:
     """Log why a schedule is omitted. The workers ask for the definitions again and again."""
     if name not in _logged_problems:
         _logged_problems.add(name)
-        logger.error("schedule %s is omitted, because its definition is invalid: %s", registry.in_words(name), error)
+        logger.error(
+            "schedule %s is omitted, because its definition is invalid: %s",
+            registry.in_words(name),
+            error,
+            extra=event("schedule_failed", schedule=name, reason=str(error)),
+        )
 
 
 def define(name: str, task: TaskDefinition, times: Times) -> Definition:

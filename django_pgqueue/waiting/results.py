@@ -149,10 +149,10 @@ def _alias(job: Job) -> str:
 
 def _refuse_useless_wait(job: Job, connection: BaseDatabaseWrapper) -> None:
     """Raise `CannotWait` if the job cannot finish, or cannot be seen to finish, while this code waits."""
-    if (own_job_id := running_job.get()) is not None:
+    if (own_job := running_job.get()) is not None:
         raise CannotWait(
-            f"job {own_job_id} would keep its slot while it waits for job {job.pk}, and workers whose jobs all wait "
-            f"run nothing: enqueue the next step from job {job.pk}, or raise Snooze and check again"
+            f"job {own_job.job_id} would keep its slot while it waits for job {job.pk}, and workers whose jobs all "
+            f"wait run nothing: enqueue the next step from job {job.pk}, or raise Snooze and check again"
         )
     if not is_in_transaction(connection):
         return

@@ -18,12 +18,15 @@ from django.db import connections, transaction
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.context import running_job
+from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.log_events import job_event
 
 from .completion.progress_writer import Notes
 from .completion.writer import finish
 from .execution.attempt import Attempt
 from .execution.error_text import is_a, log_exception
+from .execution.log_recorder import recorder
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -56,12 +59,14 @@ def run_here(alias: str, claimed: Claimed) -> Report:
 
 
 def write(connection: Connection, report: Report, notes: Notes) -> None:
-    """Write the progress and the result of an attempt.
+    """Write the progress, the log lines and the result of an attempt.
 
     Raises:
         JobLocked: if another session has the job's rows locked for 10 s.
         KeyboardInterrupt: if it ended the attempt, after the result was written.
     """
+    if report.ending is Ending.DISCARDED:
+        notes.logs.discard(report.claimed.key)
     deadline = time.monotonic() + LOCKED_SECONDS
     while notes.write(connection, [report.claimed.key]) or _is_locked(connection, report):
         if time.monotonic() > deadline:
@@ -89,11 +94,13 @@ def attempt(alias: str, claimed: Claimed, notes: Notes, asked_to_cancel: Callabl
     If the caller has a transaction open, a failed statement undoes only what the task has written. In a worker the task
     runs without a surrounding transaction.
     """
-    before = running_job.get()
+    before = running_job.get(), recorder.get()
     try:
+        recorder.set(None)  # a job that another one runs in this thread keeps its own lines only
         return _attempt(connections[alias], Attempt(claimed, alias, notes, asked_to_cancel))
     finally:
-        running_job.set(before)
+        running_job.set(before[0])
+        recorder.set(before[1])
 
 
 def _attempt(connection: BaseDatabaseWrapper, attempt: Attempt) -> Report:
@@ -119,6 +126,6 @@ def run_at_enqueue(sender: str, job_id: int, database: str, **_: Any) -> None:
     if report.is_failure:
         headline = f"job {job_id} ({registry.in_words(sender)}) failed"
         if report.exception is None:
-            logger.error("%s", headline)
+            logger.error("%s", headline, extra=job_event("job_failed", claimed))
         else:
-            log_exception(headline, report.exception)
+            log_exception(headline, report.exception, extra=job_event("job_failed", claimed))

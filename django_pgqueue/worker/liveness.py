@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from django_pgqueue.conf import get_settings
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.completion.callbacks import CallbackRunner
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.runtime.background_log import background_log
@@ -81,7 +82,12 @@ class Liveness:
     def _end(self, problem: str) -> NoReturn:
         """End the process, so that the supervisor requeues its jobs and replaces it."""
         self.process_state.exit_reason = ExitReason.STUCK
-        logger.critical("worker process %d is stuck and exits: %s", os.getpid(), problem)
+        logger.critical(
+            "worker process %d is stuck and exits: %s",
+            os.getpid(),
+            problem,
+            extra=event("process_stuck", pid=os.getpid(), reason=problem),
+        )
         background_log.flush()
         os._exit(1)
 

@@ -10,6 +10,8 @@ import logging
 import os
 from typing import NoReturn
 
+from django_pgqueue.log_events import event
+
 from .claiming.allowance import Allowance
 from .claiming.shared_scans import SharedScans
 from .execution.process_events import WORKER, stop_receivers
@@ -37,7 +39,7 @@ def main(
             services = Services(options, process_state, worker_id, allowance, shared_scans)
             WorkerProcess(options, services, allowance, worker_id, orders).run()
     except BaseException:
-        logger.exception("the worker process failed")
+        logger.exception("the worker process failed", extra=event("process_failed"))
     finally:
         try:
             run_exit_functions(None if worker_id is None else stop_receivers(WORKER, options.database))

@@ -24,6 +24,7 @@ from typing import Final, NoReturn
 
 from django_pgqueue import signals
 from django_pgqueue.db import server
+from django_pgqueue.log_events import event
 
 from .claiming.allowance import Allowance
 from .execution import process_events
@@ -94,7 +95,12 @@ class WorkerProcess:
         if order is not None:
             self._stop(order, ExitReason.STOPPED)
             return
-        logger.info("worker %d is ready (process %d)", self.worker_id, os.getpid())
+        logger.info(
+            "worker %d is ready (process %d)",
+            self.worker_id,
+            os.getpid(),
+            extra=event("process_ready", worker_id=self.worker_id, pid=os.getpid()),
+        )
         self._stop(*self._until_ordered())
 
     def _call_start_receivers(self) -> bytes | None:
@@ -112,7 +118,7 @@ class WorkerProcess:
         arguments = process_events.about(process_events.WORKER, self.options.database)
         callbacks.publish(signals.worker_process_started, None, arguments)
         if not callbacks.wait_until_called(process_events.START_SECONDS, is_ordered) and not orders:
-            logger.error(process_events.NOT_RETURNED, process_events.START_SECONDS)
+            logger.error(process_events.NOT_RETURNED, process_events.START_SECONDS, extra=event("receivers_late"))
         return orders[0] if orders else None
 
     # ---------------------------------------------------------------- working
@@ -148,7 +154,11 @@ class WorkerProcess:
         """Return whether this process may be replaced now. If not, it continues to work, and logs that once."""
         if not self.allowance.may_retire and not self._waits_to_retire:
             self._waits_to_retire = True
-            logger.info("worker %d will be replaced later: the process before it is still running", self.worker_id)
+            logger.info(
+                "worker %d will be replaced later: the process before it is still running",
+                self.worker_id,
+                extra=event("process_retires_later", worker_id=self.worker_id),
+            )
         return self.allowance.may_retire
 
     def _end_at_once(self, exit_reason: ExitReason) -> NoReturn:
@@ -183,7 +193,11 @@ class WorkerProcess:
     def _stop(self, order: bytes, exit_reason: ExitReason) -> None:
         deadline = time.monotonic() + (0.0 if order == RELEASE else self._grace_seconds(order))
         if exit_reason is ExitReason.RECYCLED:  # a replacement is not urgent, so running jobs have no deadline
-            logger.info("worker %d will be replaced: it finishes its running jobs first", self.worker_id)
+            logger.info(
+                "worker %d will be replaced: it finishes its running jobs first",
+                self.worker_id,
+                extra=event("process_retiring", worker_id=self.worker_id),
+            )
             deadline = float("inf")
         self.fetcher.stop()
         self.services.set_listens(
@@ -224,6 +238,7 @@ class WorkerProcess:
         limit_seconds = HURRIED_EXIT_SECONDS if hurried else EXIT_SECONDS
         receivers = process_events.stop_receivers(process_events.WORKER, self.options.database)
         run_exit_functions(receivers, max(0.1, min(limit_seconds, end_by - time.monotonic())))
+        self.services.last_writes.write_counts()
         self.services.last_writes.unregister()
         self.services.last_writes.release_running()  # last, because other workers may start these jobs afterwards
         self.services.callbacks.drain(LAST_LINES_SECONDS)  # a release may have ended a job as cancelled

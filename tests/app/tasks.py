@@ -1149,3 +1149,56 @@ def impatient_name_on(group: Group, day: date) -> list[str]:
 def isolated_name_on(group: Group, day: date) -> list[str]:
     """Do the same in an isolated process."""
     return [group.name, f"{day:%d.%m.%Y}"]
+
+
+# ------------------------------------------------------------------------------- kept log lines
+
+log = logging.getLogger("tests.app.tasks.kept")
+log.setLevel(logging.DEBUG)
+
+
+@task(keep_logs="INFO", max_attempts=1)
+def log_lines(count: int = 1, text: str = "line", error: str | None = None) -> None:
+    """Log lines, and fail if there is an error."""
+    log.debug("not kept")
+    for number in range(count):
+        log.info("%s %d", text, number)
+    if error is not None:
+        raise RuntimeError(error)
+
+
+@task(keep_logs="INFO")
+async def log_in_turns(name: str, other: str, directory: str) -> None:
+    """Log a line before and after the other job has, and one in another thread."""
+    log.info("%s first", name)
+    Path(directory, name).touch()
+    while not Path(directory, other).exists():
+        await asyncio.sleep(0.01)
+    await asyncio.to_thread(log.info, "%s in a thread", name)
+
+
+@task(keep_logs="INFO", isolation="process", max_attempts=1)
+def log_isolated(end: str | None = None) -> None:
+    """Log three lines, then end the process if asked to."""
+    for number in range(3):
+        log.warning("isolated %d", number)
+    if end is not None:
+        end_process(end)
+
+
+@task(keep_logs="INFO", atomic=True)
+def log_atomically() -> None:
+    """Log a line in the transaction of the completion."""
+    log.info("atomic")
+
+
+@task(keep_logs="INFO", retention={"succeeded": 0})
+def log_and_go() -> None:
+    """Log a line in a job that its success deletes."""
+    log.info("gone")
+
+
+@task
+def log_unkept() -> None:
+    """Log a line that no execution keeps."""
+    log.warning("unkept")

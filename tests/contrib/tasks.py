@@ -67,6 +67,11 @@ def crash_apart() -> None:
     os._exit(3)
 
 
+@task
+def crash_worker() -> None:
+    os._exit(3)
+
+
 @task(atomic=True, max_attempts=1)
 def fail_in_transaction() -> None:
     raise ValueError("as asked")

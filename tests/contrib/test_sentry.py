@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from django_pgqueue.contrib.sentry.stack_text import exception_values, frames_of
 from django_pgqueue.models import Job
 from django_pgqueue.schedules import declarations
 from django_pgqueue.testing import run_jobs
+from django_pgqueue.worker.claiming import claimer
 from tests.app import tasks as app
 from tests.contrib import tasks
 
@@ -185,6 +187,17 @@ def test_sentry_other_errors_of_the_worker_stay_events(init):
     items = init()
     logging.getLogger("django_pgqueue.worker").error("the fetcher failed")
     assert [event["logentry"]["message"] for event in items.events] == ["the fetcher failed"]
+
+
+def test_sentry_line_about_unclaimable_job_is_no_event(init):
+    items = init()
+    template = "job %s cannot be claimed and is now dead: %s"
+    logger = logging.getLogger("django_pgqueue.worker")
+    logger.error(template, 7, "out of range", extra={"event": "job_refused"})
+    assert items.events == []
+    logger.error("job %s could not be cancelled", 7, extra={"event": "job_refused"})
+    assert len(items.events) == 1
+    assert template in inspect.getsource(claimer)
 
 
 # ------------------------------------------------------------------ scopes

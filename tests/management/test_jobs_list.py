@@ -15,6 +15,7 @@ from django_pgqueue import control, lifecycle
 from django_pgqueue.management.subcommands import job_search, output
 from django_pgqueue.management.subcommands.filter_options import WORDS
 from django_pgqueue.models import Execution, Job
+from django_pgqueue.testing import run_jobs
 from tests import helpers
 from tests.app import tasks
 from tests.documents import blocks, plain, table
@@ -189,6 +190,15 @@ def test_show_opens_with_state_and_error(pgqueue):
     assert [line for line in lines if line in ("Arguments", "Facts", "Attempts, latest first")] == [
         *("Arguments", "Facts", "Attempts, latest first")
     ]
+
+
+def test_show_prints_the_kept_log_lines(pgqueue):
+    job = tasks.log_lines.enqueue(2)
+    run_jobs()
+    shown, document = pgqueue("jobs", "show", job.pk).out, pgqueue("jobs", "show", job.pk, "--json").document
+    assert "Log of attempt 1\n" in shown and shown.rstrip().endswith(" INFO tests.app.tasks.kept: line 1")
+    assert (document["log"]["attempt"], document["log"]["cut_lines"]) == (1, 0)
+    assert [line["message"] for line in document["log"]["lines"]] == ["line 0", "line 1"]
 
 
 def test_show_hides_sensitive_and_unknown_arguments(pgqueue):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 
 import pytest
 
@@ -115,3 +120,23 @@ def test_worker_page_shows_lines_of_the_real_form():
     first, *lines = example.strip().splitlines()
     assert FIRST_LINE.fullmatch(first)
     assert len(outcomes(lines)) == len(lines) >= 4
+
+
+def test_terminal_has_colours_and_a_live_line_but_a_pipe_has_not(jobs):
+    """The line and the colours are for the terminal, so nothing of them reaches the log in the other stream."""
+    reader, writer = os.openpty()
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    command = [sys.executable, "-m", "django", "runworker", "--until-empty", "-v", "2"]
+    variables = environment(None) | {"TERM": "xterm", "NO_COLOR": ""}
+    with subprocess.Popen(command, env=variables, stdout=writer, stderr=subprocess.PIPE) as worker:
+        assert worker.wait(60) == 0
+        logged = worker.stderr.read()
+    shown = ""
+    while select.select([reader], [], [], 0.1)[0]:
+        shown += os.read(reader, 1_000_000).decode()
+    for descriptor in (reader, writer):
+        os.close(descriptor)
+    assert b"\x1b" not in logged.replace(b"order\x1b[31m", b"")
+    assert re.search(r"\x1b\[32m\d\d:\d\d:\d\d job \d+ tests.app.tasks.noop succeeded .*\x1b\[0m", shown)
+    assert re.search(r"\x1b\[24;1H\x1b\[2K\d+ running, \d+/s, \d+ done\x1b8", shown)
+    assert shown.rindex("\x1b[r") > shown.rindex(" done")

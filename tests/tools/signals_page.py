@@ -42,10 +42,15 @@ def arguments(always: Sequence[str], sometimes: Mapping[str, str]) -> str:
 
 def written(text: str) -> str:
     """Return the page's text with the current table in place of its own."""
+    return replaced(text, HEAD, table())
+
+
+def replaced(text: str, head: str, new: str) -> str:
+    """Return the text of a page with a new table in place of the one with this head."""
     lines = text.splitlines(keepends=True)
-    first = lines.index(HEAD.splitlines(keepends=True)[0])
+    first = lines.index(head.splitlines(keepends=True)[0])
     last = next(number for number in range(first, len(lines)) if not lines[number].startswith("|"))
-    return "".join([*lines[:first], table(), *lines[last:]])
+    return "".join([*lines[:first], new, *lines[last:]])
 
 
 def main(options: Sequence[str]) -> int:

@@ -7,7 +7,12 @@ import logging
 import pytest
 
 from django_pgqueue import log, signals
+from django_pgqueue.endings import Ending
+from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
+from django_pgqueue.reactions import JobTransition
+from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
+from django_pgqueue.worker.execution.events import Events
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db
@@ -32,7 +37,11 @@ def test_log_job_ends_writes_record_with_job_fields(records):
     assert [record.levelname for record in by_job[jobs[2].pk]] == ["DEBUG", "INFO"]
     last_record = by_job[jobs[0].pk][-1]
     assert (last_record.task, last_record.queue, last_record.attempt) == ("tests.app.tasks.noop", "default", 1)
-    assert last_record.duration_ms >= 0
+    assert last_record.duration_seconds >= 0
+    assert (last_record.event, last_record.execution_id) == ("job_succeeded", jobs[0].executions.get().pk)
+    assert [record.event for record in by_job[jobs[1].pk]] == ["job_started", "job_failed", "job_started", "job_dead"]
+    assert by_job[jobs[1].pk][1].retry_seconds == 0
+    assert by_job[jobs[1].pk][-1].exception_class == "RuntimeError"
     assert by_job[jobs[1].pk][-1].exc_info[0] is RuntimeError
 
 
@@ -91,3 +100,21 @@ def test_log_handler_raises_job_still_succeeds(records):
         logger.removeHandler(handler)
     job.refresh_from_db()
     assert job.state == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("ending", "expected"), [(Ending.FAILED, ["job_failed"]), (Ending.CRASHED, ["job_crashed"])], ids=str
+)
+def test_log_failure_without_exception_writes_one_record(records, ending, expected):
+    """An isolated job has only the text of its exception. A crash has a record of its own."""
+    result = TransitionResult(TransitionStatus.DONE, State.READY)
+    details = {"execution_id": 2, "queue_name": "default", "attempt": 1}
+    transition = JobTransition(1, "a.task", result, ending, "no such\norder", None, 30.0, details=details)
+    Events().observe(transition, "default")
+    [record] = records.records
+    assert [record.event] == expected
+    assert (record.job_id, record.execution_id, record.task, record.queue, record.attempt) == (
+        *(1, 2, "a.task"),
+        *("default", 1),
+    )
+    assert "no such" in record.getMessage()

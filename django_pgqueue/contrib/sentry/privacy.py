@@ -8,7 +8,6 @@ arguments to functions that may give them any names, so the events of its attemp
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections.abc import Iterator
 from typing import Any, Final
@@ -18,14 +17,16 @@ LIBRARIES: Final = sys.stdlib_module_names | {"django", "psycopg", "psycopg_bina
 """Top packages whose functions this package calls with arguments of jobs."""
 HIDING: Final = "django.views.decorators.debug"
 """The module of `sensitive_variables()`, which wraps the functions that take sensitive arguments."""
-FAILURE_LINE: Final = re.compile(r"job \d+ (\(.*\) (is dead|failed)\b|cannot be claimed and is now dead)", re.DOTALL)
+FAILURES: Final = ("job_dead", "job_failed")
+"""The names of the worker's log events that report the failure of a job."""
 
 
 def is_about_failure(record: logging.LogRecord | None) -> bool:
     """Return whether a log record reports a failed or dead job, which the receivers of the signals report too."""
-    if record is None or record.name != "django_pgqueue.worker":
+    name = getattr(record, "event", "")
+    if record is None or record.name != "django_pgqueue.worker" or not isinstance(name, str):
         return False
-    return FAILURE_LINE.match(record.getMessage()) is not None
+    return name in FAILURES or (name == "job_refused" and "is now dead" in record.msg)
 
 
 def without_engine_values(event: Any) -> Any:

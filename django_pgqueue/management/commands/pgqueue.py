@@ -10,8 +10,11 @@ from django_pgqueue.management.celery_beat import IMPORT_CELERY_BEAT
 from django_pgqueue.management.standard_streams import open_missing_streams
 from django_pgqueue.management.subcommands.adopt_command import ADOPT
 from django_pgqueue.management.subcommands.dead_command import DEAD
+from django_pgqueue.management.subcommands.deploy_command import CHECK_DEPLOY
+from django_pgqueue.management.subcommands.doctor_command import DOCTOR
 from django_pgqueue.management.subcommands.enqueue_command import ENQUEUE
 from django_pgqueue.management.subcommands.health_command import HEALTH
+from django_pgqueue.management.subcommands.history_commands import ARCHIVE, ERASE
 from django_pgqueue.management.subcommands.jobs_command import JOBS
 from django_pgqueue.management.subcommands.prune_command import PRUNE
 from django_pgqueue.management.subcommands.queue_commands import CLEAR, DRAIN, PAUSE, RESUME
@@ -38,8 +41,12 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     DRAIN,
     CLEAR,
     PRUNE,
+    ARCHIVE,
+    ERASE,
+    CHECK_DEPLOY,
     HEALTH,
     ADOPT,
+    DOCTOR,
     IMPORT_CELERY_BEAT,
 )
 

@@ -24,6 +24,7 @@ from django_pgqueue.management.standard_streams import (
     write_if_writable,
 )
 from django_pgqueue.management.subcommands.subcommand import database_alias
+from django_pgqueue.management.terminal import is_coloured, is_terminal
 from django_pgqueue.validation import NAME, unknown_queue
 from django_pgqueue.worker import Options, Supervisor
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
@@ -97,13 +98,14 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
     alias = database_alias(arguments)
     if connections[alias].vendor != "postgresql":
         raise CommandError(f"The database {alias!r} is not PostgreSQL: pass the alias of one that is with --database.")
-    options = as_options(alias, arguments)
+    options = as_options(alias, arguments, live_line=arguments["verbosity"] >= 1 and is_terminal(stdout))
     try:
         middleware.chain()  # load it before the processes are forked, so that they inherit it
     except ImproperlyConfigured as error:
         raise CommandError(str(error)) from None
     verbosity = arguments["verbosity"]
-    log.enable(cast("TextIO", stdout) if verbosity >= 2 else None, starts=verbosity >= 3)
+    output = cast("TextIO", stdout) if verbosity >= 2 else None
+    log.enable(output, starts=verbosity >= 3, coloured=is_coloured(stdout, arguments))
     try:
         listener = open_port(options)
     except OSError as error:
@@ -140,7 +142,7 @@ def banner(options: Options, metrics_port: int | None = None) -> str:
     )
 
 
-def as_options(alias: str, arguments: dict[str, Any]) -> Options:
+def as_options(alias: str, arguments: dict[str, Any], *, live_line: bool = False) -> Options:
     """Return a worker's options from the command line's arguments and the settings."""
     settings = get_settings()
     return Options(
@@ -155,6 +157,7 @@ def as_options(alias: str, arguments: dict[str, Any]) -> Options:
         listen=not arguments["no_listen"],
         isolation=arguments["isolation"],
         health_file=arguments["health_file"],
+        live_line=live_line,
         metrics_port=settings.METRICS_PORT if arguments["metrics_port"] is None else arguments["metrics_port"],
         metrics_address=str(arguments["metrics_address"] or settings.METRICS_ADDRESS),
     )

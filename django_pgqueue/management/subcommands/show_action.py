@@ -16,7 +16,7 @@ from django.db.models import TextField
 from django.db.models.functions import Cast, Left, Right
 
 from django_pgqueue.display import Shown, duration, pretty_json, shown_arguments, shown_result, visible
-from django_pgqueue.models import Execution, Job, ScheduleRun, Worker
+from django_pgqueue.models import Execution, ExecutionLog, Job, ScheduleRun, Worker
 from django_pgqueue.models.operations import database_now
 from django_pgqueue.states import Outcome, State
 
@@ -67,10 +67,13 @@ def show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
         raise NotFound(f"Job {job_id} does not exist in the database {alias!r}. Pass --database to look in another.")
     [row] = rows
     texts, attempts = _texts(alias, job_id), _attempts(alias, job_id)
+    log = ExecutionLog.latest_of(alias, job_id)
     if options["json"]:
-        write_json(stdout, _document(row, texts, attempts))
+        write_json(stdout, {**_document(row, texts, attempts), "log": _log_as_json(log)})
     else:
         _write(row, texts, attempts, options, stdout)
+        if log is not None:
+            _section(stdout, options, f"Log of attempt {log.execution.attempt}", log.text)
 
 
 # ---------------------------------------------------------------------------- what is read
@@ -128,6 +131,13 @@ def _document(row: JobRow, texts: dict[str, Any], attempts: Sequence[dict[str, A
             for each in attempts
         ],
     }
+
+
+def _log_as_json(log: ExecutionLog | None) -> dict[str, Any] | None:
+    if log is None:
+        return None
+    lines = [line._asdict() for line in log.lines]
+    return {"attempt": log.execution.attempt, "lines": lines, "cut_lines": log.cut_lines}
 
 
 def _as_json(shown: Shown | None) -> dict[str, str] | None:

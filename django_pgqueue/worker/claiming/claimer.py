@@ -16,6 +16,7 @@ from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane, TransitionResult, TransitionStatus
+from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions, ended
 from django_pgqueue.states import State
 from django_pgqueue.worker.runtime.refusals import Refusals
@@ -52,6 +53,7 @@ class Claimer:
             logger.warning(
                 "a claim failed because of the data of a row (%s): claiming jobs one by one",
                 message_without_detail(error),
+                extra=event("claim_divided"),
             )
             claimed = self._claim_one_by_one(connection, cursors, room)
             self.lanes.move_cursors(claimed)
@@ -108,7 +110,12 @@ class Claimer:
         else:
             if dead is None:  # another session has changed or locked the job
                 return
-            logger.error("job %s cannot be claimed and is now dead: %s", job_id, message_without_detail(error))
+            logger.error(
+                "job %s cannot be claimed and is now dead: %s",
+                job_id,
+                message_without_detail(error),
+                extra=event("job_refused", job_id=job_id, reason=message_without_detail(error)),
+            )
             result = TransitionResult(TransitionStatus.DONE, State.DEAD)
             self._reactions.after(connection, [ended(dead, result, Ending.FAILED, is_due=False, error=reason)])
 

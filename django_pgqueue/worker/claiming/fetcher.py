@@ -27,6 +27,7 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.notifications import CANCEL_REQUESTED, PAUSES_CHANGED
 from django_pgqueue.lifecycle import AHEAD_BYTES, Claimed, Cursor, Lane
+from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.release import release_executions
@@ -169,7 +170,10 @@ class Fetcher(Service):
         try:
             self._release_waiting(float("inf"))
         except (psycopg.Error, OSError):
-            logger.warning("prefetched jobs could not be released: the supervisor will release them")
+            logger.warning(
+                "prefetched jobs could not be released: the supervisor will release them",
+                extra=event("jobs_not_released", count=len(self.in_flight.waiting)),
+            )
 
     def _sleep(self, timeout_seconds: float) -> None:
         waker = self.polls.waker

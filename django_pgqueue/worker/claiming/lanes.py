@@ -16,6 +16,7 @@ from typing import Any, Final
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import EPOCH, Claimed, Cursor, Lane
+from django_pgqueue.log_events import event
 
 from .pacing import Pacing
 from .shared_scans import SharedScans
@@ -177,6 +178,7 @@ class Lanes:
                 "%d lanes (pairs of queue and priority) have ready jobs, and each lane makes every scan slower: "
                 "use fewer queues or priorities",
                 len(self._due_at),
+                extra=event("many_lanes", count=len(self._due_at)),
             )
 
     def _forget_old(self, by_lane: dict[Lane, Any]) -> None:

@@ -25,6 +25,7 @@ from typing import Final
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 from django_pgqueue.lifecycle import ExecutionKey, OpenExecution
+from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.release import release_executions
@@ -111,7 +112,11 @@ class LeaseMonitor(Service):
         missing = (known & self.in_flight.keys_before(float("inf"))) - set(is_open)
         lost = {key.execution_id for key in missing} - self.completer.ids()
         if lost:
-            logger.warning("executions %s no longer belong to this worker: interrupted", sorted(lost))
+            logger.warning(
+                "executions %s no longer belong to this worker: interrupted",
+                sorted(lost),
+                extra=event("executions_lost", count=len(lost)),
+            )
             self.pool.interrupt(lost)
         self._release_unknown(is_open, claims_ended)
 
@@ -159,7 +164,11 @@ class LeaseMonitor(Service):
         self._unknown = {key: self._unknown.get(key, claims_begun) for key in unknown}
         if stray:
             ids = [execution.execution_id for execution in stray]
-            logger.warning("executions %s are open but not in flight in this process: released", ids)
+            logger.warning(
+                "executions %s are open but not in flight in this process: released",
+                ids,
+                extra=event("executions_unknown", count=len(ids)),
+            )
             with self.link.use() as connection:
                 release_executions(connection, stray, self.reactions)
 
@@ -194,7 +203,11 @@ class LeaseGuard(Service):
             return max(0.01, min(1.0, left_seconds - margin_seconds))
         if not self._logged and outage_log.may_log():
             self._logged = True
-            logger.error("the leases end in %.1f s and cannot be extended: interrupting all jobs", left_seconds)
+            logger.error(
+                "the leases end in %.1f s and cannot be extended: interrupting all jobs",
+                left_seconds,
+                extra=event("leases_ending", left_seconds=round(left_seconds, 1)),
+            )
         if not self._interrupted:
             self._interrupted = True
             self.in_flight.take_waiting()  # `LeaseMonitor` releases these executions when the database answers again

@@ -18,6 +18,7 @@ from typing import Final
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.db.notifications import CHANNEL
+from django_pgqueue.log_events import event
 from django_pgqueue.waiting import listener
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.service import Service
@@ -73,6 +74,7 @@ class Listener(Service):
                 "notifications do not arrive (is there a transaction pooler?): polling every %g s instead; "
                 "set PGQUEUE['LISTEN_DATABASE'] to an alias that bypasses the pooler",
                 get_settings().POLL_INTERVAL_WITHOUT_LISTEN,
+                extra=event("notifications_missing"),
             )
         self.link.close()
         return SELF_TEST_AGAIN_SECONDS

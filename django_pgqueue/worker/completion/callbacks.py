@@ -19,6 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from django_pgqueue import log_events
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.events import log_failure
 from django_pgqueue.worker.runtime import django_connections
@@ -137,7 +138,10 @@ class CallbackRunner:
         if self.dropped > self._dropped_logged:
             count, self._dropped_logged = self.dropped - self._dropped_logged, self.dropped
             logger.error(
-                "%d signals were not sent because the receivers are too slow; %d signals wait", count, len(self._events)
+                "%d signals were not sent because the receivers are too slow; %d signals wait",
+                count,
+                len(self._events),
+                extra=log_events.event("signals_dropped", count=count),
             )
         self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
         thread = self._thread
@@ -156,7 +160,11 @@ class CallbackRunner:
     def drain(self, seconds: float, is_interrupted: Callable[[], bool] = lambda: False) -> None:
         """Wait as `wait_until_called()` does, at the end of the process, and log how many events are left."""
         if not self.wait_until_called(seconds, is_interrupted):
-            logger.error("%d signals were not sent because the process is ending", len(self._events))
+            logger.error(
+                "%d signals were not sent because the process is ending",
+                len(self._events),
+                extra=log_events.event("signals_dropped", count=len(self._events)),
+            )
 
     def wait_until_called(self, seconds: float, is_interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Wait until no event is left, `is_interrupted()` returns True, or `seconds` have passed.
@@ -259,7 +267,13 @@ class CallbackThread(threading.Thread):
         frame = sys._current_frames().get(self.ident or 0)
         stack = "".join(traceback.format_stack(frame)) if frame else ""
         name = error_text.name_of(self._receiver)
-        logger.error("the receiver %s has not returned for %.0f s and is abandoned\n%s", name, self.busy_seconds, stack)
+        logger.error(
+            "the receiver %s has not returned for %.0f s and is abandoned\n%s",
+            name,
+            self.busy_seconds,
+            stack,
+            extra=log_events.event("receiver_hangs", receiver=name),
+        )
 
 
 def _contained(function: Callable[[], T]) -> T:
@@ -279,5 +293,7 @@ def _calls_of(event: Event) -> list[Call]:
     try:
         return event.signal.calls_for(event.task_name, **event.about)
     except BaseException as error:  # noqa: BLE001 -- weak references run the application's callbacks
-        error_text.log_exception("looking up the receivers of a signal failed", error)
+        error_text.log_exception(
+            "looking up the receivers of a signal failed", error, extra=log_events.event("receiver_failed")
+        )
         return []

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.endings import Ending
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
@@ -154,6 +155,7 @@ class Completer(Service):
                 locked += self.unwritten.settle(connection, ready, done.refused)
         self._writing = []
         self.finished += len(reports) - len(locked)
+        health_memory.finished = self.finished
         self.pending.extend(locked)
         if not is_whole:
             self._stopping.wait(began + WRITE_INTERVAL_SECONDS - time.monotonic())
@@ -176,6 +178,9 @@ class Completer(Service):
         self, connection: EngineConnection, reports: list[Report]
     ) -> tuple[list[Report], list[Report]]:
         """Write the last progress of these attempts. Return the reports to write, and those with locked rows."""
+        for report in reports:
+            if report.ending is Ending.DISCARDED:
+                self.notes.logs.discard(report.claimed.key)
         locked = self.notes.write(connection, [report.claimed.key for report in reports])
         if not locked:
             return reports, []

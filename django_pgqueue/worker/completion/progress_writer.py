@@ -8,8 +8,10 @@ sent to the database.
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,8 +22,12 @@ from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import TRANSIENT, message_without_detail
 from django_pgqueue.db.statements import Connection
+from django_pgqueue.job_log import HALF_LINES, LogBuffer, RecordedLine
 from django_pgqueue.lifecycle import ExecutionKey, Noted, TransitionStatus
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.runtime.outages import outage_log
+
+from .log_writer import UnwrittenLogs
 
 if TYPE_CHECKING:
     from django_pgqueue.progress import Progress
@@ -54,15 +60,30 @@ class Notes:
         self._is_announced = False
         """Whether `on_pending()` was called since there was nothing to write."""
         self._unwritten: dict[ExecutionKey, Note] = {}
+        self.logs = UnwrittenLogs()
         self._written_at = float("-inf")
 
     def __len__(self) -> int:
-        return len(self._unwritten)
+        return len(self._unwritten) + len(self.logs)
 
     def note(self, key: ExecutionKey, progress: Progress) -> None:
         """Record the progress of an attempt. Safe from any thread."""
         self._unwritten[key] = Note(progress, time.monotonic())
-        if not self._is_announced:  # read this after the note is stored: see `due_in_seconds`
+        self._announce()
+
+    def open_log(self, key: ExecutionKey) -> Callable[[RecordedLine], None]:
+        """Return a function that records a log line of an attempt. Safe from any thread."""
+        buffer = LogBuffer()
+
+        def add(line: RecordedLine) -> None:
+            buffer.add(line)
+            self.logs.changed(key, buffer)
+            self._announce()
+
+        return add
+
+    def _announce(self) -> None:
+        if not self._is_announced:  # read this after the note or line is stored: see `due_in_seconds`
             self._is_announced = True
             self.on_pending()
 
@@ -73,22 +94,24 @@ class Notes:
         The second check prevents a lost wake-up. It finds every note that was stored before it. A thread that stores a
         note later reads the cleared flag and calls `on_pending()`.
         """
-        if not self._unwritten:
+        if not self:
             self._is_announced = False
-            if not self._unwritten:
+            if not self:
                 return NOTHING_SECONDS
         return max(0.0, self._written_at + WRITE_SECONDS - time.monotonic())
 
-    def write(self, connection: Connection, keys: Iterable[ExecutionKey] | None = None) -> set[ExecutionKey]:
-        """Write the progress of these executions, or of all. Return those with locked rows; they are written later.
+    def write(self, connection: Connection, keys: Collection[ExecutionKey] | None = None) -> set[ExecutionKey]:
+        """Write the progress and the log lines of these executions, or of all.
 
-        Progress that cannot be written for another reason is logged and dropped, because it must not delay the job's
-        completion. An error of a lost connection is raised, and then nothing is dropped.
+        Return the executions with locked rows. Their progress is written later. Progress that cannot be written for
+        another reason is logged and dropped, because it must not delay the job's completion. An error of a lost
+        connection is raised, and then nothing is dropped.
         """
-        wanted = list(self._unwritten) if keys is None else keys
-        taken = {key: note for key in wanted if (note := self._unwritten.pop(key, None)) is not None}
         if keys is None:
             self._written_at = time.monotonic()
+        self.logs.write(connection, keys)
+        wanted = list(self._unwritten) if keys is None else keys
+        taken = {key: note for key in wanted if (note := self._unwritten.pop(key, None)) is not None}
         if not taken:
             return set()
         try:
@@ -104,12 +127,18 @@ class Notes:
                 return set(taken)
             if outage_log.may_log():
                 logger.warning(
-                    "the progress of %d jobs cannot be written: %s", len(taken), message_without_detail(error)
+                    "the progress of %d jobs cannot be written: %s",
+                    len(taken),
+                    message_without_detail(error),
+                    extra=event("progress_refused", count=len(taken)),
                 )
             return set()
         if refused and outage_log.may_log():
             logger.warning(
-                "the progress of %d jobs cannot be written: %s", len(refused), message_without_detail(refused[0].error)
+                "the progress of %d jobs cannot be written: %s",
+                len(refused),
+                message_without_detail(refused[0].error),
+                extra=event("progress_refused", count=len(refused)),
             )
         locked_ids = {key for key, result in results.items() if result.status is TransitionStatus.LOCKED}
         locked = {key for key in taken if key.execution_id in locked_ids}
@@ -122,16 +151,22 @@ class Notes:
 
 
 class ProgressSender:
-    """Send the progress of an isolated job to the worker process, which writes it.
+    """Send the progress and the log lines of an isolated job to the worker process, which writes them.
 
     At most one message is sent per 0.1 s, so that a loop that reports a million steps does not send a million messages.
-    The latest progress goes with the next message, or with the report at the end of the attempt.
+    The latest progress and lines go with the next message, or with the report at the end of the attempt. The first log
+    lines are sent at once, so that the lines before a crash are not lost.
     """
 
     def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
         self._send = send
         self._sent_at = float("-inf")
         self._latest: Progress | None = None
+        self._lines: deque[RecordedLine] = deque(maxlen=HALF_LINES)
+        self._lines_at_once = HALF_LINES
+        self._guard = threading.Lock()
+        """Held while a message is sent, because a task's own threads log too: two messages must not mix."""
+        self._is_closed = False
 
     def note(self, key: ExecutionKey, progress: Progress) -> None:
         """Record the progress, and send it unless a message was sent less than 0.1 s ago."""
@@ -139,12 +174,39 @@ class ProgressSender:
         now = time.monotonic()
         if now - self._sent_at >= SEND_INTERVAL_SECONDS:
             self._sent_at = now
-            with suppress(OSError):  # the worker process is gone; the end of the attempt will show that
+            self._send_message(key)
+
+    def open_log(self, key: ExecutionKey) -> Callable[[RecordedLine], None]:
+        """Return a function that records a log line. The first lines are sent at once, later ones like progress."""
+
+        def add(line: RecordedLine) -> None:
+            self._lines.append(line)
+            self._lines_at_once -= 1
+            if self._lines_at_once >= 0 or time.monotonic() - self._sent_at >= SEND_INTERVAL_SECONDS:
+                self._sent_at = time.monotonic()
+                self._send_message(key)
+
+        return add
+
+    def _send_message(self, key: ExecutionKey) -> None:
+        with self._guard, suppress(OSError):  # the worker process is gone; the end of the attempt will show that
+            if not self._is_closed:
                 self._send(self.message(key.execution_id))
 
     def message(self, execution_id: int) -> dict[str, Any]:
-        """Return the message with the latest progress. The report of the attempt contains it too."""
-        return {"execution_id": execution_id, "progress": self._latest and list(self._latest[:3])}
+        """Return the message with the latest progress and the lines that were not sent yet."""
+        message = {"execution_id": execution_id, "progress": self._latest and list(self._latest[:3])}
+        lines = [self._lines.popleft() for _ in range(len(self._lines))]
+        return {**message, "lines": lines} if lines else message
+
+    def last_message(self, execution_id: int) -> dict[str, Any]:
+        """Return the message that the report of the attempt contains. Send nothing from now on.
+
+        A thread that the task left behind must not send between the report and the next job.
+        """
+        with self._guard:
+            self._is_closed = True
+            return self.message(execution_id)
 
 
 def _as_rows(taken: dict[ExecutionKey, Note]) -> list[Noted]:

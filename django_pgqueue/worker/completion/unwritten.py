@@ -17,6 +17,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.endings import Ending
+from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.retry import DEFAULT_BACKOFF
 from django_pgqueue.worker.execution.error_text import MAX_ERROR_CHARACTERS, class_path, storable
@@ -192,6 +193,7 @@ class UnwrittenReports:
             len(self._waiting),
             job_ids,
             message_without_detail(refused[0].error),
+            extra=event("results_refused", count=len(self._waiting)),
         )
 
 

@@ -9,21 +9,25 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import countOf
 from typing import Final, NamedTuple
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.endings import ENDINGS, Ending
 from django_pgqueue.lifecycle import SUCCEEDED, TransitionResult, TransitionStatus
+from django_pgqueue.log_events import job_event
 from django_pgqueue.reactions import JobTransition, Reactions
+from django_pgqueue.states import Outcome
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 
 logger = logging.getLogger("django_pgqueue.worker")
 
 WARN_AGAIN_SECONDS: Final = 60.0
+SUCCESSES: Final = frozenset(ending for ending in Ending if ENDINGS[ending].outcome is Outcome.SUCCEEDED)
 
 
 class Finished(NamedTuple):
@@ -53,6 +57,7 @@ def finish(connection: Connection, reports: Sequence[Report], reactions: Reactio
         results = parts.answers
         refused += parts.refused
         written = [report for report in group if report.claimed.execution_id in results] if parts.refused else group
+        _count_successes(reactions, ending, written, results)
         transitions = []
         for report in written:
             result = results[report.claimed.execution_id]
@@ -70,6 +75,17 @@ def finish(connection: Connection, reports: Sequence[Report], reactions: Reactio
     return Finished(locked, refused, lost)
 
 
+def _count_successes(
+    reactions: Reactions, ending: Ending, reports: Sequence[Report], results: Mapping[int, TransitionResult]
+) -> None:
+    """Pass on the reports that this call has written as successes, usually all of them."""
+    if reactions.count_successes is None or ending not in SUCCESSES:
+        return
+    if not countOf(results.values(), SUCCEEDED) == len(reports) == len(results):
+        reports = [report for report in reports if results[report.claimed.execution_id] is SUCCEEDED]
+    reactions.count_successes(reports)
+
+
 def _transition_of(report: Report, result: TransitionResult) -> JobTransition:
     claimed = report.claimed
     return JobTransition(
@@ -83,6 +99,7 @@ def _transition_of(report: Report, result: TransitionResult) -> JobTransition:
         is_due=not report.delay_seconds,
         exception_class=report.exception_class,
         traceback=report.traceback,
+        attempt=report,
         details={
             "execution_id": claimed.execution_id,
             "queue_name": claimed.queue_name,
@@ -98,6 +115,7 @@ def _log(report: Report, result: TransitionResult) -> None:
         logger.warning(
             "job %s: the reply to its COMMIT was lost; the execution is already closed in the database",
             report.claimed.job_id,
+            extra=job_event("commit_reply_lost", report.claimed),
         )
     elif result.status is TransitionStatus.LOST:
         logger.warning(
@@ -105,6 +123,7 @@ def _log(report: Report, result: TransitionResult) -> None:
             report.claimed.execution_id,
             report.claimed.job_id,
             report.ending.value,
+            extra=job_event("result_discarded", report.claimed),
         )
     elif result.status is TransitionStatus.DONE and report.ending is Ending.UNKNOWN:
         _warn_unknown(report)
@@ -122,6 +141,7 @@ def _warn_unknown(report: Report) -> None:
             "job %s is released for now: %s (was this worker started before the code was deployed?)",
             report.claimed.job_id,
             report.error,
+            extra=job_event("task_unknown", report.claimed),
         )
 
 

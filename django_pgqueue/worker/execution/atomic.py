@@ -19,6 +19,7 @@ from django_pgqueue.db.transactions import read_committed
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked, LeaseLost
 from django_pgqueue.lifecycle import TransitionStatus
+from django_pgqueue.log_events import job_event
 
 from .report import Report
 
@@ -54,6 +55,7 @@ def transaction_of(connection: BaseDatabaseWrapper, claimed: Claimed) -> Iterato
             "job %s has committed, but a function that it registered with on_commit() failed",
             claimed.job_id,
             exc_info=error,
+            extra=job_event("on_commit_failed", claimed),
         )
 
 

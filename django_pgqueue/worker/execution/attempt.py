@@ -23,7 +23,7 @@ from django_pgqueue.redaction import hidden_from_reports, hides_result
 from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.worker.runtime.process_info import forks
 
-from . import atomic, return_value, typed_call
+from . import atomic, log_recorder, return_value, typed_call
 from .events import IN_JOB_THREAD, start_of
 from .failure import DoesNotFit, report_of
 from .report import EXPIRED, Report
@@ -115,7 +115,7 @@ class Attempt:
 
     def _find_task(self) -> None:
         """Find the task. Raise `Cancel` if the job has expired, `DoesNotFit` if it cannot run here."""
-        running_job.set(self.claimed.job_id)
+        running_job.set(self.claimed)
         if self.claimed.start_by is not None and self.started_at > self.claimed.start_by:
             raise Cancel(EXPIRED)
         task = registry.get(self.claimed.task_name)
@@ -124,6 +124,8 @@ class Attempt:
         self.task = task
         if task.atomic and task.database not in (None, self.alias):
             raise DoesNotFit(f"{task.name} is atomic on database {task.database!r}, but its job is on {self.alias!r}")
+        if (level := task.kept_log_level) is not None:
+            log_recorder.start(level, self.notes.open_log(self.claimed.key))
 
     def _decode_call(self) -> None:
         """Decode the arguments and the headers, and build the context if the task or a middleware uses it."""

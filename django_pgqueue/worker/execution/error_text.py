@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeGuard, TypeVar
 
@@ -84,10 +85,11 @@ def traceback_text(exception: BaseException) -> str:
     return storable(text, get_settings().MAX_TRACEBACK_BYTES)
 
 
-def log_exception(text: str, error: BaseException) -> None:
+def log_exception(text: str, error: BaseException, extra: Mapping[str, Any]) -> None:
     """Log an exception of the application's code with its traceback. Raise nothing, even if formatting it fails."""
     try:
-        logger.error("%s", text, exc_info=error)
+        logger.error("%s", text, exc_info=error, extra=extra)
     except BaseException as other:  # noqa: BLE001 -- a handler formats the exception with the application's code
         with suppress(BaseException):
-            logger.error("%s %s, and logging it raised %s", text, class_path(error), class_name(type(other)))
+            raised = class_path(error), class_name(type(other))
+            logger.error("%s %s, and logging it raised %s", text, *raised, extra=extra)

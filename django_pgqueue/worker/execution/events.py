@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue import log, registry, signals
 from django_pgqueue.endings import Ending
+from django_pgqueue.log_events import event
 from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions, arguments_of, signals_of
 from django_pgqueue.signals import TaskSignal, WorkerSignal
 
@@ -51,20 +52,31 @@ class Events:
             _log_crash(transition)
         for signal in signals_of(transition):
             if self.are_heard(signal, transition.task_name):
-                self.publish(signal, transition.task_name, arguments_of(transition, signal, database))
+                is_logged = transition.ending is Ending.CRASHED and signal is signals.job_failed
+                about = arguments_of(transition, signal, database)
+                self.publish(signal, transition.task_name, about, is_logged=is_logged)
 
     def are_heard(self, signal: TaskSignal, task_name: str | None) -> bool:
         """Return whether publishing would have any effect. If not, the caller need not build the arguments."""
         return log.is_enabled_for(signal) or signal.has_listeners(task_name)
 
-    def publish(self, signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
-        """Publish one event. `about` holds the arguments of its signal. Costs only a check without receivers."""
+    def publish(
+        self, signal: TaskSignal, task_name: str | None, about: dict[str, Any], *, is_logged: bool = False
+    ) -> None:
+        """Publish one event. `about` holds the arguments of its signal. Costs only a check without receivers.
+
+        `is_logged`: the caller has logged it.
+        """
         try:
-            log.write(signal, task_name, about)
+            if not is_logged:
+                log.write(signal, task_name, about)
         except CONTAINED as error:
             with suppress(*CONTAINED):
                 logger.error(
-                    "writing a log line for job %s failed: %s", about.get("job_id"), error_text.class_path(error)
+                    "writing a log line for job %s failed: %s",
+                    about.get("job_id"),
+                    error_text.class_path(error),
+                    extra=event("log_line_failed", job_id=about.get("job_id")),
                 )
         if signal.has_listeners(task_name):
             self._deliver(signal, task_name, about)
@@ -72,15 +84,23 @@ class Events:
 
 def _log_crash(transition: JobTransition) -> None:
     """Log the new state of a job whose process or worker was lost, and how that was detected."""
-    attempt, queue_name = transition.details["attempt"], transition.details["queue_name"]
+    details = transition.details
     logger.warning(
         "job %s (%s), attempt %d: %s; now %s",
         transition.job_id,
         registry.in_words(transition.task_name),
-        attempt,
+        details["attempt"],
         transition.error,
         transition.result.state,
-        extra={"job_id": transition.job_id, "task": transition.task_name, "queue": queue_name, "attempt": attempt},
+        extra=event(
+            "job_crashed",
+            job_id=transition.job_id,
+            execution_id=details["execution_id"],
+            task=transition.task_name,
+            queue=details["queue_name"],
+            attempt=details["attempt"],
+            state=transition.result.state,
+        ),
     )
 
 
@@ -116,7 +136,7 @@ def call_receivers(
 def log_failure(receiver: Any, error: BaseException) -> None:
     """Log that a receiver raised. Raise nothing, whatever the exception is."""
     name = error_text.name_of(receiver)
-    error_text.log_exception(f"the receiver {name} raised", error)
+    error_text.log_exception(f"the receiver {name} raised", error, extra=event("receiver_failed"))
 
 
 IN_JOB_THREAD: Final = Events(partial(call_receivers, passed=STOPS))

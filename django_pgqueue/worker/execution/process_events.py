@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from django_pgqueue import signals
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.runtime.time_limit import call_in_time
 
 from .events import call_receivers
@@ -37,7 +38,7 @@ def call_start_receivers(kind: str, database: str) -> None:
     try:
         call_in_time(partial(call_each, signals.worker_process_started, about(kind, database)), START_SECONDS)
     except TimeoutError:
-        logger.error(NOT_RETURNED, START_SECONDS)
+        logger.error(NOT_RETURNED, START_SECONDS, extra=event("receivers_late"))
 
 
 def stop_receivers(kind: str, database: str) -> Callable[[], None]:

@@ -15,6 +15,7 @@ from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.context import TaskContext
 from django_pgqueue.lifecycle import OpenExecution
+from django_pgqueue.log_events import event
 from django_pgqueue.retry import DEFAULT_BACKOFF
 from django_pgqueue.worker.runtime.time_limit import call_in_time
 
@@ -98,7 +99,11 @@ def _delay(job: Claimed | OpenExecution, exception: BaseException | None, alias:
         return None if delay_seconds is None else float.__float__(delay_seconds)
     except BaseException as error:  # noqa: BLE001 -- the backoff is the application's function, and may raise anything
         name = registry.in_words(job.task_name)
-        error_text.log_exception(f"the backoff of {name} failed; the default is used:", error)
+        error_text.log_exception(
+            f"the backoff of {name} failed; the default is used:",
+            error,
+            extra=event("backoff_failed", task=job.task_name),
+        )
         return _default_delay(job.attempt, exception)
 
 

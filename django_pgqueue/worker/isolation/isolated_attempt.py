@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
 from django_pgqueue.endings import Ending
+from django_pgqueue.log_events import job_event
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.execution.timeouts import CANCELLED, given_up
@@ -109,7 +110,9 @@ class IsolatedAttempt:
         return report
 
     def _report_without_process(self, error: OSError) -> Report:
-        logger.warning("job %s is released: %s", self.claimed.job_id, error)
+        logger.warning(
+            "job %s is released: %s", self.claimed.job_id, error, extra=job_event("no_isolated_process", self.claimed)
+        )
         time.sleep(NO_PROCESS_BACKOFF_SECONDS)  # the next job would fail too: do not release jobs at full speed
         report = self._report(Ending.RELEASED, f"the job needs an isolated process: {error}")
         report.delay_seconds = NO_PROCESS_DELAY_SECONDS

@@ -22,7 +22,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from django_pgqueue import signals
+from django_pgqueue.job_log import RecordedLine
 from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.log_events import job_event
 from django_pgqueue.progress import Progress
 from django_pgqueue.waker import is_readable
 from django_pgqueue.worker.completion.progress_writer import ProgressSender
@@ -105,7 +107,7 @@ class IsolatedProcess:
     def run(
         self, claimed: Claimed, timeout_seconds: float | None, notes: ProgressSink, is_asked: Callable[[], bool]
     ) -> Report:
-        """Run one job and return its report. Pass the job's progress to `notes`.
+        """Run one job and return its report. Pass the job's progress and log lines to `notes`.
 
         `is_asked` returns whether the cancellation of the job was requested. It is called once, after the job was sent.
         Raises `IsolatedProcessDied` if the process ended, `IsolatedProcessKilled` if it was killed at the timeout.
@@ -113,6 +115,7 @@ class IsolatedProcess:
         stop_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         self._is_busy = True
         received: dict[str, Any] = {}
+        add_line: Callable[[RecordedLine], None] | None = None
         message = wire.as_json(claimed) | {"server_losses": django_connections.generation()}
         is_sent = self._is_sent = self._send(wire.packed(message), stop_at)
         if is_asked():
@@ -127,6 +130,9 @@ class IsolatedProcess:
                 raise IsolatedProcessDied(self._wait_status())
             if progress := received.pop("progress"):
                 notes.note(claimed.key, Progress(*progress))
+            for line in received.pop("lines", ()):
+                add_line = add_line or notes.open_log(claimed.key)
+                add_line(RecordedLine(*line))
         self._is_busy = self._is_sent = False
         self.is_worn = received.pop("is_worn")
         self.resident_mib = received.pop("resident_mib")
@@ -254,7 +260,7 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
         answer = {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value}
         answer |= {"is_worn": _shared_state() != before, "resident_mib": resident_mib()}
         flush_output()
-        jobs.sendall(wire.packed(answer | notes.message(report.claimed.execution_id)))
+        jobs.sendall(wire.packed(answer | notes.last_message(report.claimed.execution_id)))
     run_exit_functions(stop_receivers(ISOLATED, alias))
     os._exit(0)
 
@@ -271,7 +277,9 @@ def _run(claimed: Claimed, alias: str, notes: ProgressSink, asked_to_cancel: Cal
     try:
         django_connections.after_job()
     except BaseException as error:  # noqa: BLE001 -- as above
-        error_text.log_exception(f"cleaning up after job {claimed.job_id} failed", error)
+        error_text.log_exception(
+            f"cleaning up after job {claimed.job_id} failed", error, extra=job_event("job_cleanup_failed", claimed)
+        )
     return report
 
 

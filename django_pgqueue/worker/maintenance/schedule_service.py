@@ -11,6 +11,7 @@ from typing import Final
 from psycopg import errors
 
 from django_pgqueue.conf import get_settings
+from django_pgqueue.log_events import event
 from django_pgqueue.schedules import job_options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.connection import Link
@@ -63,7 +64,8 @@ class Schedules(Service):
         if not self._lacks_privileges:
             logger.warning(
                 "this worker fires no schedules: its database role lacks the required privileges, "
-                'see "Roles in the database" in the documentation'
+                'see "Roles in the database" in the documentation',
+                extra=event("schedules_off"),
             )
             logger.debug("the missing privilege", exc_info=error)
         self._lacks_privileges = True

@@ -27,7 +27,7 @@ from typing import Final
 import psycopg
 from psycopg import errors
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle
 from django_pgqueue.conf import DAY_SECONDS
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import is_of_rows, message_without_detail
@@ -38,6 +38,8 @@ from django_pgqueue.schedules import declarations, expressions, job_options
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.refusals import Refusals
+
+from . import schedule_log
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -166,10 +168,7 @@ class Scheduler:
         is_left = isinstance(failed, job_options.LeftToOthers)
         if (problem_key := (name, (definition, "left") if is_left else definition)) not in self._logged_problems:
             self._logged_problems.add(problem_key)
-            level, effect = (
-                (logging.WARNING, "is left to other workers") if is_left else (logging.ERROR, "does not run")
-            )
-            logger.log(level, "schedule %s %s: %s", registry.in_words(name), effect, reason, exc_info=failed.__cause__)
+            schedule_log.log_failed(name, reason, failed.__cause__, is_left=is_left)
 
     # ---------------------------------------------------------------- schedules and ticks to remove
 
@@ -265,7 +264,7 @@ def _take_over(connection: Connection, row: Scheduled, definition: Definition) -
         former_digests=" ".join([*former, row.digest][-FORMER_LIMIT:]),
     )
     if changed:
-        logger.info("schedule %s now has the definition of this worker's code", registry.in_words(row.name))
+        schedule_log.log_changed(row.name)
     return changed
 
 
@@ -278,14 +277,14 @@ def _report_tick(
     application: job_options.Application,
 ) -> None:
     """Log what happened to a tick. If it has made a job, wake workers and send the signals of an enqueue."""
-    name, outcome = registry.in_words(schedule.name), fired.what
+    outcome = fired.what
     if fired.job_id is None:
         if outcome == "duplicate":
             outcome = f"skipped: {job_options.holder_of(connection, options)} has its unique key"
-        logger.info("schedule %s: tick of %s %s", name, tick_at, outcome)
+        schedule_log.log_skipped(schedule.name, tick_at, outcome)
         return
     counts.fired(tick_at, schedule.seen_at)
-    logger.info("schedule %s: job %s for the tick of %s", name, fired.job_id, tick_at)
+    schedule_log.log_fired(schedule.name, tick_at, fired.job_id)
     wake_workers(connection)
     job_options.send_enqueued(connection, schedule, options, fired.job_id, application)
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.runtime.outages import outage_log
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -115,7 +116,7 @@ class HttpServer:
             return method, error(HTTPStatus.SERVICE_UNAVAILABLE, "The page was not ready in time.")
         except Exception:
             if outage_log.may_log():
-                logger.exception("the page %s of the metrics port failed", path)
+                logger.exception("the page %s of the metrics port failed", path, extra=event("metrics_failed"))
             return method, error(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 

@@ -15,6 +15,11 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
 
+from django_pgqueue.log import add_job
+from django_pgqueue.log_events import event
+
+from .short_records import shorten
+
 LOGGERS: Final = ("django_pgqueue.worker", "django_pgqueue.jobs", "django_pgqueue.db", "psycopg", "asyncio")
 """The loggers that engine threads use: the engine's own, and those of the libraries that it calls."""
 LIMIT: Final = 10_000
@@ -78,6 +83,7 @@ class BackgroundLog(EngineLogFilter):
         if queued >= LIMIT:
             self.dropped += 1
             return False
+        add_job(record)  # of psycopg and asyncio, which a job's thread calls; the other thread does not know the job
         if queued >= TRACEBACK_LIMIT and record.exc_info:
             record.exc_info, record.exc_text = None, "(no traceback: too many log records are queued)"
         self._records.put(record)
@@ -104,7 +110,9 @@ class BackgroundLog(EngineLogFilter):
 
 
 def call_handlers(record: logging.LogRecord) -> None:
-    """Call the log handlers for a record, bypassing the filters. Suppress all exceptions that they raise."""
+    """Call the log handlers for a record, cut if it is long. Bypass the filters, and suppress all exceptions."""
+    with suppress(BaseException):
+        shorten(record)
     with suppress(BaseException):
         logging.getLogger(record.name).callHandlers(record)
 
@@ -112,7 +120,9 @@ def call_handlers(record: logging.LogRecord) -> None:
 def dropped_record(count: int) -> logging.LogRecord:
     """Return the log record that reports how many others were dropped."""
     message = "%d log records were dropped because the log handlers did not keep up"
-    return logging.LogRecord("django_pgqueue.worker", logging.WARNING, __file__, 0, message, (count,), None)
+    record = logging.LogRecord("django_pgqueue.worker", logging.WARNING, __file__, 0, message, (count,), None)
+    vars(record).update(event("log_records_dropped", count=count))
+    return record
 
 
 def keep_output_open() -> None:

@@ -22,6 +22,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.lifecycle import Adopted, Identity
+from django_pgqueue.log_events import event
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -81,7 +82,7 @@ class CloneGuard:
         now = time.monotonic()
         if text != self._reported or now >= self._report_at:
             self._reported, self._report_at = text, now + LOG_INTERVAL_SECONDS
-            logger.log(level, "%s", text)
+            logger.log(level, "%s", text, extra=event("foreign_database", reason=text))
 
 
 def difference(connection: EngineConnection) -> str:

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from django_pgqueue.log_events import event
+
 from .background_log import background_log, flush_output
 from .process_signals import TIMERS
 
@@ -60,7 +62,10 @@ def run_exit_functions(call_receivers: Callable[[], None] | None = None, seconds
     clear_timers()  # a timer that a job has left could end the process now
     has_returned = call_receivers is None or _returns(call_receivers, seconds * RECEIVERS_SHARE)
     if not has_returned:
-        logger.error("the receivers of worker_process_stopping have not returned; the process ends without them")
+        logger.error(
+            "the receivers of worker_process_stopping have not returned; the process ends without them",
+            extra=event("receivers_late"),
+        )
     has_returned &= _returns(_run, max(0.1, stop_at - time.monotonic()))
     return has_returned and background_log.flush(max(0.1, min(1.0, stop_at - time.monotonic())))
 

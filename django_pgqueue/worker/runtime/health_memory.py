@@ -16,7 +16,7 @@ from .shared_memory import SharedField
 STATEMENTS: Final = ("claim", "rescue", "schedules", "completion")
 """The statements that a worker repeats. If a service is silently dead, the age of its last answer shows it."""
 ANSWERS: Final = struct.Struct("=4d")
-ANSWERS_AT: Final = 120
+ANSWERS_AT: Final = 128
 """When each of `STATEMENTS` was last answered, or 0; behind the fields of `HealthMemory`."""
 SIZE: Final = ANSWERS_AT + ANSWERS.size
 
@@ -54,6 +54,8 @@ class HealthMemory:
     """Whether notifications reach the process."""
     loop_blocked_since = SharedField(112, "d", float)
     """Since when the event loop of the process has not answered, or 0."""
+    finished = SharedField(120, "Q", int)
+    """How many results the process has written."""
 
     def __init__(self) -> None:
         self.memory = mmap.mmap(-1, SIZE)

@@ -15,6 +15,7 @@ from typing import Final
 import psycopg
 
 from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.log_events import event
 
 from .clone_guard import ForeignDatabase
 from .health_memory import HealthMemory, health_memory
@@ -58,7 +59,13 @@ class OutageLog:
         after = f"still failing after {now - self._health.outage_since:.0f} s"
         progress = after if self._lines else "the worker retries until it works"
         self._lines += 1
-        logger.warning("database outage (%s): %s: %s", progress, service, in_a_line(error))
+        logger.warning(
+            "database outage (%s): %s: %s",
+            progress,
+            service,
+            in_a_line(error),
+            extra=event("database_outage", service=service, reason=in_a_line(error)),
+        )
 
     def succeeded(self) -> None:
         """Record that a statement has succeeded. Without an outage this costs one read of the memory."""
@@ -73,7 +80,11 @@ class OutageLog:
         if self._lines:
             if not self.may_log():
                 return
-            logger.warning("database outage is over: it lasted %.1f s", self._succeeded_at - since)
+            logger.warning(
+                "database outage is over: it lasted %.1f s",
+                self._succeeded_at - since,
+                extra=event("database_outage_over", outage_seconds=round(self._succeeded_at - since, 1)),
+            )
         self._health.outage_since = self._failed_at = self._succeeded_at = 0.0
         self._lines = 0
 

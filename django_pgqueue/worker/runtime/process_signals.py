@@ -15,6 +15,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import Final
 
+from django_pgqueue.log_events import event
+
 from .outages import outage_log
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -56,7 +58,11 @@ def _survive(number: int, frame: FrameType | None) -> None:
     if number in TIMERS:
         signal.setitimer(TIMERS[signal.Signals(number)], 0)
     if outage_log.may_log():
-        logger.warning("ignored signal %s, which a job may have caused", signal.Signals(number).name)
+        logger.warning(
+            "ignored signal %s, which a job may have caused",
+            signal.Signals(number).name,
+            extra=event("signal_ignored", signal=signal.Signals(number).name),
+        )
 
 
 def _caught_by_c_code() -> set[int]:

@@ -11,6 +11,7 @@ import time
 from typing import Final, NamedTuple
 
 from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.log_events import event
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -54,6 +55,7 @@ class Refusals:
                 self.subject,
                 row_id,
                 message_without_detail(error),
+                extra=event("row_refused", subject=self.subject, row_id=row_id, reason=message_without_detail(error)),
             )
 
     def skipped_ids(self) -> list[int]:

@@ -13,6 +13,8 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from django_pgqueue.log_events import event
+
 from .health_memory import health_memory
 from .outages import is_expected, outage_log
 
@@ -112,4 +114,10 @@ class Service(threading.Thread):
             if isinstance(error, Exception) and is_expected(error):
                 outage_log.report(self.name, error)
             elif outage_log.may_log():
-                logger.error("%s failed; retrying in %.0f s", self.name, pause_seconds, exc_info=error)
+                logger.error(
+                    "%s failed; retrying in %.0f s",
+                    self.name,
+                    pause_seconds,
+                    exc_info=error,
+                    extra=event("service_failed", service=self.name),
+                )

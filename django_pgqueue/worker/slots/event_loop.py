@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
 
+from django_pgqueue.log_events import event, job_event
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.timeouts import given_up
 from django_pgqueue.worker.runtime import django_connections
@@ -63,7 +64,10 @@ class LoopSlots(threading.Thread):
             try:
                 self.loop.run_forever()
             except BaseException:  # a subtask's SystemExit arrives here; it must not stop the other jobs
-                logger.exception("a subtask raised an exception that stopped the event loop; the loop is started again")
+                logger.exception(
+                    "a subtask raised an exception that stopped the event loop; the loop is started again",
+                    extra=event("event_loop_interrupted"),
+                )
         self.loop.close()
 
     def submit(self, execution_ids: list[int]) -> None:
@@ -202,7 +206,9 @@ class LoopSlots(threading.Thread):
         report = await self._run_cleanly(attempt)
         if self.running.pop(execution_id, None) is None:
             logger.warning(
-                "job %s had been abandoned and has now ended; its result does not count", attempt.claimed.job_id
+                "job %s had been abandoned and has now ended; its result does not count",
+                attempt.claimed.job_id,
+                extra=job_event("abandoned_job_ended", attempt.claimed),
             )
             return
         self.free.append(slot)

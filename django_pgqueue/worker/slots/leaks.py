@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.runtime.global_state import ENVIRONMENT, describe_change, global_state, open_files
 from django_pgqueue.worker.runtime.outages import outage_log
 
@@ -63,7 +64,7 @@ class LeakDetector:
             return self._check()
         except Exception:  # a failed check must not end the process
             if outage_log.may_log():
-                logger.exception("the check for leaks failed")
+                logger.exception("the check for leaks failed", extra=event("leak_check_failed"))
             return False
 
     def _check(self) -> bool:
@@ -99,7 +100,14 @@ class LeakDetector:
         if warning not in self._logged and len(self._logged) < LOGGED_LIMIT:
             self._logged.add(warning)
             action = "no action is taken" if name in HARMLESS else "the process will be replaced"
-            logger.warning("task %s leaked: %s %s; %s", task_names, name, change, action)
+            logger.warning(
+                "task %s leaked: %s %s; %s",
+                task_names,
+                name,
+                change,
+                action,
+                extra=event("leak_found", task=task_names, leak=name),
+            )
 
 
 def _listed(names: set[str]) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.endings import Ending
+from django_pgqueue.log_events import event, job_event
 from django_pgqueue.worker.execution.report import Report, last_resort
 from django_pgqueue.worker.isolation.ending_processes import EndingProcesses
 from django_pgqueue.worker.isolation.slot_process import SlotProcess
@@ -191,6 +192,7 @@ class Pool:
             report.claimed.job_id,
             report.claimed.task_name,
             report.ending.value,
+            extra=job_event("job_abandoned", report.claimed),
         )
         self._given_up += 1
         self.finished(report, running.slot)  # before the slot is used again: its next job has the same shared memory
@@ -217,7 +219,11 @@ class Pool:
         for slot, thread in enumerate(self.threads):
             if thread.is_alive():
                 continue
-            logger.error("the thread of slot %d has died; a new thread replaces it", slot)
+            logger.error(
+                "the thread of slot %d has died; a new thread replaces it",
+                slot,
+                extra=event("slot_thread_died", slot=slot),
+            )
             for running in list(self.in_flight.running.values()):
                 if running.slot == slot:
                     self.finished(last_resort(running.claimed, time.monotonic()), slot)
@@ -241,6 +247,10 @@ class Pool:
         self.loop.start()
         for execution_id in left:
             running = self.in_flight.running[execution_id]
-            logger.warning("job %s is released because its event loop is blocked", running.claimed.job_id)
+            logger.warning(
+                "job %s is released because its event loop is blocked",
+                running.claimed.job_id,
+                extra=job_event("event_loop_blocked", running.claimed),
+            )
             now = time.monotonic()
             self.finished(Report(running.claimed, Ending.RELEASED, now, now), running.slot)

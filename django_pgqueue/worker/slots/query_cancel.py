@@ -15,6 +15,8 @@ import psycopg
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
+from django_pgqueue.log_events import event
+
 logger = logging.getLogger("django_pgqueue.worker")
 
 CANCEL_SECONDS: Final = 2.0
@@ -44,7 +46,7 @@ def _cancel(raw: psycopg.Connection[Any]) -> None:
     try:
         raw.cancel_safe(timeout=CANCEL_SECONDS)
     except (psycopg.Error, OSError) as error:
-        logger.warning("a query of a stopped job could not be cancelled: %s", error)
+        logger.warning("a query of a stopped job could not be cancelled: %s", error, extra=event("query_not_cancelled"))
 
 
 def forget(thread_id: int) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
 from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
+from django_pgqueue.log_events import job_event
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.report import STOPS, last_resort
@@ -176,7 +177,11 @@ class ThreadSlot(threading.Thread):
             report = last_resort(claimed, attempt.started_at)
         self._clean_up(attempt)
         if self._given_up:
-            logger.warning("job %s had been abandoned and has now ended; its result does not count", claimed.job_id)
+            logger.warning(
+                "job %s had been abandoned and has now ended; its result does not count",
+                claimed.job_id,
+                extra=job_event("abandoned_job_ended", claimed),
+            )
             return
         self.host.finished(report, self.slot)
 
@@ -223,4 +228,8 @@ class ThreadSlot(threading.Thread):
             else:
                 django_connections.after_job()
         except BaseException as error:  # noqa: BLE001 -- closing runs the code of a database backend
-            error_text.log_exception(f"cleaning up after job {attempt.claimed.job_id} failed", error)
+            error_text.log_exception(
+                f"cleaning up after job {attempt.claimed.job_id} failed",
+                error,
+                extra=job_event("job_cleanup_failed", attempt.claimed),
+            )

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.pool import Pool
@@ -48,7 +49,11 @@ def end_running_jobs(
         _empty(completer, min(deadline, time.monotonic() + FIRST_WRITE_SECONDS))
         running = list(in_flight.running)
     if running:
-        logger.warning("%d jobs are still running after the grace period; they are released", len(running))
+        logger.warning(
+            "%d jobs are still running after the grace period; they are released",
+            len(running),
+            extra=event("jobs_interrupted", count=len(running)),
+        )
         clean_up_seconds = HURRIED_CLEAN_UP_SECONDS if hurried else CLEAN_UP_SECONDS
         _interrupt(in_flight, pool, min(deadline, time.monotonic() + clean_up_seconds))
     pool.stop()

@@ -1,10 +1,12 @@
-"""Log why a worker process has ended. Called by the supervisor, after it has seen the end of the process."""
+"""Write the supervisor's log lines: why a worker process has ended, which signals have arrived, and failed steps."""
 
 from __future__ import annotations
 
 import logging
 from typing import Final
 
+from django_pgqueue.log_events import event
+from django_pgqueue.worker.runtime.outages import is_expected, outage_log
 from django_pgqueue.worker.runtime.process_info import exit_code_text
 from django_pgqueue.worker.runtime.shared_memory import ExitReason
 
@@ -14,17 +16,40 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 LOGGED_BEFORE: Final = (ExitReason.PROMOTED, ExitReason.FOREIGN)
 """Reasons that the process or the supervisor logs as well, as a database outage or as a foreign database."""
+SIGNAL_TEXTS: Final = ("stopping; running jobs may finish within the grace period", "releasing all jobs at once")
 
 
 def log_exit(process: ChildProcess, exit_code: int) -> None:
     """Log the end of a process, unless it was ordered to end."""
-    exit_reason = process.state.exit_reason
+    exit_reason, pid = process.state.exit_reason, process.pid
     if exit_reason is ExitReason.RECYCLED:
-        logger.info("worker process %d has exited and is replaced", process.pid)
+        logger.info("worker process %d has exited and is replaced", pid, extra=event("process_replaced", pid=pid))
     elif exit_reason in EXITED_AT_ONCE:
         level = logging.INFO if exit_reason in LOGGED_BEFORE else logging.CRITICAL
-        logger.log(level, "worker process %d: %s", process.pid, EXITED_AT_ONCE[exit_reason])
+        reason = EXITED_AT_ONCE[exit_reason]
+        logger.log(level, "worker process %d: %s", pid, reason, extra=event("process_exited", pid=pid, reason=reason))
     elif not process.expected_to_end:
-        logger.error("worker process %d died (%s)", process.pid, exit_code_text(exit_code))
+        how = exit_code_text(exit_code)
+        logger.error("worker process %d died (%s)", pid, how, extra=event("process_died", pid=pid, reason=how))
     elif exit_reason is ExitReason.STUCK:
-        logger.error("worker process %d was stuck and has exited; its jobs are ready again", process.pid)
+        extra = event("process_stuck", pid=pid, reason="stuck")
+        logger.error("worker process %d was stuck and has exited; its jobs are ready again", pid, extra=extra)
+
+
+def log_signals(logged: int, arrived: int) -> int:
+    """Log the signals that arrived since `logged` of them were logged. Return how many are logged now.
+
+    The signal handler does not call this, because it may interrupt a log call.
+    """
+    for number in range(logged, arrived):
+        logger.warning("signal: %s", SIGNAL_TEXTS[number], extra=event("worker_stopping", signals=number + 1))
+    return arrived
+
+
+def log_failed_step(error: Exception) -> None:
+    """Log the exception of a step that is tried again, unless a line was logged less than a second ago."""
+    if is_expected(error):
+        outage_log.report("supervisor", error)
+    elif outage_log.may_log():
+        extra = event("supervisor_failed")
+        logger.error("a step of the supervisor failed and will be retried", exc_info=error, extra=extra)

@@ -10,6 +10,7 @@ import logging
 import os
 from contextlib import suppress
 
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.outages import outage_log
 
@@ -40,7 +41,7 @@ class HealthFile:
             self.write()
         except OSError as error:
             if outage_log.may_log():
-                logger.warning("could not write the health file: %s", error)
+                logger.warning("could not write the health file: %s", error, extra=event("health_file_failed"))
 
     def remove(self) -> None:
         """Remove the file, so that it does not report a worker that has ended."""

@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NoReturn
 
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.monitoring.metrics_process import main
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.health_report import HealthReport
@@ -77,7 +78,7 @@ class MetricsServer:
             with self._socket.dup() as copy:
                 self._pid = self._fork(partial(main, copy, reader, self._report), NAME)
         except OSError as error:
-            logger.warning("the metrics process could not be started: %s", error)
+            logger.warning("the metrics process could not be started: %s", error, extra=event("metrics_failed"))
         finally:
             os.close(reader)
 
@@ -89,7 +90,11 @@ class MetricsServer:
         if not self._pid and now - self._started_at > RESPAWN_SECONDS:
             self.start()
         elif self._pid and now - self._report.memory.metrics_answered_at > HANG_SECONDS:
-            logger.error("the metrics process has shown no sign of life for %.0f s and was killed", HANG_SECONDS)
+            logger.error(
+                "the metrics process has shown no sign of life for %.0f s and was killed",
+                HANG_SECONDS,
+                extra=event("metrics_failed"),
+            )
             self._report.memory.metrics_answered_at = now  # log this once
             kill(self._pid)
 

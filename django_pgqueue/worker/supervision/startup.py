@@ -12,6 +12,7 @@ from typing import Final
 
 from django_pgqueue import queues
 from django_pgqueue.db import server
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.clone_guard import clone_guard
@@ -54,7 +55,7 @@ def wait_until_ready(options: Options, should_wait: Callable[[], bool], sleep: C
             _warn_about_queues(options)
             return
         if reason != logged and not clone_guard.is_foreign:  # the guard logs that once a minute
-            logger.warning("waiting for the database: %s", reason)
+            logger.warning("waiting for the database: %s", reason, extra=event("database_awaited", reason=reason))
             logged = reason
         sleep(RETRY_SECONDS)
 
@@ -72,7 +73,7 @@ def _warn_about_queues(options: Options) -> None:
     try:
         for name in options.queue_names:
             if message := queues.mistyped(name, options.database):
-                logger.warning("--queues: %s", message)
+                logger.warning("--queues: %s", message, extra=event("queue_unused"))
     except Exception as error:  # noqa: BLE001 -- the database may be lost again, and this is only advice
         logger.debug("could not check the queues: %s", in_a_line(error))
     finally:

@@ -30,16 +30,17 @@ from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.health_report import HealthReport
-from django_pgqueue.worker.runtime.outages import is_expected, outage_log
+from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 
 from . import watchdog
-from .exit_log import log_exit
+from .exit_log import log_exit, log_failed_step, log_signals
 from .health_file import HealthFile
 from .health_thread import health_thread
 from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender
 from .helper_processes import HelperProcesses
+from .live_line import LiveLine
 from .places import retiring_at, vacant_place
 from .registration import register
 from .restart_backoff import RestartBackoff
@@ -49,7 +50,6 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 TURN_SECONDS: Final = 1.0
 KILL_AFTER_GRACE_SECONDS: Final = 12.0
-SIGNAL_TEXTS: Final = ("stopping; running jobs may finish within the grace period", "releasing all jobs at once")
 
 
 class Supervisor:
@@ -73,6 +73,7 @@ class Supervisor:
         self.health_file = HealthFile(options.health_file, report)
         self.health = health_thread(self.health_file, report)
         self.helpers = HelperProcesses(options, listener, self.link, self.health, report, self._close_inherited)
+        self.live_line = LiveLine(self.children, is_enabled=options.live_line)
         self._waker = Waker()
 
     def run(self) -> int:
@@ -110,6 +111,7 @@ class Supervisor:
 
     def _close(self) -> None:
         signal.set_wakeup_fd(-1)
+        self.live_line.close()
         self._waker.close()
         self.health.close()
         self.health_file.remove()
@@ -125,9 +127,7 @@ class Supervisor:
 
     def _turn(self) -> None:
         self.memory.round_finished(is_foreign=clone_guard.is_foreign)
-        while self._signals_logged < self.signals:  # not in the signal handler, which may interrupt a log call
-            logger.warning("signal: %s", SIGNAL_TEXTS[self._signals_logged])
-            self._signals_logged += 1
+        self._signals_logged = log_signals(self._signals_logged, self.signals)
         self._reap()
         if clone_guard.is_foreign:
             self._wait_for_adoption()
@@ -138,19 +138,17 @@ class Supervisor:
         self._enforce_grace()
         outage_log.log_end_if_over()
         self.helpers.tick(stopping=self.stopping_since is not None)
+        self.live_line.draw()
 
     def _survive(self, step: Callable[[], None]) -> bool:
         """Run a step that needs the database; return whether it succeeded. The next round repeats a failed step."""
         try:
             step()
             return True
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 -- it is logged, and the next round repeats the step
             self.heartbeats.postpone(1.0)
             health_memory.errors += 1
-            if is_expected(error):
-                outage_log.report("supervisor", error)
-            elif outage_log.may_log():
-                logger.exception("a step of the supervisor failed and will be retried")
+            log_failed_step(error)
             return False
 
     # ---------------------------------------------------------------- signals
@@ -166,6 +164,7 @@ class Supervisor:
         self.signals += 1
         if self.signals >= 3:
             watchdog.end_all(self.children.values())
+            self.live_line.close()
             os._exit(130)
         self.stopping_since = self.memory.stopping_since = self.stopping_since or time.monotonic()
         self._order_all()

@@ -14,6 +14,7 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 from typing import Final
 
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.runtime.health_report import HealthReport, Judgement
 from django_pgqueue.worker.runtime.outages import outage_log
 
@@ -83,7 +84,7 @@ class SystemdNotifier:
         except OSError as error:
             self._sent, self._status, self._watchdog_at = set(), "", 0.0  # send everything again
             if outage_log.may_log():
-                logger.warning("could not notify systemd: %s", error)
+                logger.warning("could not notify systemd: %s", error, extra=event("systemd_not_notified"))
 
 
 def _watchdog_seconds(environment: MutableMapping[str, str]) -> float:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
+from django_pgqueue.log_events import event
 from django_pgqueue.worker.slots.deadlines import STAY_SECONDS
 
 from .heartbeat import ChildProcess
@@ -39,14 +40,22 @@ def _check_signs_of_life(process: ChildProcess) -> None:
     if signs_of_life != process.signs_of_life:
         process.signs_of_life, process.alive_at = signs_of_life, time.monotonic()
     elif time.monotonic() - process.alive_at > SILENCE_LIMIT_SECONDS:
-        logger.error("worker process %d has shown no sign of life for 10 minutes and was killed", process.pid)
+        logger.error(
+            "worker process %d has shown no sign of life for 10 minutes and was killed",
+            process.pid,
+            extra=event("process_killed", pid=process.pid, reason="no sign of life"),
+        )
         _kill_child(process)
 
 
 def _check_timeouts(process: ChildProcess) -> None:
     overdue = process.state.overdue(OVERDUE_SECONDS)
     if overdue:
-        logger.error("worker process %d could not stop jobs that exceeded their timeout and was killed", process.pid)
+        logger.error(
+            "worker process %d could not stop jobs that exceeded their timeout and was killed",
+            process.pid,
+            extra=event("process_killed", pid=process.pid, reason="jobs that exceeded their timeout"),
+        )
         process.overdue = frozenset(overdue)
         _kill_child(process)
 

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from django_pgqueue import signals
+from django_pgqueue.log_events import event
 from django_pgqueue.signals import WorkerSignal
 from django_pgqueue.worker.execution.process_events import call_each
 from django_pgqueue.worker.options import Options
@@ -100,12 +101,21 @@ class WorkerEvents:
         try:
             self._pid = self._fork(partial(main, about, arguments), NAME)
         except OSError as error:
-            logger.error("%s was not sent, because no process could be started: %s", NAMES[about], error)
+            logger.error(
+                "%s was not sent, because no process could be started: %s",
+                NAMES[about],
+                error,
+                extra=event("signals_dropped", count=1),
+            )
 
     def _give_up(self) -> None:
         """Kill the process. `reaped()` follows."""
         if self._sending is not None:
-            logger.error("the receivers of %s have not returned; their process is killed", NAMES[self._sending])
+            logger.error(
+                "the receivers of %s have not returned; their process is killed",
+                NAMES[self._sending],
+                extra=event("receivers_late"),
+            )
         self._sending = None
         kill(self._pid)
 

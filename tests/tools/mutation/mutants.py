@@ -57,6 +57,9 @@ EXECUTOR = "django_pgqueue/worker/execution/attempt.py"
 FAILURE = "django_pgqueue/worker/execution/failure.py"
 CLAIMS = "django_pgqueue/lifecycle/claims.py"
 NOTES = "django_pgqueue/worker/completion/progress_writer.py"
+LOG_WRITER = "django_pgqueue/worker/completion/log_writer.py"
+RECORDER = "django_pgqueue/worker/execution/log_recorder.py"
+JOB_LOG = "django_pgqueue/job_log.py"
 WAITING = "django_pgqueue/waiting/results.py"
 MIDDLEWARE = "django_pgqueue/middleware.py"
 EXCEPTIONS = "django_pgqueue/exceptions.py"
@@ -369,7 +372,7 @@ PROGRESS = of_tests(
     ),
     Mutant(
         "no second look before sleep",
-        "            if not self._unwritten:\n                return",
+        "            if not self:\n                return",
         "            if True:\n                return",
         path=NOTES,
     ),
@@ -388,6 +391,26 @@ PROGRESS = of_tests(
         "RETRY",
     ),
     Mutant("an error in the log is enough to lose all", "if isinstance(error, TRANSIENT):", "if False:", path=NOTES),
+)
+KEPT_LOGS = of_tests(
+    ("tests/worker/test_kept_logs.py", "tests/worker/test_progress_writer.py"),
+    Mutant("every line is kept", "record.levelno >= current.level", "True", path=RECORDER),
+    Mutant("the worker's own lines are kept", "and not _is_own(record.name)", "", path=RECORDER),
+    Mutant("the last lines are not kept", "self._last.append(line)", "pass", path=JOB_LOG),
+    Mutant("the last lines have no limit", "while kept and room > 0:", "while kept:", path=JOB_LOG),
+    Mutant("a lost connection loses lines", "self._put_back(taken)\n                raise", "raise", path=LOG_WRITER),
+    Mutant(
+        "the lines of another claim are replaced",
+        "          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms\n",
+        "",
+        "KEEP_LOGS",
+    ),
+    Mutant(
+        "the lines of a job that exists are removed",
+        "    WHERE (SELECT true FROM pgqueue_execution AS execution WHERE execution.id = page.execution_id) IS NULL\n",
+        "",
+        "PRUNE_LOGS",
+    ),
 )
 WAITS = of_tests(
     ("tests/test_waiting.py",),
@@ -409,7 +432,7 @@ WAITS = of_tests(
     ),
     Mutant(
         "a job may wait for another",
-        "(own_job_id := running_job.get()) is not None",
+        "(own_job := running_job.get()) is not None",
         "(own_job_id := None)",
         path=WAITING,
     ),
@@ -581,6 +604,6 @@ FRONT_DOOR = of_tests(
     Mutant("None resets everything", "(value is not None or name in RESET_BY_NONE)", "True", path=OPTIONS),
 )
 FEATURES = [
-    *SCHEDULES, *TICKS, *UNIQUE, *PERIODS, *PAUSES, *CANCELLING, *EXPIRY, *PROGRESS, *WAITS, *AROUND, *RINGS,
-    *BLOCKING, *INTERRUPTING, *FRONT_DOOR,
+    *SCHEDULES, *TICKS, *UNIQUE, *PERIODS, *PAUSES, *CANCELLING, *EXPIRY, *PROGRESS, *KEPT_LOGS, *WAITS, *AROUND,
+    *RINGS, *BLOCKING, *INTERRUPTING, *FRONT_DOOR,
 ]  # fmt: skip

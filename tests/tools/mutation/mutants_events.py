@@ -64,6 +64,21 @@ JOB_LINES = of_tests(
         path="django_pgqueue/log.py",
     ),
 )
+LOG_CONTEXT = of_tests(
+    ("tests/worker/test_log_context.py",),
+    Mutant(
+        "the running job replaces the fields of a record",
+        "for name in fields.keys() - vars(record).keys()",
+        "for name in fields",
+        path="django_pgqueue/log.py",
+    ),
+    Mutant(
+        "a long message of a cause is not seen",
+        "exception.__cause__ or exception.__context__",
+        "None",
+        path=WORKER + "runtime/short_records.py",
+    ),
+)
 QUEUES = of_tests(
     ("tests/test_queues.py",),
     Mutant(

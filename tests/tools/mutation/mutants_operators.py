@@ -228,4 +228,27 @@ READING = of_tests(
     Mutant("a job with a lease is stuck", "late = Q(lease_expires_at__lt=database_now())", "late = Q()", path=FILTERS),
     Mutant("only lost jobs are stuck", "        if longer_than is not None:\n", "        if False:\n", path=FILTERS),
 )
-OPERATORS = [*EXACT, *SHELL, *CLICKS, *MEETING, *MANY, *ELSEWHERE, *READING]
+DOCTOR = of_tests(
+    ("tests/doctor/test_examination.py", "tests/doctor/test_database_checks.py"),
+    Mutant(
+        "a blind check reports ok",
+        'Result(Level.WARNING, f"Cannot see',
+        'Result(Level.OK, f"Cannot see',
+        path="django_pgqueue/doctor/findings.py",
+    ),
+    Mutant("the doctor may write", "            self.rows(READ_ONLY)\n", "", path="django_pgqueue/doctor/session.py"),
+    Mutant(
+        "hidden sessions count as seen",
+        "    if hidden:\n",
+        "    if False:\n",
+        path="django_pgqueue/doctor/session_checks.py",
+        times=2,
+    ),
+    Mutant(
+        "an invalid index counts as valid",
+        "if not is_valid]",
+        "if False]",
+        path="django_pgqueue/doctor/storage_checks.py",
+    ),
+)
+OPERATORS = [*EXACT, *SHELL, *CLICKS, *MEETING, *MANY, *ELSEWHERE, *READING, *DOCTOR]

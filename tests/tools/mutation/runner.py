@@ -28,12 +28,14 @@ from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
 from tests.tools.mutation.mutants_clones import CLONES
 from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
-from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, QUEUES, RECEIVERS
+from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES, RECEIVERS
+from tests.tools.mutation.mutants_history import HISTORY
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
 from tests.tools.mutation.mutants_liveness import LIVENESS
 from tests.tools.mutation.mutants_operators import OPERATORS
 from tests.tools.mutation.mutants_privacy import PRIVACY
 from tests.tools.mutation.mutants_rows import BAD_ROWS
+from tests.tools.mutation.mutants_stats import STATS
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 COPIED = (
@@ -321,18 +323,21 @@ MUTANTS = [
     *LIVENESS,
     *EVENTS,
     *JOB_LINES,
+    *LOG_CONTEXT,
     *RECEIVERS,
     *QUEUES,
     *BAD_ROWS,
     *CLONES,
     *CONTRIB,
     *TRACED,
+    *STATS,
     *BOUNDS,
     *LOCKED,
     *RECYCLING,
     *OPERATORS,
     *PRIVACY,
     *TYPED,
+    *HISTORY,
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",

@@ -1,0 +1,208 @@
+"""Read the stored calls of jobs and schedules in batches, and compare each shape of a call with this process's tasks.
+
+`manage.py pgqueue check-deploy` calls it. It only reads, and each batch is a statement of its own, so it holds neither
+a lock nor an old snapshot.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from django_pgqueue import lifecycle, registry
+from django_pgqueue.db.statements import Connection
+from django_pgqueue.definition import TaskDefinition
+from django_pgqueue.lifecycle import FAILURES, Cursor, StoredCall, StoredShape, may_divide, savepoint
+from django_pgqueue.schedules import declarations
+from django_pgqueue.serialization import decode_arguments
+
+from .calls import HAVE, UNKNOWN_TASK, Problem, call_problems, value_problem
+from .findings import Findings
+
+BATCH: Final = 1000
+"""Jobs whose shapes one statement reads."""
+READ_AT_ONCE: Final = 100
+"""Jobs whose arguments Python reads at once."""
+Shape = tuple[str, int, tuple[str, ...]]
+"""The name of a task, the number of positional arguments, the names of the others."""
+
+
+@dataclass(slots=True)
+class Checked:
+    """How much a check has read."""
+
+    jobs: int = 0
+    dead_jobs: int = 0
+    schedules: int = 0
+    is_complete: bool = True
+    """Whether it read all jobs that wait or run."""
+    is_complete_dead: bool = True
+    """Whether it read all dead letters."""
+    findings: Findings = field(default_factory=Findings)
+
+
+def check(connection: Connection, limit: int) -> Checked:
+    """Compare the stored calls of a database with the tasks of this process.
+
+    Args:
+        connection: An engine connection to the database of the jobs.
+        limit: Number of jobs to read at most: waiting and running ones, and as many dead letters.
+    """
+    checked = Checked()
+    calls = _Calls(connection, checked.findings)
+    checked.jobs, checked.is_complete = _read_all([*_lanes(connection), _running(connection)], calls, limit)
+    checked.dead_jobs, checked.is_complete_dead = _read_all([_dead(connection)], calls, limit)
+    checked.schedules = _check_schedules(connection, checked.findings)
+    return checked
+
+
+Batches = Iterator[list[int]]
+
+
+def _read_all(sources: Sequence[Batches], calls: _Calls, limit: int) -> tuple[int, bool]:
+    """Check the jobs of several sources, a batch of each in turn, so that a long queue hides no other one.
+
+    Return how many jobs were read, and whether these were all of them.
+    """
+    waiting, count = deque(sources), 0
+    while waiting:
+        source = waiting.popleft()
+        for job_ids in source:
+            job_ids = job_ids[: limit - count + 1]
+            if count + len(job_ids) > limit:  # one more than may be read: there are others
+                calls.check(job_ids[:-1])
+                return limit, False
+            count += len(job_ids)
+            calls.check(job_ids)
+            waiting.append(source)
+            break
+    return count, True
+
+
+def _lanes(connection: Connection) -> Iterator[Batches]:
+    for lane in lifecycle.scan_lanes(connection).due_in:
+        yield _lane(connection, lane)
+
+
+def _lane(connection: Connection, lane: lifecycle.Lane) -> Batches:
+    after = Cursor()
+    while True:
+        job_ids, after = lifecycle.ready_calls(connection, lane, after, BATCH)
+        if not job_ids:
+            return
+        yield job_ids
+
+
+def _running(connection: Connection) -> Batches:
+    after = 0, 0
+    while True:
+        job_ids, after = lifecycle.running_calls(connection, after, BATCH)
+        if not job_ids:
+            return
+        yield job_ids
+
+
+def _dead(connection: Connection) -> Batches:
+    before = lifecycle.AFTER_ALL
+    while True:
+        job_ids, before = lifecycle.dead_calls(connection, before, BATCH)
+        if not job_ids:
+            return
+        yield job_ids
+
+
+class _Calls:
+    """Compares the calls of jobs with the tasks of this process. Values are tried once for each shape."""
+
+    def __init__(self, connection: Connection, findings: Findings) -> None:
+        self.connection = connection
+        self.findings = findings
+        self._problems: dict[Shape, list[Problem]] = {}
+        """The problems of each shape, once it was seen."""
+
+    def check(self, job_ids: Sequence[int]) -> None:
+        """Add the problems of these jobs."""
+        if not job_ids:
+            return
+        try:
+            with savepoint(self.connection):
+                shapes = lifecycle.call_shapes(self.connection, job_ids)
+        except FAILURES as error:  # PostgreSQL does not read every escape sequence that JSON has
+            if not may_divide(self.connection, error):
+                raise
+            self._check_in_python(job_ids)
+            return
+        for shape in shapes:
+            if shape.positional is None:
+                self._check_in_python(shape.job_ids)
+            else:
+                self._check_shape(shape, shape.positional)
+
+    def _check_shape(self, shape: StoredShape, positional: int) -> None:
+        key = shape.task_name, positional, shape.names
+        problems = self._problems.get(key)
+        if problems is None:
+            task = registry.get(shape.task_name)
+            problems = shape_problems(task, positional, shape.names)
+            if not problems and task is not None:
+                sample = lifecycle.read_calls(self.connection, shape.job_ids)
+                problems = [problem for call in sample for problem in _value_problems(task, call)]
+                if not sample:  # the job has ended since: the next job of this shape is tried instead
+                    return
+            self._problems[key] = problems
+        for problem in problems:
+            self.findings.add(shape.task_name, problem, shape.kind, shape.total, shape.job_ids[0])
+
+    def _check_in_python(self, job_ids: Sequence[int]) -> None:
+        for start in range(0, len(job_ids), READ_AT_ONCE):
+            for call in lifecycle.read_calls(self.connection, job_ids[start : start + READ_AT_ONCE]):
+                for problem in stored_problems(call.task_name, call.arguments, self._problems):
+                    self.findings.add(call.task_name, problem, call.kind, 1, call.job_id)
+
+
+def shape_problems(task: TaskDefinition | None, positional: int, names: tuple[str, ...]) -> list[Problem]:
+    """Return the problems of a shape with the task of its name, or with no task."""
+    return [UNKNOWN_TASK] if task is None else call_problems(task, positional, names)
+
+
+def _value_problems(task: TaskDefinition, call: StoredCall) -> list[Problem]:
+    try:
+        args, kwargs = decode_arguments(call.arguments)
+    except ValueError as error:
+        return [Problem("unreadable_arguments", HAVE, f"stored arguments that this code cannot read: {error}")]
+    problem = value_problem(task, args, kwargs)
+    return [] if problem is None else [problem]
+
+
+def stored_problems(task_name: str, arguments: str, known: dict[Shape, list[Problem]]) -> list[Problem]:
+    """Return the problems of one stored call, whose arguments can be encoded. `known` has those of earlier shapes."""
+    task = registry.get(task_name)
+    if task is None:
+        return [UNKNOWN_TASK]
+    try:
+        args, kwargs = decode_arguments(arguments)
+    except ValueError as error:
+        return [Problem("unreadable_arguments", HAVE, f"stored arguments that this code cannot read: {error}")]
+    key = task_name, len(args), tuple(sorted(kwargs))
+    if key not in known:
+        value = None if (problems := call_problems(task, *key[1:])) else value_problem(task, args, kwargs)
+        known[key] = problems or ([] if value is None else [value])
+    return known[key]
+
+
+def _check_schedules(connection: Connection, findings: Findings) -> int:
+    """Add the problems of the stored schedules. Return how many there are."""
+    declared = declarations.definitions(connection.alias)
+    count, after_id = 0, 0
+    while schedules := lifecycle.scheduled_calls(connection, after_id, BATCH):
+        for schedule in schedules:
+            if schedule.is_of_code and schedule.name in declared:  # the workers replace its call with the declared one
+                continue
+            kind = "undeclared schedule" if schedule.is_of_code else "schedule"
+            kind = kind if schedule.is_enabled else "paused schedule"
+            for problem in stored_problems(schedule.task_name, schedule.arguments, {}):
+                findings.add(schedule.task_name, problem, kind, 1, schedule.schedule_id)
+        count, after_id = count + len(schedules), schedules[-1].schedule_id
+    return count

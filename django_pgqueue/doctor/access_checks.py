@@ -1,0 +1,158 @@
+"""Checks of what this process may do in the database: applied migrations, and the grants of its role."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from django_pgqueue.db.server import missing_migrations
+
+from .findings import Check, Level, Result, listed, no_tables, ok
+from .session import ROLE, Session
+
+
+class Privilege(NamedTuple):
+    """A privilege on a table or a sequence, or on some columns of a table."""
+
+    privilege: str
+    relation: str
+    columns: str = ""
+
+
+GRANT: Final = re.compile(r"(\w+)(?: \(([^)]+)\))?")
+
+
+def privileges(*grants: str) -> tuple[Privilege, ...]:
+    """Return the privileges of grants in the form "SELECT, UPDATE (a, b) ON table"."""
+    found = []
+    for grant in grants:
+        granted, _, relation = grant.partition(" ON ")
+        found += [Privilege(each, relation, columns) for each, columns in GRANT.findall(granted)]
+    return tuple(found)
+
+
+PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
+    "enqueue jobs": privileges(
+        "INSERT (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, "
+        "expires_at, unique_key, unique_ready_only), SELECT (id, enqueued_at, run_after, expires_at) ON pgqueue_job",
+    ),
+    "run jobs": privileges(
+        "INSERT, SELECT, DELETE, UPDATE (outcome, started_at, finished_at, lease_expires_at, exception_class, error, "
+        "traceback) ON pgqueue_execution",
+        "SELECT, DELETE, UPDATE (state, attempt, crashes, isolated, run_after, finished_at, unknown_since, result, "
+        "unique_key, progress_done, progress_total, progress_message, progress_at) ON pgqueue_job",
+        "USAGE ON pgqueue_execution_id_seq",
+        "SELECT, INSERT, DELETE, UPDATE (last_heartbeat_at, stopped_at) ON pgqueue_worker",
+        "SELECT, DELETE ON pgqueue_pause",
+        "SELECT, DELETE, UPDATE (ends_at) ON pgqueue_uniqueness_window",
+        "SELECT, INSERT ON pgqueue_installation",
+        "SELECT, INSERT, DELETE, UPDATE (first_lines, last_lines, cut_lines) ON pgqueue_execution_log",
+        "SELECT, INSERT, DELETE, UPDATE (span) ON pgqueue_rollup",
+        "SELECT ON django_migrations",
+    ),
+    "change jobs": privileges(
+        "UPDATE (cancel_requested_at, state, attempt, crashes, run_after, finished_at, unknown_since, result, "
+        "expires_at, queue_name, priority, progress_done, progress_total, progress_message, progress_at), "
+        "SELECT ON pgqueue_job",
+        "SELECT, INSERT, UPDATE, DELETE ON pgqueue_pause",
+        "SELECT, INSERT, UPDATE (adopted_at, adopted_by), DELETE ON pgqueue_installation",
+        "SELECT ON pgqueue_execution",
+        "SELECT ON pgqueue_worker",
+        "SELECT ON pgqueue_schedule",
+        "SELECT ON pgqueue_schedulerun",
+        "SELECT ON pgqueue_uniqueness_window",
+        "SELECT ON pgqueue_execution_log",
+        "SELECT ON pgqueue_archived_job",
+        "SELECT ON pgqueue_audit",
+        "SELECT ON pgqueue_rollup",
+    ),
+    "fire schedules": privileges(
+        "INSERT, SELECT, DELETE, UPDATE (fired_at) ON pgqueue_schedulerun",
+        "SELECT, INSERT, UPDATE, DELETE ON pgqueue_schedule",
+        "SELECT (finished_at, task_name, state, unique_key, unique_ready_only), INSERT (id) ON pgqueue_job",
+        "USAGE ON pgqueue_job_id_seq",
+        "SELECT, INSERT, UPDATE (job_id, ends_at) ON pgqueue_uniqueness_window",
+    ),
+}
+"""The grants of docs/production/security.md, by purpose. No other purpose needs the first privilege of a purpose (on
+the first of its columns). A role that has that one is meant to have all of them. A test compares this with the page."""
+
+# For each privilege, whether the role has it; NULL if the relation does not exist.
+PRIVILEGES: Final = """/* pgqueue:doctor_privileges */
+SELECT CASE
+           WHEN wanted.relation LIKE '%%\\_id\\_seq' THEN has_sequence_privilege(to_regclass(wanted.relation), 'USAGE')
+           WHEN wanted.columns = '' THEN has_table_privilege(to_regclass(wanted.relation), wanted.privilege)
+           ELSE (
+               SELECT bool_and(has_column_privilege(to_regclass(wanted.relation), name, wanted.privilege))
+               FROM unnest(string_to_array(wanted.columns, ', ')) AS name
+           )
+       END
+FROM unnest(%(privileges)s::text[], %(relations)s::text[], %(columns)s::text[])
+    WITH ORDINALITY AS wanted (privilege, relation, columns, place)
+ORDER BY wanted.place
+"""
+
+
+def _migrations(session: Session) -> Result:
+    missing = missing_migrations(session.alias)
+    if missing:
+        option = "" if session.alias == "default" else f" --database={session.alias}"
+        what = f"The database lacks {len(missing)} migrations: {listed(missing)}."
+        return Result(Level.ERROR, what, f"manage.py migrate{option}", {"missing": missing})
+    return ok("All migrations of this release are applied.", missing=[])
+
+
+def _grants(session: Session) -> Result:
+    if not session.has_tables():
+        return no_tables()
+    [role] = session.row(ROLE)
+    allowed = [name for name, needed in PURPOSES.items() if all(_has(session, (_first(needed),)))]
+    lacking = {}
+    for name in allowed:
+        has = _has(session, PURPOSES[name])
+        lacking[name] = [_text(each) for each, is_held in zip(PURPOSES[name], has, strict=True) if not is_held]
+    data = {"role": role, "may": allowed, "lacks": {name: texts for name, texts in lacking.items() if texts}}
+    fix = "Run the grants of docs/production/security.md again: a migration can have added columns or tables."
+    if data["lacks"]:
+        purpose, texts = next(iter(data["lacks"].items()))
+        what = f"The role {role} may {purpose} only in part: it lacks {'; '.join(texts)}."
+        return Result(Level.ERROR, what, f"{fix} Or: {' '.join(f'GRANT {text} TO {role};' for text in texts)}", data)
+    if not allowed:
+        return Result(Level.WARNING, f"The role {role} may neither enqueue jobs nor run or change them.", fix, data)
+    return ok(f"The role {role} has all grants to {', '.join(allowed)}.", **data)
+
+
+def _first(needed: tuple[Privilege, ...]) -> Privilege:
+    return needed[0]._replace(columns=needed[0].columns.partition(", ")[0])
+
+
+def _has(session: Session, wanted: tuple[Privilege, ...]) -> list[bool]:
+    kinds, relations, columns = zip(*wanted, strict=True)
+    params = {"privileges": list(kinds), "relations": list(relations), "columns": list(columns)}
+    return [bool(row[0]) for row in session.rows(PRIVILEGES, **params)]
+
+
+def _text(wanted: Privilege) -> str:
+    columns = f" ({wanted.columns})" if wanted.columns else ""
+    return f"{wanted.privilege}{columns} ON {'SEQUENCE ' if _is_sequence(wanted) else ''}{wanted.relation}"
+
+
+def _is_sequence(wanted: Privilege) -> bool:
+    return wanted.relation.endswith("_id_seq")
+
+
+ACCESS_CHECKS: Final = (
+    Check(
+        "migrations",
+        "Error: a migration of this package is not applied.",
+        "Workers wait until all migrations are applied, and other code fails at missing columns.",
+        _migrations,
+    ),
+    Check(
+        "grants",
+        "Error: the role of this process has only a part of the grants to enqueue, run or change jobs, or to fire "
+        "schedules. Warning: it has none of them.",
+        "Statements fail with “permission denied”, often only in rare situations such as a rescue.",
+        _grants,
+    ),
+)

@@ -1,0 +1,28 @@
+"""All checks of the doctor, in the order in which they run and are shown.
+
+To add a check, write its function and its `Check` in one of the modules below, and add it to both tables of
+docs/production/doctor.md. A test compares the page with the checks.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .access_checks import ACCESS_CHECKS
+from .findings import Check
+from .pooler_checks import POOLER_CHECKS
+from .server_checks import SERVER_CHECKS
+from .session_checks import SESSION_CHECKS
+from .settings_checks import SETTINGS_CHECKS
+from .storage_checks import STORAGE_CHECKS
+from .worker_checks import WORKER_CHECKS
+
+CHECKS: Final[tuple[Check, ...]] = (
+    *SERVER_CHECKS,
+    *POOLER_CHECKS,
+    *ACCESS_CHECKS,
+    *SETTINGS_CHECKS,
+    *WORKER_CHECKS,
+    *SESSION_CHECKS,
+    *STORAGE_CHECKS,
+)

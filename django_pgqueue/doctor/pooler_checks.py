@@ -1,0 +1,111 @@
+"""Checks of the way to the server: a pooler in front of it, and the alias for notifications.
+
+A pooler gives its clients process ids of its own. So if the process id that the client received at connecting differs
+from that of the server process that answers, something is in between. Whether it pools transactions shows with two idle
+connections: only then can one server process answer both.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from typing import Any, Final
+
+import psycopg
+
+from django_pgqueue.conf import get_settings
+from django_pgqueue.db.engine_connection import EngineConnection, connect
+from django_pgqueue.db.statements import execute
+
+from .findings import Check, Level, Result, ok
+from .session import STATEMENT_TIMEOUT_SECONDS, Session
+
+ROLE: Final = "doctor"
+TRIALS: Final = 3
+
+SERVER_PROCESS: Final = """/* pgqueue:doctor_server_process */
+SELECT pg_backend_pid()
+"""
+# Together they identify a database: its name, and the start of the server with microseconds.
+PLACE: Final = """/* pgqueue:doctor_place */
+SELECT current_database(), pg_postmaster_start_time(), pg_is_in_recovery(), pg_backend_pid()
+"""
+
+
+def is_behind_pooler(raw: psycopg.Connection[Any], server_process: int) -> bool:
+    """Return whether the process id that a connection got at its start is not that of the server's process."""
+    return raw.info.backend_pid != server_process
+
+
+def pools_transactions(alias: str) -> bool:
+    """Return whether one server process answers two idle connections. Opens two connections for a moment."""
+    with ExitStack() as stack:
+        pair = [stack.enter_context(closing(connect(alias, ROLE, STATEMENT_TIMEOUT_SECONDS))) for _ in range(2)]
+        seen = [{_server_process(each) for _ in range(TRIALS)} for each in pair]
+    return bool(seen[0] & seen[1]) or any(len(processes) > 1 for processes in seen)
+
+
+def _server_process(connection: EngineConnection) -> int:
+    [[process]] = execute(connection, SERVER_PROCESS, {})
+    return int(process)
+
+
+def _pooler(session: Session) -> Result:
+    [server_process] = session.row(SERVER_PROCESS)
+    settings = get_settings()
+    if not is_behind_pooler(session.connection.connection, server_process):
+        return ok("No pooler is between this process and the server.", pooler=None)
+    if not pools_transactions(session.alias):
+        what = "A pooler is in front of the server, and keeps a server process for each client."
+        return Result(Level.INFO, what, data={"pooler": "session"})
+    data = {"pooler": "transaction", "listen_database": settings.LISTEN_DATABASE}
+    what = "A pooler in transaction mode is in front of the server"
+    if settings.LISTEN_DATABASE not in (None, session.alias):
+        return Result(Level.INFO, f"{what}, and LISTEN_DATABASE names another alias for notifications.", data=data)
+    if not settings.NOTIFY:
+        return Result(Level.INFO, f"{what}, and NOTIFY is off, so workers poll.", data=data)
+    fix = 'Set PGQUEUE["LISTEN_DATABASE"] to an alias that leads directly to the server.'
+    return Result(Level.WARNING, f"{what}, and LISTEN_DATABASE is not set, so workers poll.", fix, data)
+
+
+def _listen_database(session: Session) -> Result:
+    alias = get_settings().LISTEN_DATABASE
+    if alias is None or alias == session.alias:
+        return ok("Notifications use the alias of the jobs.", listen_database=alias)
+    data: dict[str, Any] = {"listen_database": alias}
+    setting = 'PGQUEUE["LISTEN_DATABASE"]'
+    fix = f"Let DATABASES[{alias!r}] lead directly to the database of the jobs, or change {setting}."
+    name, started_at, *_ = session.row(PLACE)
+    try:
+        with closing(connect(alias, ROLE, STATEMENT_TIMEOUT_SECONDS)) as direct:
+            [[other_name, other_start, is_standby, process]] = execute(direct, PLACE, {})
+            is_pooled = is_behind_pooler(direct, process) and pools_transactions(alias)
+    except psycopg.Error as error:
+        text = str(error).partition("\n")[0]
+        return Result(Level.ERROR, f"{setting} is {alias!r}, which cannot be reached: {text}.", fix, data)
+    if (other_name, other_start) != (name, started_at):
+        what = f"{setting} is {alias!r}, which leads to another database than {session.alias!r}."
+        return Result(Level.ERROR, what, fix, data)
+    if is_standby:
+        return Result(Level.ERROR, f"{setting} is {alias!r}, which is a standby and cannot listen.", fix, data)
+    if is_pooled:
+        what = f"{setting} is {alias!r}, which leads through a pooler in transaction mode too."
+        return Result(Level.WARNING, what, fix, data)
+    return ok(f"Notifications use the alias {alias!r}, which leads to the same database.", **data)
+
+
+POOLER_CHECKS: Final = (
+    Check(
+        "pooler",
+        "Warning: the connection leads through a pooler in transaction mode, and `LISTEN_DATABASE` is not set. "
+        "Info: it leads through a pooler that does no harm.",
+        "Such a pooler delivers no notifications, so workers find new jobs only when they poll, every second.",
+        _pooler,
+    ),
+    Check(
+        "listen_database",
+        "Error: `LISTEN_DATABASE` cannot be reached, is a standby, or leads to another database than the jobs. "
+        "Warning: it leads through a pooler in transaction mode.",
+        "Notifications from the wrong place never arrive, so workers find new jobs only when they poll.",
+        _listen_database,
+    ),
+)

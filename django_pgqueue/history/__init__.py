@@ -1,0 +1,10 @@
+"""Archive finished jobs, and erase their arguments, results and errors.
+
+Applications and `manage.py pgqueue archive|erase` call these functions. They work in batches, leave locked jobs alone,
+and change a job only if it is as they saw it: a job that was retried since stays as it is.
+"""
+
+from .archiving import ARCHIVED_STATES, Archived, archive
+from .erasing import Erased, erase
+
+__all__ = ["ARCHIVED_STATES", "Archived", "Erased", "archive", "erase"]

@@ -1,0 +1,157 @@
+"""Move finished jobs with their executions to the archive table or to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from django.db import connections, transaction
+
+from django_pgqueue import lifecycle
+from django_pgqueue.db.transactions import is_in_transaction
+from django_pgqueue.exceptions import Duration, JobLocked, seconds
+from django_pgqueue.states import State
+
+from .archive_file import ArchiveFile
+from .batches import Choice, Pace, alias, check_rate, finished_states, names_of_queues, names_of_tasks
+
+ARCHIVED_STATES: Final = (State.CANCELLED, State.SUCCEEDED)
+"""The states of the jobs that are archived by default. A dead letter waits for a decision, so it is not among them."""
+TABLE_BATCH: Final = 1000
+"""Finished jobs that one transaction moves to the archive table at most."""
+FILE_BATCH: Final = 200
+"""Finished jobs that are in memory at once while they are written to a file."""
+
+
+class Archived(NamedTuple):
+    """The result of an archive.
+
+    `resumed` of the jobs were in the file already: an earlier process was killed before it removed them from the
+    database. `left` jobs were locked by another session, have changed, or the database refused to delete them (the log
+    has the reason); a repeated call tries them again.
+    """
+
+    archived: int
+    left: int
+    resumed: int = 0
+
+
+def archive(
+    *,
+    older_than: Duration,
+    file: str | Path | None = None,
+    states: Iterable[str] = ARCHIVED_STATES,
+    tasks: Iterable[Any] = (),
+    queues: Iterable[str] = (),
+    rate: float | None = None,
+    database: str | None = None,
+    on_batch: Callable[[int], None] = lambda count: None,
+) -> Archived:
+    """Move finished jobs with their executions to the table `pgqueue_archived_job`, or to a compressed file.
+
+    A move to the table is one statement for each batch, so a job is always in exactly one of the tables. It is part of
+    the transaction that is open on the database, if any.
+
+    A move to a file deletes a batch in a transaction, waits until exactly these jobs are on disk, and commits. If the
+    process is killed in between, call the function again with the same file: it removes the jobs that are in the file
+    already, and writes none of them twice. With another file, the jobs of that batch are in both files.
+
+    Args:
+        older_than: How long ago a job must have finished, in seconds or as a timedelta, by the database's clock.
+        file: Path of the file to append to, in gzip format with one JSON document in each line. None: the table.
+        states: States of the jobs: `"succeeded"`, `"cancelled"`, `"dead"`. By default the first two.
+        tasks: Tasks, or names of tasks, whose jobs are moved. By default those of all tasks.
+        queues: Names of queues whose jobs are moved. By default those of all queues.
+        rate: Jobs to change per second at most. None: no limit.
+        database: Alias of the database of the jobs. By default the database routers choose it.
+        on_batch: Called after each batch with the number of jobs archived so far.
+
+    Returns:
+        How many jobs were moved, and how many were left.
+
+    Raises:
+        RuntimeError: A transaction is open, and `file` is given: a rollback would leave the jobs in both places.
+        ValueError: A state is not final, `older_than` or `rate` is invalid, another process writes the file, or it is
+            not a file of an archive.
+        JobLocked: Another session has locked a job that an interrupted call has written to the file.
+        OSError: The file cannot be written. The jobs of the last batch are still in the database.
+
+    Example:
+        >>> history.archive(older_than=timedelta(days=30), file="/srv/archive/2026-11.jsonl.gz")
+    """
+    check_rate(rate)
+    choice = Choice(
+        states=finished_states(states),
+        task_names=names_of_tasks(tasks),
+        queue_names=names_of_queues(queues),
+        older_than_seconds=seconds(older_than),
+    )
+    connection = connections[alias(database)]
+    if file is None:
+        moves = _to_table(connection, choice, pace := Pace(rate))
+        return _counted(moves, pace, on_batch)
+    if is_in_transaction(connection):
+        raise RuntimeError("archive() to a file cannot run inside a transaction: a rollback would restore the jobs")
+    with closing(ArchiveFile(Path(file))) as target:
+        resumed = _resume(connection, target)
+        moves = _to_file(connection, choice, pace := Pace(rate), target)
+        return _counted(moves, pace, on_batch, resumed)
+
+
+def _resume(connection: Any, target: ArchiveFile) -> int:
+    """Remove the jobs of the last batch in the file that a killed process has left in the database.
+
+    Nothing can be appended while one of them is locked, because only the last batch of a file is read again.
+    """
+    from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
+
+    batch = target.last_batch
+    removed = lifecycle.remove_archived(connection, batch) if batch else []
+    rows = Job.objects.using(connection.alias).filter(pk__in=set(batch) - set(removed))
+    if locked := [pk for pk, finished_at in rows.values_list("pk", "finished_at") if finished_at == batch[pk]]:
+        raise JobLocked(
+            f"job {locked[0]} is in {target.path}, but cannot be removed from the database: another session has locked "
+            "it, or the database refuses it. Nothing was archived: try again"
+        )
+    return len(removed)
+
+
+def _counted(
+    moves: Iterator[tuple[int, int]], pace: Pace, on_batch: Callable[[int], None], resumed: int = 0
+) -> Archived:
+    """Run the moves of all pages, and add up how many jobs were wanted and how many were moved."""
+    count = left = 0
+    for wanted, moved in moves:
+        count, left = count + moved, left + wanted - moved
+        on_batch(count + resumed)
+        pace.wait(wanted)
+    return Archived(count + resumed, left, resumed)
+
+
+def _to_table(connection: Any, choice: Choice, pace: Pace) -> Iterator[tuple[int, int]]:
+    for jobs in choice.pages(connection, pace.limit(TABLE_BATCH)):
+        yield len(jobs), len(lifecycle.archive(connection, jobs))
+
+
+def _to_file(connection: Any, choice: Choice, pace: Pace, target: ArchiveFile) -> Iterator[tuple[int, int]]:
+    for jobs in choice.pages(connection, pace.limit(FILE_BATCH)):
+        yield len(jobs), _move_to_file(connection, jobs, target)
+
+
+def _move_to_file(connection: Any, jobs: dict[int, datetime], target: ArchiveFile) -> int:
+    """Move a batch: delete the rows, write them to the file, and commit.
+
+    The rows are locked until then, so nobody can retry or delete one of them. A row that the database refuses to delete
+    is not written.
+    """
+    with transaction.atomic(using=connection.alias):
+        rows = lifecycle.read_for_archive(connection, jobs)
+        if not rows:
+            return 0
+        removed = set(lifecycle.remove_archived(connection, {job_id: finished_at for job_id, finished_at, _ in rows}))
+        if removed:
+            target.append([line for job_id, _, line in rows if job_id in removed])
+    return len(removed)

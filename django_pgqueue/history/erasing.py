@@ -1,0 +1,148 @@
+"""Erase arguments, results and errors of finished jobs, and record it in the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from django.db import connections
+
+from django_pgqueue import lifecycle
+from django_pgqueue.states import FINISHED
+
+from .batches import Choice, Pace, alias, check_rate, finished_states, names_of_queues, names_of_tasks
+
+BATCH: Final = 1000
+"""Finished jobs that one statement looks at."""
+
+
+class Erased(NamedTuple):
+    """The result of an erasure.
+
+    `left` jobs were locked by another session, have changed, or the database refused the write (the log has the
+    reason): call it again. `unfinished` are ids of jobs that have
+    not ended yet, and `missing` are ids without a job.
+    """
+
+    erased: int
+    left: int
+    unfinished: list[int]
+    missing: list[int]
+    audit_id: int
+
+
+def erase(
+    *,
+    tasks: Iterable[Any] = (),
+    queues: Iterable[str] = (),
+    before: datetime | None = None,
+    jobs: Iterable[int] = (),
+    arguments: bool = True,
+    results: bool = True,
+    errors: bool = True,
+    rate: float | None = None,
+    by: str = "",
+    reason: str = "",
+    database: str | None = None,
+) -> Erased:
+    """Erase values of finished jobs, and keep the jobs: their task, times, states and attempts.
+
+    The choice is recorded in `pgqueue_audit` before the first job is changed, and each batch adds its number of jobs to
+    that entry in its own transaction. If a transaction is open on the database, everything is part of it.
+
+    Args:
+        tasks: Tasks, or names of tasks, whose jobs are chosen. By default those of all tasks.
+        queues: Names of queues whose jobs are chosen. By default those of all queues.
+        before: Choose only jobs that have finished before this time: an aware datetime.
+        jobs: Ids of jobs, instead of the other filters.
+        arguments: Whether to erase arguments, headers and unique keys.
+        results: Whether to erase results and the messages of progress.
+        errors: Whether to erase the error messages and tracebacks of all attempts, which can quote values.
+        rate: Jobs to change per second at most. None: no limit.
+        by: The person or program that erases, for people to read. 150 characters are stored.
+        reason: Text for people to read.
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Returns:
+        How many jobs were changed and how many were left.
+
+    Raises:
+        TypeError: `tasks` or `queues` is a string instead of a list.
+        ValueError: No filter is given, `jobs` is combined with another filter, nothing is to be erased, or `before` has
+            no time zone.
+
+    Example:
+        >>> history.erase(tasks=[send_letter], before=timezone.now() - timedelta(days=30), reason="data policy")
+    """
+    check_rate(rate)
+    kinds = {"arguments": arguments, "results": results, "errors": errors}
+    choice = Choice(
+        states=finished_states(FINISHED),
+        task_names=names_of_tasks(tasks),
+        queue_names=names_of_queues(queues),
+        before=before or lifecycle.EVER,
+    )
+    job_ids = sorted(set(jobs))
+    _check(choice, job_ids, kinds)
+    connection = connections[alias(database)]
+    audit_id = lifecycle.begin_audit(
+        connection, "erase", _described(choice, job_ids, kinds), done_by=by[:150], reason=reason
+    )
+    found = _Found(connection, job_ids)
+    pace, count, wanted = Pace(rate), 0, 0
+    for page in found.pages() if job_ids else choice.pages(connection, pace.limit(BATCH)):
+        count += len(lifecycle.erase(connection, page, audit_id=audit_id, **kinds))
+        wanted += len(page)
+        pace.wait(len(page))
+    lifecycle.end_audit(connection, audit_id)
+    return Erased(count, wanted - count, found.unfinished, found.missing, audit_id)
+
+
+def _check(choice: Choice, job_ids: list[int], kinds: dict[str, bool]) -> None:
+    filters = [choice.task_names, choice.queue_names, choice.before != lifecycle.EVER]
+    if job_ids and any(filters):
+        raise ValueError("erase() takes either jobs, or a filter of tasks, queues and before")
+    if not job_ids and not any(filters):
+        raise ValueError("erase() needs jobs, tasks, queues or before: without them it would erase all finished jobs")
+    if not any(kinds.values()):
+        raise ValueError("erase() has nothing to erase: pass arguments, results or errors as True")
+    if choice.before.tzinfo is None:
+        raise ValueError(f"before must be an aware datetime, not {choice.before}: add a time zone")
+
+
+def _described(choice: Choice, job_ids: list[int], kinds: dict[str, bool]) -> dict[str, Any]:
+    """Return the choice as the audit stores it."""
+    described: dict[str, Any] = {"erased": [kind for kind, is_erased in kinds.items() if is_erased]}
+    if job_ids:
+        return {**described, "jobs": job_ids}
+    before = None if choice.before == lifecycle.EVER else choice.before.isoformat()
+    return {**described, "tasks": list(choice.task_names), "queues": list(choice.queue_names), "before": before}
+
+
+class _Found:
+    """The jobs with given ids: those that have finished, and why the others are left alone."""
+
+    def __init__(self, connection: Any, job_ids: list[int]) -> None:
+        self.finished: dict[int, datetime] = {}
+        self.unfinished: list[int] = []
+        self.missing: list[int] = []
+        if not job_ids:
+            return
+        from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
+
+        rows = Job.objects.using(connection.alias).filter(pk__in=job_ids).values_list("pk", "finished_at")
+        ends: dict[int, datetime | None] = dict(rows)
+        for job_id in job_ids:
+            if job_id not in ends:
+                self.missing.append(job_id)
+            elif (finished_at := ends[job_id]) is None:
+                self.unfinished.append(job_id)
+            else:
+                self.finished[job_id] = finished_at
+
+    def pages(self) -> Iterator[dict[int, datetime]]:
+        """Yield the finished jobs, `BATCH` at a time."""
+        finished = list(self.finished.items())
+        for start in range(0, len(finished), BATCH):
+            yield dict(finished[start : start + BATCH])

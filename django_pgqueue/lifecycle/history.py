@@ -1,0 +1,134 @@
+"""Transitions of finished jobs that move them to an archive or erase their values, and the audit of bulk acts.
+
+The package `history` calls these functions, in batches. Each changes a job only if it is as it was seen: finished, at
+the same instant. A job that was retried since stays as it is. Locked jobs are left alone, and so are jobs that the
+database refuses to change.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from django_pgqueue import sql
+from django_pgqueue.db.arrays import exact, texts
+from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.envelope import ERASED, seal
+from django_pgqueue.log_events import event
+from django_pgqueue.states import State
+
+from .execute import divided, execute_with_retry
+from .types import EPOCH, Cursor
+
+logger = logging.getLogger("django_pgqueue.lifecycle")
+
+FIRST_FINISHED: Final = Cursor(EPOCH.replace(year=1), 0)
+"""Where a scan of the finished jobs begins. It lies before every possible `finished_at`."""
+EVER: Final = datetime(9999, 12, 30, tzinfo=UTC)
+"""A time after every possible `finished_at`."""
+Finished = Mapping[int, datetime]
+"""The `finished_at` of each job, as it was seen."""
+
+
+class FinishedPage(NamedTuple):
+    """A page of a scan: the wanted jobs, and where the next page begins. None: this was the last page."""
+
+    jobs: dict[int, datetime]
+    following: Cursor | None
+
+
+def finished_jobs(
+    connection: Connection,
+    state: State,
+    after: Cursor,
+    *,
+    limit: int,
+    before: datetime = EVER,
+    older_than_seconds: float = 0.0,
+    task_names: Sequence[str] = (),
+    queue_names: Sequence[str] = (),
+) -> FinishedPage:
+    """Return the next finished jobs in a state, the oldest first. `limit` counts the jobs that are not wanted too."""
+    params = {
+        "state": state.value,
+        "after_at": after.run_after,
+        "after_id": after.job_id,
+        "before_at": before,
+        "older_than_seconds": older_than_seconds,
+        "task_names": list(task_names),
+        "queue_names": list(queue_names),
+        "limit": limit,
+    }
+    rows = execute(connection, sql.history.FINISHED_JOBS, params)
+    following = Cursor(rows[-1][1], rows[-1][0]) if len(rows) == limit else None
+    return FinishedPage({row[0]: row[1] for row in rows if row[2]}, following)
+
+
+def archive(connection: Connection, jobs: Finished) -> list[int]:
+    """Move jobs with their executions to the archive table; return the ids of those that were moved."""
+    return _changed(connection, sql.history.ARCHIVE, jobs, {})
+
+
+def read_for_archive(connection: Connection, jobs: Finished) -> list[tuple[int, datetime, str]]:
+    """Lock jobs until the transaction ends, and return the id, the `finished_at` and the JSON line of each.
+
+    Call it in a transaction, together with `remove_archived()`.
+    """
+    rows = execute(connection, sql.history.READ_FOR_ARCHIVE, _seen(jobs))
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
+def remove_archived(connection: Connection, jobs: Finished) -> list[int]:
+    """Remove jobs with their executions that are in a file; return the ids of those that were removed."""
+    return _changed(connection, sql.history.REMOVE_ARCHIVED, jobs, {})
+
+
+def erase(
+    connection: Connection, jobs: Finished, *, audit_id: int, arguments: bool, results: bool, errors: bool
+) -> list[int]:
+    """Erase values of finished jobs, and count them in the audit; return the ids of the jobs that were changed.
+
+    An erased value is an envelope that no codec can open, so nothing takes it for a value.
+    """
+    flags = {"erases_arguments": arguments, "erases_results": results, "erases_errors": errors}
+    return _changed(connection, sql.history.ERASE, jobs, {**flags, "erased": seal(ERASED, b""), "audit_id": audit_id})
+
+
+def begin_audit(
+    connection: Connection, action: str, chosen: Mapping[str, Any], *, done_by: str = "", reason: str = ""
+) -> int:
+    """Begin an entry of the audit; return its id. `chosen` is stored as JSON, and must contain no arguments."""
+    params = {"action": action, "done_by": done_by, "reason": reason, "filter": json.dumps(chosen)}
+    return int(execute(connection, sql.history.BEGIN_AUDIT, params)[0][0])
+
+
+def end_audit(connection: Connection, audit_id: int) -> None:
+    """End an entry of the audit."""
+    execute_with_retry(connection, sql.history.END_AUDIT, {"audit_id": audit_id})
+
+
+def _changed(connection: Connection, statement: str, jobs: Finished, params: Mapping[str, Any]) -> list[int]:
+    """Run a transition, and log the jobs that the database refuses to change, for example because of a trigger."""
+
+    def transition(part: Sequence[tuple[int, datetime]]) -> dict[int, bool]:
+        rows = execute_with_retry(connection, statement, {**params, **_seen(dict(part))})
+        return {row[0]: True for row in rows}
+
+    done = divided(connection, list(jobs.items()), transition)
+    for (job_id, _), error in done.refused:
+        refusal = message_without_detail(error)
+        logger.warning(
+            "job %s was not changed because the database refused the write: %s",
+            job_id,
+            refusal,
+            extra=event("job_refused", job_id=job_id, reason=refusal),
+        )
+    return list(done.answers)
+
+
+def _seen(jobs: Finished) -> dict[str, Any]:
+    return {"job_ids": list(jobs), "seen_instants": texts(map(exact, jobs.values()))}

@@ -1,0 +1,104 @@
+"""Read the stored calls of jobs and schedules, in batches. Nothing is written.
+
+The check of a new release (`deploys`) calls these functions. Each reads one batch in the order of an index, so its cost
+does not depend on the size of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from django_pgqueue import sql
+from django_pgqueue.db.statements import Connection, execute
+
+from .types import Cursor, Lane
+
+AFTER_ALL: Final = Cursor(datetime(9999, 12, 30, tzinfo=UTC), 2**63 - 1)
+"""Where reading the dead letters begins: after the newest one."""
+
+
+class StoredShape(NamedTuple):
+    """The jobs of a batch that are called in the same way.
+
+    `kind` is "due", "scheduled", "retrying", "running" or "dead". `positional` is None if SQL cannot read the shape.
+    `job_ids` then has all jobs, and otherwise one of them.
+    """
+
+    task_name: str
+    kind: str
+    positional: int | None
+    names: tuple[str, ...]
+    total: int
+    job_ids: list[int]
+
+
+class StoredCall(NamedTuple):
+    """A job with its stored arguments."""
+
+    job_id: int
+    task_name: str
+    kind: str
+    arguments: str
+
+    def __repr__(self) -> str:
+        """Return the call without the arguments, which can be secret."""
+        return f"StoredCall(job_id={self.job_id}, task_name={self.task_name!r})"
+
+
+class ScheduledCall(NamedTuple):
+    """A schedule with its stored arguments."""
+
+    schedule_id: int
+    name: str
+    is_of_code: bool
+    is_enabled: bool
+    task_name: str
+    arguments: str
+
+    def __repr__(self) -> str:
+        """Return the schedule without the arguments, which can be secret."""
+        return f"ScheduledCall(schedule_id={self.schedule_id}, task_name={self.task_name!r})"
+
+
+def ready_calls(connection: Connection, lane: Lane, after: Cursor, limit: int) -> tuple[list[int], Cursor]:
+    """Return the ids of the next ready jobs of a lane, and where the next batch begins."""
+    params = {**lane._asdict(), "after_at": after.run_after, "after_id": after.job_id, "limit": limit}
+    rows = execute(connection, sql.stored_calls.READY_CALLS, params)
+    return [row[0] for row in rows], Cursor(rows[-1][1], rows[-1][0]) if rows else after
+
+
+def running_calls(connection: Connection, after: tuple[int, int], limit: int) -> tuple[list[int], tuple[int, int]]:
+    """Return the ids of the next running jobs, and where the next batch begins."""
+    params = {"after_worker_id": after[0], "after_id": after[1], "limit": limit}
+    rows = execute(connection, sql.stored_calls.RUNNING_CALLS, params)
+    return [row[0] for row in rows], (rows[-1][1], rows[-1][2]) if rows else after
+
+
+def dead_calls(connection: Connection, before: Cursor, limit: int) -> tuple[list[int], Cursor]:
+    """Return the ids of the next dead letters, from the newest to the oldest, and where the next batch begins."""
+    params = {"before_at": before.run_after, "before_id": before.job_id, "limit": limit}
+    rows = execute(connection, sql.stored_calls.DEAD_CALLS, params)
+    return [row[0] for row in rows], Cursor(rows[-1][1], rows[-1][0]) if rows else before
+
+
+def call_shapes(connection: Connection, job_ids: Sequence[int]) -> list[StoredShape]:
+    """Return the shapes of the calls of these jobs. Jobs that have ended well meanwhile are left out.
+
+    A row whose arguments have an escape sequence that PostgreSQL does not read, such as a NUL, raises the database's
+    error for the whole batch.
+    """
+    rows = execute(connection, sql.stored_calls.CALL_SHAPES, {"job_ids": list(job_ids)})
+    return [StoredShape._make([*row[:3], tuple(sorted(row[3] or ())), *row[4:]]) for row in rows]
+
+
+def read_calls(connection: Connection, job_ids: Sequence[int]) -> list[StoredCall]:
+    """Return these jobs with their stored arguments."""
+    return [StoredCall._make(row) for row in execute(connection, sql.stored_calls.STORED_CALLS, {"job_ids": job_ids})]
+
+
+def scheduled_calls(connection: Connection, after_id: int, limit: int) -> list[ScheduledCall]:
+    """Return the next schedules, by id, with their stored arguments."""
+    params = {"after_id": after_id, "limit": limit}
+    return [ScheduledCall._make(row) for row in execute(connection, sql.stored_calls.SCHEDULED_CALLS, params)]

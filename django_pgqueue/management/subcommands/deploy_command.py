@@ -1,0 +1,119 @@
+"""`manage.py pgqueue check-deploy`: check from the new code whether it can run what the old code has enqueued."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from django.core.management.base import CommandError, OutputWrapper
+
+from django_pgqueue import registry
+from django_pgqueue.db.engine_connection import connect
+from django_pgqueue.deploys import signature_lock, stored
+
+from .subcommand import ExitCode, Options, Subcommand, UsageError, add_database, database_alias
+
+LIMIT: Final = 100_000
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_database(parser)
+    parser.add_argument("--strict", action="store_true", help="Exit with 1 also if there are only warnings.")
+    parser.add_argument(
+        "--limit", type=int, default=LIMIT, help=f"Jobs to look at, and as many dead ones. Default: {LIMIT:,}."
+    )
+    parser.add_argument("--lock", metavar="FILE", help="Compare the code with a lock file, without the database.")
+    parser.add_argument("--write-lock", metavar="FILE", help="Write the signatures of all tasks to a lock file.")
+    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+
+
+def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    if options["lock"] and options["write_lock"]:
+        raise UsageError("Pass either --lock or --write-lock: the written file would always equal the code.")
+    if options["limit"] < 1:
+        raise UsageError(f"Invalid --limit {options['limit']}: pass a number of jobs from 1 up.")
+    if options["write_lock"]:
+        _write_lock(Path(options["write_lock"]), stdout)
+    elif options["lock"]:
+        _check_lock(Path(options["lock"]), options, stdout)
+    else:
+        _check_database(options, stdout)
+
+
+def _write_lock(path: Path, stdout: OutputWrapper) -> None:
+    locks = signature_lock.locks_of(registry.all_tasks())
+    try:
+        path.write_text(signature_lock.dump(locks), encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"--write-lock {path} cannot be written: {error.strerror}.") from None
+    stdout.write(f"Wrote the signatures of {_count(len(locks), 'task')} to {path}.")
+
+
+def _check_lock(path: Path, options: Options, stdout: OutputWrapper) -> None:
+    try:
+        old = signature_lock.load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--lock {path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise UsageError(f"--lock {path} cannot be used: {error}.") from None
+    changes = signature_lock.changes(old, signature_lock.locks_of(registry.all_tasks()))
+    lines = [("warning" if change.is_warning else "error", change.text) for change in changes]
+    looked_at = f"Compared {_count(len(old), 'task')} of {path} with the code."
+    document = {"lock": {"file": str(path), "tasks": len(old)}, "findings": [change.as_json() for change in changes]}
+    _finish(lines, looked_at, document, options, stdout)
+
+
+def _check_database(options: Options, stdout: OutputWrapper) -> None:
+    alias = database_alias(options)
+    connection = connect(alias, "check-deploy")
+    try:
+        checked = stored.check(connection, options["limit"])
+    finally:
+        connection.close()
+    findings = checked.findings.sorted()
+    lines = [("warning" if finding.is_warning else "error", str(finding)) for finding in findings]
+    jobs = f"{'all' if checked.is_complete else 'the first'} {_count(checked.jobs, 'waiting or running job')}"
+    dead = f"{'all' if checked.is_complete_dead else 'the newest'} {_count(checked.dead_jobs, 'dead job')}"
+    looked_at = f"Looked at {jobs}, {dead} and {_count(checked.schedules, 'schedule')} in the database {alias!r}."
+    counts: dict[str, Any] = {
+        "jobs": checked.jobs,
+        "jobs_complete": checked.is_complete,
+        "dead_jobs": checked.dead_jobs,
+        "dead_jobs_complete": checked.is_complete_dead,
+        "schedules": checked.schedules,
+    }
+    document = {"database": alias, "looked_at": counts, "findings": [finding.as_json() for finding in findings]}
+    _finish(lines, looked_at, document, options, stdout)
+
+
+def _finish(
+    lines: list[tuple[str, str]], looked_at: str, document: dict[str, Any], options: Options, stdout: OutputWrapper
+) -> None:
+    """Print what was found, and exit with 1 if there is an error, or with `--strict` a warning."""
+    errors = sum(level == "error" for level, _ in lines)
+    is_ok = not (lines if options["strict"] else errors)
+    if options["json"]:
+        stdout.write(json.dumps({"ok": is_ok, **document}))
+    else:
+        for level, text in lines:
+            stdout.write(f"{level}: {text}")
+        stdout.write(looked_at)
+        counts = f"{_count(errors, 'error')}, {_count(len(lines) - errors, 'warning')}."
+        stdout.write(counts if lines else "The new code fits.")
+    if not is_ok:
+        sys.exit(ExitCode.FAILED)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+CHECK_DEPLOY = Subcommand(
+    "check-deploy",
+    "Check from the new code whether it fits the jobs and schedules that the old code has stored.",
+    _add_arguments,
+    _run,
+)

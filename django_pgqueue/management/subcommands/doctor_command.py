@@ -1,0 +1,72 @@
+"""`manage.py pgqueue doctor`: examine the database, the workers and the settings, and print what is wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser
+from collections import Counter
+from typing import Final
+
+from django.core.management.base import OutputWrapper
+from django.utils import timezone
+
+from django_pgqueue.doctor import Finding, Level, examine
+from django_pgqueue.doctor.findings import counted
+
+from .subcommand import ExitCode, Options, Subcommand, add_database, database_alias
+
+INDENT: Final = 9
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    add_database(parser)
+    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    parser.add_argument(
+        "--fail-on",
+        choices=[Level.WARNING.value, Level.ERROR.value],
+        default=Level.ERROR.value,
+        help="Least level of a finding for exit code 1. Default: error.",
+    )
+
+
+def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    alias = database_alias(options)
+    findings = examine(alias)
+    stdout.write(_as_json(alias, findings) if options["json"] else _as_text(findings))
+    if any(finding.level.is_at_least(Level(options["fail_on"])) for finding in findings):
+        sys.exit(ExitCode.FAILED)
+
+
+def _as_json(alias: str, findings: list[Finding]) -> str:
+    document = {
+        "database": alias,
+        "examined_at": timezone.now().isoformat(),
+        "counts": _counts(findings),
+        "findings": [finding.as_dict() for finding in findings],
+    }
+    return json.dumps(document, indent=2, default=str)
+
+
+def _as_text(findings: list[Finding]) -> str:
+    lines = [line for finding in findings for line in _lines(finding)]
+    counts = ", ".join(f"{number} {level}" for level, number in _counts(findings).items())
+    return "\n".join([*lines, f"{counted(len(findings), 'check')}: {counts}"])
+
+
+def _lines(finding: Finding) -> list[str]:
+    lines = [f"{finding.level:<{INDENT}}{finding.id}: {finding.what}"]
+    if finding.level is Level.OK:
+        return lines
+    lines.append(f"{'':<{INDENT}}Why: {finding.why}")
+    return [*lines, f"{'':<{INDENT}}Fix: {finding.fix}"] if finding.fix else lines
+
+
+def _counts(findings: list[Finding]) -> dict[str, int]:
+    found = Counter(finding.level for finding in findings)
+    return {level.value: found[level] for level in Level}
+
+
+DOCTOR = Subcommand(
+    "doctor", "Examine the database, the workers and the settings, and print what is wrong.", _add_arguments, _run
+)

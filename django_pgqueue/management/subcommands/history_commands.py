@@ -1,0 +1,184 @@
+"""`manage.py pgqueue archive|erase`: move finished jobs to an archive, and erase their values."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+from django.core.management.base import CommandError, OutputWrapper
+from django.db import connections
+from django.utils import timezone
+
+from django_pgqueue import history
+from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.history.batches import Choice, finished_states, names_of_queues, names_of_tasks
+from django_pgqueue.states import FINISHED
+from django_pgqueue.worker.maintenance.pruner import kinds
+
+from .subcommand import ExitCode, NotFound, Options, Subcommand, UsageError, add_database, database_alias, user_name
+from .times import duration_of, time_of
+
+PAGE: Final = 1000
+VALUES: Final = ("arguments", "results", "errors")
+
+
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--task", metavar="NAME", action="append", default=[], help="Only jobs of this task.")
+    parser.add_argument("--queue", metavar="NAME", action="append", default=[], help="Only jobs of this queue.")
+    parser.add_argument("--rate", metavar="N", type=float, help="Jobs per second at most. Default: no limit.")
+    parser.add_argument("--dry-run", action="store_true", help="Print the number of jobs, and change none.")
+    add_database(parser)
+
+
+def _add_archive(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--older-than", metavar="TIME", required=True, help="Since when the jobs have finished: 30d.")
+    parser.add_argument(
+        "--state",
+        action="append",
+        choices=sorted(FINISHED),
+        help="Jobs in this state. Can be repeated. Default: succeeded and cancelled.",
+    )
+    target = parser.add_mutually_exclusive_group(required=True)
+    target.add_argument("--table", action="store_true", help="Move the jobs to the table pgqueue_archived_job.")
+    target.add_argument("--file", metavar="PATH", help="Append the jobs to this file: JSON lines, compressed by gzip.")
+    _add_filters(parser)
+
+
+def _add_erase(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--before", metavar="TIME", help="Only jobs that finished before: 30d ago, or an ISO 8601 time."
+    )
+    parser.add_argument(
+        "--job", metavar="ID", type=int, action="append", default=[], help="This job, instead of the other filters."
+    )
+    parser.add_argument("--arguments", action="store_true", help="Erase arguments, headers and unique keys.")
+    parser.add_argument("--results", action="store_true", help="Erase results and the messages of progress.")
+    parser.add_argument("--errors", action="store_true", help="Erase error messages and tracebacks.")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="Reason, stored in the audit.")
+    parser.add_argument("--yes", action="store_true", help="Do not ask for confirmation.")
+    _add_filters(parser)
+
+
+def _call(act: Callable[..., None], options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    try:
+        act(options, stdout, stderr)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    except (JobLocked, OSError) as error:
+        raise CommandError(str(error)) from None
+
+
+def _archive(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    older_than = duration_of("--older-than", options["older_than"])
+    states = options["state"] or history.ARCHIVED_STATES
+    alias = database_alias(options)
+    for warning in _pruned_before(older_than, states):
+        stderr.write(f"Warning: {warning}")
+    if options["dry_run"]:
+        count = _count(options, alias, states, older_than_seconds=older_than.total_seconds())
+        stdout.write(f"{count:,} jobs would be archived.")
+        return
+    done = 0
+
+    def on_batch(count: int) -> None:
+        nonlocal done
+        done = count
+
+    try:
+        archived = history.archive(
+            older_than=older_than,
+            file=options["file"],
+            states=states,
+            tasks=options["task"],
+            queues=options["queue"],
+            rate=options["rate"],
+            database=alias,
+            on_batch=on_batch,
+        )
+    except KeyboardInterrupt:
+        raise CommandError(f"Stopped. {done:,} jobs are archived. Run the command again to archive the rest.") from None
+    if archived.resumed:
+        stdout.write(f"Removed {archived.resumed:,} jobs that an interrupted run has written to {options['file']}.")
+    stdout.write(f"Archived {archived.archived:,} jobs in {options['file'] or 'pgqueue_archived_job'}.")
+    if archived.left:
+        stdout.write(f"{archived.left:,} jobs were locked or have changed: run the command again.")
+
+
+def _pruned_before(older_than: timedelta, states: Any) -> Iterator[str]:
+    """Yield a warning for each state whose jobs workers delete before they are old enough for the archive."""
+    for kind in kinds():
+        if kind.task_name is None and kind.state in states and kind.retention_seconds <= older_than.total_seconds():
+            days = kind.retention_seconds / 86400
+            yield (
+                f"workers delete {kind.state} jobs after {days:g} days, so none is left to archive: "
+                "raise PGQUEUE['RETENTION'], or archive earlier."
+            )
+
+
+def _count(options: Options, alias: str, states: Any, **bounds: Any) -> int:
+    choice = Choice(
+        states=finished_states(states),
+        task_names=names_of_tasks(options["task"]),
+        queue_names=names_of_queues(options["queue"]),
+        **bounds,
+    )
+    return sum(len(page) for page in choice.pages(connections[alias], PAGE))
+
+
+def _erase(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    before = options["before"] and time_of("--before", options["before"])
+    before = timezone.now() - before if isinstance(before, timedelta) else before
+    alias = database_alias(options)
+    chosen = [kind for kind in VALUES if options[kind]] or list(VALUES)
+    if options["dry_run"]:
+        bounds = {"before": before} if before else {}
+        count = len(options["job"]) or _count(options, alias, FINISHED, **bounds)
+        stdout.write(f"The {', '.join(chosen)} of {count:,} jobs would be erased.")
+        return
+    _confirm(f"Erase the {', '.join(chosen)} of these jobs? This cannot be undone.", options)
+    try:
+        erased = history.erase(
+            tasks=options["task"],
+            queues=options["queue"],
+            before=before,
+            jobs=options["job"],
+            **{kind: kind in chosen for kind in VALUES},
+            rate=options["rate"],
+            by=user_name(),
+            reason=options["reason"],
+            database=alias,
+        )
+    except KeyboardInterrupt:
+        raise CommandError(
+            "Stopped. The newest entry of pgqueue_audit has the number of jobs. Run the command again for the rest."
+        ) from None
+    stdout.write(f"Erased the {', '.join(chosen)} of {erased.erased:,} jobs. Audit entry {erased.audit_id}.")
+    if erased.missing:
+        raise NotFound(f"These jobs do not exist: {', '.join(map(str, erased.missing))}.")
+    if erased.unfinished:
+        raise CommandError(
+            f"These jobs have not finished: {', '.join(map(str, erased.unfinished))}. Cancel them first."
+        )
+    if erased.left:
+        stdout.write(f"{erased.left:,} jobs were locked or have changed: run the command again.")
+        sys.exit(ExitCode.FAILED)
+
+
+def _confirm(question: str, options: Options) -> None:
+    """Ask on a terminal. Without one, require `--yes`."""
+    if options["yes"]:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("Pass --yes to erase without a question.")
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise CommandError("Nothing was erased.")
+
+
+ARCHIVE = Subcommand(
+    "archive", "Move old finished jobs to an archive table or a file.", _add_archive, partial(_call, _archive)
+)
+ERASE = Subcommand("erase", "Erase arguments, results and errors of finished jobs.", _add_erase, partial(_call, _erase))

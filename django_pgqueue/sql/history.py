@@ -1,0 +1,276 @@
+"""Statements that archive finished jobs, that erase their values, and that keep the audit of it."""
+
+from typing import Final
+
+# A page of finished jobs of one state, the oldest first, and whether each is wanted. Jobs that are not wanted count
+# towards the limit, so the cost of a page does not depend on how rare the wanted ones are.
+#
+# Caller: lifecycle.finished_jobs()
+# Index:  pgqueue_job_finished. Jobs that ended at one instant are sorted by id
+FINISHED_JOBS: Final = """/* pgqueue:finished_jobs */
+SELECT
+    id,
+    finished_at,
+    (cardinality(%(task_names)s::varchar[]) = 0 OR task_name = ANY (%(task_names)s::varchar[]))
+        AND (cardinality(%(queue_names)s::varchar[]) = 0 OR queue_name = ANY (%(queue_names)s::varchar[]))
+FROM pgqueue_job
+WHERE state = %(state)s
+  AND finished_at IS NOT NULL
+  AND finished_at >= %(after_at)s::timestamptz
+  AND (finished_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
+  AND finished_at < least(
+      %(before_at)s::timestamptz,
+      statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(older_than_seconds)s::float8)
+  )
+ORDER BY finished_at, id
+LIMIT %(limit)s::bigint
+"""
+
+# Move these jobs with their executions to the archive table, if they are as they were seen: finished at that instant.
+# Only a finished job has a `finished_at`. A condition on the state would let the planner read the whole history by
+# pgqueue_job_finished.
+#
+# Moves:  finished → removed
+# Caller: lifecycle.archive()
+# Locks:  SKIP LOCKED, as PRUNE. A locked job, or a job with a locked execution, is left alone
+# Index:  primary keys, pgqueue_execution_job
+ARCHIVE: Final = """/* pgqueue:archive */
+WITH seen AS MATERIALIZED (
+    SELECT id, instant::timestamptz AS finished_at
+    FROM unnest(%(job_ids)s::bigint[], %(seen_instants)s::text[]) AS given (id, instant)
+),
+old AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_job AS job
+    WHERE id = ANY (%(job_ids)s::bigint[])
+      AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+),
+locked AS MATERIALIZED (
+    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
+),
+busy AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_execution
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
+),
+free AS MATERIALIZED (
+    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
+),
+kept AS (
+    INSERT INTO pgqueue_archived_job (
+        job_id, task_name, queue_name, state, enqueued_at, finished_at, archived_at, document
+    )
+    SELECT
+        id, task_name, queue_name, state, enqueued_at, finished_at,
+        statement_timestamp() + %(time_shift)s::interval,
+        json_build_object(
+            'id', id, 'task_name', task_name, 'queue_name', queue_name, 'priority', priority, 'state', state,
+            'arguments', arguments, 'headers', headers, 'result', result,
+            'attempt', attempt, 'max_attempts', max_attempts, 'crashes', crashes, 'isolated', isolated,
+            'enqueued_at', enqueued_at, 'run_after', run_after, 'finished_at', finished_at,
+            'cancel_requested_at', cancel_requested_at, 'unknown_since', unknown_since, 'expires_at', expires_at,
+            'unique_key', unique_key, 'unique_ready_only', unique_ready_only, 'limit_key', limit_key,
+            'progress_done', progress_done, 'progress_total', progress_total,
+            'progress_message', progress_message, 'progress_at', progress_at,
+            'executions', (
+                SELECT coalesce(json_agg(json_build_object(
+                    'id', id, 'attempt', attempt, 'worker_id', worker_id, 'outcome', outcome,
+                    'claimed_at', claimed_at, 'started_at', started_at, 'finished_at', finished_at,
+                    'lease_expires_at', lease_expires_at, 'exception_class', exception_class, 'error', error,
+                    'traceback', traceback
+                ) ORDER BY id), '[]')
+                FROM pgqueue_execution
+                WHERE job_id = job.id
+            )
+        )
+    FROM pgqueue_job AS job
+    WHERE id = ANY (ARRAY (SELECT id FROM free))
+),
+forgotten AS (
+    DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+gone AS (
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free))
+)
+SELECT id FROM free
+"""
+
+# Lock these jobs until the end of the transaction, if they are as they were seen, and return each as one line of JSON.
+# A line end in JSON text can only be between two tokens, so replacing it by a space changes no value.
+#
+# Caller: lifecycle.read_for_archive()
+# Locks:  as ARCHIVE
+# Index:  as ARCHIVE
+READ_FOR_ARCHIVE: Final = """/* pgqueue:read_for_archive */
+WITH seen AS MATERIALIZED (
+    SELECT id, instant::timestamptz AS finished_at
+    FROM unnest(%(job_ids)s::bigint[], %(seen_instants)s::text[]) AS given (id, instant)
+),
+old AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_job AS job
+    WHERE id = ANY (%(job_ids)s::bigint[])
+      AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+),
+locked AS MATERIALIZED (
+    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
+),
+busy AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_execution
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
+),
+free AS MATERIALIZED (
+    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
+)
+SELECT
+    id,
+    finished_at,
+    translate(
+        json_build_object(
+            'id', id, 'task_name', task_name, 'queue_name', queue_name, 'priority', priority, 'state', state,
+            'arguments', arguments, 'headers', headers, 'result', result,
+            'attempt', attempt, 'max_attempts', max_attempts, 'crashes', crashes, 'isolated', isolated,
+            'enqueued_at', enqueued_at, 'run_after', run_after, 'finished_at', finished_at,
+            'cancel_requested_at', cancel_requested_at, 'unknown_since', unknown_since, 'expires_at', expires_at,
+            'unique_key', unique_key, 'unique_ready_only', unique_ready_only, 'limit_key', limit_key,
+            'progress_done', progress_done, 'progress_total', progress_total,
+            'progress_message', progress_message, 'progress_at', progress_at,
+            'executions', (
+                SELECT coalesce(json_agg(json_build_object(
+                    'id', id, 'attempt', attempt, 'worker_id', worker_id, 'outcome', outcome,
+                    'claimed_at', claimed_at, 'started_at', started_at, 'finished_at', finished_at,
+                    'lease_expires_at', lease_expires_at, 'exception_class', exception_class, 'error', error,
+                    'traceback', traceback
+                ) ORDER BY id), '[]')
+                FROM pgqueue_execution
+                WHERE job_id = job.id
+            )
+        )::text,
+        chr(10) || chr(13), '  '
+    )
+FROM pgqueue_job AS job
+WHERE id = ANY (ARRAY (SELECT id FROM free))
+ORDER BY id
+"""
+
+# Remove these jobs with their executions, which a file has now, if they are as they were written.
+#
+# Moves:  finished → removed
+# Caller: lifecycle.remove_archived()
+# Locks:  as ARCHIVE
+# Index:  as ARCHIVE
+REMOVE_ARCHIVED: Final = """/* pgqueue:remove_archived */
+WITH seen AS MATERIALIZED (
+    SELECT id, instant::timestamptz AS finished_at
+    FROM unnest(%(job_ids)s::bigint[], %(seen_instants)s::text[]) AS given (id, instant)
+),
+old AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_job AS job
+    WHERE id = ANY (%(job_ids)s::bigint[])
+      AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+),
+locked AS MATERIALIZED (
+    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
+),
+busy AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_execution
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
+),
+free AS MATERIALIZED (
+    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
+),
+forgotten AS (
+    DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+gone AS (
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free))
+)
+SELECT id FROM free
+"""
+
+# Erase values of these jobs, if they are as they were seen, and add their number to the entry of the audit.
+#
+# Moves:  none: the jobs stay finished
+# Caller: lifecycle.erase()
+# Locks:  SKIP LOCKED, as ARCHIVE
+# Index:  primary keys, pgqueue_execution_job
+ERASE: Final = """/* pgqueue:erase */
+WITH seen AS MATERIALIZED (
+    SELECT id, instant::timestamptz AS finished_at
+    FROM unnest(%(job_ids)s::bigint[], %(seen_instants)s::text[]) AS given (id, instant)
+),
+old AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_job AS job
+    WHERE id = ANY (%(job_ids)s::bigint[])
+      AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+locked AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_execution
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old))
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+busy AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_execution
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
+),
+free AS MATERIALIZED (
+    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
+),
+silenced AS (
+    UPDATE pgqueue_execution
+    SET error = CASE WHEN error = '' THEN '' ELSE '[erased]' END, traceback = ''
+    WHERE %(erases_errors)s::boolean AND job_id = ANY (ARRAY (SELECT id FROM free)) AND (error <> '' OR traceback <> '')
+),
+erased AS (
+    UPDATE pgqueue_job
+    SET arguments = CASE WHEN %(erases_arguments)s::boolean THEN %(erased)s::json ELSE arguments END,
+        headers = CASE WHEN %(erases_arguments)s::boolean THEN NULL ELSE headers END,
+        unique_key = CASE WHEN %(erases_arguments)s::boolean THEN NULL ELSE unique_key END,
+        result = CASE WHEN %(erases_results)s::boolean AND result IS NOT NULL THEN %(erased)s::json ELSE result END,
+        progress_message = CASE WHEN %(erases_results)s::boolean THEN NULL ELSE progress_message END
+    WHERE id = ANY (ARRAY (SELECT id FROM free))
+    RETURNING id
+),
+counted AS (
+    UPDATE pgqueue_audit
+    SET job_count = job_count + (SELECT count(*) FROM erased)
+    WHERE id = %(audit_id)s::bigint
+)
+SELECT id FROM erased
+"""
+
+# Begin an entry of the audit.
+#
+# Caller: lifecycle.begin_audit()
+BEGIN_AUDIT: Final = """/* pgqueue:begin_audit */
+INSERT INTO pgqueue_audit (action, done_by, reason, began_at, filter, job_count)
+VALUES (
+    %(action)s, %(done_by)s, %(reason)s, statement_timestamp() + %(time_shift)s::interval, %(filter)s::json, 0
+)
+RETURNING id
+"""
+
+# End an entry of the audit.
+#
+# Caller: lifecycle.end_audit()
+# Index:  the primary key
+END_AUDIT: Final = """/* pgqueue:end_audit */
+UPDATE pgqueue_audit
+SET ended_at = statement_timestamp() + %(time_shift)s::interval
+WHERE id = %(audit_id)s::bigint
+"""

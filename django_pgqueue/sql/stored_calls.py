@@ -1,0 +1,125 @@
+"""Statements that read the stored calls of jobs and schedules, to compare them with the code of a new release."""
+
+from typing import Final
+
+# The ready jobs of one lane, in the order of claims: those that are due, those due later, and those to be retried.
+#
+# Caller: lifecycle.ready_calls()
+# Index:  pgqueue_job_ready
+READY_CALLS: Final = """/* pgqueue:ready_calls */
+SELECT id, run_after
+FROM pgqueue_job
+WHERE state = 'ready'
+  AND limit_key IS NULL
+  AND queue_name = %(queue_name)s
+  AND priority = %(priority)s::smallint
+  AND (run_after, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
+ORDER BY run_after, id
+LIMIT %(limit)s::bigint
+"""
+
+# The jobs that run. A worker that is stopped releases them, and a worker of the new release then runs them.
+#
+# Caller: lifecycle.running_calls()
+# Index:  pgqueue_execution_open
+RUNNING_CALLS: Final = """/* pgqueue:running_calls */
+SELECT job_id, worker_id, id
+FROM pgqueue_execution
+WHERE finished_at IS NULL
+  AND (worker_id, id) > (%(after_worker_id)s::bigint, %(after_id)s::bigint)
+ORDER BY worker_id, id
+LIMIT %(limit)s::bigint
+"""
+
+# The dead letters, the newest first.
+#
+# Caller: lifecycle.dead_calls()
+# Index:  pgqueue_job_finished. The condition on `finished_at` alone lets the index begin at the right entry
+DEAD_CALLS: Final = """/* pgqueue:dead_calls */
+SELECT id, finished_at
+FROM pgqueue_job
+WHERE state = 'dead'
+  AND finished_at IS NOT NULL
+  AND finished_at <= %(before_at)s::timestamptz
+  AND (finished_at, id) < (%(before_at)s::timestamptz, %(before_id)s::bigint)
+ORDER BY finished_at DESC, id DESC
+LIMIT %(limit)s::bigint
+"""
+
+# The shapes of the calls of these jobs: how many positional arguments, and which names of keyword arguments. Each shape
+# has the number of its jobs and one of them. Jobs whose arguments are not plain JSON of a call have no shape here
+# (`positional` is NULL), and all their ids are returned: Python reads them.
+#
+# Caller: lifecycle.call_shapes()
+# Index:  the primary key
+CALL_SHAPES: Final = """/* pgqueue:call_shapes */
+SELECT
+    task_name,
+    kind,
+    positional,
+    names,
+    count(*),
+    CASE WHEN positional IS NULL THEN array_agg(id ORDER BY id) ELSE ARRAY[min(id)] END
+FROM (
+    SELECT
+        call.id,
+        call.task_name,
+        call.kind,
+        call.positional,
+        CASE WHEN call.positional IS NOT NULL THEN
+            ARRAY (SELECT DISTINCT name FROM json_object_keys(call.arguments -> 'kwargs') AS name ORDER BY name)
+        END AS names
+    FROM (
+        SELECT
+            id,
+            task_name,
+            arguments,
+            CASE
+                WHEN state <> 'ready' THEN state
+                WHEN attempt > 0 THEN 'retrying'
+                WHEN run_after > statement_timestamp() + %(time_shift)s::interval THEN 'scheduled'
+                ELSE 'due'
+            END AS kind,
+            CASE
+                WHEN json_typeof(arguments) = 'object'
+                    AND json_typeof(arguments -> 'args') = 'array'
+                    AND json_typeof(arguments -> 'kwargs') = 'object'
+                THEN json_array_length(arguments -> 'args')
+            END AS positional
+        FROM pgqueue_job
+        WHERE id = ANY (%(job_ids)s::bigint[]) AND state IN ('ready', 'running', 'dead')
+    ) AS call
+) AS shape
+GROUP BY task_name, kind, positional, names
+"""
+
+# The stored arguments of these jobs as text: as a sample of a shape, and where SQL cannot read the shape.
+#
+# Caller: lifecycle.read_calls()
+# Index:  the primary key
+STORED_CALLS: Final = """/* pgqueue:stored_calls */
+SELECT
+    id,
+    task_name,
+    CASE
+        WHEN state <> 'ready' THEN state
+        WHEN attempt > 0 THEN 'retrying'
+        WHEN run_after > statement_timestamp() + %(time_shift)s::interval THEN 'scheduled'
+        ELSE 'due'
+    END,
+    arguments::text
+FROM pgqueue_job
+WHERE id = ANY (%(job_ids)s::bigint[]) AND state IN ('ready', 'running', 'dead')
+"""
+
+# The calls of the stored schedules.
+#
+# Caller: lifecycle.scheduled_calls()
+# Index:  the primary key
+SCHEDULED_CALLS: Final = """/* pgqueue:scheduled_calls */
+SELECT id, name, origin = 'code', enabled, task_name, arguments::text
+FROM pgqueue_schedule
+WHERE id > %(after_id)s::bigint
+ORDER BY id
+LIMIT %(limit)s::bigint
+"""

@@ -1,0 +1,390 @@
+"""`history.archive()`: finished jobs move to a table or a file, and no interruption loses or repeats one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection, transaction
+from django.test import override_settings
+
+from django_pgqueue import history, lifecycle
+from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.history import archiving
+from django_pgqueue.history.archive_file import ArchiveFile
+from django_pgqueue.history.batches import Pace
+from django_pgqueue.models import ArchivedJob, Execution, Job
+from django_pgqueue.states import State
+from django_pgqueue.worker.maintenance.pruner import Pruner
+from tests import helpers
+from tests.app import tasks
+from tests.process.harness import environment
+from tests.test_sql import explain, nodes, rows_read
+
+from .finished import make
+
+OLD = timedelta(days=30)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
+
+
+def ids() -> set[int]:
+    return set(Job.objects.values_list("pk", flat=True))
+
+
+# ------------------------------------------------------------------ to the table
+
+
+def test_archive_moves_old_jobs_with_executions_to_table(db, monkeypatch):
+    monkeypatch.setattr(archiving, "TABLE_BATCH", 2)
+    old = make(connection, 5)
+    young = make(connection, days=10)
+    dead = make(connection, state="dead")
+    ready = helpers.make_job(connection)
+    assert history.archive(older_than=OLD) == history.Archived(5, 0)
+    assert ids() == {*young, *dead, ready}
+    assert {each.job_id for each in ArchivedJob.objects.all()} == set(old)
+    assert not Execution.objects.filter(job__in=old).exists()
+    document = ArchivedJob.objects.get(job_id=old[0]).document
+    assert document["arguments"] == {"args": ["secret"], "kwargs": {}}
+    assert [each["error"] for each in document["executions"]] == ["secret error"]
+
+
+def test_archive_documents_have_every_column(db):
+    """A column of a later release must not be lost."""
+    make(connection)
+    history.archive(older_than=OLD)
+    document = ArchivedJob.objects.get().document
+    assert set(document) == {field.attname for field in Job._meta.concrete_fields} | {"executions"}
+    of_execution = {field.attname for field in Execution._meta.concrete_fields} - {"job_id"}
+    assert set(document["executions"][0]) == of_execution
+
+
+def test_archive_filters_by_state_task_and_queue(db):
+    dead = make(connection, 2, state="dead")
+    [mail] = make(connection, queue="mail", task=tasks.add.name)
+    make(connection, queue="mail")
+    make(connection, task=tasks.add.name)
+    assert history.archive(older_than=OLD, tasks=[tasks.add], queues=["mail"]).archived == 1
+    assert {each.job_id for each in ArchivedJob.objects.all()} == {mail}
+    assert history.archive(older_than=OLD, states=["dead"]).archived == 2
+    assert not Job.objects.filter(pk__in=dead).exists()
+
+
+def test_archive_reads_jobs_that_ended_at_one_instant(db, monkeypatch):
+    monkeypatch.setattr(archiving, "TABLE_BATCH", 2)
+    make(connection, 5)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE pgqueue_job SET finished_at = '2020-01-01'")
+    assert history.archive(older_than=OLD).archived == 5
+
+
+@pytest.mark.promise("history-as-seen")
+def test_archive_leaves_a_job_that_was_retried_since(db):
+    [job_id] = make(connection)
+    page = lifecycle.finished_jobs(connection, State.SUCCEEDED, lifecycle.FIRST_FINISHED, limit=9)
+    assert lifecycle.retry(connection, [job_id]) == {job_id: "ready"}
+    assert lifecycle.archive(connection, page.jobs) == []
+    assert lifecycle.read_for_archive(connection, page.jobs) == []
+    assert lifecycle.remove_archived(connection, page.jobs) == []
+    make(connection, state="dead")
+    with connection.cursor() as cursor:  # it ended again, at another instant
+        cursor.execute("UPDATE pgqueue_job SET state = 'succeeded', finished_at = '2020-01-01'")
+    assert lifecycle.archive(connection, page.jobs) == []
+
+
+@pytest.mark.parametrize("table", ["pgqueue_job", "pgqueue_execution"])
+def test_archive_leaves_locked_jobs_and_counts_them(committing, second, table, tmp_path):
+    locked = make(connection, 2)[1]
+    column = "id" if table == "pgqueue_job" else "job_id"
+    with helpers.transaction(second):
+        second.execute(f"SELECT FROM {table} WHERE {column} = %s FOR UPDATE", [locked])
+        assert history.archive(older_than=OLD) == history.Archived(1, 1)
+        assert history.archive(older_than=OLD, file=tmp_path / "a") == history.Archived(0, 1)
+    assert ids() == {locked}
+    assert history.archive(older_than=OLD).archived == 1
+
+
+@pytest.mark.promise("archive-and-prune")
+def test_prune_leaves_jobs_that_are_being_written(committing, engine):
+    """The pruner and the archive cannot collide: both skip locked rows."""
+    job_ids = make(connection, 3)
+    page = lifecycle.finished_jobs(connection, State.SUCCEEDED, lifecycle.FIRST_FINISHED, limit=9)
+    with override_settings(PGQUEUE={"RETENTION": {"succeeded": 1}}), transaction.atomic():
+        assert len(lifecycle.read_for_archive(connection, page.jobs)) == 3
+        assert Pruner().prune(engine) == 0
+    assert ids() == set(job_ids)
+
+
+# ------------------------------------------------------------------ to a file
+
+
+def test_archive_to_file_writes_one_line_for_each_job(committing, tmp_path, monkeypatch):
+    monkeypatch.setattr(archiving, "FILE_BATCH", 2)
+    job_ids = make(connection, 5)
+    path = tmp_path / "old.jsonl.gz"
+    assert history.archive(older_than=OLD, file=path) == history.Archived(5, 0)
+    assert [each["id"] for each in lines(path)] == job_ids
+    assert lines(path)[0]["executions"][0]["traceback"] == "secret"
+    assert ids() == set()
+    assert path.stat().st_mode & 0o777 == 0o600
+    more = make(connection, 1)
+    assert history.archive(older_than=OLD, file=path).archived == 1
+    assert [each["id"] for each in lines(path)] == [*job_ids, *more]
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+def test_archive_refused_row_stops_no_other(committing, engine, tmp_path, to_file, caplog):
+    """A trigger of the application refuses to delete one job. It must not be written to the file either."""
+    refused, *others = make(connection, 5)
+    path = tmp_path / "old.jsonl.gz"
+    with helpers.users_trigger(engine, f"OLD.id = {refused}", event="DELETE"):
+        assert history.archive(older_than=OLD, file=path if to_file else None) == history.Archived(4, 1)
+    assert ids() == {refused}
+    archived = [each["id"] for each in lines(path)] if to_file else ArchivedJob.objects.values_list("job_id", flat=True)
+    assert sorted(archived) == others
+    assert f"job {refused} was not changed because the database refused the write" in caplog.text
+
+
+def test_archive_to_file_in_transaction_is_refused(db, tmp_path):
+    with pytest.raises(RuntimeError, match="cannot run inside a transaction"):
+        history.archive(older_than=OLD, file=tmp_path / "a")
+
+
+KILLED = """
+import os, signal, sys, django
+django.setup()
+from django_pgqueue import history
+from django_pgqueue.history import archive_file, archiving
+archiving.FILE_BATCH = 2
+step, file = sys.argv[1:]
+def die(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGKILL)
+append = archive_file.ArchiveFile.append
+if step == "written":
+    archive_file.ArchiveFile.append = lambda file, lines: die(append(file, lines))
+elif step == "half written":
+    write = os.write
+    def write_half(descriptor, data):
+        if os.readlink(f"/proc/self/fd/{descriptor}") != file:
+            return write(descriptor, data)
+        write(descriptor, data[: len(data) // 2])
+        die()
+    archive_file.os.write = write_half
+history.archive(older_than=30 * 86400, file=file)
+"""
+
+
+@pytest.mark.parametrize("step", ["written", "half written"])
+@pytest.mark.promise("archive-killed")
+def test_archive_killed_midway_loses_and_repeats_nothing(committing, tmp_path, step):
+    """A real process is killed after a batch is on disk, and in the middle of writing it."""
+    job_ids = make(connection, 5)
+    path = tmp_path / "old.jsonl.gz"
+    command = [sys.executable, "-c", KILLED, step, str(path)]
+    killed = subprocess.run(command, env=environment(None), capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert path.stat().st_size > 0
+    assert ids() == set(job_ids)
+    resumed = 2 if step == "written" else 0
+    assert history.archive(older_than=OLD, file=path) == history.Archived(5, 0, resumed)
+    assert [each["id"] for each in lines(path)] == job_ids
+    assert ids() == set()
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Return a function that archives a batch to a file, and fails after the write."""
+    append = ArchiveFile.append
+
+    def archive(path: Path) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(ArchiveFile, "append", lambda file, lines: [append(file, lines), 1 / 0])
+            with pytest.raises(ZeroDivisionError):
+                history.archive(older_than=OLD, file=path)
+
+    return archive
+
+
+def test_archive_resumed_keeps_a_job_that_was_retried_since(committing, tmp_path, interrupted):
+    first, second = make(connection, 2)
+    path = tmp_path / "old.jsonl.gz"
+    interrupted(path)
+    Job.objects.get(pk=first).retry()
+    assert history.archive(older_than=OLD, file=path) == history.Archived(1, 0, 1)
+    assert ids() == {first}
+    assert {each["id"] for each in lines(path)} == {first, second}
+
+
+@pytest.mark.promise("archive-killed")
+def test_archive_resumed_with_locked_job_appends_nothing(committing, second, tmp_path, interrupted):
+    """Otherwise the job would no longer be in the last batch, and a later call would write it again."""
+    [job_id] = make(connection)
+    path = tmp_path / "old.jsonl.gz"
+    interrupted(path)
+    make(connection)
+    with helpers.transaction(second):
+        second.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [job_id])
+        with pytest.raises(JobLocked, match=f"job {job_id} is in "):
+            history.archive(older_than=OLD, file=path)
+    assert len(lines(path)) == 1
+    assert history.archive(older_than=OLD, file=path) == history.Archived(2, 0, 1)
+    assert len(lines(path)) == 2
+
+
+def test_archive_full_disk_leaves_file_and_jobs_as_they_were(committing, tmp_path, monkeypatch):
+    make(connection, 2)
+    path = tmp_path / "old.jsonl.gz"
+    history.archive(older_than=OLD, file=path)
+    before = path.read_bytes()
+    job_ids = make(connection, 2)
+    original = os.write
+
+    def write(descriptor: int, data: Any) -> int:
+        if len(data) > 50:
+            return int(original(descriptor, data[:50]))
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(OSError, match="No space left"):
+        history.archive(older_than=OLD, file=path)
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    assert ids() == set(job_ids)
+
+
+def test_archive_file_of_something_else_is_refused_unchanged(tmp_path):
+    other = tmp_path / "other"
+    for content in (b"some text", gzip.compress(b"some text"), gzip.compress(b'{"id": 1}\n') + b"\0" * 50):
+        other.write_bytes(content)
+        with pytest.raises(ValueError, match="is not a file of an archive"):
+            ArchiveFile(other)
+        assert other.read_bytes() == content
+
+
+def test_archive_file_in_use_is_refused(tmp_path):
+    path = tmp_path / "old.jsonl.gz"
+    file = ArchiveFile(path)
+    with pytest.raises(ValueError, match="written by another process"):
+        ArchiveFile(path)
+    file.close()
+    ArchiveFile(path).close()
+
+
+def test_archive_file_reads_only_its_last_batch(tmp_path):
+    path = tmp_path / "old.jsonl.gz"
+    file = ArchiveFile(path)
+    for job_id in (1, 2):
+        file.append([json.dumps({"id": job_id, "finished_at": "2026-11-01T00:00:00+00:00", "text": "x" * 300_000})])
+    file.close()
+    again = ArchiveFile(path)
+    assert list(again.last_batch) == [2]
+    again.close()
+
+
+# ------------------------------------------------------------------ rate, cost, options
+
+
+def test_pace_spaces_batches_by_the_rate(monkeypatch):
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    pace = Pace(100.0, began_at=0.0)
+    assert pace.limit(1000) == 100
+    pace.wait(50)
+    pace.wait(100)
+    assert slept == [0.5, 1.5]
+    assert Pace(0.1).limit(1000) == 1
+    assert Pace(None).limit(1000) == 1000
+
+
+@pytest.mark.parametrize("task_names", [[], ["nobody"]])
+def test_page_of_finished_jobs_reads_only_its_limit(engine, task_names):
+    make(engine, 3000)
+    page = lifecycle.finished_jobs(engine, State.SUCCEEDED, lifecycle.FIRST_FINISHED, limit=1000)
+    assert page.following is not None
+    params = {
+        "state": "succeeded",
+        "after_at": page.following.run_after,
+        "after_id": page.following.job_id,
+        "before_at": lifecycle.EVER,
+        "older_than_seconds": 0.0,
+        "task_names": task_names,
+        "queue_names": [],
+        "limit": 100,
+    }
+    found = list(nodes(explain(engine, "FINISHED_JOBS", params, "generic")))
+    assert {node.get("Index Name") for node in found} - {None} == {"pgqueue_job_finished"}
+    assert all(rows_read(node) <= 300 for node in found)
+
+
+def test_acts_on_finished_jobs_read_only_these_jobs(engine):
+    make(engine, 1000)
+    page = lifecycle.finished_jobs(engine, State.SUCCEEDED, lifecycle.FIRST_FINISHED, limit=50)
+    params = {
+        "job_ids": list(page.jobs),
+        "seen_instants": [at.isoformat() for at in page.jobs.values()],
+        "erased": "{}",
+        "audit_id": 1,
+        **dict.fromkeys(("erases_arguments", "erases_results", "erases_errors"), True),
+    }
+    for name in ("ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE"):
+        for node in nodes(explain(engine, name, params, "generic")):
+            assert node["Node Type"] not in ("Seq Scan", "Bitmap Heap Scan") or node["Relation Name"] == "pgqueue_audit"
+            if node.get("Relation Name"):
+                assert rows_read(node) <= 150, name
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"states": ["ready"]}, ValueError),
+        ({"tasks": "one"}, TypeError),
+        ({"queues": ["two words"]}, ValueError),
+        ({"rate": 0}, ValueError),
+        ({"older_than": -1}, ValueError),
+    ],
+)
+def test_archive_invalid_option_is_refused(db, options, error):
+    with pytest.raises(error):
+        history.archive(**{"older_than": OLD} | options)
+
+
+def test_archive_command_counts_archives_and_warns(db):
+    make(connection, 3)
+    out, err = StringIO(), StringIO()
+    options = ("archive", "--older-than", "30d", "--table")
+    call_command("pgqueue", *options, "--dry-run", stdout=out, stderr=err)
+    assert out.getvalue() == "3 jobs would be archived.\n"
+    assert "workers delete succeeded jobs after 7 days" in err.getvalue()
+    assert ArchivedJob.objects.count() == 0
+    out = StringIO()
+    with override_settings(PGQUEUE={"RETENTION": {"succeeded": OLD * 2, "cancelled": OLD * 2}}):
+        call_command("pgqueue", *options, stdout=out, stderr=(err := StringIO()))
+    assert (out.getvalue(), err.getvalue()) == ("Archived 3 jobs in pgqueue_archived_job.\n", "")
+    with pytest.raises(CommandError, match="Invalid --older-than 'soon'") as refused:
+        call_command("pgqueue", "archive", "--older-than", "soon", "--table")
+    assert refused.value.returncode == 2
+
+
+def test_archive_command_stopped_says_how_far_it_came(committing, tmp_path, monkeypatch):
+    monkeypatch.setattr(archiving, "FILE_BATCH", 2)
+    make(connection, 5)
+    monkeypatch.setattr(Pace, "wait", lambda pace, count: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(CommandError, match="2 jobs are archived"):
+        call_command("pgqueue", "archive", "--older-than", "30d", "--file", str(tmp_path / "a"), stderr=StringIO())
+    assert len(ids()) == 3

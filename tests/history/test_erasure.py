@@ -1,0 +1,249 @@
+"""`history.erase()`: values of finished jobs go, their rows stay, and the audit records it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.test import override_settings
+from django.utils import timezone
+
+from django_pgqueue import CannotDecode, codecs, history, lifecycle
+from django_pgqueue.envelope import ERASED, EncodedValue
+from django_pgqueue.models import AuditEntry, Execution, Job
+from django_pgqueue.testing import run_jobs
+from tests import helpers
+from tests.app import tasks
+from tests.app.codecs import Hidden
+
+from .finished import make
+
+COLUMNS = ("arguments", "headers", "unique_key", "result", "progress_message")
+
+
+def secrets(job_id: int) -> set[str]:
+    """Return the columns of a job and of its execution that still have a secret."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT {', '.join(f'{name}::text' for name in COLUMNS)} FROM pgqueue_job WHERE id = %s", [job_id]
+        )
+        found = {name for name, text in zip(COLUMNS, cursor.fetchone(), strict=True) if text and ERASED not in text}
+    [execution] = Execution.objects.filter(job=job_id)
+    assert execution.exception_class == "ValueError"
+    return found | {name for name in ("error", "traceback") if "secret" in getattr(execution, name)}
+
+
+OF_ARGUMENTS, OF_RESULTS, OF_ERRORS = (
+    {"arguments", "headers", "unique_key"},
+    {"result", "progress_message"},
+    {
+        "error",
+        "traceback",
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "gone"),
+    [
+        ({}, OF_ARGUMENTS | OF_RESULTS | OF_ERRORS),
+        ({"results": False, "errors": False}, OF_ARGUMENTS),
+        ({"arguments": False, "errors": False}, OF_RESULTS),
+        ({"arguments": False, "results": False}, OF_ERRORS),
+    ],
+)
+def test_erase_removes_only_the_chosen_values(db, kinds, gone):
+    [job_id] = make(connection)
+    before = Job.objects.values("state", "finished_at", "enqueued_at", "attempt", "task_name").get()
+    assert history.erase(jobs=[job_id], **kinds).erased == 1
+    assert secrets(job_id) == (OF_ARGUMENTS | OF_RESULTS | OF_ERRORS) - gone
+    assert Job.objects.values(*before).get() == before
+
+
+def test_erased_values_read_as_erased(db):
+    [job_id] = make(connection)
+    history.erase(jobs=[job_id])
+    job = Job.objects.get()
+    assert job.arguments == job.result == EncodedValue("the value was erased")
+    with pytest.raises(CannotDecode, match="the value was erased"):
+        assert job.return_value
+    with pytest.raises(CannotDecode, match="the value was erased"):
+        assert job.args
+
+
+def test_erased_values_are_named_on_the_page_of_the_job(admin_client):
+    [job_id] = make(connection)
+    history.erase(jobs=[job_id])
+    page = admin_client.get(f"/admin/pgqueue/job/{job_id}/change/").content.decode()
+    assert page.count("Erased.") == 2
+    assert "secret" not in page
+
+
+@pytest.mark.promise("erased-never-called")
+def test_erased_job_that_is_retried_never_calls_the_task(db):
+    """Its arguments must not look like a call without arguments."""
+    [job_id] = make(connection, state="dead")
+    history.erase(jobs=[job_id])
+    assert Job.objects.get().retry()
+    run_jobs()
+    job = Job.objects.get()
+    assert job.state == "ready"
+    assert job.unknown_since is not None
+    assert "the value was erased" in job.executions.latest("id").error
+
+
+def test_erase_result_that_was_none_stays_none(db):
+    make(connection)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE pgqueue_job SET result = NULL")
+    history.erase(tasks=[helpers.NOOP])
+    assert Job.objects.get().result is None
+
+
+def test_erase_filters_by_task_queue_and_time(db):
+    jobs = {
+        "mail": make(connection, queue="mail"),
+        "add": make(connection, task=tasks.add.name, state="dead"),
+        "late": make(connection, task=tasks.add.name, days=1, state="cancelled"),
+    }
+    month = timezone.now() - timedelta(days=30)
+    assert history.erase(tasks=[tasks.add], before=month).erased == 1
+    assert secrets(jobs["add"][0]) == set()
+    assert secrets(jobs["late"][0])
+    assert history.erase(queues=["mail"]).erased == 1
+    assert history.erase(before=timezone.now()).erased == 3
+    assert secrets(jobs["late"][0]) == set()
+
+
+def test_erase_leaves_other_jobs_alone_and_names_them(committing, second):
+    ready = helpers.make_job(connection)
+    free, locked = make(connection, 2)
+    with helpers.transaction(second):
+        second.execute("SELECT FROM pgqueue_execution WHERE job_id = %s FOR UPDATE", [locked])
+        erased = history.erase(jobs=[ready, free, locked, 123456])
+    assert erased[:4] == (1, 1, [ready], [123456])
+    assert secrets(locked)
+    assert Job.objects.get(pk=ready).arguments == {"args": [], "kwargs": {}}
+
+
+def test_erase_refused_row_stops_no_other(committing, engine):
+    refused, *_ = make(connection, 3)
+    with helpers.users_trigger(engine, f"OLD.id = {refused}"):
+        erased = history.erase(tasks=[tasks.noop])
+    assert (erased.erased, erased.left) == (2, 1)
+    assert AuditEntry.objects.get().job_count == 2
+    assert secrets(refused)
+
+
+@pytest.mark.promise("history-as-seen")
+def test_erase_leaves_a_job_that_was_retried_since(db):
+    [job_id] = make(connection)
+    seen = dict(Job.objects.values_list("pk", "finished_at"))
+    lifecycle.retry(connection, [job_id])
+    audit_id = lifecycle.begin_audit(connection, "erase", {})
+    assert lifecycle.erase(connection, seen, audit_id=audit_id, arguments=True, results=True, errors=True) == []
+    assert secrets(job_id)
+
+
+def test_erase_writes_an_audit_entry_without_values(db):
+    make(connection, 3)
+    began = timezone.now() - timedelta(seconds=5)
+    erased = history.erase(
+        tasks=[tasks.noop], before=timezone.now(), results=False, by="x" * 200, reason="a customer asked"
+    )
+    [entry] = AuditEntry.objects.all()
+    assert (entry.pk, entry.action, entry.job_count, entry.reason) == (erased.audit_id, "erase", 3, "a customer asked")
+    assert entry.done_by == "x" * 150
+    assert entry.ended_at is not None
+    assert began < entry.began_at <= entry.ended_at
+    assert entry.filter["erased"] == ["arguments", "errors"]
+    assert entry.filter["tasks"] == [tasks.noop.name]
+    assert "secret" not in json.dumps(entry.filter)
+
+
+@pytest.mark.promise("erasure-audited")
+def test_erase_interrupted_leaves_an_open_audit_entry(committing, monkeypatch):
+    """The entry shows what was done so far: each batch counts its jobs in its own transaction."""
+    make(connection, 5)
+    monkeypatch.setattr(history.erasing, "BATCH", 2)
+    monkeypatch.setattr(history.erasing.Pace, "wait", lambda pace, count: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        history.erase(tasks=[tasks.noop])
+    [entry] = AuditEntry.objects.all()
+    assert (entry.job_count, entry.ended_at) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "would erase all finished jobs"),
+        ({"jobs": [1], "queues": ["mail"]}, "either jobs, or a filter"),
+        ({"jobs": [1], "arguments": False, "results": False, "errors": False}, "nothing to erase"),
+        ({"before": timezone.now().replace(tzinfo=None)}, "add a time zone"),
+        ({"queues": ["two words"]}, "invalid queue name 'two words'"),
+    ],
+)
+def test_erase_invalid_options_write_nothing(db, options, says):
+    with pytest.raises(ValueError, match=says):
+        history.erase(**options)
+    assert not AuditEntry.objects.exists()
+
+
+def test_codec_with_the_name_of_erased_values_is_refused(monkeypatch):
+    monkeypatch.setattr(Hidden, "name", ERASED)
+    with (
+        override_settings(PGQUEUE={"CODECS": ["tests.app.codecs.Hidden"]}),
+        pytest.raises(ImproperlyConfigured, match="stands for erased values"),
+    ):
+        codecs.project_codecs()
+
+
+def run(*options: str) -> tuple[int, str]:
+    out = StringIO()
+    try:
+        call_command("pgqueue", "erase", *options, stdout=out, stderr=StringIO())
+    except SystemExit as exited:
+        return int(exited.code or 0), out.getvalue()
+    except CommandError as error:
+        return error.returncode, str(error)
+    return 0, out.getvalue()
+
+
+def test_erase_command_asks_and_reports(db, monkeypatch):
+    [job_id] = make(connection)
+    monkeypatch.setattr(sys, "stdin", StringIO())
+    assert run("--task", helpers.NOOP) == (2, "Pass --yes to erase without a question.")
+    code, text = run("--task", helpers.NOOP, "--dry-run")
+    assert (code, text) == (0, "The arguments, results, errors of 1 jobs would be erased.\n")
+    assert secrets(job_id)
+    code, text = run("--task", helpers.NOOP, "--errors", "--yes", "--reason", "data policy")
+    entry = AuditEntry.objects.get()
+    assert (code, text) == (0, f"Erased the errors of 1 jobs. Audit entry {entry.pk}.\n")
+    assert entry.reason == "data policy"
+    assert secrets(job_id) == OF_ARGUMENTS | OF_RESULTS
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda question: "no")
+    assert run("--job", str(job_id)) == (1, "Nothing was erased.")
+
+
+def test_erase_command_stopped_names_the_audit(db, monkeypatch):
+    make(connection)
+    monkeypatch.setattr(history.erasing.Pace, "wait", lambda pace, count: (_ for _ in ()).throw(KeyboardInterrupt))
+    code, text = run("--task", helpers.NOOP, "--yes")
+    assert (code, text.partition(".")[0]) == (1, "Stopped")
+    assert AuditEntry.objects.get().job_count == 1
+
+
+def test_erase_command_exit_codes_follow_the_reference(db):
+    ready = helpers.make_job(connection)
+    assert run("--job", str(ready), "--yes") == (1, f"These jobs have not finished: {ready}. Cancel them first.")
+    assert run("--job", "123456", "--yes") == (3, "These jobs do not exist: 123456.")
+    assert run("--yes")[0] == 2
+    code, text = run("--before", "2026-02-31", "--yes")
+    assert (code, "Invalid --before '2026-02-31'" in text) == (2, True)

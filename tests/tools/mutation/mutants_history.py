@@ -1,0 +1,53 @@
+"""Mutants of the archive, of erasure, and of the check of a release before its deploy.
+
+What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+"""
+
+from tests.tools.mutation.mutants import Mutant, of_tests
+
+FILE = "django_pgqueue/history/archive_file.py"
+ARCHIVING = "django_pgqueue/history/archiving.py"
+CODECS = "django_pgqueue/codecs.py"
+CALLS = "django_pgqueue/deploys/calls.py"
+LOCK = "django_pgqueue/deploys/signature_lock.py"
+STORED = "django_pgqueue/deploys/stored.py"
+CUT = "os.ftruncate(self._descriptor, self._end)\n"
+AS_SEEN = "AND seen.finished_at = job.finished_at"
+
+ARCHIVES = of_tests(
+    ("tests/history/test_archive.py",),
+    Mutant("a job that ended again is archived", AS_SEEN, "", "ARCHIVE"),
+    Mutant("a job that ended again is removed", AS_SEEN, "", "REMOVE_ARCHIVED"),
+    Mutant("the archive ignores locked executions", "WHERE id NOT IN (SELECT job_id FROM busy)", "", "ARCHIVE"),
+    Mutant("jobs of one instant are left out", "(finished_at, id) >", "(finished_at, 0) >", "FINISHED_JOBS"),
+    Mutant("an incomplete member stays in the file", f"{CUT}            os.fsync", "os.fsync", path=FILE),
+    Mutant("a failed write stays in the file", f"{CUT}            raise", "pass\n            raise", path=FILE),
+    Mutant("an interrupted batch is written again", "= _resume(connection, target)", "= 0", path=ARCHIVING),
+    Mutant("a refused job is written", " if job_id in removed]", "]", path=ARCHIVING),
+    Mutant("a locked job is written again", "if finished_at == batch[pk]]", "if False]", path=ARCHIVING),
+    Mutant("two processes write one file", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH", path=FILE),
+)
+ERASURES = of_tests(
+    ("tests/history/test_erasure.py",),
+    Mutant("a job that ended again is erased", AS_SEEN, "", "ERASE"),
+    Mutant("headers are not erased", "THEN NULL ELSE headers END", "THEN headers ELSE headers END", "ERASE"),
+    Mutant("tracebacks are not erased", ", traceback = ''\n", "\n", "ERASE"),
+    Mutant("the audit counts no job", "job_count + (SELECT count(*) FROM erased)", "job_count", "ERASE"),
+    Mutant("an erased value is of an unknown codec", "    if name == ERASED:\n", "    if False:\n", path=CODECS),
+)
+RELEASES = [
+    *of_tests(
+        ("tests/test_check_deploy.py",),
+        Mutant("the context is an argument", "[int(task.takes_context) :]", "[:]", path=CALLS),
+        Mutant("a missing argument is no problem", "and is_required(parameter):", "and False:", path=CALLS),
+        Mutant("a shape is known before it is tried", "if not sample:", "if False:", path=STORED),
+        Mutant("a limit reads everything", "if count + len(job_ids) > limit:", "if False:", path=STORED),
+        Mutant("a lane begins again", "after = lifecycle.ready_calls(", "_ = lifecycle.ready_calls(", path=STORED),
+    ),
+    *of_tests(
+        ("tests/test_signature_lock.py",),
+        Mutant("a lost default is no change", "if new.is_required and not old.is_required", "if False", path=LOCK),
+        Mutant("another place is no change", "if new_places.get(name, place) != place:", "if False:", path=LOCK),
+    ),
+]
+HISTORY = [*ARCHIVES, *ERASURES, *RELEASES]
