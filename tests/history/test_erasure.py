@@ -16,13 +16,13 @@ from django.utils import timezone
 
 from django_pgqueue import CannotDecode, codecs, history, lifecycle
 from django_pgqueue.envelope import ERASED, EncodedValue
-from django_pgqueue.models import AuditEntry, Execution, Job
+from django_pgqueue.models import AuditEntry, Execution, ExecutionLog, Job
 from django_pgqueue.testing import run_jobs
 from tests import helpers
 from tests.app import tasks
 from tests.app.codecs import Hidden
 
-from .finished import make
+from .finished import EXECUTIONS, make
 
 COLUMNS = ("arguments", "headers", "unique_key", "result", "progress_message")
 
@@ -138,6 +138,17 @@ def test_erase_leaves_other_jobs_alone_and_names_them(committing, second):
     assert erased[:4] == (1, 1, [ready], [123456])
     assert secrets(locked) == ALL
     assert Job.objects.get(pk=ready).arguments == {"args": [], "kwargs": {}}
+
+
+def test_erase_keeps_log_lines_of_jobs_that_it_leaves(committing, second):
+    """One of two executions is locked, so the job keeps the lines of both."""
+    [job_id] = make(connection, logs=True)
+    with connection.cursor() as cursor:
+        cursor.execute(EXECUTIONS, [[job_id]])
+    with helpers.transaction(second):
+        second.execute("SELECT FROM pgqueue_execution ORDER BY id DESC LIMIT 1 FOR UPDATE")
+        assert history.erase(jobs=[job_id]).left == 1
+    assert ExecutionLog.objects.count() == 1
 
 
 def test_erase_refused_row_stops_no_other(committing, engine):
