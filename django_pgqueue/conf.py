@@ -80,6 +80,10 @@ class Settings:
     """Maximum size of a return value as JSON. A job with a larger one is dead (`ResultNotStored`)."""
     MAX_TRACEBACK_BYTES: int = option(16 * 1024, "count")
     """Maximum size of a stored traceback. The middle of a longer one is cut out."""
+    STATS: bool = option(default=True, kind="flag")
+    """Whether workers count the attempts that end, for `stats.throughput()` and the rates."""
+    STATS_RETENTION: float = option(14 * DAY_SECONDS, "duration")
+    """Seconds that these counts are kept."""
     CLAIM_LIMIT: int = option(500, "count")
     """Maximum number of jobs in one claim."""
     KEEP_LOGS: str | None = option(None, "level")

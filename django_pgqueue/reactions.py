@@ -23,7 +23,7 @@ from .db.notifications import CANCEL_REQUESTED, wake_workers, wake_workers_after
 from .db.statements import Connection
 from .db.transactions import raise_if_aborted
 from .endings import ENDINGS, Ending
-from .lifecycle import TransitionResult, TransitionStatus
+from .lifecycle import Claimed, TransitionResult, TransitionStatus
 from .states import FINISHED, State
 from .waiting import listener
 
@@ -33,6 +33,17 @@ if TYPE_CHECKING:
     from .signals import TaskSignal
 
 logger = logging.getLogger("django_pgqueue.worker")
+
+
+class TimedAttempt(Protocol):
+    """An attempt that has ended in this process. Times are those of the monotonic clock, in seconds."""
+
+    @property
+    def claimed(self) -> Claimed: ...
+    @property
+    def started_at(self) -> float: ...
+    @property
+    def finished_at(self) -> float: ...
 
 
 class JobTransition(NamedTuple):
@@ -49,6 +60,12 @@ class JobTransition(NamedTuple):
     is_due: bool = False
     """Whether the job is due at once if it is ready now."""
     is_rescued: bool = False
+    exception_class: str = ""
+    """Path of the class of the exception, also if the exception itself is in another process."""
+    traceback: str = ""
+    """Text of the traceback, or of the stack at which a job was stopped."""
+    attempt: TimedAttempt | None = None
+    """The attempt that ended, if this process ran it."""
     details: Mapping[str, Any] = {}
     """Further arguments of the signals: `execution_id`, `queue_name`, `attempt`, `duration_seconds`."""
 
@@ -110,6 +127,7 @@ class Reactions:
         waiters: The applications that wait for jobs.
         wake: Notifies idle workers that jobs are due.
         on_ready: Called if a job became ready, due now or later. The fetcher of this process may sleep too long.
+        count_successes: Called with each batch of attempts that succeeded. None: nobody counts them.
     """
 
     def __init__(
@@ -118,11 +136,13 @@ class Reactions:
         waiters: WaiterNotifier,
         wake: Callable[[Any], None] = wake_workers,
         on_ready: Callable[[], None] = lambda: None,
+        count_successes: Callable[[Sequence[TimedAttempt]], None] | None = None,
     ) -> None:
         self.observers = observers
         self._waiters = waiters
         self._wake = wake
         self._on_ready = on_ready
+        self.count_successes = count_successes
 
     def concern_successes(self) -> bool:
         """Return whether anything would happen after a success. If not, successes need not be passed to `after()`."""
@@ -157,8 +177,8 @@ def may_be_over(result: TransitionResult) -> bool:
 ARGUMENTS: Final[dict[TaskSignal, tuple[str, ...]]] = {
     signals.job_succeeded: (),
     signals.job_cancelled: ("error",),
-    signals.job_failed: ("exception", "error", "retry_seconds"),
-    signals.job_dead: ("exception", "error"),
+    signals.job_failed: ("exception", "exception_class", "error", "traceback", "retry_seconds"),
+    signals.job_dead: ("exception", "exception_class", "error", "traceback"),
     signals.job_released: ("error", "delay_seconds"),
     signals.job_snoozed: ("error", "delay_seconds"),
     signals.job_rescued: (),

@@ -23,7 +23,7 @@ NOOP = "tests.app.tasks.noop"
 NO_ARGUMENTS = '{"args":[],"kwargs":{}}'
 DEFAULT_LANE = Lane("default", 0)
 TABLES = (
-    *("pgqueue_job", "pgqueue_execution", "pgqueue_worker"),
+    *("pgqueue_job", "pgqueue_execution", "pgqueue_worker", "pgqueue_rollup"),
     *("pgqueue_archived_job", "pgqueue_audit"),
     *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_uniqueness_window", "pgqueue_installation"),
     "pgqueue_execution_log",

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 
 from django_pgqueue import lifecycle, sql
+from django_pgqueue.stats import queries, rollup_queries, used_names
 
 MODULES: Final[dict[str, ModuleType]] = {
     name: module
@@ -17,6 +18,14 @@ MODULES: Final[dict[str, ModuleType]] = {
 }
 """The module of each statement."""
 STATEMENTS: Final[dict[str, str]] = {name: getattr(module, name) for name, module in MODULES.items()}
+
+READING: Final[dict[str, str]] = {
+    name: text
+    for module in (used_names, queries, rollup_queries)
+    for name, text in vars(module).items()
+    if name.isupper() and isinstance(text, str)
+}
+"""The statements of `stats`, which the functions of `lifecycle` do not run."""
 
 
 def replace_statement(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:

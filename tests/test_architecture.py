@@ -86,7 +86,7 @@ def test_architecture_finds_modules_and_templates():
 
 @for_each_file
 def test_imports_of_sql_only_in_lifecycle_and_stats(name):
-    if name.startswith(("lifecycle/", "sql/")) or name == "stats.py":
+    if name.startswith(("lifecycle/", "sql/", "stats/")):
         return
     ours = {module.removeprefix("django_pgqueue.") for module in imported(TREES[name])}
     assert "sql" not in ours
@@ -221,6 +221,19 @@ def modules_imported(name):
                 target = known.get(f"{module}.{alias.name}") or known.get(module)
                 found |= {target} if target else set()
     return found - {name}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_only_contrib_imports_its_libraries(name):
+    """A worker without the integrations needs neither library."""
+    imported = {
+        module.partition(".")[0]
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for module in [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+    }
+    is_contrib = name.startswith("contrib/")
+    assert is_contrib or not imported & {"sentry_sdk", "opentelemetry"}
 
 
 def test_imports_anywhere_form_no_cycle():

@@ -15,7 +15,7 @@ from django.dispatch import Signal
 
 import django_pgqueue
 from django_pgqueue import conf, signals, states
-from django_pgqueue.models import Execution, ExecutionLog, Installation, Job
+from django_pgqueue.models import Execution, ExecutionLog, Installation, Job, Rollup
 from django_pgqueue.states import GONE, TRANSITIONS, State, TransitionName
 from django_pgqueue.task import Task
 from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
@@ -160,7 +160,7 @@ def test_tasks_page_has_every_task_option():
     assert documented == set(Task.__dataclass_fields__) - made_elsewhere | {"schedule"}  # only the decorator has it
 
 
-@pytest.mark.parametrize("model", [Job, Execution, ExecutionLog, Installation])
+@pytest.mark.parametrize("model", [Job, Execution, ExecutionLog, Installation, Rollup])
 def test_models_page_has_every_column(model):
     rows = table("docs/reference/models.md", f"column of `{model.__name__}`")
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]

@@ -163,6 +163,7 @@ IN_TRANSACTION = [
     "docs/recipes/webhook.md",
     "docs/reference/api.md",
     "docs/reference/models.md",
+    "docs/reference/stats.md",
     "docs/start/choose_api.md",
 ]
 """Pages whose loose blocks run in a transaction, one after another. Their jobs run afterwards."""
@@ -177,8 +178,8 @@ ELSEWHERE = {
     "docs/index.md": "a part of the README's",
     "docs/production/clone_guard.md": "tests/worker/test_clone_guard.py",
     "docs/production/connections.md": "addresses of servers",
-    "docs/production/opentelemetry.md": "needs a package",
-    "docs/production/sentry.md": "needs a package",
+    "docs/production/opentelemetry.md": "tests/contrib/test_opentelemetry.py",
+    "docs/production/sentry.md": "tests/contrib/test_sentry_worker.py",
     "docs/production/worker.md": "logging settings",
     "docs/reference/logging.md": "a filter of records",
     "docs/reference/settings.md": "a test of its own below",

@@ -85,6 +85,15 @@ def test_reference_has_all_names_of_the_testing_kit():
     )
 
 
+def test_reference_of_stats_has_all_public_names():
+    page = PAGES["docs/reference/stats.md"]
+    described = set(re.findall(r"^\.\. auto(?:function|class):: (\w+)", page, re.MULTILINE))
+    assert described == public("django_pgqueue.stats")
+    for name, members in re.findall(r"autoclass:: (\w+)\(\)\n   :members: (.+)", page):
+        of_class = getattr(importlib.import_module("django_pgqueue.stats"), name)
+        assert [member for member in members.split(", ") if not hasattr(of_class, member)] == []
+
+
 # ------------------------------------------------------------------ counts
 
 

@@ -75,6 +75,14 @@ class PlainJSONField(models.JSONField):
             return value
 
 
+class NumbersField(models.Field):  # type: ignore[type-arg]  # mypy 2.4 crashes if they are given
+    """An array of whole numbers. Django's own field is in `django.contrib.postgres`, whose app checks need the app."""
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        """Return `integer[]`, or text on a database of another kind, which `migrate` may run on too."""
+        return "integer[]" if connection.vendor == "postgresql" else "text"
+
+
 if TYPE_CHECKING:
     InstantField = models.DateTimeField  # keeps the types of Django's field, which a subclass would lose
 else:

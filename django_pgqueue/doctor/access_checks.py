@@ -43,6 +43,7 @@ VIEWING: Final = privileges(
     "SELECT ON pgqueue_execution_log",
     "SELECT ON pgqueue_archived_job",
     "SELECT ON pgqueue_audit",
+    "SELECT ON pgqueue_rollup",
 )
 """The grants of `queue_viewer`, which two of the purposes include."""
 PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
@@ -61,6 +62,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT, DELETE, UPDATE (ends_at) ON pgqueue_uniqueness_window",
         "SELECT, INSERT ON pgqueue_installation",
         "SELECT, INSERT, DELETE, UPDATE (first_lines, last_lines, cut_lines) ON pgqueue_execution_log",
+        "SELECT, INSERT, DELETE, UPDATE (span) ON pgqueue_rollup",
         "SELECT ON django_migrations",
     ),
     "change jobs": privileges(

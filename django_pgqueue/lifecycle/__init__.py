@@ -54,6 +54,7 @@ from .pauses import pause, prune_pauses, resume
 from .pruning import PRUNE_LIMIT, prunable, prune
 from .requeues import Requeued, requeue
 from .rescues import rescue
+from .rollups import ROLLUPS_MERGED, append_rollups, merge_rollups, prune_rollups
 from .schedules import (
     CONFIRMED_SECONDS,
     Definition,
@@ -133,6 +134,7 @@ __all__ = [
     "FIRST_FINISHED",
     "LOCK_WAIT_SECONDS",
     "PRUNE_LIMIT",
+    "ROLLUPS_MERGED",
     "SUCCEEDED",
     "WINDOWS_PRUNED",
     "Adopted",
@@ -169,6 +171,7 @@ __all__ = [
     "TransitionStatus",
     "add_schedule",
     "adopt",
+    "append_rollups",
     "archive",
     "arguments_of",
     "begin_audit",
@@ -202,6 +205,7 @@ __all__ = [
     "holders",
     "keep_logs",
     "may_divide",
+    "merge_rollups",
     "move",
     "next_in_line",
     "note_problem",
@@ -215,6 +219,7 @@ __all__ = [
     "prune",
     "prune_logs",
     "prune_pauses",
+    "prune_rollups",
     "prune_schedule_runs",
     "prune_windows",
     "prune_workers",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from operator import add
 from typing import Any, Final
 
 from django_pgqueue import sql
@@ -73,12 +75,12 @@ def claim_one(
 
 
 def _received(rows: Sequence[Any], sent_at: float) -> list[Claimed]:
-    """Return the claimed jobs, with `start_by` on this process's monotonic clock.
+    """Return the claimed jobs, with `claimed_at` and `start_by` on this process's monotonic clock.
 
     The statement returns `start_by` as seconds from its own start. They are added to the time it was sent, not to the
     time of the reply: the commit may have waited a long time, for example for a standby.
     """
-    claimed = map(Claimed._make, rows)
+    claimed = map(Claimed._make, map(add, rows, repeat((sent_at,))))
     return [job if job.start_by is None else job._replace(start_by=sent_at + job.start_by) for job in claimed]
 
 

@@ -105,6 +105,8 @@ class Claimed(NamedTuple):
     """JSON text, not decoded yet."""
     start_by: float | None = None
     """The latest time at which the job may start, on the monotonic clock. None: no limit."""
+    claimed_at: float = 0.0
+    """When the claim was sent, on the monotonic clock."""
 
     def __repr__(self) -> str:
         """Return the ids and the task. Error reports show the variables of frames, and arguments can be secret."""

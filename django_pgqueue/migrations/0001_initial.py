@@ -7,7 +7,7 @@ from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.models.functions import Now
 
-from django_pgqueue.db.fields import NameField, PlainJSONField
+from django_pgqueue.db.fields import NameField, NumbersField, PlainJSONField
 
 # Each job and each execution is updated a few times and then deleted. Free space in the page keeps the updated versions
 # beside the row. Half a page is enough, because the first version is gone before the third is written. Compared with a
@@ -63,6 +63,48 @@ class Migration(migrations.Migration):
                 ("stopped_at", models.DateTimeField(null=True, verbose_name="stopped at")),
             ],
             options={"verbose_name": "worker", "verbose_name_plural": "workers", "default_permissions": ("view",)},
+        ),
+        migrations.CreateModel(
+            name="Rollup",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "span",
+                    models.CharField(
+                        choices=[("part", "part"), ("minute", "minute"), ("hour", "hour")],
+                        max_length=6,
+                        verbose_name="span",
+                    ),
+                ),
+                ("starts_at", models.DateTimeField(verbose_name="starts at")),
+                ("queue_name", models.CharField(max_length=100, verbose_name="queue")),
+                ("task_name", models.CharField(max_length=100, verbose_name="task")),
+                ("exception_class", models.CharField(db_default="", max_length=200, verbose_name="exception")),
+                ("succeeded", models.IntegerField(db_default=0, verbose_name="succeeded")),
+                ("retried", models.IntegerField(db_default=0, verbose_name="retried")),
+                ("dead", models.IntegerField(db_default=0, verbose_name="dead")),
+                ("cancelled", models.IntegerField(db_default=0, verbose_name="cancelled")),
+                ("released", models.IntegerField(db_default=0, verbose_name="released")),
+                ("snoozed", models.IntegerField(db_default=0, verbose_name="snoozed")),
+                ("crashed", models.IntegerField(db_default=0, verbose_name="crashed")),
+                ("wait_seconds", models.FloatField(db_default=0.0, verbose_name="seconds waited")),
+                ("run_seconds", models.FloatField(db_default=0.0, verbose_name="seconds run")),
+                ("wait_buckets", NumbersField(verbose_name="buckets of waits")),
+                ("wait_counts", NumbersField(verbose_name="counts of waits")),
+                ("run_buckets", NumbersField(verbose_name="buckets of run times")),
+                ("run_counts", NumbersField(verbose_name="counts of run times")),
+            ],
+            options={
+                "verbose_name": "rollup",
+                "verbose_name_plural": "rollups",
+                "default_permissions": (),
+                "indexes": [models.Index(models.F("span"), models.F("starts_at"), name="pgqueue_rollup_starts")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("span__in", ["part", "minute", "hour"])), name="pgqueue_rollup_span"
+                    )
+                ],
+            },
         ),
         migrations.CreateModel(
             name="UniquenessWindow",

@@ -19,6 +19,7 @@ from .installations import Installation
 from .jobs import DeadJob, Job, JobQuerySet
 from .operations import BATCH_SIZE
 from .pauses import Pause
+from .rollups import Rollup
 from .schedules import Schedule, ScheduleRun
 from .uniqueness_windows import UniquenessWindow
 from .workers import Worker
@@ -34,6 +35,7 @@ __all__ = [
     "Job",
     "JobQuerySet",
     "Pause",
+    "Rollup",
     "Schedule",
     "ScheduleRun",
     "UniquenessWindow",

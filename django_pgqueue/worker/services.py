@@ -22,6 +22,7 @@ from .claiming.listener import Listener
 from .claiming.notification_waker import NotificationWaker
 from .claiming.poll_requests import PollRequests
 from .claiming.shared_scans import SharedScans
+from .completion.attempt_counter import AttemptCounter
 from .completion.callbacks import CallbackRunner
 from .completion.completer import Completer
 from .completion.waiters import Waiters
@@ -54,16 +55,16 @@ class Services:
         shared_scans: SharedScans,
     ) -> None:
         link = partial(Link, options.database)
-        waiters, claims = Waiters(), ClaimCounter()
+        waiters, claims, counter = Waiters(), ClaimCounter(), AttemptCounter() if get_settings().STATS else None
         polls = PollRequests(NotificationWaker(waiters.hear))
         self.process_state = process_state
         self.in_flight = in_flight = InFlight(options.concurrency, allowance.places)
         self.callbacks = CallbackRunner()
-        reactions = Reactions([Events(self.callbacks.submit), counts], waiters, on_ready=polls.poll_soon)
+        reactions = _reactions(Events(self.callbacks.submit), waiters, polls, counter)
         self.completer = completer = Completer(
             link("completer"), reactions, on_unwritten=process_state.set_unwritten, on_recovery=polls.poll_soon
         )
-        self.last_writes = LastWrites(link("stopping"), in_flight, completer.notes, reactions, worker_id)
+        self.last_writes = LastWrites(link("stopping"), in_flight, completer.notes, reactions, worker_id, counter)
         self.fork_server = ForkServer(options.database, process_state)
         self.pool = pool = Pool(
             options, in_flight, process_state, self.fork_server, completer.hand_over, completer.notes, polls.wake
@@ -90,7 +91,7 @@ class Services:
             reactions=reactions,
             on_cancel_requested=self.lease_monitor.poll_requests_soon,
         )
-        maintenance = Maintenance(link("maintenance"), worker_id, reactions)
+        maintenance = Maintenance(link("maintenance"), worker_id, reactions, counter)
         self.in_order: list[Service] = [completer, self.fetcher, self.lease_monitor, guard, maintenance, pool.deadlines]
         """The services in the order in which they start and stop."""
         self.in_order += self._optional(options, polls.waker)
@@ -114,3 +115,12 @@ class Services:
         self.fetcher.may_sleep(settings.POLL_INTERVAL if listens else settings.POLL_INTERVAL_WITHOUT_LISTEN)
         # Notifications reach the lease monitor through the fetcher, so a fetcher that stops passes none on.
         self.lease_monitor.set_listens(listens=listens and not self.fetcher.stopping)
+
+
+def _reactions(events: Events, waiters: Waiters, polls: PollRequests, counter: AttemptCounter | None) -> Reactions:
+    """Return the reactions of a worker process. `counter` is None if `PGQUEUE["STATS"]` is off."""
+    if counter is None:
+        return Reactions([events, counts], waiters, on_ready=polls.poll_soon)
+    return Reactions(
+        [events, counts, counter], waiters, on_ready=polls.poll_soon, count_successes=counter.count_successes
+    )

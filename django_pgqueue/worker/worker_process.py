@@ -238,6 +238,7 @@ class WorkerProcess:
         limit_seconds = HURRIED_EXIT_SECONDS if hurried else EXIT_SECONDS
         receivers = process_events.stop_receivers(process_events.WORKER, self.options.database)
         run_exit_functions(receivers, max(0.1, min(limit_seconds, end_by - time.monotonic())))
+        self.services.last_writes.write_counts()
         self.services.last_writes.unregister()
         self.services.last_writes.release_running()  # last, because other workers may start these jobs afterwards
         self.services.callbacks.drain(LAST_LINES_SECONDS)  # a release may have ended a job as cancelled

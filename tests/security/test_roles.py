@@ -16,7 +16,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from django_pgqueue import lifecycle, stats
+from django_pgqueue import lifecycle
 from django_pgqueue.db import notifications
 from django_pgqueue.db import statements as statements_module
 from django_pgqueue.db.engine_connection import EngineConnection
@@ -28,7 +28,7 @@ from tests.app import tasks
 from tests.documents import plain, table
 from tests.process.harness import django
 from tests.security.conftest import BLOCK, DOCUMENT, GROUPS
-from tests.test_sql import call_everything
+from tests.test_sql import PARAMETER, call_everything
 
 ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH"}
 OPERATOR = {"CANCEL", "RETRY", "MOVE", "PAUSE", "ADOPT"}
@@ -37,9 +37,9 @@ EVERYBODY = {"SYSTEM_IDENTIFIER"}
 READING = {
     "ABANDONED", "LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK",
     "LANES", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "EXISTING", "PRUNABLE",
-    "PRUNABLE_TASK", "NAMES", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "SCHEDULES", "HOLDERS", "OPEN_WINDOWS",
+    "PRUNABLE_TASK", "SCHEDULES", "HOLDERS", "OPEN_WINDOWS",
     "SCHEDULE_ARGUMENTS", "READY_CALLS", "RUNNING_CALLS", "DEAD_CALLS", "CALL_SHAPES", "STORED_CALLS",
-    "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS",
+    "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", *statements.READING,
 }  # fmt: skip
 UNIQUE = {
     "ENQUEUE_UNIQUE", "ENQUEUE_OR_REPLACE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_MANY_OR_REPLACE",
@@ -52,12 +52,10 @@ SCHEDULER = {
     "SCHEDULED_CALLS",
 }  # fmt: skip
 ARCHIVIST = {"ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE", "BEGIN_AUDIT", "END_AUDIT"}
-STATEMENTS = statements.STATEMENTS | {
-    name: text for name, text in vars(stats).items() if name.isupper() and isinstance(text, str)
-}
+STATEMENTS = statements.STATEMENTS | statements.READING
 MAY = {
     # The enqueuer may read the columns that RETURNING needs. These statements read no others.
-    "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID"},
+    "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "DATABASE_TIME"},
     "viewer": READING,
     # The further statements of the operator write only what the operator may write.
     "operator": READING | OPERATOR | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES", "RECORD_INSTALLATION"},
@@ -79,8 +77,8 @@ MAY = {
     "scheduler": SCHEDULER
     | ENQUEUER
     | {"LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK", "DEAD_CALLS"}
-    | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID"}
-    | {"HOLDERS", "PRUNABLE", "PRUNABLE_TASK"}  # these read names and states of jobs
+    | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "DATABASE_TIME"}
+    | {"HOLDERS", "PRUNABLE", "PRUNABLE_TASK", "DEAD_SINCE"}  # these read names and states of jobs
     | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_FOR_PERIOD", "OPEN_WINDOWS"},
 }
 
@@ -112,7 +110,11 @@ def test_role_each_statement_only_its_own_are_allowed(superuser, as_role, parame
     with as_role(role), closing(helpers.connect()) as session:
         for name, statement in STATEMENTS.items():
             try:
-                params = {**parameters.get(name, {}), "time_shift": "0 s"}
+                params = {
+                    **dict.fromkeys(PARAMETER.findall(statement)),
+                    **parameters.get(name, {}),
+                    "time_shift": "0 s",
+                }
                 session.execute(f"EXPLAIN {statement}", params, prepare=False)
             except psycopg.errors.InsufficientPrivilege:
                 continue

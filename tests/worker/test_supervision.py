@@ -16,7 +16,8 @@ from django_pgqueue.worker.runtime.process_info import exit_code_text
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.supervision.heartbeat import ChildProcess, HeartbeatSender
-from django_pgqueue.worker.supervision.settlement import WITHOUT_SIGNALS, Batch, Settlement, settle
+from django_pgqueue.worker.supervision.open_executions import settle
+from django_pgqueue.worker.supervision.settlement import WITHOUT_SIGNALS, Batch, Settlement
 from tests import helpers
 
 

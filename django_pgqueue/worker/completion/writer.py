@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import countOf
 from typing import Final, NamedTuple
 
 from django_pgqueue import lifecycle
@@ -19,12 +20,14 @@ from django_pgqueue.endings import ENDINGS, Ending
 from django_pgqueue.lifecycle import SUCCEEDED, TransitionResult, TransitionStatus
 from django_pgqueue.log_events import job_event
 from django_pgqueue.reactions import JobTransition, Reactions
+from django_pgqueue.states import Outcome
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 
 logger = logging.getLogger("django_pgqueue.worker")
 
 WARN_AGAIN_SECONDS: Final = 60.0
+SUCCESSES: Final = frozenset(ending for ending in Ending if ENDINGS[ending].outcome is Outcome.SUCCEEDED)
 
 
 class Finished(NamedTuple):
@@ -54,6 +57,7 @@ def finish(connection: Connection, reports: Sequence[Report], reactions: Reactio
         results = parts.answers
         refused += parts.refused
         written = [report for report in group if report.claimed.execution_id in results] if parts.refused else group
+        _count_successes(reactions, ending, written, results)
         transitions = []
         for report in written:
             result = results[report.claimed.execution_id]
@@ -71,6 +75,17 @@ def finish(connection: Connection, reports: Sequence[Report], reactions: Reactio
     return Finished(locked, refused, lost)
 
 
+def _count_successes(
+    reactions: Reactions, ending: Ending, reports: Sequence[Report], results: Mapping[int, TransitionResult]
+) -> None:
+    """Pass on the reports that this call has written as successes, usually all of them."""
+    if reactions.count_successes is None or ending not in SUCCESSES:
+        return
+    if not countOf(results.values(), SUCCEEDED) == len(reports) == len(results):
+        reports = [report for report in reports if results[report.claimed.execution_id] is SUCCEEDED]
+    reactions.count_successes(reports)
+
+
 def _transition_of(report: Report, result: TransitionResult) -> JobTransition:
     claimed = report.claimed
     return JobTransition(
@@ -82,6 +97,9 @@ def _transition_of(report: Report, result: TransitionResult) -> JobTransition:
         report.exception,
         report.delay_seconds,
         is_due=not report.delay_seconds,
+        exception_class=report.exception_class,
+        traceback=report.traceback,
+        attempt=report,
         details={
             "execution_id": claimed.execution_id,
             "queue_name": claimed.queue_name,

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from django_pgqueue import lifecycle
@@ -24,6 +25,7 @@ from django_pgqueue.lifecycle import OpenExecution, TransitionResult, Transition
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import JobTransition, Reactions, ended
 from django_pgqueue.states import State
+from django_pgqueue.worker.completion.attempt_counter import INTERVAL_SECONDS, AttemptCounter
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import EXPIRED
@@ -40,6 +42,8 @@ INTERVAL_FACTOR: Final = 10
 BACKLOG_INTERVAL_FACTOR: Final = 1
 """The factor for a duty that has more to do. 1,000 jobs take 5 to 16 ms to prune, so it prunes 30,000 jobs a second and
 more, and a process finishes 25,000."""
+MERGE_SECONDS: Final = 60.0
+"""How often a worker merges the rollup."""
 RECORD_SECONDS: Final = 7 * DAY_SECONDS
 """How long the records of stopped workers and ended pauses are kept."""
 ABANDONED: Final = "the job was running without an open execution: its execution row was removed"
@@ -61,7 +65,9 @@ class Duty:
 class Maintenance(Service):
     """Run each duty when it is due."""
 
-    def __init__(self, link: Link, worker_id: int = 0, reactions: Reactions = FOREGROUND) -> None:
+    def __init__(
+        self, link: Link, worker_id: int = 0, reactions: Reactions = FOREGROUND, counter: AttemptCounter | None = None
+    ) -> None:
         super().__init__("maintenance")
         self.link = link
         self.reactions = reactions
@@ -78,9 +84,15 @@ class Maintenance(Service):
             Duty("workers", DAY_SECONDS / 24, self._prune_workers),
             Duty("pauses", DAY_SECONDS / 24, self._prune_pauses),
             Duty("windows", DAY_SECONDS / 24, self._prune_windows),
+            Duty("old rollups", DAY_SECONDS / 24, self._prune_rollups),
             Duty("requeue", DAY_SECONDS / 24, self._requeue),
             Duty("logs", DAY_SECONDS / 24, self._prune_logs),
         ]
+        if counter is not None:
+            self.duties += [
+                Duty("counts", INTERVAL_SECONDS, partial(self._write_counts, counter)),
+                Duty("rollups", MERGE_SECONDS, self._merge_rollups),
+            ]
         for duty in self.duties:
             self._postpone(duty, took_seconds=0.0)
 
@@ -201,3 +213,18 @@ class Maintenance(Service):
             last_id = lifecycle.prune_logs(connection, self._logs_after_id).last_id
         self._logs_after_id = last_id or 0
         return last_id is not None
+
+    def _write_counts(self, counter: AttemptCounter) -> bool:
+        """Write how many attempts ended here since the last call. Without any, leave the connection alone."""
+        if counter:
+            with self.link.use() as connection:
+                counter.write(connection)
+        return False
+
+    def _merge_rollups(self) -> bool:
+        with self.link.use() as connection:
+            return lifecycle.merge_rollups(connection) == lifecycle.ROLLUPS_MERGED
+
+    def _prune_rollups(self) -> bool:
+        with self.link.use() as connection:
+            return lifecycle.prune_rollups(connection, get_settings().STATS_RETENTION) == lifecycle.ROLLUPS_MERGED

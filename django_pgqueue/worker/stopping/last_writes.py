@@ -16,6 +16,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
+from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.completion.release import release_executions
 from django_pgqueue.worker.runtime.connection import Link
@@ -27,12 +28,21 @@ logger = logging.getLogger("django_pgqueue.worker")
 class LastWrites:
     """The last writes of one worker process, on a connection of their own."""
 
-    def __init__(self, link: Link, in_flight: InFlight, notes: Notes, reactions: Reactions, worker_id: int) -> None:
+    def __init__(
+        self,
+        link: Link,
+        in_flight: InFlight,
+        notes: Notes,
+        reactions: Reactions,
+        worker_id: int,
+        counter: AttemptCounter | None,
+    ) -> None:
         self.link = link
         self.in_flight = in_flight
         self.notes = notes
         self.reactions = reactions
         self.worker_id = worker_id
+        self.counter = counter
 
     def release_waiting(self) -> None:
         """Release the prefetched jobs."""
@@ -47,6 +57,16 @@ class LastWrites:
         if running:
             self._write_progress()
         self._release([*running, *self.in_flight.take_waiting()])
+
+    def write_counts(self) -> None:
+        """Write how many attempts ended since the last write. Attempts that end later are not counted."""
+        if not self.counter:
+            return
+        try:
+            with self.link.use() as connection:
+                self.counter.write(connection)
+        except (psycopg.Error, OSError):
+            logger.debug("could not write the counts of the last seconds", exc_info=True)
 
     def unregister(self) -> None:
         """Record that this worker has stopped."""

@@ -14,39 +14,31 @@ import logging
 import mmap
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NoReturn
 
 import psycopg
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.endings import Ending
-from django_pgqueue.lifecycle import Failed, OpenExecution, Released, TransitionResult, TransitionStatus
 from django_pgqueue.log_events import event
-from django_pgqueue.reactions import AnyWaiters, Reactions, ended
-from django_pgqueue.states import Outcome
-from django_pgqueue.worker.completion.release import transitions_of
-from django_pgqueue.worker.execution import retry_policy
+from django_pgqueue.reactions import AnyWaiters, Reactions
+from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
 from django_pgqueue.worker.execution.events import Events, call_receivers
 from django_pgqueue.worker.runtime.background_log import background_log
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.exit_functions import forget_inherited_processes, run_exit_functions
 from django_pgqueue.worker.runtime.outages import outage_log
-from django_pgqueue.worker.runtime.refusals import Refusals
 
 from .heartbeat import ChildProcess
+from .open_executions import settle
 from .watchdog import kill
 
 logger = logging.getLogger("django_pgqueue.worker")
 
-DIED: Final = "the worker process died while the job was running"
-UNWRITTEN: Final = "the result of the attempt could not be stored before its worker process ended"
-OVERDUE: Final = "the job ran past its timeout and blocked its whole worker process, which was killed"
 WRITE_SECONDS: Final = 3.0, 15.0
 """How long a settlement may take to write: half a lease, within this minimum and maximum."""
 CALL_SECONDS: Final = 15.0
@@ -60,7 +52,6 @@ NO_CONNECTION: Final = 4
 """Exit code: the process could not connect. The supervisor, which has a connection, then writes by itself."""
 NAME: Final = b"pgqueue-requeue"
 Callback = Callable[[], None]
-refusals: Final = Refusals("the completion of execution")
 WITHOUT_SIGNALS: Final = Reactions([Events(lambda *signal: None), counts], AnyWaiters())
 """The supervisor's own reactions: it logs, notifies and wakes, but calls no signal receivers."""
 
@@ -177,9 +168,9 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
         background_log.start()
         link = Link(alias, "settlement")
         callbacks: list[Callback] = []
-        reactions = Reactions(
-            [Events(lambda *signal: callbacks.append(partial(call_receivers, *signal))), counts], AnyWaiters()
-        )
+        counter = AttemptCounter()
+        events = Events(lambda *signal: callbacks.append(partial(call_receivers, *signal)))
+        reactions = Reactions([events, counts, *([counter] if get_settings().STATS else [])], AnyWaiters())
         no_connection = False
         for number, process in enumerate(processes):
             try:
@@ -188,6 +179,7 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
                 outage_log.report("settlement", error)
                 no_connection = not link.connected_at
                 break
+        _write_counts(link, counter)
         for callback in callbacks:
             _call(callback)
         link.close()
@@ -197,94 +189,19 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
         os._exit(exit_code)
 
 
+def _write_counts(link: Link, counter: AttemptCounter) -> None:
+    """Write how many attempts were closed here."""
+    if not counter:
+        return
+    try:
+        with link.use() as connection:
+            counter.write(connection)
+    except (psycopg.Error, OSError) as error:
+        outage_log.report("settlement", error)
+
+
 def _call(callback: Callback) -> None:
     try:
         callback()
     except BaseException:  # a receiver may raise SystemExit, and the other receivers must still be called
         logger.exception("a signal receiver failed", extra=event("receiver_failed"))
-
-
-def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_default: bool) -> bool:
-    """Close all executions that a worker process left open. `by_default` calls no backoff of the application.
-
-    Return False if another session had locked some rows, which need another settlement. An execution that the database
-    refuses to close stays open, and is rescued after its lease has expired.
-    """
-    charged_ids = _executions_to_charge(process)
-    error = OVERDUE if process.overdue else DIED
-    with link.use() as connection:
-        left_open = lifecycle.open_executions(connection, process.worker_id)
-        crashed = [
-            execution for execution in left_open if execution.execution_id in charged_ids and execution.task_name
-        ]
-        ended_ids = process.state.unwritten() - {execution.execution_id for execution in crashed}
-        unwritten = [
-            execution for execution in left_open if execution.execution_id in ended_ids and execution.task_name
-        ]
-        charged = {*crashed, *unwritten}
-        others = [execution for execution in left_open if execution not in charged]
-        failures = [_crash(connection.alias, execution, error, by_default=by_default) for execution in crashed]
-        failures += [_unwritten(execution) for execution in unwritten]
-        delays = {failed.key.execution_id: failed.delay_seconds for failed in failures}
-        released = _divided(connection, [Released(execution.key) for execution in others], lifecycle.release)
-        failed = _divided(connection, failures, lifecycle.fail)
-        transitions = transitions_of(others, released)
-        for ending, reason, executions in ((Ending.CRASHED, error, crashed), (Ending.FAILED, UNWRITTEN, unwritten)):
-            transitions += [
-                ended(
-                    execution,
-                    failed[execution.execution_id],
-                    ending,
-                    is_due=not delays[execution.execution_id],
-                    error=reason,
-                )
-                for execution in executions
-                if execution.execution_id in failed
-            ]
-        lifecycle.unregister_worker(connection, process.worker_id)
-        reactions.after(connection, transitions)
-    results = (*released.values(), *failed.values())
-    return not any(result.status is TransitionStatus.LOCKED for result in results)
-
-
-Write = TypeVar("Write", Released, Failed)
-
-
-def _divided(
-    connection: EngineConnection,
-    rows: Sequence[Write],
-    transition: Callable[[EngineConnection, Sequence[Write]], dict[int, TransitionResult]],
-) -> dict[int, TransitionResult]:
-    """Run a transition on these rows, and log those that the database refuses."""
-    results, refused = lifecycle.divided(connection, rows, partial(transition, connection))
-    for row, refusal in refused:
-        refusals.note(row.key.execution_id, refusal)
-    return results
-
-
-def _executions_to_charge(process: ChildProcess) -> set[int]:
-    """Return the executions to charge with a crash: those it was killed for, or all that were running in it."""
-    if process.overdue:
-        return set(process.overdue)
-    return set() if process.expected_to_end else set(process.state.suspects())
-
-
-def _crash(alias: str, execution: OpenExecution, error: str, *, by_default: bool) -> Failed:
-    """Return the failure that charges an execution with a crash."""
-    started = execution._replace(started=True)
-    try:
-        delay_seconds = retry_policy.delay_after_crash(started, alias=alias, by_default=by_default)
-    except BaseException:
-        logger.exception(
-            "the backoff of %s failed; the default is used",
-            execution.task_name,
-            extra=event("backoff_failed", task=execution.task_name),
-        )
-        delay_seconds = retry_policy.delay_after_crash(started, by_default=True)
-    return Failed(execution.key, Outcome.CRASHED, delay_seconds, None, 0.0, error=error)
-
-
-def _unwritten(execution: OpenExecution) -> Failed:
-    """Return the failure of an execution whose result the database refuses. It counts, so that retries are bounded."""
-    delay_seconds = retry_policy.delay_after_crash(execution._replace(started=False), by_default=True)
-    return Failed(execution.key, Outcome.FAILED, delay_seconds, None, 0.0, error=UNWRITTEN)

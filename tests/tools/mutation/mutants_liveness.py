@@ -133,8 +133,8 @@ LIVENESS = [
     ),
     Mutant(
         "receivers run in the completer's thread",
-        "Reactions([Events(self.callbacks.submit), counts]",
-        "Reactions([Events(), counts]",
+        "_reactions(Events(self.callbacks.submit)",
+        "_reactions(Events()",
         path="django_pgqueue/worker/services.py",
         tests=IN_WORKERS,
     ),

@@ -1,4 +1,4 @@
-"""Read-only statistics about the jobs in a database, used by the admin's filters.
+"""Names of queues and tasks, and the range of job ids: what the filters of the admin need.
 
 The cost of each statement is bounded, however many jobs there are. The rules of `sql` apply here too: static text,
 named parameters with units, the database's clock. Names are read with a loose index scan, which jumps from one name to
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from .db.statements import Connection, execute
+from django_pgqueue.db.statements import Connection, execute
 
 NAMES_LIMIT: Final = 200
 """Maximum number of names to read per kind. A longer list is of no use to choose from."""

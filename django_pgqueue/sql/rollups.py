@@ -1,0 +1,121 @@
+"""Statements on the rollup: the numbers of attempts that ended in each minute, by queue, task and exception class."""
+
+from typing import Final
+
+# Append what one process has counted.
+#
+# Caller: lifecycle.append_rollups(), every 10 s from each process that has counted something
+# Cost:   one row per queue, task and exception class. No row is updated, so that no two processes wait for one another
+APPEND_ROLLUPS: Final = """/* pgqueue:append_rollups */
+INSERT INTO pgqueue_rollup
+    (span, starts_at, queue_name, task_name, exception_class,
+     succeeded, retried, dead, cancelled, released, snoozed, crashed,
+     wait_seconds, run_seconds, wait_buckets, wait_counts, run_buckets, run_counts)
+SELECT 'part',
+       date_trunc(
+           'minute',
+           statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(seconds_ago)s::float8),
+           'UTC'
+       ),
+       given.queue_name, given.task_name, given.exception_class,
+       given.succeeded, given.retried, given.dead, given.cancelled, given.released, given.snoozed, given.crashed,
+       given.wait_seconds, given.run_seconds,
+       given.wait_buckets, given.wait_counts, given.run_buckets, given.run_counts
+FROM json_to_recordset(%(tallies)s::json) AS given (
+    queue_name text, task_name text, exception_class text,
+    succeeded int, retried int, dead int, cancelled int, released int, snoozed int, crashed int,
+    wait_seconds float8, run_seconds float8,
+    wait_buckets int[], wait_counts int[], run_buckets int[], run_counts int[]
+)
+"""
+
+# Merge the rows of ended minutes (or hours) into one row for each queue, task and exception class.
+#
+# Caller: lifecycle.merge_rollups(), from the maintenance of each worker
+# Locks:  SKIP LOCKED: another worker merges these rows. If two workers merge parts of one minute, it keeps two rows,
+#         which is harmless because readers add the rows
+# Index:  pgqueue_rollup_starts
+# Cost:   40 µs per row
+#
+# Each row becomes a number of keys with a value: one for each column, and one for each bucket of a histogram. So one
+# aggregation adds them all, and no CTEs have to be joined.
+MERGE_ROLLUPS: Final = """/* pgqueue:merge_rollups */
+WITH old AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_rollup
+    WHERE span = %(from_span)s
+      AND starts_at < date_trunc(
+          %(to_span)s,
+          statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(older_than_seconds)s::float8),
+          'UTC'
+      )
+    ORDER BY starts_at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+),
+taken AS (
+    DELETE FROM pgqueue_rollup
+    WHERE id = ANY (ARRAY (SELECT id FROM old))
+    RETURNING date_trunc(%(to_span)s, starts_at, 'UTC') AS starts_at, queue_name, task_name, exception_class,
+              succeeded, retried, dead, cancelled, released, snoozed, crashed,
+              wait_seconds, run_seconds, wait_buckets, wait_counts, run_buckets, run_counts
+),
+summed AS (
+    SELECT taken.starts_at, taken.queue_name, taken.task_name, taken.exception_class,
+           item.kind, item.bucket, sum(item.value) AS value
+    FROM taken
+    CROSS JOIN LATERAL (
+        SELECT 'wait' AS kind, wait.bucket, wait.count::float8 AS value
+        FROM unnest(taken.wait_buckets, taken.wait_counts) AS wait (bucket, count)
+        UNION ALL
+        SELECT 'run', run.bucket, run.count
+        FROM unnest(taken.run_buckets, taken.run_counts) AS run (bucket, count)
+        UNION ALL
+        VALUES ('succeeded', 0, taken.succeeded::float8), ('retried', 0, taken.retried), ('dead', 0, taken.dead),
+               ('cancelled', 0, taken.cancelled), ('released', 0, taken.released), ('snoozed', 0, taken.snoozed),
+               ('crashed', 0, taken.crashed),
+               ('wait_seconds', 0, taken.wait_seconds), ('run_seconds', 0, taken.run_seconds)
+    ) AS item
+    GROUP BY 1, 2, 3, 4, 5, 6
+),
+merged AS (
+    INSERT INTO pgqueue_rollup
+        (span, starts_at, queue_name, task_name, exception_class,
+         succeeded, retried, dead, cancelled, released, snoozed, crashed,
+         wait_seconds, run_seconds, wait_buckets, wait_counts, run_buckets, run_counts)
+    SELECT %(to_span)s, starts_at, queue_name, task_name, exception_class,
+           sum(value) FILTER (WHERE kind = 'succeeded'), sum(value) FILTER (WHERE kind = 'retried'),
+           sum(value) FILTER (WHERE kind = 'dead'), sum(value) FILTER (WHERE kind = 'cancelled'),
+           sum(value) FILTER (WHERE kind = 'released'), sum(value) FILTER (WHERE kind = 'snoozed'),
+           sum(value) FILTER (WHERE kind = 'crashed'),
+           sum(value) FILTER (WHERE kind = 'wait_seconds'), sum(value) FILTER (WHERE kind = 'run_seconds'),
+           coalesce(array_agg(bucket ORDER BY bucket) FILTER (WHERE kind = 'wait'), '{}'),
+           coalesce(array_agg(value::int ORDER BY bucket) FILTER (WHERE kind = 'wait'), '{}'),
+           coalesce(array_agg(bucket ORDER BY bucket) FILTER (WHERE kind = 'run'), '{}'),
+           coalesce(array_agg(value::int ORDER BY bucket) FILTER (WHERE kind = 'run'), '{}')
+    FROM summed
+    GROUP BY starts_at, queue_name, task_name, exception_class
+)
+SELECT count(*) FROM old
+"""
+
+# Remove counts past their retention.
+#
+# Caller: lifecycle.prune_rollups()
+# Locks:  SKIP LOCKED, because another worker removes or merges these rows
+# Index:  pgqueue_rollup_starts
+PRUNE_ROLLUPS: Final = """/* pgqueue:prune_rollups */
+WITH old AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_rollup
+    WHERE span = ANY ('{part,minute,hour}')
+      AND starts_at < statement_timestamp() + %(time_shift)s::interval
+          - make_interval(secs => %(retention_seconds)s::float8)
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+),
+removed AS (
+    DELETE FROM pgqueue_rollup WHERE id = ANY (ARRAY (SELECT id FROM old))
+)
+SELECT count(*) FROM old
+"""

@@ -1,0 +1,46 @@
+"""Read-only figures about a queue: depth by state, rates, percentiles, workers, and why a job does not start.
+
+The admin, the commands and metrics call these functions, and so can you. Each answer is a frozen dataclass. The cost of
+each function is bounded, however many jobs there are: counting stops at a limit, and `Count.is_exact` says so. All
+functions only read, and take part in the transaction that is open on the connection. Times are the database's.
+"""
+
+from .answers import Count, Depth, LaneStats, Overview, PauseStats, QueueStats, TaskStats, WorkerStats
+from .explanation import why
+from .figures import AttemptCounts, Durations, FailureCount, Point, Throughput
+from .fleet import workers
+from .history import throughput
+from .overall import lanes, overview, queues, tasks
+from .reasons import BusyTask, Reason, Why
+from .used_names import Names, first_id, first_id_since, last_id, names
+
+__all__ = [
+    "AttemptCounts",
+    "BusyTask",
+    "Count",
+    "Depth",
+    "Durations",
+    "FailureCount",
+    "LaneStats",
+    "Names",
+    "Overview",
+    "PauseStats",
+    "Point",
+    "QueueStats",
+    "Reason",
+    "TaskStats",
+    "Throughput",
+    "Why",
+    "WorkerStats",
+    "first_id",
+    "first_id_since",
+    "lanes",
+    "last_id",
+    "names",
+    "overview",
+    "queues",
+    "tasks",
+    "throughput",
+    "why",
+    "workers",
+]

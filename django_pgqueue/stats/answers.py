@@ -1,0 +1,188 @@
+"""The frozen dataclasses that describe queues, tasks, lanes and workers. All durations are in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from django_pgqueue.states import Pausable
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of jobs, or a lower bound of it.
+
+    Counting stops at a limit, so that the cost does not grow with the table. `is_exact` says whether it stopped:
+    `str(Count(412))` is "412", and `str(Count(10000, False))` is "10,000+".
+    """
+
+    value: int = 0
+    is_exact: bool = True
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.value + other.value, self.is_exact and other.is_exact)
+
+    def __str__(self) -> str:
+        return f"{self.value:,}" + ("" if self.is_exact else "+")
+
+
+NONE: Final = Count()
+
+
+@dataclass(frozen=True, slots=True)
+class PauseStats:
+    """A pause of a queue or a task. `until` is None if the pause lasts until somebody ends it."""
+
+    kind: Pausable
+    name: str
+    paused_at: datetime
+    until: datetime | None
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """How many jobs are in each state, each job in one of them.
+
+    Attributes:
+        due: Ready jobs that a worker may start now.
+        scheduled: Ready jobs that are due later and have not been attempted.
+        retrying: Ready jobs that are due later, after an attempt.
+        paused: Ready jobs that are due, and whose queue or task is paused.
+        running: Jobs that a worker has claimed, including prefetched ones.
+        lost: The same, but their lease is over, and no worker has rescued them yet.
+        dead: Dead letters.
+        oldest_due_seconds: How long the oldest due job has been due. None if no job is due.
+    """
+
+    due: Count = NONE
+    scheduled: Count = NONE
+    retrying: Count = NONE
+    paused: Count = NONE
+    running: Count = NONE
+    lost: Count = NONE
+    dead: Count = NONE
+    oldest_due_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group(Depth):
+    """The jobs of one queue or one task.
+
+    Attributes:
+        name: The name in the rows of the jobs.
+        pause: The pause of the queue or task, or None.
+        enqueued_per_minute: Jobs enqueued in the last minute. Jobs whose row is removed already are not counted.
+        finished_per_minute: Jobs that ended in the last complete minute. None if the workers keep no statistics.
+    """
+
+    name: str
+    pause: PauseStats | None = None
+    enqueued_per_minute: float = 0.0
+    finished_per_minute: float | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator has paused it."""
+        return self.pause is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStats(Group):
+    """The jobs of one task. A renamed task has jobs under several names, each with its own figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStats(Group):
+    """The jobs of one queue, and the workers that serve it.
+
+    Attributes:
+        workers: Number of live worker processes that serve the queue.
+        slots_busy: Number of slots of these processes that run a job, of this queue or of another.
+        slots_total: Number of jobs that these processes can run at a time.
+    """
+
+    workers: int = 0
+    slots_busy: int = 0
+    slots_total: int = 0
+
+    @property
+    def empties_in_seconds(self) -> float | None:
+        """Seconds until no job is due, if the rates of the last minute last. None if the queue does not get shorter."""
+        net = (self.finished_per_minute or 0.0) - self.enqueued_per_minute
+        return 60 * self.due.value / net if net > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneStats:
+    """The ready jobs of one lane: one queue at one priority. The fields are those of `Depth`."""
+
+    queue_name: str
+    priority: int
+    due: Count
+    scheduled: Count
+    retrying: Count
+    oldest_due_seconds: float | None
+    is_paused: bool
+    """Whether the queue is paused. Jobs of a paused task are counted as due here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStats:
+    """One worker process.
+
+    Attributes:
+        id: The id that owns its leases.
+        host, pid: Where it runs.
+        version: The version of this package.
+        queues: The queues that it serves, in this order. Empty: all queues.
+        slots_total: Number of jobs that it can run at a time.
+        slots_busy: Number of jobs that it runs.
+        prefetched: Number of jobs that it has claimed and not started.
+        started_at: When it started.
+        last_heartbeat_at: When its supervisor last sent a heartbeat for it.
+        heartbeat_age_seconds: How long ago that was.
+        is_live: Whether that was less than a lease ago. Otherwise the worker was lost, or its database was.
+    """
+
+    id: int
+    host: str
+    pid: int
+    version: str
+    queues: tuple[str, ...]
+    slots_total: int
+    slots_busy: int
+    prefetched: int
+    started_at: datetime
+    last_heartbeat_at: datetime
+    heartbeat_age_seconds: float
+    is_live: bool
+
+    def serves(self, queue_name: str) -> bool:
+        """Return whether it claims the jobs of a queue."""
+        return not self.queues or queue_name in self.queues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview(Depth):
+    """All queues together.
+
+    Attributes:
+        dead_24h: Jobs that became dead within 24 hours and were not retried since.
+        enqueued_per_minute, finished_per_minute: The sums of `queues`.
+        workers: Number of live worker processes.
+        slots_busy, slots_total: The sums of these processes.
+        queues: The queues, by name.
+        unserved_queues: The names of the queues that have due jobs and no live worker.
+    """
+
+    dead_24h: Count
+    enqueued_per_minute: float
+    finished_per_minute: float | None
+    workers: int
+    slots_busy: int
+    slots_total: int
+    queues: tuple[QueueStats, ...]
+    unserved_queues: tuple[str, ...]

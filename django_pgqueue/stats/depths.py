@@ -1,0 +1,147 @@
+"""How many jobs are in each state, by queue, task and lane, and how fast they come and go."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from django_pgqueue.db.statements import Connection, execute
+
+from . import queries, rollup_queries
+from .answers import NONE, Count, Depth
+from .fleet import OPEN_LIMIT, Pauses, read_open_groups
+from .used_names import first_id_since
+
+COUNT_LIMIT: Final = 10_000
+"""Counting stops here in each lane, and for dead jobs in all queues together."""
+DUE_TOTAL: Final = 100_000
+"""Maximum number of due jobs to count in all lanes together. An index alone counts them: 0.1 µs each."""
+ROWS_TOTAL: Final = 20_000
+"""The same where rows must be read: later jobs, and due jobs by task."""
+LANES_LIMIT: Final = 1000
+ENQUEUED_LIMIT: Final = 10_000
+MINUTE_SECONDS: Final = 60.0
+WRITE_DELAY_SECONDS: Final = 15.0
+"""How long after a minute its counts are complete: workers write them every 10 s."""
+
+
+class Ready(NamedTuple):
+    """The ready jobs of a lane, or of one task in a lane."""
+
+    queue_name: str
+    priority: int
+    task_name: str | None
+    due: int
+    due_is_cut: bool
+    oldest_due_seconds: float | None
+    scheduled: int
+    retrying: int
+    later_is_cut: bool
+
+
+@dataclass(slots=True)
+class Sums:
+    """The figures of one queue or one task, while they are added up."""
+
+    due: Count = NONE
+    scheduled: Count = NONE
+    retrying: Count = NONE
+    paused: Count = NONE
+    running: Count = NONE
+    lost: Count = NONE
+    dead: Count = NONE
+    oldest_due_seconds: float | None = None
+    enqueued: float = 0.0
+    finished: float = 0.0
+
+    def add_ready(self, ready: Ready, *, is_paused: bool) -> None:
+        """Add the ready jobs of a lane."""
+        due = Count(ready.due, not ready.due_is_cut)
+        self.scheduled += Count(ready.scheduled, not ready.later_is_cut)
+        self.retrying += Count(ready.retrying, not ready.later_is_cut)
+        if is_paused:
+            self.paused += due
+            return
+        self.due += due
+        if ready.oldest_due_seconds is not None and ready.due:
+            self.oldest_due_seconds = max(self.oldest_due_seconds or 0.0, ready.oldest_due_seconds)
+
+    def depth(self) -> dict[str, Any]:
+        """Return the fields of `Depth`."""
+        return {name: getattr(self, name) for name in Depth.__slots__}
+
+
+class Reading:
+    """The figures of all queues or all tasks, read with a few statements."""
+
+    def __init__(self, connection: Connection, *, by_task: bool) -> None:
+        self.connection = connection
+        self.by_task = by_task
+        self.pauses = Pauses(connection)
+        self.sums: defaultdict[str, Sums] = defaultdict(Sums)
+        self.open_groups = read_open_groups(connection)
+        self._add_ready()
+        self._add_open()
+        self._add_dead()
+        self._add_rates()
+
+    def _name(self, queue_name: str, task_name: str) -> str:
+        return task_name if self.by_task else queue_name
+
+    def _add_ready(self) -> None:
+        rows = read_ready(self.connection, by_task=self.by_task or bool(self.pauses.of_tasks))
+        for ready in rows:
+            is_paused = ready.queue_name in self.pauses.of_queues or ready.task_name in self.pauses.of_tasks
+            self.sums[self._name(ready.queue_name, ready.task_name or "")].add_ready(ready, is_paused=is_paused)
+        if self.by_task:  # a lane that was not counted to its end may have more jobs of every task
+            due_is_cut, later_is_cut = any(row.due_is_cut for row in rows), any(row.later_is_cut for row in rows)
+            for sums in self.sums.values():
+                sums.add_ready(Ready("", 0, "", 0, due_is_cut, None, 0, 0, later_is_cut), is_paused=False)
+                sums.add_ready(Ready("", 0, "", 0, due_is_cut, None, 0, 0, later_is_cut), is_paused=True)
+
+    def _add_open(self) -> None:
+        is_exact = sum(group.running + group.lost for group in self.open_groups) <= OPEN_LIMIT
+        for group in self.open_groups:
+            sums = self.sums[self._name(group.queue_name, group.task_name)]
+            sums.running += Count(group.running, is_exact)
+            sums.lost += Count(group.lost, is_exact)
+
+    def _add_dead(self) -> None:
+        rows = execute(self.connection, queries.NEWEST_DEAD, {"limit": COUNT_LIMIT})
+        is_exact = sum(count for _, _, count in rows) <= COUNT_LIMIT
+        for queue_name, task_name, count in rows:
+            self.sums[self._name(queue_name, task_name)].dead += Count(count)
+        for sums in self.sums.values():
+            sums.dead += Count(0, is_exact)
+
+    def _add_rates(self) -> None:
+        first_id = first_id_since(self.connection, MINUTE_SECONDS)
+        params = {"first_id": first_id or 0, "limit": ENQUEUED_LIMIT}
+        rows = [] if first_id is None else execute(self.connection, queries.NEWEST_ENQUEUED, params)
+        for queue_name, task_name, count, total, span_seconds in rows:
+            seconds = max(span_seconds, 0.001) if total >= ENQUEUED_LIMIT else MINUTE_SECONDS
+            self.sums[self._name(queue_name, task_name)].enqueued += count * MINUTE_SECONDS / seconds
+        rows = execute(self.connection, rollup_queries.ENDED_BY_TASK, {"delay_seconds": WRITE_DELAY_SECONDS})
+        for queue_name, task_name, count in rows:
+            self.sums[self._name(queue_name, task_name)].finished += count
+
+
+def read_ready(connection: Connection, *, by_task: bool) -> list[Ready]:
+    """Return the ready jobs of each lane, or of each task in each lane."""
+    params = {
+        "limit": COUNT_LIMIT,
+        "lanes_limit": LANES_LIMIT,
+        "due_total": ROWS_TOTAL if by_task else DUE_TOTAL,
+        "later_total": ROWS_TOTAL,
+    }
+    if by_task:
+        return [
+            Ready(queue, priority, task, int(due), due_cut, oldest, int(scheduled), int(retrying), later_cut)
+            for queue, priority, task, due, due_cut, oldest, scheduled, retrying, later_cut in execute(
+                connection, queries.READY_BY_TASK, params
+            )
+        ]
+    rows = [Ready(*row) for row in execute(connection, queries.READY_BY_LANE, params)]
+    # Counting stops at one job more than the limit, which shows that there are more.
+    return [row._replace(due=row.due - row.due_is_cut) for row in rows]

@@ -1,0 +1,279 @@
+"""Explain in one sentence, and as data, why a job has not started, or what became of it.
+
+`why()` reads the job and its last execution with one statement. Only for a job that is due now does it read workers,
+pauses and the jobs that come first. The functions that find the reason are in the order of `Reason`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.registry import in_words
+from django_pgqueue.states import FINISHED, State
+
+from . import queries
+from .alias import connection_of
+from .answers import Count, PauseStats, WorkerStats
+from .depths import COUNT_LIMIT, Ready, read_ready
+from .fleet import OpenGroup, Pauses, busy_groups, read_open_groups, read_workers
+from .reasons import BusyTask, Reason, Why
+
+if TYPE_CHECKING:
+    from django_pgqueue.models import Job
+
+SHOWN_TASKS: Final = 3
+COLUMNS: Final = (
+    *("job_id", "task_name", "queue_name", "priority", "state", "attempt", "max_attempts", "run_after", "is_later"),
+    *("expires_at", "is_expired", "unknown_since", "finished_at", "cancel_requested_at", "outcome", "claimed_at"),
+    *("started_at", "is_lost", "lease_expires_at", "exception_class", "error", "worker_id", "hostname", "pid"),
+    "seen_at",
+)
+"""The columns of JOB_WITH_LAST_EXECUTION."""
+
+
+def why(job: Job | int, database: str | None = None) -> Why:
+    """Return why a job has not started, or what became of it.
+
+    The state is read from the database; `job` may be an old instance. Runs one read-only statement, and up to seven
+    for a job that is due.
+
+    Args:
+        job: The job or its id.
+        database: Alias of the database of the job. By default the database that `enqueue()` wrote it to, or the one
+            that the routers choose.
+
+    Example:
+        >>> stats.why(job).sentence
+        'An operator has paused the queue mail: 12,000 mails with a wrong link (by anna, since 2026-11-22 17:40 UTC).'
+    """
+    job_id = job if isinstance(job, int) else job.pk
+    if job_id is None:
+        raise ValueError("A job that was never enqueued has no state: call enqueue() on its task.")
+    connection = connection_of(database or getattr(job, "enqueued_on", None))
+    rows = execute(connection, queries.JOB_WITH_LAST_EXECUTION, {"job_id": job_id})
+    if not rows:
+        sentence = "The job has no row: its transaction has not committed, or its row was removed."
+        return Why(job_id=job_id, reason=Reason.GONE, sentence=sentence)
+    row = SimpleNamespace(**dict(zip(COLUMNS, rows[0], strict=True)))
+    found = _of_row(row)
+    return _of_queue(connection, row) if found is None else found
+
+
+def _why(row: Any, reason: Reason, sentence: str, **fields: Any) -> Why:
+    return Why(
+        job_id=row.job_id,
+        reason=reason,
+        sentence=sentence,
+        state=State(row.state),
+        task_name=row.task_name,
+        queue_name=row.queue_name,
+        due_at=row.run_after,
+        attempt=row.attempt,
+        max_attempts=row.max_attempts,
+        expires_at=row.expires_at,
+        **fields,
+    )
+
+
+# ---------------------------------------------------------------------------- reasons in the job's own rows
+
+
+def _of_row(row: Any) -> Why | None:
+    """Return the reason if the job and its last execution show it. None: the job is due."""
+    if row.state in FINISHED:
+        return _finished(row)
+    if row.state == State.RUNNING:
+        return _running(row)
+    if row.is_expired:
+        sentence = f"It did not start by {_time(row.expires_at)}, when it expired. A worker will cancel it."
+        return _why(row, Reason.EXPIRED, sentence)
+    if row.unknown_since is not None:
+        cause = _sentence(row.error or "they do not know its task")
+        sentence = (
+            f"Since {_time(row.unknown_since)}, workers release it: {cause} "
+            f"It is due {'again at' if row.is_later else 'since'} {_time(row.run_after)}."
+        )
+        return _why(row, Reason.UNKNOWN_TASK, sentence, unknown_since=row.unknown_since, error=row.error or "")
+    if row.is_later and row.attempt:
+        sentence = (
+            f"Attempt {row.attempt} of {row.max_attempts} ended: {_error(row)} "
+            f"The next attempt is due at {_time(row.run_after)}."
+        )
+        return _why(row, Reason.RETRYING, sentence, **_last_error(row))
+    if row.is_later:
+        return _why(row, Reason.SCHEDULED, f"It is scheduled: it is due at {_time(row.run_after)}.")
+    return None
+
+
+def _finished(row: Any) -> Why:
+    at = _time(row.finished_at)
+    if row.state == State.SUCCEEDED:
+        return _why(row, Reason.FINISHED, f"It succeeded at {at}.", finished_at=row.finished_at)
+    if row.state == State.CANCELLED:
+        detail = f": {_sentence(row.error)}" if row.error else "."
+        sentence = f"It was cancelled at {at}{detail}"
+    else:
+        sentence = f"It is dead since {at}, after attempt {row.attempt} of {row.max_attempts}: {_error(row)}"
+    return _why(row, Reason.FINISHED, sentence, finished_at=row.finished_at, **_last_error(row))
+
+
+def _running(row: Any) -> Why:
+    is_open = row.claimed_at is not None and row.outcome is None
+    worker = f"{row.hostname}:{row.pid}" if is_open and row.hostname else ""
+    where = f"worker {worker}" if worker else f"worker {row.worker_id}" if is_open else "its worker"
+    fields = {"worker_id": row.worker_id, "worker": worker, "started_at": row.started_at} if is_open else {}
+    if row.is_lost or not is_open:
+        detail = f" ended at {_time(row.lease_expires_at)}" if is_open else " is gone"
+        sentence = f"The lease of {where}{detail}. Another worker will rescue the job."
+        return _why(row, Reason.LOST, sentence, lease_expires_at=row.lease_expires_at, **fields)
+    fields["lease_expires_at"] = row.lease_expires_at
+    if row.cancel_requested_at is not None:
+        sentence = f"It runs on {where}, and it was asked to stop at {_time(row.cancel_requested_at)}."
+        return _why(row, Reason.CANCELLING, sentence, **fields)
+    if row.started_at is None:
+        sentence = f"It was claimed by {where} at {_time(row.claimed_at)} and waits there for a free slot."
+        return _why(row, Reason.PREFETCHED, sentence, **fields)
+    span = _for((row.seen_at - row.started_at).total_seconds())
+    sentence = f"It has been running on {where} for {span}, since {_time(row.started_at)}."
+    return _why(row, Reason.RUNNING, sentence, **fields)
+
+
+def _last_error(row: Any) -> dict[str, str]:
+    return {"exception_class": row.exception_class or "", "error": row.error or ""}
+
+
+def _error(row: Any) -> str:
+    """Return the error of the last attempt as the end of a sentence."""
+    return _sentence(": ".join(text for text in (row.exception_class, row.error) if text) or "the reason is not known")
+
+
+# ---------------------------------------------------------------------------- reasons outside of the job
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The live workers that serve the queue of a job."""
+
+    workers: Sequence[WorkerStats]
+    open_groups: Sequence[OpenGroup]
+
+    @property
+    def slots_total(self) -> int:
+        return sum(worker.slots_total for worker in self.workers)
+
+    @property
+    def slots_busy(self) -> int:
+        return sum(worker.slots_busy for worker in self.workers)
+
+    def busy_tasks(self) -> tuple[BusyTask, ...]:
+        """Return the tasks that occupy the slots, the one with the longest attempt first."""
+        found: dict[str, BusyTask] = {}
+        for group in busy_groups(self.open_groups, [worker.id for worker in self.workers]):
+            slots = group.running + group.lost
+            known = found.get(group.task_name, BusyTask(task_name=group.task_name, slots=0, longest_seconds=0.0))
+            longest = max(known.longest_seconds, group.longest_seconds)
+            found[group.task_name] = replace(known, slots=known.slots + slots, longest_seconds=longest)
+        return tuple(found.values())
+
+
+def _of_queue(connection: Connection, row: Any) -> Why:
+    """Return why nobody has claimed a job that is due."""
+    pauses = Pauses(connection)
+    if row.queue_name in pauses.of_queues:
+        return _paused(row, Reason.QUEUE_PAUSED, f"queue {row.queue_name}", pauses.of_queues[row.queue_name])
+    if row.task_name in pauses.of_tasks:
+        return _paused(row, Reason.TASK_PAUSED, f"task {in_words(row.task_name)}", pauses.of_tasks[row.task_name])
+    open_groups = read_open_groups(connection)
+    live = [worker for worker in read_workers(connection, open_groups) if worker.is_live]
+    serving = Serving([worker for worker in live if worker.serves(row.queue_name)], open_groups)
+    if not live:
+        return _why(row, Reason.NO_WORKER, "No worker is running: start `manage.py runworker`.", workers=0)
+    if not serving.workers:
+        sentence = f"{_number(len(live), 'worker process')} run, and none of them serves the queue {row.queue_name}."
+        return _why(row, Reason.QUEUE_NOT_SERVED, sentence.replace("1 worker process run,", "1 worker process runs,"))
+    return _in_line(row, serving, _ahead(connection, row, serving.workers, pauses))
+
+
+def _paused(row: Any, reason: Reason, what: str, pause: PauseStats) -> Why:
+    until = f", until {_time(pause.until)}" if pause.until else ""
+    by = f"by {pause.by}, " if pause.by else ""
+    cause = f": {pause.reason.rstrip('.')}" if pause.reason else ""
+    sentence = f"An operator has paused the {what}{cause} ({by}since {_time(pause.paused_at)}{until})."
+    return _why(row, reason, sentence, pause=pause)
+
+
+def _in_line(row: Any, serving: Serving, ahead: Count) -> Why:
+    busy, total = serving.slots_busy, serving.slots_total
+    fields = {"workers": len(serving.workers), "slots_busy": busy, "slots_total": total, "ahead": ahead}
+    first = f"{ahead} due {'job is' if ahead == Count(1) else 'jobs are'} claimed before it"
+    if busy >= total:
+        tasks = serving.busy_tasks()
+        shown = ", ".join(
+            f"{task.slots} × {in_words(task.task_name)} for up to {_for(task.longest_seconds)}"
+            for task in tasks[:SHOWN_TASKS]
+        )
+        more = f"; {first}" if ahead.value else ""
+        sentence = f"All {total} slots of the workers that serve {row.queue_name} are busy ({shown}){more}."
+        return _why(row, Reason.SLOTS_BUSY, sentence, busy_tasks=tasks, **fields)
+    if ahead.value:
+        return _why(row, Reason.IN_LINE, f"It is in line: {first}.", **fields)
+    return _why(row, Reason.NEXT, "It is next in line: a worker claims it as soon as it polls.", **fields)
+
+
+def _ahead(connection: Connection, row: Any, workers: Sequence[WorkerStats], pauses: Pauses) -> Count:
+    """Count the due jobs that these workers claim before a job: in its own lane, and in lanes that come first."""
+    params = {
+        "queue_name": row.queue_name,
+        "priority": row.priority,
+        "run_after": row.run_after,
+        "job_id": row.job_id,
+        "paused_task_names": list(pauses.of_tasks),
+        "limit": COUNT_LIMIT,
+    }
+    own = execute(connection, queries.AHEAD_IN_LANE, params)[0][0]
+    ahead = Count(min(own, COUNT_LIMIT), own <= COUNT_LIMIT)
+    for lane in read_ready(connection, by_task=bool(pauses.of_tasks)):
+        is_paused = lane.queue_name in pauses.of_queues or lane.task_name in pauses.of_tasks
+        if not is_paused and all(_comes_first(lane, row, worker) for worker in workers):
+            ahead += Count(lane.due, not lane.due_is_cut)
+    return ahead
+
+
+def _comes_first(lane: Ready, row: Any, worker: WorkerStats) -> bool:
+    """Return whether a worker claims from a lane before it claims from the job's lane (see `worker.claiming.lanes`)."""
+    if not worker.serves(lane.queue_name):
+        return False
+    if not worker.queues:
+        return bool(lane.priority > row.priority)
+    place, own_place = worker.queues.index(lane.queue_name), worker.queues.index(row.queue_name)
+    return (place, -lane.priority) < (own_place, -row.priority)
+
+
+# ---------------------------------------------------------------------------- words
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _for(seconds: float) -> str:
+    """Return a duration with its largest unit: 0 s, 59 s, 10 min, 3 h, 2 days."""
+    for unit, name in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "es")
+
+
+def _sentence(text: str) -> str:
+    """Return a text from a row on one line, with a full stop."""
+    line = " ".join(text.split())
+    return line if line.endswith((".", "!", "?")) else f"{line}."

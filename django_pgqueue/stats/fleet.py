@@ -1,0 +1,115 @@
+"""Which worker processes run, and which of their slots are busy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from django_pgqueue import registry
+from django_pgqueue.conf import get_settings
+from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.states import Pausable
+
+from . import queries
+from .alias import connection_of
+from .answers import PauseStats, WorkerStats
+
+WORKERS_LIMIT: Final = 1000
+OPEN_LIMIT: Final = 10_000
+"""Maximum number of open executions that are counted."""
+
+
+class OpenGroup(NamedTuple):
+    """The open executions of one queue, task and worker process."""
+
+    queue_name: str
+    task_name: str
+    worker_id: int
+    running: int
+    lost: int
+    longest_seconds: float
+
+
+def workers(database: str | None = None) -> list[WorkerStats]:
+    """Return the worker processes that have not stopped, those with the newest heartbeat first.
+
+    A process that was killed with its whole host stays in the list for a week, with `is_live` False. Runs two read-only
+    statements.
+
+    Args:
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Returns:
+        At most 1,000 processes.
+
+    Example:
+        >>> sum(worker.slots_busy for worker in stats.workers() if worker.is_live)
+        12
+    """
+    connection = connection_of(database)
+    return read_workers(connection, read_open_groups(connection))
+
+
+def read_open_groups(connection: Connection) -> list[OpenGroup]:
+    """Return the open executions by queue, task and worker, at most `OPEN_LIMIT` + 1 executions."""
+    return [OpenGroup(*row) for row in execute(connection, queries.OPEN_EXECUTIONS_BY_TASK, {"limit": OPEN_LIMIT})]
+
+
+def read_workers(connection: Connection, open_groups: Iterable[OpenGroup]) -> list[WorkerStats]:
+    """Return the worker processes, with the slots that these executions occupy."""
+    claimed: Counter[int] = Counter()
+    for group in open_groups:
+        claimed[group.worker_id] += group.running + group.lost
+    lease_seconds = get_settings().LEASE
+    rows = execute(connection, queries.WORKERS, {"limit": WORKERS_LIMIT})
+    return [
+        WorkerStats(
+            id=worker_id,
+            host=host,
+            pid=pid,
+            version=version,
+            queues=tuple(name for name in queue_names.split(",") if name),
+            slots_total=concurrency,
+            # A process prefetches only when its slots are full, and records the start of a prefetched job late.
+            slots_busy=min(claimed[worker_id], concurrency),
+            prefetched=max(claimed[worker_id] - concurrency, 0),
+            started_at=started_at,
+            last_heartbeat_at=last_heartbeat_at,
+            heartbeat_age_seconds=age_seconds,
+            is_live=age_seconds < lease_seconds,
+        )
+        for (
+            worker_id,
+            host,
+            pid,
+            version,
+            queue_names,
+            concurrency,
+            started_at,
+            last_heartbeat_at,
+            age_seconds,
+        ) in rows
+    ]
+
+
+class Pauses:
+    """The pauses that have not ended."""
+
+    def __init__(self, connection: Connection) -> None:
+        pauses = [PauseStats(Pausable(kind), *row) for kind, *row in execute(connection, queries.OPEN_PAUSES, {})]
+        self.of_queues = {pause.name: pause for pause in pauses if pause.kind is Pausable.QUEUE}
+        self.of_tasks = {
+            name: pause
+            for pause in pauses
+            if pause.kind is Pausable.TASK
+            for name in registry.names_of(pause.name)  # workers pause the former names of a renamed task too
+        }
+
+
+def busy_groups(open_groups: Iterable[OpenGroup], worker_ids: Iterable[int]) -> list[OpenGroup]:
+    """Return the open executions of some workers, the longest first."""
+    wanted = set(worker_ids)
+    return sorted(
+        (group for group in open_groups if group.worker_id in wanted), key=lambda group: -group.longest_seconds
+    )

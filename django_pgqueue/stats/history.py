@@ -1,0 +1,154 @@
+"""Sum up the attempts of a period: how many ended in which way, how long they took, and why they failed.
+
+Worker processes count the attempts (`worker.completion.attempt_counter`) and write the counts into `pgqueue_rollup`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.utils import timezone
+
+from django_pgqueue import histogram, registry
+from django_pgqueue.db.statements import Connection, execute
+
+from . import rollup_queries
+from .alias import connection_of
+from .figures import AttemptCounts, Durations, FailureCount, Point, Throughput
+
+FAILURES_LIMIT: Final = 100
+MINUTE: Final = timedelta(minutes=1)
+COUNTS: Final = tuple(field.name for field in fields(AttemptCounts))
+Slice = tuple[datetime, int]
+"""The beginning and the seconds of a point."""
+Histograms = Mapping[tuple[Slice, str], Counter[int]]
+
+
+def throughput(
+    since: datetime | None = None,
+    until: datetime | None = None,
+    *,
+    queue: str | None = None,
+    task: Any = None,
+    database: str | None = None,
+) -> Throughput:
+    """Return how many attempts ended in a period, how long they waited and ran, and why they failed.
+
+    Workers write the counts every 10 s, so those of the last seconds are missing. Counts older than two hours are
+    kept by the hour: an hour belongs to the period if it begins in it. Runs three or four read-only statements.
+
+    Args:
+        since: Beginning of the period, an aware datetime. By default an hour before `until`.
+        until: End of the period, an aware datetime. By default now.
+        queue: Only this queue.
+        task: Only this task: a task, or its name. The jobs under its former names count too.
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Raises:
+        ValueError: A datetime has no time zone, or `since` is not before `until`.
+
+    Example:
+        >>> last_hour = stats.throughput(task="shop.tasks.charge")
+        >>> last_hour.counts.failed, last_hour.run.p95
+        (3, 0.84)
+    """
+    _check_aware(since=since, until=until)
+    connection = connection_of(database)
+    until = _now(connection) if until is None else until
+    since = until - timedelta(hours=1) if since is None else since
+    if since >= until:
+        raise ValueError(f"since must be before until, got {since} and {until}.")
+    since, until = _minute(since), _minute(until + MINUTE - timedelta(microseconds=1))
+    name = getattr(task, "name", task)
+    params = {
+        "since": since,
+        "until": until,
+        "queue_name": queue,
+        "task_names": None if name is None else list(registry.names_of(name)),
+    }
+    histograms = _histograms(connection, params)
+    points, totals = _points(connection, params, histograms)
+    failures = execute(connection, rollup_queries.FAILURES_BY_CLASS, {**params, "limit": FAILURES_LIMIT})
+    return Throughput(
+        since=since,
+        until=until,
+        points=points,
+        counts=_counts(totals),
+        wait=_durations(_together(histograms, "wait"), totals["wait_seconds"]),
+        run=_durations(_together(histograms, "run"), totals["run_seconds"]),
+        failures=tuple(
+            FailureCount(task_name=task_name, exception_class=name, retried=retried, dead=dead, last_at=last_at)
+            for task_name, name, retried, dead, last_at in failures
+        ),
+    )
+
+
+def _check_aware(**values: datetime | None) -> None:
+    for name, value in values.items():
+        if value is not None and not timezone.is_aware(value):
+            raise ValueError(f"{name} needs a time zone, got {value!r}: pass an aware datetime.")
+
+
+def _now(connection: Connection) -> datetime:
+    """Return the database's time. With `USE_TZ = False`, Django reads it without its time zone."""
+    now: datetime = execute(connection, rollup_queries.DATABASE_TIME, {})[0][0]
+    return now if timezone.is_aware(now) else timezone.make_aware(now)
+
+
+def _minute(moment: datetime) -> datetime:
+    return moment.replace(second=0, microsecond=0)
+
+
+def _histograms(connection: Connection, params: Mapping[str, Any]) -> Histograms:
+    found: defaultdict[tuple[Slice, str], Counter[int]] = defaultdict(Counter)
+    for starts_at, seconds, kind, bucket, count in execute(connection, rollup_queries.DURATIONS_OVER_TIME, params):
+        found[(starts_at, seconds), kind][bucket] += count
+    return found
+
+
+def _together(histograms: Histograms, kind: str) -> Counter[int]:
+    together: Counter[int] = Counter()
+    for (_, of_kind), counts in histograms.items():
+        if of_kind == kind:
+            together.update(counts)
+    return together
+
+
+def _points(
+    connection: Connection, params: Mapping[str, Any], histograms: Histograms
+) -> tuple[tuple[Point, ...], Counter[str]]:
+    """Return the points of a period and the sums of their columns."""
+    totals: Counter[str] = Counter()
+    points = []
+    for starts_at, seconds, *values in execute(connection, rollup_queries.COUNTS_OVER_TIME, params):
+        row = dict(zip((*COUNTS, "wait_seconds", "run_seconds"), values, strict=True))
+        totals.update(row)
+        empty: Counter[int] = Counter()
+        wait = histograms.get(((starts_at, seconds), "wait"), empty)
+        run = histograms.get(((starts_at, seconds), "run"), empty)
+        points.append(
+            Point(
+                starts_at=starts_at,
+                seconds=seconds,
+                counts=_counts(row),
+                wait=_durations(wait, row["wait_seconds"]),
+                run=_durations(run, row["run_seconds"]),
+            )
+        )
+    return tuple(points), totals
+
+
+def _counts(row: Mapping[str, Any]) -> AttemptCounts:
+    return AttemptCounts(**{name: int(row.get(name, 0)) for name in COUNTS})
+
+
+def _durations(counts: Counter[int], seconds: float) -> Durations:
+    count = counts.total()
+    if not count:
+        return Durations()
+    p50, p95, p99 = (histogram.percentile(counts, fraction) for fraction in (0.5, 0.95, 0.99))
+    return Durations(count=count, mean=seconds / count, p50=p50, p95=p95, p99=p99)

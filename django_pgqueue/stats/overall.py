@@ -1,0 +1,164 @@
+"""The public functions that describe queues, tasks and lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from django_pgqueue import registry
+from django_pgqueue.conf import DAY_SECONDS, get_settings, known_queues
+from django_pgqueue.db.statements import execute
+
+from . import queries
+from .alias import connection_of
+from .answers import NONE, Count, Depth, LaneStats, Overview, QueueStats, TaskStats, WorkerStats
+from .depths import COUNT_LIMIT, Reading, Sums, read_ready
+from .fleet import Pauses, read_workers
+
+
+def queues(database: str | None = None) -> list[QueueStats]:
+    """Return the queues: how many jobs of each are in each state, their rates, and the workers that serve them.
+
+    Runs about eight read-only statements. Their cost is bounded: see `Count`. If a lane has more than 10,000 due jobs,
+    or all lanes together have more than 100,000, the counts are lower bounds. So are the counts of jobs that are due
+    later from 20,000 on, and while a task is paused those of due jobs too. Dead jobs are counted among the newest
+    10,000.
+
+    Args:
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Returns:
+        The queues of jobs that are not finished, of the newest dead jobs, of live workers with `--queues`, of pauses,
+        of this process's tasks and of `PGQUEUE["QUEUES"]`, by name.
+
+    Example:
+        >>> [(queue.name, str(queue.due), queue.oldest_due_seconds) for queue in stats.queues()]
+        [('default', '412', 3.4), ('mail', '10,000+', 512.9)]
+    """
+    connection = connection_of(database)
+    reading = Reading(connection, by_task=False)
+    return _queues(reading, read_workers(connection, reading.open_groups))
+
+
+def tasks(database: str | None = None) -> list[TaskStats]:
+    """Return the tasks: how many jobs of each are in each state, and their rates.
+
+    Runs about seven read-only statements. No index has the tasks of waiting jobs, so their rows are read: from 20,000
+    due jobs on, the counts of all tasks are lower bounds.
+
+    Args:
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Returns:
+        The tasks of jobs that are not finished, of the newest dead jobs, of pauses, and of this process, by name.
+    """
+    reading = Reading(connection_of(database), by_task=True)
+    names = {*reading.sums, *reading.pauses.of_tasks, *(task.name for task in registry.all_tasks())}
+    return [
+        TaskStats(
+            name=name,
+            pause=reading.pauses.of_tasks.get(name),
+            enqueued_per_minute=reading.sums[name].enqueued,
+            finished_per_minute=_finished(reading.sums[name]),
+            **reading.sums[name].depth(),
+        )
+        for name in sorted(names)
+    ]
+
+
+def lanes(database: str | None = None) -> list[LaneStats]:
+    """Return the lanes with ready jobs, by queue, the highest priority first.
+
+    A lane is one queue at one priority. Runs two read-only statements.
+
+    Args:
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Returns:
+        At most 1,000 lanes.
+    """
+    connection = connection_of(database)
+    pauses = Pauses(connection)
+    return [
+        LaneStats(
+            queue_name=ready.queue_name,
+            priority=ready.priority,
+            due=Count(ready.due, not ready.due_is_cut),
+            scheduled=Count(ready.scheduled, not ready.later_is_cut),
+            retrying=Count(ready.retrying, not ready.later_is_cut),
+            oldest_due_seconds=ready.oldest_due_seconds,
+            is_paused=ready.queue_name in pauses.of_queues,
+        )
+        for ready in read_ready(connection, by_task=False)
+    ]
+
+
+def overview(database: str | None = None) -> Overview:
+    """Return the figures of all queues together, and the queues.
+
+    Runs one read-only statement more than `queues()`.
+
+    Args:
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Example:
+        >>> overview = stats.overview()
+        >>> print(f"{overview.due} due, the oldest for {overview.oldest_due_seconds or 0:.0f} s")
+        412 due, the oldest for 3 s
+    """
+    connection = connection_of(database)
+    reading = Reading(connection, by_task=False)
+    workers = read_workers(connection, reading.open_groups)
+    live = [worker for worker in workers if worker.is_live]
+    all_queues = _queues(reading, workers)
+    dead_24h = execute(connection, queries.DEAD_SINCE, {"seconds": DAY_SECONDS, "limit": COUNT_LIMIT})[0][0]
+    oldest = [queue.oldest_due_seconds for queue in all_queues if queue.oldest_due_seconds is not None]
+    states = [name for name in Depth.__slots__ if name != "oldest_due_seconds"]
+    sums: dict[str, Count] = {name: _sum(getattr(queue, name) for queue in all_queues) for name in states}
+    return Overview(
+        **sums,
+        oldest_due_seconds=max(oldest, default=None),
+        dead_24h=Count(min(dead_24h, COUNT_LIMIT), dead_24h <= COUNT_LIMIT),
+        enqueued_per_minute=sum(queue.enqueued_per_minute for queue in all_queues),
+        finished_per_minute=sum(queue.finished_per_minute or 0.0 for queue in all_queues)
+        if get_settings().STATS
+        else None,
+        workers=len(live),
+        slots_busy=sum(worker.slots_busy for worker in live),
+        slots_total=sum(worker.slots_total for worker in live),
+        queues=tuple(all_queues),
+        unserved_queues=tuple(queue.name for queue in all_queues if queue.due.value and not queue.workers),
+    )
+
+
+def _queues(reading: Reading, workers: Sequence[WorkerStats]) -> list[QueueStats]:
+    live = [worker for worker in workers if worker.is_live]
+    names = {
+        *reading.sums,
+        *reading.pauses.of_queues,
+        *(name for worker in live for name in worker.queues),
+        *(task.queue_name for task in registry.all_tasks()),
+        *(known_queues() or ()),
+    }
+    found = []
+    for name in sorted(names):
+        serving = [worker for worker in live if worker.serves(name)]
+        queue = QueueStats(
+            name=name,
+            pause=reading.pauses.of_queues.get(name),
+            enqueued_per_minute=reading.sums[name].enqueued,
+            finished_per_minute=_finished(reading.sums[name]),
+            workers=len(serving),
+            slots_busy=sum(worker.slots_busy for worker in serving),
+            slots_total=sum(worker.slots_total for worker in serving),
+            **reading.sums[name].depth(),
+        )
+        found.append(queue)
+    return found
+
+
+def _finished(sums: Sums) -> float | None:
+    return sums.finished if get_settings().STATS else None
+
+
+def _sum(counts: Iterable[Count]) -> Count:
+    return sum(counts, start=NONE)

@@ -1,0 +1,286 @@
+"""The statements of `stats`. All of them only read, and each reads a limited number of rows.
+
+The rules of `sql` apply. On the application's connections the planner may choose any plan. Tables are therefore joined
+with LATERAL subqueries that have a LIMIT, which the planner cannot turn into a scan of the whole table.
+"""
+
+from typing import Final
+
+# Count the due jobs and the later jobs of each lane, up to a limit for each lane.
+#
+# Index: pgqueue_job_ready. A lane is one range of it for due jobs, and one for later jobs
+# Cost:  one index search per lane, and at most `due_total` and `later_total` entries in all lanes together. For later
+#        jobs each row is read too, because the index does not have the attempt
+READY_BY_LANE: Final = """/* pgqueue:ready_by_lane */
+WITH RECURSIVE lane AS (
+    (
+        SELECT queue_name, priority, 1 AS place FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NULL
+        ORDER BY queue_name, priority DESC, run_after, id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.queue_name, next.priority, lane.place + 1
+    FROM lane
+    CROSS JOIN LATERAL (
+        (
+            SELECT queue_name, priority FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NULL
+              AND queue_name = lane.queue_name AND priority < lane.priority
+            ORDER BY queue_name, priority DESC, run_after, id
+            LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT queue_name, priority FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NULL AND queue_name > lane.queue_name
+            ORDER BY queue_name, priority DESC, run_after, id
+            LIMIT 1
+        )
+        LIMIT 1
+    ) AS next
+    WHERE lane.place < %(lanes_limit)s
+),
+bound AS MATERIALIZED (
+    SELECT least(%(limit)s, greatest(%(due_total)s / greatest(count(*), 1), 100)) AS due,
+           least(%(limit)s, greatest(%(later_total)s / greatest(count(*), 1), 100)) AS later
+    FROM lane
+)
+SELECT lane.queue_name, lane.priority, NULL,
+       due.count, due.count > bound.due, due.oldest_seconds,
+       later.count - later.retrying, later.retrying, later.count > bound.later
+FROM lane
+CROSS JOIN bound
+CROSS JOIN LATERAL (
+    SELECT count(*) AS count,
+           date_part('epoch', statement_timestamp() + %(time_shift)s::interval - min(run_after)) AS oldest_seconds
+    FROM (
+        SELECT run_after
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NULL
+          AND queue_name = lane.queue_name AND priority = lane.priority
+          AND run_after <= statement_timestamp() + %(time_shift)s::interval
+        ORDER BY run_after
+        LIMIT (SELECT due + 1 FROM bound)
+    ) AS first
+) AS due
+CROSS JOIN LATERAL (
+    SELECT count(*) AS count, count(*) FILTER (WHERE attempt > 0) AS retrying
+    FROM (
+        SELECT attempt
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NULL
+          AND queue_name = lane.queue_name AND priority = lane.priority
+          AND run_after > statement_timestamp() + %(time_shift)s::interval
+        ORDER BY run_after
+        LIMIT (SELECT later + 1 FROM bound)
+    ) AS first
+) AS later
+"""
+
+# The same for each task of each lane.
+#
+# Index: pgqueue_job_ready
+# Cost:  as READY_BY_LANE, but each row is read, because the index does not have the task
+READY_BY_TASK: Final = """/* pgqueue:ready_by_task */
+WITH RECURSIVE lane AS (
+    (
+        SELECT queue_name, priority, 1 AS place FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NULL
+        ORDER BY queue_name, priority DESC, run_after, id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.queue_name, next.priority, lane.place + 1
+    FROM lane
+    CROSS JOIN LATERAL (
+        (
+            SELECT queue_name, priority FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NULL
+              AND queue_name = lane.queue_name AND priority < lane.priority
+            ORDER BY queue_name, priority DESC, run_after, id
+            LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT queue_name, priority FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NULL AND queue_name > lane.queue_name
+            ORDER BY queue_name, priority DESC, run_after, id
+            LIMIT 1
+        )
+        LIMIT 1
+    ) AS next
+    WHERE lane.place < %(lanes_limit)s
+),
+bound AS MATERIALIZED (
+    SELECT least(%(limit)s, greatest(%(due_total)s / greatest(count(*), 1), 100)) AS due,
+           least(%(limit)s, greatest(%(later_total)s / greatest(count(*), 1), 100)) AS later
+    FROM lane
+)
+SELECT lane.queue_name, lane.priority, ready.task_name,
+       sum(ready.due), sum(sum(ready.due)) OVER in_lane > min(bound.due),
+       date_part('epoch', statement_timestamp() + %(time_shift)s::interval - min(ready.run_after)),
+       sum(ready.scheduled), sum(ready.retrying),
+       sum(sum(ready.scheduled + ready.retrying)) OVER in_lane > min(bound.later)
+FROM lane
+CROSS JOIN bound
+CROSS JOIN LATERAL (
+    SELECT task_name, count(*) AS due, min(run_after) AS run_after, 0 AS scheduled, 0 AS retrying
+    FROM (
+        SELECT task_name, run_after
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NULL
+          AND queue_name = lane.queue_name AND priority = lane.priority
+          AND run_after <= statement_timestamp() + %(time_shift)s::interval
+        ORDER BY run_after
+        LIMIT (SELECT due + 1 FROM bound)
+    ) AS first
+    GROUP BY task_name
+    UNION ALL
+    SELECT task_name, 0, NULL, count(*) FILTER (WHERE attempt = 0), count(*) FILTER (WHERE attempt > 0)
+    FROM (
+        SELECT task_name, attempt
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NULL
+          AND queue_name = lane.queue_name AND priority = lane.priority
+          AND run_after > statement_timestamp() + %(time_shift)s::interval
+        ORDER BY run_after
+        LIMIT (SELECT later + 1 FROM bound)
+    ) AS first
+    GROUP BY task_name
+) AS ready
+GROUP BY lane.queue_name, lane.priority, ready.task_name
+WINDOW in_lane AS (PARTITION BY lane.queue_name, lane.priority)
+"""
+
+# Count the open executions by queue, task and worker: those with a valid lease, and those whose lease is over.
+#
+# Index: pgqueue_execution_open, and pgqueue_job_pkey for each entry
+OPEN_EXECUTIONS_BY_TASK: Final = """/* pgqueue:open_executions_by_task */
+WITH opened AS MATERIALIZED (
+    SELECT job_id, worker_id, coalesce(started_at, claimed_at) AS since,
+           lease_expires_at < statement_timestamp() + %(time_shift)s::interval AS is_lost
+    FROM pgqueue_execution
+    WHERE finished_at IS NULL
+    ORDER BY worker_id, id
+    LIMIT %(limit)s + 1
+)
+SELECT job.queue_name, job.task_name, opened.worker_id,
+       count(*) FILTER (WHERE NOT opened.is_lost), count(*) FILTER (WHERE opened.is_lost),
+       date_part('epoch', statement_timestamp() + %(time_shift)s::interval - min(opened.since))
+FROM opened
+CROSS JOIN LATERAL (SELECT queue_name, task_name FROM pgqueue_job WHERE id = opened.job_id LIMIT 1) AS job
+GROUP BY job.queue_name, job.task_name, opened.worker_id
+"""
+
+# Count the newest dead jobs by queue and task.
+#
+# Index: pgqueue_job_finished, and the row of each entry
+NEWEST_DEAD: Final = """/* pgqueue:newest_dead */
+WITH newest AS MATERIALIZED (
+    SELECT queue_name, task_name
+    FROM pgqueue_job
+    WHERE state = 'dead' AND finished_at IS NOT NULL
+    ORDER BY finished_at DESC
+    LIMIT %(limit)s + 1
+)
+SELECT queue_name, task_name, count(*) FROM newest GROUP BY queue_name, task_name
+"""
+
+# Count the jobs that have died within the last seconds.
+#
+# Index: pgqueue_job_finished
+DEAD_SINCE: Final = """/* pgqueue:dead_since */
+SELECT count(*)
+FROM (
+    SELECT 1
+    FROM pgqueue_job
+    WHERE state = 'dead'
+      AND finished_at >= statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(seconds)s::float8)
+    ORDER BY finished_at DESC
+    LIMIT %(limit)s + 1
+) AS newest
+"""
+
+# Count the newest jobs by queue and task, and return how many seconds they span.
+#
+# Index: the primary key, and the row of each entry
+NEWEST_ENQUEUED: Final = """/* pgqueue:newest_enqueued */
+WITH newest AS MATERIALIZED (
+    SELECT queue_name, task_name, enqueued_at
+    FROM pgqueue_job
+    WHERE id >= %(first_id)s
+    ORDER BY id DESC
+    LIMIT %(limit)s
+)
+SELECT queue_name, task_name, count(*), sum(count(*)) OVER (),
+       date_part('epoch', statement_timestamp() + %(time_shift)s::interval - min(min(enqueued_at)) OVER ())
+FROM newest
+GROUP BY queue_name, task_name
+"""
+
+# Return the pauses that have not ended.
+#
+# Cost: reads the whole table, which has one row for each paused queue or task
+OPEN_PAUSES: Final = """/* pgqueue:open_pauses */
+SELECT kind, name, paused_at, CASE WHEN isfinite(paused_until) THEN paused_until END, paused_by, reason
+FROM pgqueue_pause
+WHERE paused_until IS NULL OR paused_until > statement_timestamp() + %(time_shift)s::interval
+ORDER BY kind, name
+"""
+
+# Return the workers that have not stopped, those with the newest heartbeat first.
+#
+# Cost: reads the whole table, which has one row for each worker process of the last week
+WORKERS: Final = """/* pgqueue:workers */
+SELECT id, hostname, pid, version, queue_names, concurrency, started_at, last_heartbeat_at,
+       date_part('epoch', statement_timestamp() + %(time_shift)s::interval - last_heartbeat_at)
+FROM pgqueue_worker
+WHERE stopped_at IS NULL
+ORDER BY last_heartbeat_at DESC, id
+LIMIT %(limit)s
+"""
+
+# Count the due jobs of a lane that a claim takes before a job.
+#
+# Index: pgqueue_job_ready, and the row of each entry if tasks are paused
+AHEAD_IN_LANE: Final = """/* pgqueue:ahead_in_lane */
+SELECT count(*)
+FROM (
+    SELECT 1
+    FROM pgqueue_job
+    WHERE state = 'ready' AND limit_key IS NULL
+      AND queue_name = %(queue_name)s AND priority = %(priority)s
+      AND run_after <= statement_timestamp() + %(time_shift)s::interval
+      AND (run_after, id) < (%(run_after)s::timestamptz, %(job_id)s)
+      AND task_name <> ALL (%(paused_task_names)s::varchar[])
+    ORDER BY run_after, id
+    LIMIT %(limit)s + 1
+) AS ahead
+"""
+
+# Return a job with its last execution and the worker of that execution.
+#
+# Index: pgqueue_job_pkey, pgqueue_execution_job, pgqueue_worker_pkey
+JOB_WITH_LAST_EXECUTION: Final = """/* pgqueue:job_with_last_execution */
+SELECT job.id AS job_id, job.task_name, job.queue_name, job.priority, job.state, job.attempt, job.max_attempts,
+       job.run_after, job.run_after > statement_timestamp() + %(time_shift)s::interval AS is_later,
+       job.expires_at,
+       coalesce(job.expires_at <= statement_timestamp() + %(time_shift)s::interval, false) AS is_expired,
+       job.unknown_since, job.finished_at, job.cancel_requested_at,
+       last.outcome, last.claimed_at, last.started_at,
+       coalesce(last.lease_expires_at < statement_timestamp() + %(time_shift)s::interval, true) AS is_lost,
+       last.lease_expires_at, left(last.exception_class, 200) AS exception_class, left(last.error, 500) AS error,
+       last.worker_id, worker.hostname, worker.pid,
+       statement_timestamp() + %(time_shift)s::interval AS seen_at
+FROM pgqueue_job AS job
+LEFT JOIN LATERAL (
+    SELECT outcome, claimed_at, started_at, lease_expires_at, exception_class, error, worker_id
+    FROM pgqueue_execution
+    WHERE job_id = job.id
+    ORDER BY id DESC
+    LIMIT 1
+) AS last ON true
+LEFT JOIN LATERAL (SELECT hostname, pid FROM pgqueue_worker WHERE id = last.worker_id LIMIT 1) AS worker ON true
+WHERE job.id = %(job_id)s
+"""

@@ -1,0 +1,179 @@
+"""Count the attempts that end in a process, and write the counts into the rollup every few seconds.
+
+The counter is an observer of the transitions (see `reactions`). Successes are the exception: the completer passes them
+in batches, because observing each of them would cost as much as the rest of their completion. Several threads count;
+maintenance and the stop of the process write.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import psycopg
+
+from django_pgqueue import histogram, lifecycle
+from django_pgqueue.db.statements import Connection
+from django_pgqueue.endings import Ending
+from django_pgqueue.reactions import JobTransition, TimedAttempt
+from django_pgqueue.states import State
+
+INTERVAL_SECONDS: Final = 10.0
+"""How often a process writes its counts. If it is killed, the counts since then are lost."""
+CLASSES_LIMIT: Final = 1000
+"""Maximum number of tallies in one interval. Above it, further exception classes are counted as `OTHER`."""
+TIMED_IN_BATCH: Final = 64
+"""From this number on, not every success of a task in one batch is timed, but about half as many. To time one costs 0.4
+µs, and a process completes up to 30,000 jobs in a second."""
+OTHER: Final = "(other)"
+
+Columns = Mapping[State, str]
+_SUCCESS: Final[Columns] = {}  # counted in batches
+_FAILURE: Final[Columns] = {State.READY: "retried", State.DEAD: "dead", State.CANCELLED: "cancelled"}
+_RELEASE: Final[Columns] = {State.READY: "released", State.CANCELLED: "cancelled"}
+COLUMNS: Final[dict[Ending, Columns]] = {
+    Ending.SUCCEEDED: _SUCCESS,
+    Ending.DISCARDED: _SUCCESS,
+    Ending.WRITTEN: _SUCCESS,
+    Ending.FAILED: _FAILURE,
+    Ending.CRASHED: _FAILURE,
+    Ending.RELEASED: _RELEASE,
+    Ending.UNKNOWN: _RELEASE,
+    Ending.SNOOZED: {State.READY: "snoozed", State.CANCELLED: "cancelled"},
+    Ending.CANCELLED: {State.CANCELLED: "cancelled"},
+}
+"""The column that counts an attempt, by its ending and its job's new state."""
+TIMED: Final = frozenset({Ending.FAILED, Ending.CRASHED})
+"""Endings whose waits and run times count, besides successes."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """The counts of one queue, task and exception class."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """By column."""
+    wait_seconds: float = 0.0
+    run_seconds: float = 0.0
+    waits: Counter[int] = field(default_factory=Counter)
+    """By bucket of the histogram."""
+    runs: Counter[int] = field(default_factory=Counter)
+
+    def add_times(self, waits: Sequence[float], runs: Sequence[float], weight: int = 1) -> None:
+        """Add the waits and the run times of attempts, in seconds. Each counts `weight` times."""
+        self.wait_seconds += sum(waits) * weight
+        self.run_seconds += sum(runs) * weight
+        histogram.count_into(self.waits, waits, weight)
+        histogram.count_into(self.runs, runs, weight)
+
+    def add(self, other: Tally) -> None:
+        """Add the counts of another tally."""
+        self.counts.update(other.counts)
+        self.waits.update(other.waits)
+        self.runs.update(other.runs)
+        self.wait_seconds += other.wait_seconds
+        self.run_seconds += other.run_seconds
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of the row to append."""
+        return {
+            **dict.fromkeys(("succeeded", "retried", "dead", "cancelled", "released", "snoozed", "crashed"), 0),
+            **self.counts,
+            "wait_seconds": self.wait_seconds,
+            "run_seconds": self.run_seconds,
+            "wait_buckets": list(self.waits),
+            "wait_counts": list(self.waits.values()),
+            "run_buckets": list(self.runs),
+            "run_counts": list(self.runs.values()),
+        }
+
+
+Key = tuple[str, str, str]
+"""Queue, task and exception class."""
+
+
+class AttemptCounter:
+    """The counts of one process since it last wrote them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tallies: defaultdict[Key, Tally] = defaultdict(Tally)
+        self._since = time.monotonic()
+
+    def __bool__(self) -> bool:
+        """Return whether there is something to write."""
+        return bool(self._tallies)
+
+    def wants_successes(self) -> bool:
+        """Return False, because `count_successes()` gets them."""
+        return False
+
+    def observe(self, transition: JobTransition, database: str) -> None:
+        """Count an attempt that did not succeed."""
+        state, ending, task_name = transition.result.state, transition.ending, transition.task_name
+        column = None if ending is None or state is None else COLUMNS[ending].get(state)
+        if ending is None or column is None or task_name is None:
+            return
+        with self._lock:
+            tally = self._tally((transition.details["queue_name"], task_name, transition.exception_class))
+            tally.counts[column] += 1
+            if ending is Ending.CRASHED:
+                tally.counts["crashed"] += 1
+            if ending in TIMED and transition.attempt is not None:
+                tally.add_times(*seconds_of([transition.attempt]))
+
+    def count_successes(self, attempts: Sequence[TimedAttempt]) -> None:
+        """Count attempts that succeeded. In a large batch of one task, time only every n-th, which counts n times."""
+        groups: defaultdict[tuple[str, str], list[TimedAttempt]] = defaultdict(list)
+        for attempt in attempts:
+            groups[attempt.claimed.queue_name, attempt.claimed.task_name].append(attempt)
+        with self._lock:
+            for (queue_name, task_name), group in groups.items():
+                tally = self._tally((queue_name, task_name, ""))
+                tally.counts["succeeded"] += len(group)
+                step = len(group) // TIMED_IN_BATCH * 2 + 1
+                first = random.randrange(step)  # noqa: S311 -- jobs may alternate in step with a fixed choice
+                tally.add_times(*seconds_of(group[first::step]), weight=step)
+
+    def _tally(self, key: Key) -> Tally:
+        if len(self._tallies) >= CLASSES_LIMIT and key not in self._tallies and key[2]:
+            key = (*key[:2], OTHER)
+        return self._tallies[key]
+
+    def write(self, connection: Connection) -> None:
+        """Append the counts to the rollup, unless there are none.
+
+        After a lost connection the counts are kept, and the next call writes them. If the database refuses them, they
+        are dropped, so that they cannot be refused forever.
+        """
+        with self._lock:
+            tallies, self._tallies = self._tallies, defaultdict(Tally)
+            since, self._since = self._since, time.monotonic()
+        if not tallies:
+            return
+        rows = [
+            {"queue_name": queue_name, "task_name": task_name, "exception_class": exception_class, **tally.columns()}
+            for (queue_name, task_name, exception_class), tally in tallies.items()
+        ]
+        try:
+            lifecycle.append_rollups(connection, rows, seconds_ago=(time.monotonic() - since) / 2)
+        except (psycopg.OperationalError, OSError):
+            with self._lock:
+                self._since = since
+                for key, tally in tallies.items():
+                    self._tally(key).add(tally)
+            raise
+
+
+def seconds_of(attempts: Sequence[TimedAttempt]) -> tuple[list[float], list[float]]:
+    """Return how long the jobs had been due when the attempts started, and how long the attempts ran."""
+    waits = [
+        (job := one.claimed).claimed_ms / 1000 - job.run_after.timestamp() + one.started_at - job.claimed_at
+        for one in attempts
+    ]
+    return waits, [one.finished_at - one.started_at for one in attempts]

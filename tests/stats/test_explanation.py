@@ -1,0 +1,160 @@
+"""`why()` names the reason why a job has not started, in each of the cases that it knows."""
+
+from datetime import timedelta
+
+import pytest
+
+from django_pgqueue import lifecycle, stats
+from django_pgqueue.models import Job
+from django_pgqueue.states import Pausable
+from django_pgqueue.stats import Count, Reason
+from tests import helpers
+
+HANG = "tests.app.tasks.hang"
+
+
+def update(connection, table, columns, row_id):
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE pgqueue_{table} SET {columns} WHERE id = %s", [row_id])
+
+
+def claimed(connection, worker_id=1, **options):
+    helpers.make_job(connection)
+    return helpers.claim_one(connection, worker_id=worker_id, **options)
+
+
+def assert_why(job_id, reason, *words, **fields):
+    found = stats.why(job_id)
+    assert found.reason is reason, found
+    for word in words:
+        assert word in found.sentence
+    assert found.sentence.endswith(".")
+    assert {name: getattr(found, name) for name in fields} == fields
+    return found
+
+
+def test_why_job_without_row_is_gone(db):
+    assert_why(1_000_000, Reason.GONE, state=None)
+
+
+def test_why_unsaved_job_is_refused():
+    with pytest.raises(ValueError, match="never enqueued"):
+        stats.why(Job())
+
+
+def test_why_finished_job_tells_how_it_ended(connection):
+    job = claimed(connection)
+    lifecycle.succeed(connection, helpers.succeeded(job.key))
+    assert_why(job.job_id, Reason.FINISHED, "succeeded at")
+    job = claimed(connection)
+    lifecycle.fail(connection, helpers.failed(job.key, None))
+    assert_why(job.job_id, Reason.FINISHED, "dead", "RuntimeError: as asked.", exception_class="RuntimeError")
+    job = claimed(connection)
+    lifecycle.end_cancelled(connection, [lifecycle.Cancelled(job.key, None, 0.0, "not needed")])
+    assert_why(job.job_id, Reason.FINISHED, "cancelled", "not needed.")
+
+
+def test_why_running_job_names_its_worker(connection, add_worker):
+    worker_id = add_worker()
+    job = claimed(connection, worker_id)
+    update(connection, "execution", "started_at = started_at - interval '10 min'", job.execution_id)
+    assert_why(job.job_id, Reason.RUNNING, "on worker vm:7 for 10 min", worker="vm:7", worker_id=worker_id)
+    lifecycle.cancel(connection, [job.job_id])
+    assert_why(job.job_id, Reason.CANCELLING, "asked to stop")
+
+
+def test_why_prefetched_job_waits_for_a_slot(connection):
+    job = claimed(connection, free_slots=0)
+    assert_why(job.job_id, Reason.PREFETCHED, "free slot", started_at=None)
+
+
+def test_why_job_of_lost_worker_waits_for_rescue(connection, add_worker):
+    job = claimed(connection, add_worker())
+    update(connection, "execution", "lease_expires_at = statement_timestamp() - interval '1 s'", job.execution_id)
+    assert_why(job.job_id, Reason.LOST, "lease of worker vm:7 ended", "rescue", worker="vm:7")
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM pgqueue_execution WHERE id = %s", [job.execution_id])
+    assert_why(job.job_id, Reason.LOST, "is gone", worker_id=None)
+
+
+def test_why_expired_job_is_not_scheduled(connection):
+    job_id = helpers.make_job(connection, expires_seconds=-1.0)
+    assert_why(job_id, Reason.EXPIRED, "expired")
+
+
+def test_why_job_of_unknown_task_shows_the_error(connection):
+    job = claimed(connection)
+    released = lifecycle.Released(job.key, 30.0, "this worker has no task 'shop.charge'")
+    lifecycle.release(connection, [released], unknown=True)
+    found = assert_why(job.job_id, Reason.UNKNOWN_TASK, "no task 'shop.charge'.", "again at")
+    assert found.unknown_since is not None
+
+
+def test_why_job_due_later_tells_when(connection):
+    job_id = helpers.make_job(connection, delay_seconds=60.0)
+    found = assert_why(job_id, Reason.SCHEDULED, "due at")
+    assert found.due_at == Job.objects.get(pk=job_id).run_after
+    job = claimed(connection)
+    lifecycle.fail(connection, helpers.failed(job.key, 60.0))
+    assert_why(job.job_id, Reason.RETRYING, "Attempt 1 of 10", "RuntimeError: as asked.", attempt=1, max_attempts=10)
+
+
+def test_why_job_of_paused_queue_or_task_names_the_operator(connection):
+    job_id = helpers.make_job(connection)
+    lifecycle.pause(connection, Pausable.TASK, helpers.NOOP, until=None, paused_by="ben", reason="")
+    assert_why(job_id, Reason.TASK_PAUSED, f"task {helpers.NOOP} (by ben, since")
+    lifecycle.pause(connection, Pausable.QUEUE, "default", for_seconds=60.0, paused_by="anna", reason="wrong link.")
+    found = assert_why(job_id, Reason.QUEUE_PAUSED, "queue default: wrong link (by anna", "until")
+    assert found.pause.until - found.pause.paused_at == timedelta(seconds=60)
+
+
+def test_why_without_live_worker_says_so(connection, add_worker):
+    job_id = helpers.make_job(connection)
+    assert_why(job_id, Reason.NO_WORKER, "runworker")
+    add_worker(silent_seconds=61)
+    assert_why(job_id, Reason.NO_WORKER)
+    add_worker("reports")
+    assert_why(job_id, Reason.QUEUE_NOT_SERVED, "1 worker process runs, and none of them serves the queue default")
+
+
+def test_why_with_busy_slots_names_the_tasks_that_hold_them(connection, add_worker):
+    worker_id = add_worker(concurrency=2)
+    helpers.make_jobs(connection, 2, task_name=HANG)
+    for job in helpers.claim_all(connection, worker_id=worker_id):
+        update(connection, "execution", "started_at = started_at - interval '10 min'", job.execution_id)
+    helpers.make_jobs(connection, 1)
+    job_id = helpers.make_job(connection)
+    found = assert_why(
+        job_id, Reason.SLOTS_BUSY, "All 2 slots", f"2 × {HANG} for up to 10 min", "1 due job is claimed before it",
+        slots_busy=2, slots_total=2, ahead=Count(1),
+    )  # fmt: skip
+    assert [(task.task_name, task.slots) for task in found.busy_tasks] == [(HANG, 2)]
+
+
+@pytest.mark.promise("stats-why-ahead")
+def test_why_counts_the_jobs_that_are_claimed_before(connection, add_worker):
+    """It counts earlier jobs of the lane, and lanes that come first; not later jobs, paused queues or lower lanes."""
+    add_worker()
+    helpers.make_jobs(connection, 3)
+    job_id = helpers.make_job(connection)
+    helpers.make_jobs(connection, 5)
+    helpers.make_jobs(connection, 2, queue_name="mail", priority=1)
+    helpers.make_jobs(connection, 7, queue_name="mail", priority=-1)
+    helpers.make_jobs(connection, 9, queue_name="held", priority=1)
+    lifecycle.pause(connection, Pausable.QUEUE, "held")
+    assert_why(job_id, Reason.IN_LINE, "5 due jobs are claimed before it", ahead=Count(5))
+
+
+@pytest.mark.parametrize(("queues", "ahead"), [("default,mail", 0), ("mail,default", 9), ("default", 0)])
+def test_why_follows_the_order_of_the_queues_of_a_worker(connection, add_worker, queues, ahead):
+    add_worker(queues)
+    job_id = helpers.make_job(connection)
+    helpers.make_jobs(connection, 2, queue_name="mail", priority=1)
+    helpers.make_jobs(connection, 7, queue_name="mail", priority=-1)
+    assert_why(job_id, Reason.IN_LINE if ahead else Reason.NEXT, ahead=Count(ahead))
+
+
+def test_why_first_job_is_next(connection, add_worker):
+    add_worker()
+    job_id = helpers.make_job(connection)
+    assert_why(Job.objects.get(pk=job_id), Reason.NEXT, "next in line", workers=1, slots_busy=0)

@@ -1,0 +1,110 @@
+"""`throughput()`: what happened in a period, as the rollup has it."""
+
+from collections import Counter
+from datetime import datetime, timedelta
+
+import pytest
+from django.utils import timezone
+
+from django_pgqueue import lifecycle, stats
+from django_pgqueue.db import statements
+from django_pgqueue.worker.completion.attempt_counter import Tally
+from tests import helpers
+from tests.app.tasks import add
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture(autouse=True)
+def half_past_the_minute(monkeypatch):
+    """Shift the clock of the statements, so that no minute ends during a test."""
+    monkeypatch.setattr(statements.clock, "shift_seconds", 30.0 - timezone.now().second)
+
+
+def append(connection, seconds_ago, task="shop.charge", queue="default", error="", waits=None, runs=None, **counts):
+    tally = Tally(Counter(counts))
+    tally.add_times(waits or [], runs or [])
+    names = {"queue_name": queue, "task_name": task, "exception_class": error}
+    lifecycle.append_rollups(connection, [{**names, **tally.columns()}], seconds_ago)
+
+
+def last_hour(**options):
+    return stats.throughput(timezone.now() - timedelta(hours=1), timezone.now() + MINUTE, **options)
+
+
+@pytest.mark.promise("stats-sums")
+def test_throughput_adds_points_histograms_and_failures(connection):
+    append(connection, 600, waits=[0.1] * 9 + [5.0], runs=[1.0] * 10, succeeded=10)
+    append(connection, 600, waits=[0.1], runs=[3.0], succeeded=1)
+    append(connection, 60, error="ValueError", waits=[0.2] * 3, runs=[0.5] * 3, retried=2, dead=1)
+    append(connection, 60, error="", retried=1, crashed=1)
+    found = last_hour()
+    assert [point.counts.finished for point in found.points] == [11, 1]
+    assert (found.counts.succeeded, found.counts.failed, found.counts.dead, found.counts.crashed) == (11, 4, 1, 1)
+    first, last = found.points
+    assert (first.seconds, first.per_minute(first.counts.succeeded)) == (60, 11)
+    assert first.wait.p50 == pytest.approx(0.1, rel=0.091)
+    assert first.wait.p99 == pytest.approx(5.0, rel=0.091)
+    assert (last.wait.count, last.run.mean) == (3, pytest.approx(0.5))
+    assert found.run.p50 == pytest.approx(1.0, rel=0.091)
+    assert (found.run.count, found.run.mean) == (14, pytest.approx((10 + 3 + 1.5) / 14))
+    assert [(one.exception_class, one.retried, one.dead) for one in found.failures] == [
+        ("ValueError", 2, 1),
+        ("", 1, 0),
+    ]
+    assert found.failures[0].last_at == last.starts_at
+    assert found.per_minute(found.counts.succeeded) == pytest.approx(11 / 61, rel=0.05)
+
+
+def test_throughput_of_queue_or_task_leaves_out_others(connection):
+    append(connection, 60, succeeded=1)
+    append(connection, 60, queue="mail", succeeded=10, error="")
+    append(connection, 60, task=add.name, error="KeyError", dead=100)
+    assert last_hour(queue="mail").counts.finished == 10
+    assert last_hour(task="shop.charge").counts.finished == 11
+    assert last_hour(task=add).counts.finished == 100
+    assert last_hour(task=add).failures[0].task_name == add.name
+    assert last_hour(queue="mail").failures == ()
+    assert last_hour(queue="none", task=add) == stats.throughput(last_hour().since, last_hour().until, queue="none")
+
+
+def test_throughput_reads_parts_minutes_and_hours_alike(connection):
+    for seconds in (30, 3600, 8 * 3600):
+        append(connection, seconds, runs=[1.0], succeeded=1)
+    lifecycle.merge_rollups(connection)
+    lifecycle.merge_rollups(connection)
+    found = stats.throughput(timezone.now() - timedelta(hours=10), timezone.now() + MINUTE)
+    assert [point.seconds for point in found.points] == [3600, 60, 60]
+    assert (found.counts.succeeded, found.run.count) == (3, 3)
+    assert found.points[0].per_minute(60) == 1
+
+
+def test_throughput_without_counts_is_empty(db):
+    found = stats.throughput()
+    assert (found.points, found.counts, found.failures) == ((), stats.AttemptCounts(), ())
+    assert found.wait == stats.Durations()
+    assert found.until - found.since >= timedelta(hours=1)
+
+
+def test_throughput_of_invalid_period_is_refused(db):
+    now = timezone.now()
+    with pytest.raises(ValueError, match=r"since must be before until, got 20"):
+        stats.throughput(now, now)
+    with pytest.raises(ValueError, match=r"since needs a time zone, got datetime"):
+        stats.throughput(datetime(2026, 1, 1))  # noqa: DTZ001 -- the mistake to refuse
+
+
+def test_finished_per_minute_is_that_of_the_last_complete_minute(connection):
+    for seconds, count in ((0, 1000), (60, 3), (60, 4), (120, 50)):
+        append(connection, seconds, queue="mail", succeeded=count, released=9)
+    queues = {queue.name: queue for queue in stats.queues()}
+    assert queues["mail"].finished_per_minute == 7
+    assert stats.overview().finished_per_minute == 7
+
+
+def test_finished_per_minute_without_stats_is_unknown(connection, settings):
+    settings.PGQUEUE = {"STATS": False}
+    helpers.make_jobs(connection, 1)
+    assert {queue.finished_per_minute for queue in stats.queues()} == {None}
+    assert {task.finished_per_minute for task in stats.tasks()} == {None}
+    assert stats.overview().finished_per_minute is None

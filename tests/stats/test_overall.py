@@ -1,0 +1,182 @@
+"""The figures of queues, tasks, lanes and workers."""
+
+import pytest
+
+from django_pgqueue import lifecycle, stats
+from django_pgqueue.states import Pausable
+from django_pgqueue.stats import Count, depths
+from tests import helpers
+
+SLOW, FAST = "tests.app.tasks.slow", helpers.NOOP
+
+
+def run(connection, statement, *values):
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+
+
+def claim(connection, queue, worker_id, **changes):
+    return helpers.claim_all(connection, helpers.Lane(queue, 0), worker_id=worker_id, **changes)
+
+
+@pytest.fixture
+def jobs(connection, add_worker):
+    """Put jobs in every state into the queue `mail`, and one due job of another task into `reports`."""
+    worker_id = add_worker(concurrency=2)
+    lost_id = add_worker(silent_seconds=3600)
+    helpers.make_jobs(connection, 3, queue_name="mail")
+    claim(connection, "mail", worker_id)
+    helpers.make_jobs(connection, 1, queue_name="mail")
+    [lost] = claim(connection, "mail", lost_id)
+    run(
+        connection,
+        "UPDATE pgqueue_execution SET lease_expires_at = statement_timestamp() - interval '1 s' WHERE id = %s",
+        lost.execution_id,
+    )
+    for delay_seconds in (60.0, None):  # one retry, one dead letter
+        helpers.make_jobs(connection, 1, queue_name="mail")
+        [failed] = claim(connection, "mail", worker_id)
+        lifecycle.fail(connection, helpers.failed(failed.key, delay_seconds))
+    helpers.make_jobs(connection, 2, queue_name="mail", delay_seconds=3600.0)
+    helpers.make_jobs(connection, 4, queue_name="mail")
+    helpers.make_jobs(connection, 1, queue_name="reports", priority=5, task_name=SLOW)
+    run(connection, "UPDATE pgqueue_job SET run_after = run_after - interval '90 s' WHERE state = 'ready'")
+    run(connection, "UPDATE pgqueue_job SET run_after = run_after + interval '180 s' WHERE attempt = 1")
+    return worker_id
+
+
+def queue_named(name):
+    return {queue.name: queue for queue in stats.queues()}[name]
+
+
+def depth_of(figures):
+    states = ("due", "scheduled", "retrying", "paused", "running", "lost", "dead")
+    counts = {state: getattr(figures, state) for state in states}
+    assert all(count.is_exact for count in counts.values())
+    return {state: count.value for state, count in counts.items() if count.value}
+
+
+@pytest.mark.promise("stats-one-state")
+def test_queues_count_each_job_in_one_state(jobs):
+    assert depth_of(queue_named("mail")) == {
+        "due": 4, "scheduled": 2, "retrying": 1, "running": 3, "lost": 1, "dead": 1,
+    }  # fmt: skip
+    assert depth_of(queue_named("reports")) == {"due": 1}
+    assert 90 < queue_named("mail").oldest_due_seconds < 100
+
+
+def test_tasks_count_each_job_in_one_state(jobs):
+    tasks = {task.name: task for task in stats.tasks()}
+    assert depth_of(tasks[FAST]) == {"due": 4, "scheduled": 2, "retrying": 1, "running": 3, "lost": 1, "dead": 1}
+    assert depth_of(tasks[SLOW]) == {"due": 1}
+    assert 90 < tasks[SLOW].oldest_due_seconds < 100
+    assert depth_of(tasks["tests.app.tasks.add"]) == {}  # a task of this process, without jobs
+
+
+def test_queues_of_live_workers_have_their_slots(jobs):
+    mail = queue_named("mail")
+    assert (mail.workers, mail.slots_busy, mail.slots_total) == (1, 2, 2)
+
+
+def test_paused_queue_has_paused_jobs_and_no_due_ones(connection, jobs):
+    lifecycle.pause(connection, Pausable.QUEUE, "mail", paused_by="anna", reason="wrong link")
+    mail = queue_named("mail")
+    assert depth_of(mail) == {"paused": 4, "scheduled": 2, "retrying": 1, "running": 3, "lost": 1, "dead": 1}
+    assert mail.is_paused
+    assert (mail.pause.by, mail.pause.reason, mail.oldest_due_seconds) == ("anna", "wrong link", None)
+    assert [lane.is_paused for lane in stats.lanes()] == [True, False]
+
+
+def test_paused_task_has_paused_jobs_in_its_queue(connection, jobs):
+    helpers.make_jobs(connection, 1, queue_name="mail", task_name=SLOW)
+    lifecycle.pause(connection, Pausable.TASK, FAST)
+    assert depth_of(queue_named("mail"))["paused"] == 4
+    assert depth_of(queue_named("mail"))["due"] == 1
+    assert not queue_named("mail").is_paused
+    assert {task.name for task in stats.tasks() if task.is_paused} == {FAST}
+
+
+def test_queue_without_jobs_is_listed_if_known(connection, add_worker, settings):
+    settings.PGQUEUE = {"QUEUES": ["default", "listed"]}
+    add_worker("served,default")
+    lifecycle.pause(connection, Pausable.QUEUE, "held")
+    queues = {queue.name: queue for queue in stats.queues()}
+    assert {"served", "default", "held", "listed"} <= set(queues)
+    assert queues["served"].workers == 1
+    assert queues["held"].workers == 0
+
+
+def test_lanes_have_counts_by_priority(jobs):
+    mail, reports = stats.lanes()
+    assert (mail.queue_name, mail.priority, mail.due, mail.scheduled, mail.retrying) == (
+        "mail", 0, Count(4), Count(2), Count(1),
+    )  # fmt: skip
+    assert (reports.queue_name, reports.priority, reports.due) == ("reports", 5, Count(1))
+
+
+@pytest.mark.promise("stats-lower-bounds")
+def test_counts_beyond_limit_are_lower_bounds(connection, jobs, monkeypatch):
+    monkeypatch.setattr(depths, "COUNT_LIMIT", 3)
+    due = queue_named("mail").due
+    assert (due, str(due)) == (Count(3, is_exact=False), "3+")
+    assert not {task.name: task for task in stats.tasks()}[SLOW].due.is_exact  # it may have more in the lane of `mail`
+    assert queue_named("reports").due == Count(1)
+
+
+def test_count_adds_and_prints_thousands():
+    assert str(Count(12_345)) == "12,345"
+    assert Count(1) + Count(2) == Count(3)
+    assert Count(1) + Count(2, is_exact=False) == Count(3, is_exact=False)
+
+
+def test_workers_have_slots_and_show_who_is_silent(jobs):
+    live, silent = stats.workers()
+    assert (live.id, live.is_live, live.slots_busy, live.slots_total, live.prefetched) == (jobs, True, 2, 2, 1)
+    assert (live.host, live.pid, live.queues) == ("vm", 7, ())
+    assert (silent.is_live, silent.slots_busy) == (False, 1)
+    assert silent.heartbeat_age_seconds > 3600
+
+
+def test_worker_of_some_queues_serves_only_these(add_worker):
+    add_worker("mail,reports")
+    [worker] = stats.workers()
+    assert worker.queues == ("mail", "reports")
+    assert worker.serves("mail")
+    assert not worker.serves("default")
+
+
+def test_rates_are_those_of_the_last_minute(connection, jobs, monkeypatch):
+    assert queue_named("mail").enqueued_per_minute == 12
+    run(connection, "UPDATE pgqueue_job SET enqueued_at = enqueued_at - interval '30 s'")
+    monkeypatch.setattr(depths, "ENQUEUED_LIMIT", 6)  # 6 jobs in 30 s: 12 in a minute, 2 of these in `reports`
+    assert queue_named("mail").enqueued_per_minute == pytest.approx(10, rel=0.05)
+    run(connection, "UPDATE pgqueue_job SET enqueued_at = enqueued_at - interval '90 s'")
+    assert queue_named("mail").enqueued_per_minute == 0
+
+
+def test_overview_adds_the_queues_up(connection, jobs):
+    overview = stats.overview()
+    assert depth_of(overview) == {"due": 5, "scheduled": 2, "retrying": 1, "running": 3, "lost": 1, "dead": 1}
+    assert (overview.workers, overview.slots_busy, overview.slots_total) == (1, 2, 2)
+    assert overview.enqueued_per_minute == 13
+    assert overview.dead_24h == Count(1)
+    assert 90 < overview.oldest_due_seconds < 100
+    assert overview.unserved_queues == ()
+    run(connection, "UPDATE pgqueue_worker SET queue_names = 'reports'")
+    run(connection, "UPDATE pgqueue_job SET finished_at = finished_at - interval '2 days' WHERE state = 'dead'")
+    overview = stats.overview()
+    assert overview.unserved_queues == ("mail",)
+    assert overview.dead_24h == Count(0)
+
+
+def test_queue_that_gets_shorter_has_time_until_empty():
+    queue = stats.QueueStats(name="mail", due=Count(300), enqueued_per_minute=20.0, finished_per_minute=50.0)
+    assert queue.empties_in_seconds == 600
+    assert stats.QueueStats(name="mail", due=Count(1), enqueued_per_minute=2.0).empties_in_seconds is None
+
+
+def test_stats_read_the_given_database(committing, other):
+    """The alias `other` has its own connection to the same database."""
+    with helpers.closing(helpers.connect()) as engine:
+        helpers.make_jobs(engine, 2, queue_name="elsewhere")
+    assert [queue.due.value for queue in stats.queues("other") if queue.name == "elsewhere"] == [2]

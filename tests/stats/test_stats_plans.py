@@ -1,0 +1,126 @@
+"""Plans of the statements of `stats` on an application's connection: none of them reads the history.
+
+The tables have 20,000 finished and 10,000 ready jobs, and the limits are small. The planner is free to choose. If the
+tables were analysed while the queue was idle, it may read all dead jobs by a bitmap, but no other history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_pgqueue.stats import depths, fleet
+from tests import helpers
+from tests.statements import READING
+from tests.test_sql import nodes, rows_read
+
+pytestmark = pytest.mark.slow
+
+LIMIT = 100
+NOW = "statement_timestamp()"
+JOB = (
+    "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, attempt, enqueued_at, run_after, finished_at) "
+    "SELECT 'task' || n % 7, 'queue' || n % 2, '{}', "
+)
+EXECUTION = "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, lease_expires_at"
+TABLES = ("pgqueue_job", "pgqueue_execution", "pgqueue_rollup")
+FILL = {
+    "finished jobs": f"WITH job AS ({JOB} CASE WHEN n % 2 = 0 THEN 'dead' ELSE 'succeeded' END, 1, "
+    f"{NOW} - interval '2 h', {NOW}, {NOW} - n * interval '1 s' FROM generate_series(1, 20000) AS n RETURNING id) "
+    f"{EXECUTION}, outcome, finished_at) SELECT id, 1, 3, {NOW}, {NOW}, 'succeeded', {NOW} FROM job",
+    "due jobs": f"{JOB} 'ready', 0, {NOW}, {NOW} - n * interval '1 ms', NULL FROM generate_series(1, 5000) AS n",
+    "later jobs": f"{JOB} 'ready', 0, {NOW}, {NOW} + n * interval '1 min', NULL FROM generate_series(1, 5000) AS n",
+    "running jobs": f"WITH job AS ({JOB} 'running', 1, {NOW}, {NOW}, NULL FROM generate_series(1, 1000) AS n "
+    f"RETURNING id) {EXECUTION}) SELECT id, 1, 1, {NOW}, {NOW} + interval '1 h' FROM job",
+    "rollup": "INSERT INTO pgqueue_rollup (span, starts_at, queue_name, task_name, wait_buckets, wait_counts, "
+    f"run_buckets, run_counts) SELECT 'hour', {NOW} - n * interval '1 min', 'default', 'task', '{{1}}', '{{1}}', "
+    "'{1}', '{1}' FROM generate_series(1, 20000) AS n",
+}
+
+
+READY = {"limit": LIMIT, "due_total": 2 * LIMIT, "later_total": 2 * LIMIT, "lanes_limit": 10}
+PERIOD = {
+    "since": "now",
+    "until": "tomorrow",
+    "queue_name": None,
+    "task_names": None,
+}
+CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "READY_BY_LANE": (READY, {"pgqueue_job_ready"}),
+    "READY_BY_TASK": (READY, {"pgqueue_job_ready"}),
+    "OPEN_EXECUTIONS_BY_TASK": ({"limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
+    "NEWEST_DEAD": ({"limit": LIMIT}, {"pgqueue_job_finished"}),
+    "DEAD_SINCE": ({"limit": LIMIT, "seconds": 86400.0}, {"pgqueue_job_finished"}),
+    "NEWEST_ENQUEUED": ({"limit": LIMIT, "first_id": 1}, {"pgqueue_job_pkey"}),
+    "AHEAD_IN_LANE": (
+        {
+            "queue_name": "queue1",
+            "priority": 0,
+            "run_after": "tomorrow",
+            "job_id": 1,
+            "paused_task_names": [],
+            "limit": LIMIT,
+        },
+        {"pgqueue_job_ready"},
+    ),
+    "JOB_WITH_LAST_EXECUTION": ({"job_id": 7}, {"pgqueue_job_pkey", "pgqueue_execution_job"}),
+    "ENDED_BY_TASK": ({"delay_seconds": 15.0}, {"pgqueue_rollup_starts"}),
+    "COUNTS_OVER_TIME": (PERIOD, {"pgqueue_rollup_starts"}),
+    "DURATIONS_OVER_TIME": (PERIOD, {"pgqueue_rollup_starts"}),
+    "FAILURES_BY_CLASS": ({**PERIOD, "limit": 100}, {"pgqueue_rollup_starts"}),
+}
+
+
+def explain(connection: Any, name: str) -> list[Any]:
+    with connection.cursor() as cursor:
+        query = f"EXPLAIN (ANALYZE, FORMAT JSON) {READING[name]}"
+        [[answer]] = cursor.execute(query, {**CASES[name][0], "time_shift": "0 s"}, prepare=False).fetchall()
+    return list(nodes(answer[0]["Plan"]))
+
+
+@pytest.fixture(scope="module")
+def plans(django_db_setup: Any, django_db_blocker: Any) -> Iterator[dict[str, Any]]:
+    """Return the plans of each statement on an application's connection: analysed while idle, and analysed full."""
+    with django_db_blocker.unblock():
+        connection = helpers.connect()
+        helpers.empty_tables(connection)
+        for name in TABLES:
+            connection.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off)")
+        connection.execute(f"ANALYZE {', '.join(TABLES)}")
+        for statement in FILL.values():
+            connection.execute(statement)
+        connection.execute("SET plan_cache_mode = auto")
+        for kind in ("seqscan", "bitmapscan", "hashjoin", "mergejoin"):
+            connection.execute(f"SET enable_{kind} = on")
+        idle = {name: explain(connection, name) for name in CASES}
+        connection.execute(f"ANALYZE {', '.join(TABLES)}")
+        yield {"idle": idle, "full": {name: explain(connection, name) for name in CASES}}
+        helpers.empty_tables(connection)
+        for name in TABLES:
+            connection.execute(f"ALTER TABLE {name} RESET (autovacuum_enabled)")
+        connection.close()
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.django_db(transaction=True, available_apps=[])
+def test_plan_of_stats_reads_a_bounded_number_of_rows(plans, name):
+    indexes = CASES[name][1]
+    for node in plans["full"][name]:
+        assert rows_read(node) <= 5 * LIMIT, node
+    for found in (plans["full"][name], plans["idle"][name]):
+        assert [node for node in found if node["Node Type"] == "Seq Scan" and node["Relation Name"] in TABLES] == []
+        used = {node.get("Index Name") for node in found}
+        assert indexes <= used or (name == "OPEN_EXECUTIONS_BY_TASK" and "pgqueue_execution_one_open" in used)
+
+
+def test_every_statement_on_large_tables_has_a_case():
+    """The others read `pgqueue_pause` or `pgqueue_worker`, which are small, or ids and names."""
+    others = {"OPEN_PAUSES", "WORKERS", "DATABASE_TIME", "NAMES", "FIRST_ID", "LAST_ID", "FIRST_ID_SINCE"}
+    assert set(CASES) | others == set(READING)
+
+
+def test_limits_of_the_statements_bound_their_cost():
+    assert depths.DUE_TOTAL <= 100_000
+    assert max(depths.COUNT_LIMIT, depths.ROWS_TOTAL, depths.ENQUEUED_LIMIT, fleet.OPEN_LIMIT) <= 20_000

@@ -1,0 +1,135 @@
+"""Mutants of the counts of attempts, and of the figures that are read from the tables.
+
+What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+"""
+
+from tests.tools.mutation.mutants import Mutant, of_tests
+
+COUNTER = "django_pgqueue/worker/completion/attempt_counter.py"
+DEPTHS = "django_pgqueue/stats/depths.py"
+EXPLANATION = "django_pgqueue/stats/explanation.py"
+FLEET = "django_pgqueue/stats/fleet.py"
+HISTOGRAM = "django_pgqueue/histogram.py"
+HISTORY = "django_pgqueue/stats/history.py"
+OVERALL = "django_pgqueue/stats/overall.py"
+QUERIES = "django_pgqueue/stats/queries.py"
+WRITER = "django_pgqueue/worker/completion/writer.py"
+PROCESS = "django_pgqueue/worker/worker_process.py"
+SETTLEMENT = "django_pgqueue/worker/supervision/settlement.py"
+
+STATS = [
+    *of_tests(
+        ("tests/stats/test_histogram.py",),
+        Mutant("a percentile is a bound", "BOUNDS[bucket] / (1 + RELATIVE_ERROR)", "BOUNDS[bucket]", path=HISTOGRAM),
+        Mutant("a percentile is one rank too early", "rank <= 0 and", "rank <= 1 and", path=HISTOGRAM),
+    ),
+    *of_tests(
+        ("tests/worker/test_attempt_counter.py",),
+        Mutant(
+            "a success that another worker wrote counts",
+            "if not countOf(results.values(), SUCCEEDED) == len(reports) == len(results):",
+            "if False:",
+            path=WRITER,
+        ),
+        Mutant(
+            "successes count twice",
+            "_SUCCESS: Final[Columns] = {}",
+            "_SUCCESS = {s: 'succeeded' for s in State}",
+            path=COUNTER,
+        ),
+        Mutant("a lost connection loses the counts", "self._tally(key).add(tally)", "pass", path=COUNTER),
+        Mutant(
+            "a sample counts once",
+            "seconds_of(group[first::step]), weight=step",
+            "seconds_of(group[first::step])",
+            path=COUNTER,
+        ),
+        Mutant("a wait ends with the claim", " + one.started_at - job.claimed_at", "", path=COUNTER),
+        Mutant(
+            "a wait begins with the claim",
+            "job := one.claimed).claimed_ms / 1000 - job.run_after.timestamp()",
+            "job := one.claimed).claimed_ms * 0",
+            path=COUNTER,
+        ),
+        Mutant("classes without limit", "(*key[:2], OTHER)", "key", path=COUNTER),
+        Mutant(
+            "a merge forgets the run times",
+            "SELECT 'run', run.bucket, run.count",
+            "SELECT 'wait', run.bucket, run.count",
+            "MERGE_ROLLUPS",
+        ),
+        Mutant(
+            "a merge keeps the parts",
+            "    DELETE FROM pgqueue_rollup\n    WHERE id =",
+            "    UPDATE pgqueue_rollup SET span = span\n    WHERE id =",
+            "MERGE_ROLLUPS",
+        ),
+        Mutant("a merge waits for another", "    FOR UPDATE SKIP LOCKED", "    FOR UPDATE", "MERGE_ROLLUPS"),
+        Mutant(
+            "all counts are old",
+            "          - make_interval(secs => %(retention_seconds)s::float8)\n",
+            "\n",
+            "PRUNE_ROLLUPS",
+        ),
+    ),
+    *of_tests(
+        ("tests/process/test_counts.py",),
+        Mutant("a stop loses the counts", "self.services.last_writes.write_counts()", "pass", path=PROCESS),
+        Mutant("a settlement counts nothing", "        _write_counts(link, counter)\n", "", path=SETTLEMENT),
+    ),
+    *of_tests(
+        ("tests/stats/test_overall.py",),
+        Mutant(
+            "paused jobs are due",
+            "            self.paused += due\n            return",
+            "            self.paused += due",
+            path=DEPTHS,
+        ),
+        Mutant("a lower bound is exact", "Count(ready.due, not ready.due_is_cut)", "Count(ready.due)", path=DEPTHS),
+        Mutant("a silent worker is live", "age_seconds < lease_seconds", "True", path=FLEET),
+        Mutant(
+            "a lost job is running",
+            "FILTER (WHERE NOT opened.is_lost), count(*)",
+            "FILTER (WHERE true), count(*)",
+            path=QUERIES,
+        ),
+        Mutant(
+            "a retry is scheduled",
+            "later.count - later.retrying, later.retrying,",
+            "later.count, later.retrying,",
+            path=QUERIES,
+        ),
+        Mutant(
+            "an old dead letter is of today", '{"seconds": DAY_SECONDS,', '{"seconds": 9 * DAY_SECONDS,', path=OVERALL
+        ),
+    ),
+    *of_tests(
+        ("tests/stats/test_history.py",),
+        Mutant(
+            "an hour is a minute",
+            "THEN 3600 ELSE 60 END AS seconds,\n       sum",
+            "THEN 60 ELSE 60 END AS seconds,\n       sum",
+            path="django_pgqueue/stats/rollup_queries.py",
+        ),
+        Mutant("a naive time is accepted", "not timezone.is_aware(value):", "False:", path=HISTORY),
+    ),
+    *of_tests(
+        ("tests/stats/test_explanation.py",),
+        Mutant(
+            "lower priorities come first",
+            "lane.priority > row.priority",
+            "lane.priority != row.priority",
+            path=EXPLANATION,
+        ),
+        Mutant("paused queues come first", "if not is_paused and all(", "if all(", path=EXPLANATION),
+        Mutant(
+            "the order of queues is ignored",
+            "(place, -lane.priority) < (own_place, -row.priority)",
+            "lane.priority > row.priority",
+            path=EXPLANATION,
+        ),
+        Mutant("an expired job is due", "if row.is_expired:", "if False:", path=EXPLANATION),
+        Mutant("a lost job runs", "if row.is_lost or not is_open:", "if not is_open:", path=EXPLANATION),
+        Mutant("every job is next", "if busy >= total:", "if False:", path=EXPLANATION),
+    ),
+]
