@@ -1,6 +1,7 @@
 """Test the gauges of the queue: what they show, their text, and the view that serves them."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, Permission, User
@@ -70,6 +71,15 @@ def test_gauges_count_queues_beyond_the_limit_together(connection, mail, monkeyp
     assert found["pgqueue_jobs"]["other", "due"] == 5
     assert 90 <= found["pgqueue_oldest_due_seconds"]["other",] < 100
     assert set(found["pgqueue_queue_workers"]) == {("aaa",)}
+
+
+def test_gauges_queue_named_other_has_no_second_series(connection, monkeypatch):
+    for queue in ("other", "zzy", "zzz"):
+        helpers.make_jobs(connection, 1, queue_name=queue)
+    monkeypatch.setattr(gauges, "QUEUES_LIMIT", len(stats.queues()) - 1)
+    [samples] = [samples for gauge, samples in collect() if gauge.name == "pgqueue_jobs"]
+    assert [value for labels, value in samples if labels == ("other", "due")] == [1]
+    assert ("zzz", "due") in dict(samples)
 
 
 @pytest.mark.promise("gauges-bounded")
@@ -200,6 +210,8 @@ def test_metrics_view_user_needs_staff_and_permission(db, calls):
     assert status("a", is_staff=True, may_view=False) == 401
     assert status("b", is_staff=False, may_view=True) == 401
     assert status("c", is_staff=True, is_active=False, may_view=True) == 401
+    allowed_by_backend = SimpleNamespace(is_active=False, is_staff=True, has_perm=lambda permission: True)
+    assert get(user=allowed_by_backend).status_code == 401
     assert calls == []
     assert status("d", is_staff=True, may_view=True) == 200
 
