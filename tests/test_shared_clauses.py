@@ -132,7 +132,7 @@ CLAUSES = {
     "key of an execution": Clause(
         "id = id AND floor(1000 * date_part('epoch', claimed_at)) = claimed_ms",
         "= claimed_ms",
-        f"{FENCED} SETTLE REMOVE_ORPHANS",
+        f"{FENCED} SETTLE REMOVE_ORPHANS KEEP_LOGS",
     ),
     "fence": Clause("= claimed_ms AND outcome IS NULL", "= claimed_ms AND outcome", FENCED),
     "lock of execution and job": Clause(
@@ -175,6 +175,12 @@ CLAUSES = {
         "AND EXISTS (SELECT FROM seen WHERE seen.id = id AND seen.finished_at = finished_at) ORDER BY id FOR",
         "seen.finished_at",
         f"{ARCHIVING} ERASE",
+    ),
+    "log lines of finished jobs": Clause(
+        "execution_id = ANY (ARRAY (SELECT id FROM locked)) "
+        "AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free)) )",
+        "log.execution_id",
+        "ARCHIVE REMOVE_ARCHIVED ERASE",
     ),
     "late job": Clause(f"expires_at <= {NOW}", "expires_at <=", "EXPIRE EXPIRE_JOBS LATE_JOBS"),
     "record of an expiry": Clause(
@@ -219,6 +225,7 @@ def test_clock_is_shifted_wherever_it_is_read(name):
 
 
 def test_archived_jobs_have_the_same_document_in_table_and_file():
-    document = re.compile(r"json_build_object\( 'id', id, 'task_name'.* FROM pgqueue_execution WHERE job_id = id \) \)")
+    executions = r"FROM pgqueue_execution AS execution WHERE job_id = id \) \)"
+    document = re.compile(rf"json_build_object\( 'id', id, 'task_name'.* {executions}")
     [table], [file] = (document.findall(plain(STATEMENTS[name])) for name in ("ARCHIVE", "READ_FOR_ARCHIVE"))
     assert table == file

@@ -208,7 +208,7 @@ def call_statements_of_history(engine):
     lifecycle.read_for_archive(engine, seen)
     lifecycle.remove_archived(engine, seen)
     audit_id = lifecycle.begin_audit(engine, "erase", {})
-    lifecycle.erase(engine, seen, audit_id=audit_id, arguments=True, results=True, errors=True)
+    lifecycle.erase(engine, seen, audit_id=audit_id, arguments=True, results=True, errors=True, logs=True)
     lifecycle.end_audit(engine, audit_id)
 
 

@@ -184,7 +184,7 @@ def remove_archived(engine, specimen):
 
 def erase(engine, specimen):
     audit_id = lifecycle.begin_audit(engine, "erase", {})
-    kinds = {"arguments": True, "results": True, "errors": True}
+    kinds = {"arguments": True, "results": True, "errors": True, "logs": True}
     return lifecycle.erase(engine, as_finished(engine, specimen), audit_id=audit_id, **kinds)
 
 

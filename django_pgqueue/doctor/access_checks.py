@@ -31,6 +31,21 @@ def privileges(*grants: str) -> tuple[Privilege, ...]:
     return tuple(found)
 
 
+VIEWING: Final = privileges(
+    "SELECT ON pgqueue_job",
+    "SELECT ON pgqueue_execution",
+    "SELECT ON pgqueue_worker",
+    "SELECT ON pgqueue_pause",
+    "SELECT ON pgqueue_schedule",
+    "SELECT ON pgqueue_schedulerun",
+    "SELECT ON pgqueue_uniqueness_window",
+    "SELECT ON pgqueue_installation",
+    "SELECT ON pgqueue_execution_log",
+    "SELECT ON pgqueue_archived_job",
+    "SELECT ON pgqueue_audit",
+    "SELECT ON pgqueue_rollup",
+)
+"""The grants of `queue_viewer`, which two of the purposes include."""
 PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
     "enqueue jobs": privileges(
         "INSERT (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, "
@@ -52,20 +67,22 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
     ),
     "change jobs": privileges(
         "UPDATE (cancel_requested_at, state, attempt, crashes, run_after, finished_at, unknown_since, result, "
-        "expires_at, queue_name, priority, progress_done, progress_total, progress_message, progress_at), "
-        "SELECT ON pgqueue_job",
-        "SELECT, INSERT, UPDATE, DELETE ON pgqueue_pause",
-        "SELECT, INSERT, UPDATE (adopted_at, adopted_by), DELETE ON pgqueue_installation",
-        "SELECT ON pgqueue_execution",
-        "SELECT ON pgqueue_worker",
-        "SELECT ON pgqueue_schedule",
-        "SELECT ON pgqueue_schedulerun",
-        "SELECT ON pgqueue_uniqueness_window",
-        "SELECT ON pgqueue_execution_log",
-        "SELECT ON pgqueue_archived_job",
-        "SELECT ON pgqueue_audit",
-        "SELECT ON pgqueue_rollup",
-    ),
+        "expires_at, queue_name, priority, progress_done, progress_total, progress_message, progress_at) "
+        "ON pgqueue_job",
+        "INSERT, UPDATE, DELETE ON pgqueue_pause",
+        "INSERT, UPDATE (adopted_at, adopted_by), DELETE ON pgqueue_installation",
+    )
+    + VIEWING,
+    "archive and erase jobs": privileges(
+        "INSERT ON pgqueue_archived_job",
+        "DELETE, UPDATE (arguments, headers, unique_key, result, progress_message) ON pgqueue_job",
+        "DELETE, UPDATE (error, traceback) ON pgqueue_execution",
+        "DELETE ON pgqueue_execution_log",
+        "INSERT, UPDATE (ended_at, job_count) ON pgqueue_audit",
+        "USAGE ON pgqueue_archived_job_id_seq",
+        "USAGE ON pgqueue_audit_id_seq",
+    )
+    + VIEWING,
     "fire schedules": privileges(
         "INSERT, SELECT, DELETE, UPDATE (fired_at) ON pgqueue_schedulerun",
         "SELECT, INSERT, UPDATE, DELETE ON pgqueue_schedule",
@@ -150,8 +167,8 @@ ACCESS_CHECKS: Final = (
     ),
     Check(
         "grants",
-        "Error: the role of this process has only a part of the grants to enqueue, run or change jobs, or to fire "
-        "schedules. Warning: it has none of them.",
+        "Error: the role of this process has only a part of the grants to enqueue, run, change or archive jobs, or to "
+        "fire schedules. Warning: it has none of them.",
         "Statements fail with “permission denied”, often only in rare situations such as a rescue.",
         _grants,
     ),

@@ -1,4 +1,4 @@
-"""Move finished jobs with their executions to the archive table or to a file."""
+"""Move finished jobs with their executions and kept log lines to the archive table or to a file."""
 
 from __future__ import annotations
 
@@ -51,6 +51,8 @@ def archive(
     on_batch: Callable[[int], None] = lambda count: None,
 ) -> Archived:
     """Move finished jobs with their executions to the table `pgqueue_archived_job`, or to a compressed file.
+
+    The log lines that the executions have kept move with them.
 
     A move to the table is one statement for each batch, so a job is always in exactly one of the tables. It is part of
     the transaction that is open on the database, if any.

@@ -1,4 +1,4 @@
-"""Erase arguments, results and errors of finished jobs, and record it in the audit."""
+"""Erase arguments, results, errors and kept log lines of finished jobs, and record it in the audit."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def erase(
     arguments: bool = True,
     results: bool = True,
     errors: bool = True,
+    logs: bool = True,
     rate: float | None = None,
     by: str = "",
     reason: str = "",
@@ -59,6 +60,7 @@ def erase(
         arguments: Whether to erase arguments, headers and unique keys.
         results: Whether to erase results and the messages of progress.
         errors: Whether to erase the error messages and tracebacks of all attempts, which can quote values.
+        logs: Whether to erase the log lines that a task with `keep_logs` has kept, which can quote values too.
         rate: Jobs to change per second at most. None: no limit.
         by: The person or program that erases, for people to read. 150 characters are stored.
         reason: Text for people to read.
@@ -76,7 +78,7 @@ def erase(
         >>> history.erase(tasks=[send_letter], before=timezone.now() - timedelta(days=30), reason="data policy")
     """
     check_rate(rate)
-    kinds = {"arguments": arguments, "results": results, "errors": errors}
+    kinds = {"arguments": arguments, "results": results, "errors": errors, "logs": logs}
     choice = Choice(
         states=finished_states(FINISHED),
         task_names=names_of_tasks(tasks),
@@ -106,7 +108,7 @@ def _check(choice: Choice, job_ids: list[int], kinds: dict[str, bool]) -> None:
     if not job_ids and not any(filters):
         raise ValueError("erase() needs jobs, tasks, queues or before: without them it would erase all finished jobs")
     if not any(kinds.values()):
-        raise ValueError("erase() has nothing to erase: pass arguments, results or errors as True")
+        raise ValueError("erase() has nothing to erase: pass arguments, results, errors or logs as True")
     if choice.before.tzinfo is None:
         raise ValueError(f"before must be an aware datetime, not {choice.before}: add a time zone")
 

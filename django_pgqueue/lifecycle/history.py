@@ -88,13 +88,25 @@ def remove_archived(connection: Connection, jobs: Finished) -> list[int]:
 
 
 def erase(
-    connection: Connection, jobs: Finished, *, audit_id: int, arguments: bool, results: bool, errors: bool
+    connection: Connection,
+    jobs: Finished,
+    *,
+    audit_id: int,
+    arguments: bool,
+    results: bool,
+    errors: bool,
+    logs: bool,
 ) -> list[int]:
     """Erase values of finished jobs, and count them in the audit; return the ids of the jobs that were changed.
 
-    An erased value is an envelope that no codec can open, so nothing takes it for a value.
+    An erased value is an envelope that no codec can open, so nothing takes it for a value. Log lines are deleted.
     """
-    flags = {"erases_arguments": arguments, "erases_results": results, "erases_errors": errors}
+    flags = {
+        "erases_arguments": arguments,
+        "erases_results": results,
+        "erases_errors": errors,
+        "erases_logs": logs,
+    }
     return _changed(connection, sql.history.ERASE, jobs, {**flags, "erased": seal(ERASED, b""), "audit_id": audit_id})
 
 

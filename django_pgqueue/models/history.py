@@ -23,7 +23,10 @@ class ArchivedJob(models.Model):
     finished_at = InstantField(_("finished at"))
     archived_at = InstantField(_("archived at"), db_default=Now())
     document = PlainJSONField(_("document"))
-    """All columns of the job, and its executions as a list. It is the same JSON as a line of an archive file."""
+    """All columns of the job, and its executions as a list, each with its kept log lines.
+
+    It is the same JSON as a line of an archive file.
+    """
 
     class Meta:
         db_table = "pgqueue_archived_job"

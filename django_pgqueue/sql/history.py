@@ -26,14 +26,15 @@ ORDER BY finished_at, id
 LIMIT %(limit)s::bigint
 """
 
-# Move these jobs with their executions to the archive table, if they are as they were seen: finished at that instant.
-# Only a finished job has a `finished_at`. A condition on the state would let the planner read the whole history by
-# pgqueue_job_finished.
+# Move these jobs with their executions and kept log lines to the archive table, if they are as they were seen:
+# finished at that instant. Only a finished job has a `finished_at`. A condition on the state would let the planner read
+# the whole history by pgqueue_job_finished.
 #
 # Moves:  finished → removed
 # Caller: lifecycle.archive()
 # Locks:  SKIP LOCKED, as PRUNE. A locked job, or a job with a locked execution, is left alone
-# Index:  primary keys, pgqueue_execution_job
+# Index:  primary keys, pgqueue_execution_job. For an execution without log lines, the statement looks up the key of
+#         pgqueue_execution_log twice: for the document and for the deletion
 ARCHIVE: Final = """/* pgqueue:archive */
 WITH seen AS MATERIALIZED (
     SELECT id, instant::timestamptz AS finished_at
@@ -79,14 +80,22 @@ kept AS (
                     'id', id, 'attempt', attempt, 'worker_id', worker_id, 'outcome', outcome,
                     'claimed_at', claimed_at, 'started_at', started_at, 'finished_at', finished_at,
                     'lease_expires_at', lease_expires_at, 'exception_class', exception_class, 'error', error,
-                    'traceback', traceback
+                    'traceback', traceback,
+                    'log', (SELECT json_build_object(
+                        'first_lines', first_lines, 'last_lines', last_lines, 'cut_lines', cut_lines
+                    ) FROM pgqueue_execution_log WHERE execution_id = execution.id)
                 ) ORDER BY id), '[]')
-                FROM pgqueue_execution
+                FROM pgqueue_execution AS execution
                 WHERE job_id = job.id
             )
         )
     FROM pgqueue_job AS job
     WHERE id = ANY (ARRAY (SELECT id FROM free))
+),
+unlogged AS (
+    DELETE FROM pgqueue_execution_log AS log
+    WHERE execution_id = ANY (ARRAY (SELECT id FROM locked))
+      AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
@@ -145,9 +154,12 @@ SELECT
                     'id', id, 'attempt', attempt, 'worker_id', worker_id, 'outcome', outcome,
                     'claimed_at', claimed_at, 'started_at', started_at, 'finished_at', finished_at,
                     'lease_expires_at', lease_expires_at, 'exception_class', exception_class, 'error', error,
-                    'traceback', traceback
+                    'traceback', traceback,
+                    'log', (SELECT json_build_object(
+                        'first_lines', first_lines, 'last_lines', last_lines, 'cut_lines', cut_lines
+                    ) FROM pgqueue_execution_log WHERE execution_id = execution.id)
                 ) ORDER BY id), '[]')
-                FROM pgqueue_execution
+                FROM pgqueue_execution AS execution
                 WHERE job_id = job.id
             )
         )::text,
@@ -158,7 +170,7 @@ WHERE id = ANY (ARRAY (SELECT id FROM free))
 ORDER BY id
 """
 
-# Remove these jobs with their executions, which a file has now, if they are as they were written.
+# Remove these jobs with their executions and kept log lines, which a file has now, if they are as they were written.
 #
 # Moves:  finished → removed
 # Caller: lifecycle.remove_archived()
@@ -187,6 +199,11 @@ busy AS MATERIALIZED (
 ),
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
+),
+unlogged AS (
+    DELETE FROM pgqueue_execution_log AS log
+    WHERE execution_id = ANY (ARRAY (SELECT id FROM locked))
+      AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
@@ -235,6 +252,11 @@ silenced AS (
     UPDATE pgqueue_execution
     SET error = CASE WHEN error = '' THEN '' ELSE '[erased]' END, traceback = ''
     WHERE %(erases_errors)s::boolean AND job_id = ANY (ARRAY (SELECT id FROM free)) AND (error <> '' OR traceback <> '')
+),
+unlogged AS (
+    DELETE FROM pgqueue_execution_log AS log
+    WHERE %(erases_logs)s::boolean AND execution_id = ANY (ARRAY (SELECT id FROM locked))
+      AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
 ),
 erased AS (
     UPDATE pgqueue_job

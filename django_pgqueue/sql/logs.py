@@ -38,7 +38,9 @@ RETURNING execution_id
 #         jobs that have none.
 # Locks:  SKIP LOCKED: another worker may be removing the same rows
 # Index:  primary keys
-# Cost:   5 ms for a page of 1,000 executions
+# Cost:   Measured with 100,000 executions, of which 1,000 have 20 lines each, on a busy machine with two cores: a page
+#         of 1,000 rows takes 0.9 ms (median of 50; at most 5 ms) if all executions exist. It takes 3.9 ms (median of
+#         15; at most 12 ms) if all rows are removed.
 PRUNE_LOGS: Final = """/* pgqueue:prune_logs */
 WITH page AS MATERIALIZED (
     SELECT execution_id

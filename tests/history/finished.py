@@ -21,12 +21,21 @@ EXECUTIONS = (
 )
 
 
-def make(on: Any, count: int = 1, **changes: Any) -> list[int]:
-    """Insert finished jobs that ended a second apart, `days` ago; return their ids."""
+LINES = (
+    "INSERT INTO pgqueue_execution_log (execution_id, first_lines, last_lines, cut_lines) "
+    'SELECT id, \'[[1e9, "INFO", "shop", "secret line"],\n [1e9, "INFO", "shop", "\\u0000 \\n"]]\', \'[]\', 3 '
+    "FROM pgqueue_execution WHERE job_id = ANY (%s)"
+)
+
+
+def make(on: Any, count: int = 1, *, logs: bool = False, **changes: Any) -> list[int]:
+    """Insert finished jobs that ended a second apart, `days` ago; return their ids. `logs`: with kept log lines."""
     values = {"task": helpers.NOOP, "queue": "default", "state": "succeeded", "days": 40, "count": count}
     values |= {"arguments": '{"args": ["secret"],\n "kwargs": {}}'}
     with on.cursor() as cursor:
         cursor.execute(INSERT, values | changes)
         job_ids = [row[0] for row in cursor.fetchall()]
         cursor.execute(EXECUTIONS, [job_ids])
+        if logs:
+            cursor.execute(LINES, [job_ids])
     return job_ids

@@ -25,7 +25,7 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.history import archiving
 from django_pgqueue.history.archive_file import ArchiveFile
 from django_pgqueue.history.batches import Pace
-from django_pgqueue.models import ArchivedJob, Execution, Job
+from django_pgqueue.models import ArchivedJob, Execution, ExecutionLog, Job
 from django_pgqueue.states import State
 from django_pgqueue.worker.maintenance.pruner import Pruner
 from tests import helpers
@@ -33,7 +33,7 @@ from tests.app import tasks
 from tests.process.harness import environment
 from tests.test_sql import explain, nodes, rows_read
 
-from .finished import make
+from .finished import EXECUTIONS, make
 
 OLD = timedelta(days=30)
 
@@ -71,7 +71,50 @@ def test_archive_documents_have_every_column(db):
     document = ArchivedJob.objects.get().document
     assert set(document) == {field.attname for field in Job._meta.concrete_fields} | {"executions"}
     of_execution = {field.attname for field in Execution._meta.concrete_fields} - {"job_id"}
-    assert set(document["executions"][0]) == of_execution
+    assert set(document["executions"][0]) == of_execution | {"log"}
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+@pytest.mark.promise("archive-kept-log-lines")
+def test_archive_moves_kept_log_lines_with_their_execution(committing, tmp_path, to_file):
+    """A line end within the stored JSON must not divide a line of the file. JSONB would refuse a NUL."""
+    logged, silent = make(connection, logs=True)[0], make(connection)[0]
+    make(connection, days=10, logs=True)
+    [young] = Execution.objects.exclude(job__in=[logged, silent])
+    path = tmp_path / "old.jsonl.gz"
+    assert history.archive(older_than=OLD, file=path if to_file else None).archived == 2
+    documents = lines(path) if to_file else ArchivedJob.objects.values_list("document", flat=True)
+    logs = {each["id"]: each["executions"][0]["log"] for each in documents}
+    assert logs.pop(silent) is None
+    first = [[1e9, "INFO", "shop", "secret line"], [1e9, "INFO", "shop", "\0 \n"]]
+    assert logs == {logged: {"first_lines": first, "last_lines": [], "cut_lines": 3}}
+    expected = {field.attname for field in ExecutionLog._meta.concrete_fields} - {"execution_id"}
+    assert set(logs[logged]) == expected
+    assert list(ExecutionLog.objects.values_list("pk", flat=True)) == [young.pk]
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+def test_archive_keeps_log_lines_of_jobs_that_it_leaves(committing, second, tmp_path, to_file):
+    """One of two executions is locked, so the job stays with the lines of both."""
+    [job_id] = make(connection, logs=True)
+    with connection.cursor() as cursor:
+        cursor.execute(EXECUTIONS, [[job_id]])
+    with helpers.transaction(second):
+        second.execute("SELECT FROM pgqueue_execution ORDER BY id DESC LIMIT 1 FOR UPDATE")
+        seen = dict(Job.objects.values_list("pk", "finished_at"))
+        assert history.archive(older_than=OLD, file=tmp_path / "a" if to_file else None).left == 1
+        assert lifecycle.remove_archived(connection, seen) == []
+    assert ExecutionLog.objects.count() == 1
+
+
+@pytest.mark.promise("archive-kept-log-lines")
+def test_archive_rolled_back_keeps_the_log_lines(committing):
+    make(connection, logs=True)
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        assert history.archive(older_than=OLD).archived == 1
+        assert not ExecutionLog.objects.exists()
+        _ = 1 / 0
+    assert (ExecutionLog.objects.count(), ArchivedJob.objects.count()) == (1, 0)
 
 
 def test_archive_filters_by_state_task_and_queue(db):
@@ -332,21 +375,25 @@ def test_page_of_finished_jobs_reads_only_its_limit(engine, task_names):
     assert all(rows_read(node) <= 300 for node in found)
 
 
-def test_acts_on_finished_jobs_read_only_these_jobs(engine):
-    make(engine, 1000)
+@pytest.mark.parametrize("logs", [False, True])
+def test_acts_on_finished_jobs_read_only_these_jobs(engine, logs):
+    """An execution without log lines costs a look at an index, and no row is read."""
+    make(engine, 1000, logs=logs)
     page = lifecycle.finished_jobs(engine, State.SUCCEEDED, lifecycle.FIRST_FINISHED, limit=50)
     params = {
         "job_ids": list(page.jobs),
         "seen_instants": [at.isoformat() for at in page.jobs.values()],
         "erased": "{}",
         "audit_id": 1,
-        **dict.fromkeys(("erases_arguments", "erases_results", "erases_errors"), True),
+        **dict.fromkeys(("erases_arguments", "erases_results", "erases_errors", "erases_logs"), True),
     }
     for name in ("ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE"):
         for node in nodes(explain(engine, name, params, "generic")):
             assert node["Node Type"] not in ("Seq Scan", "Bitmap Heap Scan") or node["Relation Name"] == "pgqueue_audit"
             if node.get("Relation Name"):
                 assert rows_read(node) <= 150, name
+            if node.get("Relation Name") == "pgqueue_execution_log" and node["Node Type"] != "ModifyTable":
+                assert (node["Index Name"], rows_read(node)) == ("pgqueue_execution_log_pkey", 50 * logs), name
 
 
 @pytest.mark.parametrize(

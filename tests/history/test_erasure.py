@@ -16,13 +16,13 @@ from django.utils import timezone
 
 from django_pgqueue import CannotDecode, codecs, history, lifecycle
 from django_pgqueue.envelope import ERASED, EncodedValue
-from django_pgqueue.models import AuditEntry, Execution, Job
+from django_pgqueue.models import AuditEntry, Execution, ExecutionLog, Job
 from django_pgqueue.testing import run_jobs
 from tests import helpers
 from tests.app import tasks
 from tests.app.codecs import Hidden
 
-from .finished import make
+from .finished import EXECUTIONS, make
 
 COLUMNS = ("arguments", "headers", "unique_key", "result", "progress_message")
 
@@ -36,34 +36,42 @@ def secrets(job_id: int) -> set[str]:
         found = {name for name, text in zip(COLUMNS, cursor.fetchone(), strict=True) if text and ERASED not in text}
     [execution] = Execution.objects.filter(job=job_id)
     assert execution.exception_class == "ValueError"
-    return found | {name for name in ("error", "traceback") if "secret" in getattr(execution, name)}
+    found |= {name for name in ("error", "traceback") if "secret" in getattr(execution, name)}
+    return found | ({"log"} if execution.log_lines else set())
 
 
-OF_ARGUMENTS, OF_RESULTS, OF_ERRORS = (
+OF_ARGUMENTS, OF_RESULTS, OF_ERRORS, OF_LOGS = (
     {"arguments", "headers", "unique_key"},
     {"result", "progress_message"},
     {
         "error",
         "traceback",
     },
+    {"log"},
 )
+ALL = OF_ARGUMENTS | OF_RESULTS | OF_ERRORS | OF_LOGS
 
 
 @pytest.mark.parametrize(
     ("kinds", "gone"),
     [
-        ({}, OF_ARGUMENTS | OF_RESULTS | OF_ERRORS),
-        ({"results": False, "errors": False}, OF_ARGUMENTS),
-        ({"arguments": False, "errors": False}, OF_RESULTS),
-        ({"arguments": False, "results": False}, OF_ERRORS),
+        ({}, ALL),
+        ({"results": False, "errors": False, "logs": False}, OF_ARGUMENTS),
+        ({"arguments": False, "errors": False, "logs": False}, OF_RESULTS),
+        ({"arguments": False, "results": False, "logs": False}, OF_ERRORS),
+        ({"arguments": False, "results": False, "errors": False}, OF_LOGS),
     ],
 )
+@pytest.mark.promise("erase-kept-log-lines")
 def test_erase_removes_only_the_chosen_values(db, kinds, gone):
-    [job_id] = make(connection)
-    before = Job.objects.values("state", "finished_at", "enqueued_at", "attempt", "task_name").get()
+    [job_id] = make(connection, logs=True)
+    [other] = make(connection, logs=True)
+    row = Job.objects.filter(pk=job_id)
+    before = row.values("state", "finished_at", "enqueued_at", "attempt", "task_name").get()
     assert history.erase(jobs=[job_id], **kinds).erased == 1
-    assert secrets(job_id) == (OF_ARGUMENTS | OF_RESULTS | OF_ERRORS) - gone
-    assert Job.objects.values(*before).get() == before
+    assert secrets(job_id) == ALL - gone
+    assert secrets(other) == ALL
+    assert row.values(*before).get() == before
 
 
 def test_erased_values_read_as_erased(db):
@@ -123,13 +131,24 @@ def test_erase_filters_by_task_queue_and_time(db):
 
 def test_erase_leaves_other_jobs_alone_and_names_them(committing, second):
     ready = helpers.make_job(connection)
-    free, locked = make(connection, 2)
+    free, locked = make(connection, 2, logs=True)
     with helpers.transaction(second):
         second.execute("SELECT FROM pgqueue_execution WHERE job_id = %s FOR UPDATE", [locked])
         erased = history.erase(jobs=[ready, free, locked, 123456])
     assert erased[:4] == (1, 1, [ready], [123456])
-    assert secrets(locked)
+    assert secrets(locked) == ALL
     assert Job.objects.get(pk=ready).arguments == {"args": [], "kwargs": {}}
+
+
+def test_erase_keeps_log_lines_of_jobs_that_it_leaves(committing, second):
+    """One of two executions is locked, so the job keeps the lines of both."""
+    [job_id] = make(connection, logs=True)
+    with connection.cursor() as cursor:
+        cursor.execute(EXECUTIONS, [[job_id]])
+    with helpers.transaction(second):
+        second.execute("SELECT FROM pgqueue_execution ORDER BY id DESC LIMIT 1 FOR UPDATE")
+        assert history.erase(jobs=[job_id]).left == 1
+    assert ExecutionLog.objects.count() == 1
 
 
 def test_erase_refused_row_stops_no_other(committing, engine):
@@ -147,7 +166,9 @@ def test_erase_leaves_a_job_that_was_retried_since(db):
     seen = dict(Job.objects.values_list("pk", "finished_at"))
     lifecycle.retry(connection, [job_id])
     audit_id = lifecycle.begin_audit(connection, "erase", {})
-    assert lifecycle.erase(connection, seen, audit_id=audit_id, arguments=True, results=True, errors=True) == []
+    assert (
+        lifecycle.erase(connection, seen, audit_id=audit_id, arguments=True, results=True, errors=True, logs=True) == []
+    )
     assert secrets(job_id)
 
 
@@ -162,7 +183,7 @@ def test_erase_writes_an_audit_entry_without_values(db):
     assert entry.done_by == "x" * 150
     assert entry.ended_at is not None
     assert began < entry.began_at <= entry.ended_at
-    assert entry.filter["erased"] == ["arguments", "errors"]
+    assert entry.filter["erased"] == ["arguments", "errors", "logs"]
     assert entry.filter["tasks"] == [tasks.noop.name]
     assert "secret" not in json.dumps(entry.filter)
 
@@ -184,7 +205,7 @@ def test_erase_interrupted_leaves_an_open_audit_entry(committing, monkeypatch):
     [
         ({}, "would erase all finished jobs"),
         ({"jobs": [1], "queues": ["mail"]}, "either jobs, or a filter"),
-        ({"jobs": [1], "arguments": False, "results": False, "errors": False}, "nothing to erase"),
+        ({"jobs": [1], "arguments": False, "results": False, "errors": False, "logs": False}, "nothing to erase"),
         ({"before": timezone.now().replace(tzinfo=None)}, "add a time zone"),
         ({"queues": ["two words"]}, "invalid queue name 'two words'"),
     ],
@@ -216,16 +237,16 @@ def run(*options: str) -> tuple[int, str]:
 
 
 def test_erase_command_asks_and_reports(db, monkeypatch):
-    [job_id] = make(connection)
+    [job_id] = make(connection, logs=True)
     monkeypatch.setattr(sys, "stdin", StringIO())
     assert run("--task", helpers.NOOP) == (2, "Pass --yes to erase without a question.")
     code, text = run("--task", helpers.NOOP, "--dry-run")
-    assert (code, text) == (0, "The arguments, results, errors of 1 jobs would be erased.\n")
+    assert (code, text) == (0, "The arguments, results, errors, logs of 1 jobs would be erased.\n")
     assert secrets(job_id)
-    code, text = run("--task", helpers.NOOP, "--errors", "--yes", "--reason", "data policy")
+    code, text = run("--task", helpers.NOOP, "--errors", "--logs", "--yes", "--reason", "data policy")
     entry = AuditEntry.objects.get()
-    assert (code, text) == (0, f"Erased the errors of 1 jobs. Audit entry {entry.pk}.\n")
-    assert entry.reason == "data policy"
+    assert (code, text) == (0, f"Erased the errors, logs of 1 jobs. Audit entry {entry.pk}.\n")
+    assert (entry.reason, entry.filter["erased"]) == ("data policy", ["errors", "logs"])
     assert secrets(job_id) == OF_ARGUMENTS | OF_RESULTS
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda question: "no")

@@ -23,7 +23,7 @@ from .subcommand import ExitCode, NotFound, Options, Subcommand, UsageError, add
 from .times import duration_of, time_of
 
 PAGE: Final = 1000
-VALUES: Final = ("arguments", "results", "errors")
+VALUES: Final = ("arguments", "results", "errors", "logs")
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +58,7 @@ def _add_erase(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arguments", action="store_true", help="Erase arguments, headers and unique keys.")
     parser.add_argument("--results", action="store_true", help="Erase results and the messages of progress.")
     parser.add_argument("--errors", action="store_true", help="Erase error messages and tracebacks.")
+    parser.add_argument("--logs", action="store_true", help="Erase the kept log lines.")
     parser.add_argument("--reason", metavar="TEXT", default="", help="Reason, stored in the audit.")
     parser.add_argument("--yes", action="store_true", help="Do not ask for confirmation.")
     _add_filters(parser)
@@ -181,4 +182,6 @@ def _confirm(question: str, options: Options) -> None:
 ARCHIVE = Subcommand(
     "archive", "Move old finished jobs to an archive table or a file.", _add_archive, partial(_call, _archive)
 )
-ERASE = Subcommand("erase", "Erase arguments, results and errors of finished jobs.", _add_erase, partial(_call, _erase))
+ERASE = Subcommand(
+    "erase", "Erase arguments, results, errors and log lines of finished jobs.", _add_erase, partial(_call, _erase)
+)

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 PAUSED_QUEUE: Final = "at-times"
 """What the producers call the queue that is paused now and then."""
+LOCKED: Final = (
+    *("pgqueue_job", "pgqueue_execution", "pgqueue_schedule", "pgqueue_schedulerun"),
+    *("pgqueue_execution_log", "pgqueue_installation"),
+)
+"""The tables that a fault locks. Workers use all of them, which is not so for archived jobs and the audit."""
 FAULTS: Final[dict[str, Callable[[Crew], None]]] = {}
 
 
@@ -143,7 +148,7 @@ def backend_killed(crew: Crew) -> None:
 @injectable
 def table_locked(crew: Crew) -> None:
     """Lock a table as a migration does."""
-    table = crew.chance.choice(["pgqueue_job", "pgqueue_execution", "pgqueue_schedule", "pgqueue_schedulerun"])
+    table = crew.chance.choice(LOCKED)
     with crew.run.connect() as migration, migration.transaction():
         migration.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
         time.sleep(crew.chance.uniform(0.2, 4))

@@ -12,6 +12,8 @@ CALLS = "django_pgqueue/deploys/calls.py"
 LOCK = "django_pgqueue/deploys/signature_lock.py"
 STORED = "django_pgqueue/deploys/stored.py"
 CUT = "os.ftruncate(self._descriptor, self._end)\n"
+OF_FREE = "(SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))"
+REMOVED = "DELETE FROM pgqueue_execution_log AS log\n    WHERE"
 AS_SEEN = "AND seen.finished_at = job.finished_at"
 
 ARCHIVES = of_tests(
@@ -19,6 +21,9 @@ ARCHIVES = of_tests(
     Mutant("a job that ended again is archived", AS_SEEN, "", "ARCHIVE"),
     Mutant("a job that ended again is removed", AS_SEEN, "", "REMOVE_ARCHIVED"),
     Mutant("the archive ignores locked executions", "WHERE id NOT IN (SELECT job_id FROM busy)", "", "ARCHIVE"),
+    Mutant("lines of an archived job stay", REMOVED, f"{REMOVED} false AND", "ARCHIVE"),
+    Mutant("lines of a job in a file stay", REMOVED, f"{REMOVED} false AND", "REMOVE_ARCHIVED"),
+    Mutant("lines of a locked job are removed", f"\n      AND {OF_FREE}", "", "ARCHIVE"),
     Mutant("jobs of one instant are left out", "(finished_at, id) >", "(finished_at, 0) >", "FINISHED_JOBS"),
     Mutant("an incomplete member stays in the file", f"{CUT}            os.fsync", "os.fsync", path=FILE),
     Mutant("a failed write stays in the file", f"{CUT}            raise", "pass\n            raise", path=FILE),
@@ -32,6 +37,8 @@ ERASURES = of_tests(
     Mutant("a job that ended again is erased", AS_SEEN, "", "ERASE"),
     Mutant("headers are not erased", "THEN NULL ELSE headers END", "THEN headers ELSE headers END", "ERASE"),
     Mutant("tracebacks are not erased", ", traceback = ''\n", "\n", "ERASE"),
+    Mutant("lines are always erased", "%(erases_logs)s::boolean AND ", "", "ERASE"),
+    Mutant("lines of a locked job are erased", f"\n      AND {OF_FREE}", "", "ERASE"),
     Mutant("the audit counts no job", "job_count + (SELECT count(*) FROM erased)", "job_count", "ERASE"),
     Mutant("an erased value is of an unknown codec", "    if name == ERASED:\n", "    if False:\n", path=CODECS),
 )
