@@ -28,13 +28,15 @@ DAY_SECONDS: Final = 24 * 3600.0
 FOREVER: Final = "forever"
 NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 """Valid names of tasks and queues."""
+TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]{16,}")
+"""Valid bearer tokens, which are the characters of RFC 6750. Shorter ones can be guessed."""
 
 Retention = Duration | Literal["forever"]
 
 
 def option(default: Any, kind: str) -> Any:
     """Return a dataclass field. `kind` names the entry of `CHECKS` that validates its value."""
-    return field(default=default, metadata={"kind": kind})
+    return field(default=default, metadata={"kind": kind}, repr=kind != "private")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,8 @@ class Settings:
     """TCP port on which a worker serves its health and its metrics. None: a worker opens no port."""
     METRICS_ADDRESS: str = option("127.0.0.1", "address")
     """IP address of that port."""
+    METRICS_TOKEN: str | None = option(None, "private")
+    """Token with which `metrics.metrics_view` can be read. None: only staff users can read it."""
     TASK_MODULES: Sequence[str] = option((), "modules")
     """Modules with tasks, in addition to `<app>.tasks` of each installed app and the modules below it."""
 
@@ -217,6 +221,10 @@ CHECKS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
     ),
     "port": (_is_port, "must be None or a port number from 1 to 65535"),
     "address": (_is_address, 'must be an IP address such as "127.0.0.1"'),
+    "private": (  # no message shows the value
+        lambda value: value is None or (isinstance(value, str) and bool(TOKEN.fullmatch(value))),
+        "must be None or a string of at least 16 of the characters A-Z a-z 0-9 - . _ ~ + / =",
+    ),
     "environment": (
         lambda value: isinstance(value, str) and (not value or bool(NAME.fullmatch(value))),
         "must be a string of at most 100 of the characters A-Z a-z 0-9 _ . : -",
@@ -250,9 +258,10 @@ def problems(given: object) -> list[str]:
             hint = f" Did you mean {close[0]!r}?" if close else f" The options are {', '.join(OPTIONS)}."
             found.append(f"PGQUEUE has no option {key!r}.{hint}")
             continue
-        is_valid, requirement = CHECKS[OPTIONS[key].metadata["kind"]]
+        kind = OPTIONS[key].metadata["kind"]
+        is_valid, requirement = CHECKS[kind]
         if not is_valid(value):
-            found.append(f"PGQUEUE[{key!r}] {requirement}, not {value!r}.")
+            found.append(f"PGQUEUE[{key!r}] {requirement}{'' if kind == 'private' else f', not {value!r}'}.")
     return found
 
 

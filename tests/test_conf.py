@@ -106,6 +106,21 @@ def test_problems_invalid_value_names_the_requirement(key, value, wanted):
     assert str(raised.value) == problem
 
 
+@pytest.mark.parametrize("token", ["", "too short", "fifteen-letters", "0123456789 abcdef", 1234567890123456])
+def test_problems_invalid_token_is_reported_without_its_value(token):
+    assert problems({"METRICS_TOKEN": token}) == [
+        "PGQUEUE['METRICS_TOKEN'] must be None or a string of at least 16 of the characters A-Z a-z 0-9 - . _ ~ + / =."
+    ]
+
+
+def test_settings_hide_the_token_in_their_repr():
+    with override_settings(PGQUEUE={"METRICS_TOKEN": "0123456789abcdef"}):
+        found = get_settings()
+    assert found.METRICS_TOKEN == "0123456789abcdef"
+    assert "0123456789" not in repr(found)
+    assert "LEASE" in repr(found)
+
+
 def test_problems_several_options_are_all_reported():
     assert len(problems({"LEASE": 0, "GRACE": 0, "what": 1})) == 3
 

@@ -16,6 +16,7 @@ import urllib.request
 import pytest
 
 from django_pgqueue import conf
+from django_pgqueue.metrics import gauges, view
 from django_pgqueue.worker.monitoring import http_server
 from django_pgqueue.worker.monitoring.http_server import HttpServer
 from django_pgqueue.worker.monitoring.metrics import METRICS
@@ -34,29 +35,38 @@ RULES = TOP / "docs/production/prometheus_rules.yaml"
 DASHBOARD = TOP / "docs/production/grafana_dashboard.json"
 NAME = re.compile(r"\bpgqueue_\w+")
 BY_NAME = {f"{metric.name}_total" if metric.kind == "counter" else metric.name: metric for metric in METRICS}
-SERIES = {name for name, metric in BY_NAME.items() if metric.kind != "histogram"} | {
-    f"{name}_{part}"
-    for name, metric in BY_NAME.items()
-    if metric.kind == "histogram"
-    for part in ("bucket", "count", "sum")
-}
+GAUGES = {gauge.name: gauge for gauge, _ in gauges.READS}
+SERIES = (
+    {name for name, metric in BY_NAME.items() if metric.kind != "histogram"}
+    | set(GAUGES)
+    | {
+        f"{name}_{part}"
+        for name, metric in BY_NAME.items()
+        if metric.kind == "histogram"
+        for part in ("bucket", "count", "sum")
+    }
+)
 
 
 def test_reference_lists_every_metric_with_its_kind_and_labels():
     documented = {plain(name): (kind, CODE.findall(labels)) for name, kind, labels, _ in table(REFERENCE, "metric")}
-    assert documented == {name: (metric.kind, list(metric.labels)) for name, metric in BY_NAME.items()}
+    of_workers = {name: (metric.kind, list(metric.labels)) for name, metric in BY_NAME.items()}
+    of_queue = {name: ("gauge", list(gauge.labels)) for name, gauge in GAUGES.items()}
+    assert not set(of_workers) & set(of_queue)
+    assert documented == of_workers | of_queue
 
 
 def test_reference_lists_every_outcome_and_reason():
     outcomes = [plain(cell) for cell, _ in table(REFERENCE, "outcome")]
     reasons = [name for cell, _ in table(REFERENCE, "reason") for name in CODE.findall(cell)]
+    assert [plain(cell) for cell, _ in table(REFERENCE, "state of a job")] == list(gauges.STATES)
     assert sorted(outcomes) == sorted(OUTCOMES)
     assert sorted(reasons) == sorted(EXIT_REASONS)
 
 
 def test_pages_name_existing_metrics_only():
     others = {"pgqueue_job", "pgqueue_execution"}  # tables
-    others |= {"pgqueue_oldest_due_seconds", "pgqueue_dead_last_hour", "pgqueue_live_workers"}  # of the page's own view
+    others |= {"pgqueue_token"}  # a file
     for page in ("docs/production/monitoring.md", "docs/production/kubernetes.md", REFERENCE):
         named = set(NAME.findall(PAGES[page]))
         assert named - others <= set(BY_NAME) | SERIES, page
@@ -83,6 +93,10 @@ def test_pages_state_the_limits_of_the_code():
     assert f"waited for its database for {systemd.START_SECONDS:g} s" in systemd_page
     assert f"up to {JOB_ROWS - 1} pairs of queue and task, and up to {STATEMENT_ROWS - 1} statements" in reference
     assert f"more than {MEASURED} results at once" in reference
+    assert f"the first {gauges.QUEUES_LIMIT} by name" in reference
+    monitoring = text_of("docs/production/monitoring.md")
+    assert f"at most once in {view.CACHE_SECONDS:g} s" in monitoring
+    assert f"each for at most {gauges.STATEMENT_TIMEOUT_SECONDS} s" in monitoring
     assert (DURATIONS[0], DURATIONS[-1]) == (0.005, 3600.0) and "from 5 ms to one hour" in reference
 
 
@@ -98,7 +112,7 @@ def test_alert_rules_use_existing_metrics_outcomes_and_reasons():
     for name, rule in rules.items():
         used = set(NAME.findall(rule["expr"])) - {"pgqueue"}
         assert used <= SERIES, name
-        for label, known in (("outcome", OUTCOMES), ("reason", EXIT_REASONS)):
+        for label, known in (("outcome", OUTCOMES), ("reason", EXIT_REASONS), ("state", gauges.STATES)):
             for values in re.findall(rf'{label}=~?"([^"]+)"', rule["expr"]):
                 assert set(values.split("|")) <= set(known), name
         assert {"summary", "description"} == set(rule["annotations"]), name
@@ -125,6 +139,7 @@ def test_dashboard_uses_every_metric_and_no_other():
     without_panel = {"pgqueue_statements_total", "pgqueue_alive", "pgqueue_worker_info"}
     shown = {name for name in BY_NAME if any(series.startswith(name) for series in used)}
     assert set(BY_NAME) - shown == without_panel
+    assert set(GAUGES) <= used
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells = [
         (x, y)

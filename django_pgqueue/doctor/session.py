@@ -70,13 +70,13 @@ class Session:
         return f"GRANT pg_read_all_stats TO {self.row(ROLE)[0]};"
 
     @contextmanager
-    def read_only(self) -> Iterator[None]:
+    def read_only(self, *, statement_timeout_seconds: int = STATEMENT_TIMEOUT_SECONDS) -> Iterator[None]:
         """Open a read-only transaction, inside the caller's if there is one, and roll it back at the end."""
         with transaction.atomic(using=self.alias):
             self.rows(READ_ONLY)
             self.rows(
                 LIMITS,
-                statement_timeout=f"{STATEMENT_TIMEOUT_SECONDS} s",
+                statement_timeout=f"{statement_timeout_seconds} s",
                 lock_timeout=f"{LOCK_TIMEOUT_SECONDS} s",
             )
             try:

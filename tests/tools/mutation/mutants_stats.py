@@ -10,7 +10,9 @@ DEPTHS = "django_pgqueue/stats/depths.py"
 EXPLANATION = "django_pgqueue/stats/explanation.py"
 FLEET = "django_pgqueue/stats/fleet.py"
 HISTOGRAM = "django_pgqueue/histogram.py"
+GAUGES = "django_pgqueue/metrics/gauges.py"
 HISTORY = "django_pgqueue/stats/history.py"
+METRICS_VIEW = "django_pgqueue/metrics/view.py"
 OVERALL = "django_pgqueue/stats/overall.py"
 QUERIES = "django_pgqueue/stats/queries.py"
 WRITER = "django_pgqueue/worker/completion/writer.py"
@@ -131,5 +133,16 @@ STATS = [
         Mutant("an expired job is due", "if row.is_expired:", "if False:", path=EXPLANATION),
         Mutant("a lost job runs", "if row.is_lost or not is_open:", "if not is_open:", path=EXPLANATION),
         Mutant("every job is next", "if busy >= total:", "if False:", path=EXPLANATION),
+    ),
+    *of_tests(
+        ("tests/metrics/test_gauges.py",),
+        Mutant("a capped gauge is exact", "not count.is_exact", "False", path=GAUGES),
+        Mutant("further queues are lost", "        if rest:\n", "        if False:\n", path=GAUGES),
+        Mutant(
+            "an outage fails the scrape", "except Error as error:", "except ZeroDivisionError as error:", path=GAUGES
+        ),
+        Mutant("a missing token opens the view", "token is not None and", "token is None or", path=METRICS_VIEW),
+        Mutant("every staff user reads", " and user.has_perm(PERMISSION)", "", path=METRICS_VIEW),
+        Mutant("each scrape reads", "+ CACHE_SECONDS, text", "+ 0.0, text", path=METRICS_VIEW),
     ),
 ]

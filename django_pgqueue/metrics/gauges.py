@@ -1,0 +1,183 @@
+"""The gauges of the queue: their names, their labels, and how they are read from the database.
+
+The page `docs/reference/metrics.md` lists the same names and labels. The number of series is bounded, because queues
+beyond a limit are counted together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from django.db import Error
+
+from django_pgqueue import stats
+from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.doctor.session import Session
+from django_pgqueue.stats import Count, Overview, QueueStats
+from django_pgqueue.stats.alias import connection_of
+
+logger = logging.getLogger("django_pgqueue.metrics")
+
+QUEUES_LIMIT: Final = 200
+"""Queues with a label of their own. Further ones have the label `OTHER` together."""
+OTHER: Final = "other"
+STATEMENT_TIMEOUT_SECONDS: Final = 2
+STATES: Final = ("due", "scheduled", "retrying", "paused", "running", "lost", "dead")
+
+# How late the latest schedule is that is on.
+#
+# Cost: reads all schedules
+LATEST_SCHEDULE: Final = """/* pgqueue:latest_schedule */
+SELECT coalesce(max(
+    date_part('epoch', statement_timestamp() + %(time_shift)s::interval - next_run_at) - jitter_seconds
+), 0)
+FROM pgqueue_schedule
+WHERE enabled
+"""
+
+Sample = tuple[tuple[str, ...], float]
+"""The values of the labels, and the value."""
+
+
+class Snapshot:
+    """The figures behind the gauges, read at one moment."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.overview: Overview = stats.overview(connection.alias)
+        self.schedules_late_seconds = max(0.0, execute(connection, LATEST_SCHEDULE, {})[0][0])
+        self.named, rest = _with_label(self.overview.queues)
+        """The queues with a label of their own."""
+        self.groups: list[tuple[str, list[QueueStats]]] = [(queue.name, [queue]) for queue in self.named]
+        """Each label with its queues."""
+        if rest:
+            self.groups.append((OTHER, rest))
+
+
+def _with_label(queues: Sequence[QueueStats]) -> tuple[list[QueueStats], list[QueueStats]]:
+    """Return the queues with a label of their own, the first by name, and the others."""
+    if len(queues) <= QUEUES_LIMIT:
+        return list(queues), []
+    named = [queue for queue in queues if queue.name != OTHER][:QUEUES_LIMIT]
+    names = {queue.name for queue in named}
+    return named, [queue for queue in queues if queue.name not in names]
+
+
+class Gauge(NamedTuple):
+    """One gauge. `labels` are the names of its labels."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+class Reading(NamedTuple):
+    """A gauge with its samples: the values of the labels, and the value."""
+
+    gauge: Gauge
+    samples: tuple[Sample, ...]
+
+
+Read = Callable[[Snapshot], Iterator[Sample]]
+
+
+def _one(value: Callable[[Snapshot], float]) -> Read:
+    return lambda snapshot: iter([((), value(snapshot))])
+
+
+def _by_state(value: Callable[[Count], float]) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
+        for label, queues in snapshot.groups:
+            for state in STATES:
+                yield (label, state), value(sum((getattr(queue, state) for queue in queues), start=Count()))
+
+    return read
+
+
+def _by_label(value: Callable[[list[QueueStats]], float]) -> Read:
+    return lambda snapshot: (((label,), value(queues)) for label, queues in snapshot.groups)
+
+
+def _by_queue(value: Callable[[QueueStats], float]) -> Read:
+    """Read a figure of single queues. It has no sum, because one worker can serve several queues."""
+    return lambda snapshot: (((queue.name,), value(queue)) for queue in snapshot.named)
+
+
+def _finished(snapshot: Snapshot) -> Iterator[Sample]:
+    if snapshot.overview.finished_per_minute is not None:  # workers keep no statistics
+        yield from _by_label(lambda queues: sum(queue.finished_per_minute or 0.0 for queue in queues))(snapshot)
+
+
+QUEUE: Final = ("queue",)
+QUEUE_AND_STATE: Final = ("queue", "state")
+DATABASE_UP: Final = Gauge("pgqueue_database_up", "1 if the figures of the queue could be read.")
+READS: Final[tuple[tuple[Gauge, Read], ...]] = (
+    (DATABASE_UP, _one(lambda snapshot: 1.0)),
+    (Gauge("pgqueue_jobs", "Jobs by state.", QUEUE_AND_STATE), _by_state(lambda count: count.value)),
+    (
+        Gauge("pgqueue_jobs_capped", "1 if pgqueue_jobs is a lower bound.", QUEUE_AND_STATE),
+        _by_state(lambda count: not count.is_exact),
+    ),
+    (
+        Gauge("pgqueue_oldest_due_seconds", "How long the oldest due job has been due, or 0.", QUEUE),
+        _by_label(lambda queues: max(queue.oldest_due_seconds or 0.0 for queue in queues)),
+    ),
+    (
+        Gauge("pgqueue_enqueued_per_minute", "Jobs enqueued in the last minute.", QUEUE),
+        _by_label(lambda queues: sum(queue.enqueued_per_minute for queue in queues)),
+    ),
+    (Gauge("pgqueue_finished_per_minute", "Jobs that ended in the last complete minute.", QUEUE), _finished),
+    (Gauge("pgqueue_queue_paused", "1 if the queue is paused.", QUEUE), _by_queue(lambda queue: queue.is_paused)),
+    (
+        Gauge("pgqueue_queue_workers", "Live worker processes that serve the queue.", QUEUE),
+        _by_queue(lambda queue: queue.workers),
+    ),
+    (
+        Gauge("pgqueue_queue_slots", "Jobs that these processes can run at a time.", QUEUE),
+        _by_queue(lambda queue: queue.slots_total),
+    ),
+    (
+        Gauge("pgqueue_queue_slots_busy", "Jobs that these processes run, of any queue.", QUEUE),
+        _by_queue(lambda queue: queue.slots_busy),
+    ),
+    (Gauge("pgqueue_live_workers", "Live worker processes."), _one(lambda snapshot: snapshot.overview.workers)),
+    (
+        Gauge("pgqueue_dead_last_day", "Jobs that became dead within 24 hours and were not retried, at most 10,000."),
+        _one(lambda snapshot: snapshot.overview.dead_24h.value),
+    ),
+    (
+        Gauge("pgqueue_schedules_late_seconds", "How late the latest schedule is, or 0."),
+        _one(lambda snapshot: snapshot.schedules_late_seconds),
+    ),
+)
+"""Every gauge, and the function that reads it."""
+
+
+def collect(database: str | None = None) -> list[Reading]:
+    """Read the gauges of the queue from the database.
+
+    Runs about ten read-only statements, each for at most 2 s, in a transaction of its own or in a savepoint of the open
+    one. Their cost is bounded: see `stats.queues()`.
+
+    Args:
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Returns:
+        Each gauge with its samples. If the database cannot be read, this function logs a warning, and the list has only
+        `pgqueue_database_up` with the value 0.
+
+    Example:
+        >>> for gauge, samples in collect():
+        ...     for labels, value in samples:
+        ...         send(gauge.name, dict(zip(gauge.labels, labels, strict=True)), value)
+    """
+    connection = connection_of(database)
+    try:
+        with Session(connection.alias).read_only(statement_timeout_seconds=STATEMENT_TIMEOUT_SECONDS):
+            snapshot = Snapshot(connection)
+    except Error as error:
+        reason = str(error).partition("\n")[0]
+        logger.warning("the figures of the database %r could not be read: %s", connection.alias, reason)
+        return [Reading(DATABASE_UP, (((), 0.0),))]
+    return [Reading(gauge, tuple(read(snapshot))) for gauge, read in READS]
