@@ -137,7 +137,8 @@ def test_top_survives_a_database_outage(pgqueue, busy, interrupt, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"), [([], "Use `pgqueue status`"), (["--interval", "0"], "--interval 0")]
 )
-def test_top_without_terminal_or_interval_exits_with_2(pgqueue, arguments, message):
+def test_top_without_terminal_or_interval_exits_with_2(pgqueue, interrupt, arguments, message):
+    interrupt(1)
     with pytest.raises(CommandError, match=message) as caught:
         pgqueue("top", *arguments)
     assert caught.value.returncode == 2
