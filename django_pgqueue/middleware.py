@@ -32,6 +32,7 @@ from .conf import get_settings
 if TYPE_CHECKING:
     from .context import TaskContext
     from .definition import TaskDefinition
+    from .lifecycle import Scheduled
 
 HOOKS: Final = ("enqueue", "run", "arun")
 
@@ -53,6 +54,8 @@ class Call:
     """Alias of the database that the jobs are added to."""
     headers: dict[str, Any]
     """Headers of the new jobs: names with a string, number, boolean or None. Change this dict in place."""
+    schedule: Scheduled | None = None
+    """The schedule whose job is enqueued, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ def chain() -> Chain:
         ImproperlyConfigured: A path cannot be imported, or its object is not a valid middleware class.
     """
     instances = [_instantiate(path) for path in get_settings().MIDDLEWARE]
+    instances = [*_added.values(), *instances]
     return Chain(
         enqueue=tuple(instance.enqueue for instance in instances if hasattr(instance, "enqueue")),
         run=tuple(instance.run for instance in instances if hasattr(instance, "run")),
@@ -79,6 +83,21 @@ def chain() -> Chain:
             getattr(instance, "arun", None) or instance.run for instance in instances if hasattr(instance, "run")
         ),
     )
+
+
+def add(name: str, instance: Any) -> None:
+    """Put a middleware around those of the setting, once for each name. For integrations that install themselves."""
+    _added.setdefault(name, instance)
+    chain.cache_clear()
+
+
+def remove(name: str) -> None:
+    """Remove a middleware that was added by `add()`."""
+    _added.pop(name, None)
+    chain.cache_clear()
+
+
+_added: dict[str, Any] = {}
 
 
 def _clear_cache(*, setting: str, **kwargs: object) -> None:
@@ -130,7 +149,7 @@ WRONG_FUNCTION: Final = {
 }
 
 
-def headers_of(task: TaskDefinition, database: str) -> dict[str, Any]:
+def headers_of(task: TaskDefinition, database: str, schedule: Scheduled | None = None) -> dict[str, Any]:
     """Return the headers of a call: those set by `using()`, as changed by the middleware.
 
     Raises:
@@ -139,7 +158,7 @@ def headers_of(task: TaskDefinition, database: str) -> dict[str, Any]:
     """
     headers = dict(task.headers or {})
     if hooks := chain().enqueue:
-        call = Call(task=task, database=database, headers=headers)
+        call = Call(task=task, database=database, headers=headers, schedule=schedule)
         for hook in hooks:
             hook(call)
         headers = call.headers

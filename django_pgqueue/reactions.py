@@ -61,6 +61,9 @@ class JobTransition(NamedTuple):
     """Whether the job is due at once if it is ready now."""
     is_rescued: bool = False
     exception_class: str = ""
+    """Path of the class of the exception, also if the exception itself is in another process."""
+    traceback: str = ""
+    """Text of the traceback, or of the stack at which a job was stopped."""
     attempt: TimedAttempt | None = None
     """The attempt that ended, if this process ran it."""
     details: Mapping[str, Any] = {}
@@ -174,8 +177,8 @@ def may_be_over(result: TransitionResult) -> bool:
 ARGUMENTS: Final[dict[TaskSignal, tuple[str, ...]]] = {
     signals.job_succeeded: (),
     signals.job_cancelled: ("error",),
-    signals.job_failed: ("exception", "error", "retry_seconds"),
-    signals.job_dead: ("exception", "error"),
+    signals.job_failed: ("exception", "exception_class", "error", "traceback", "retry_seconds"),
+    signals.job_dead: ("exception", "exception_class", "error", "traceback"),
     signals.job_released: ("error", "delay_seconds"),
     signals.job_snoozed: ("error", "delay_seconds"),
     signals.job_rescued: (),

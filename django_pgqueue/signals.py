@@ -112,6 +112,7 @@ class TaskSignal(WorkerSignal):
 
 _JOB: Final = ("job_id", "database")
 _ATTEMPT: Final = (*_JOB, "execution_id", "queue_name", "attempt")
+_FAILURE: Final = ("exception", "exception_class", "error", "traceback")
 _WORKER: Final = ("pid", "database", "queue_names", "processes", "concurrency")
 _PROCESS: Final = ("kind", "database")
 _DURATION: Final = MappingProxyType(
@@ -145,17 +146,18 @@ job_succeeded = TaskSignal(
 job_failed = TaskSignal(
     "The attempt failed, and the job will be retried. Sent after the failure was written.",
     where=_AFTER_LOSS,
-    arguments=(*_ATTEMPT, "exception", "error", "retry_seconds"),
+    arguments=(*_ATTEMPT, *_FAILURE, "retry_seconds"),
     sometimes=_DURATION,
 )
-"""An attempt failed, and another one follows. After a lost worker, `exception` and `retry_seconds` are None."""
+"""An attempt failed, and another one follows. After a lost worker, `exception` and `retry_seconds` are None.
+After an isolated job, `exception` is None; `exception_class` and `traceback` are the strings that its execution has."""
 job_dead = TaskSignal(
     "The job became dead.",
     where=_AFTER_LOSS,
-    arguments=(*_ATTEMPT, "exception", "error"),
+    arguments=(*_ATTEMPT, *_FAILURE),
     sometimes=_DURATION,
 )
-"""A job became dead."""
+"""A job became dead. Its arguments are as those of `job_failed`."""
 job_cancelled = TaskSignal(
     "The job was cancelled: see [below](#when-a-job-is-cancelled).",
     where="after `cancel()` of a waiting job, the process that called it, in the caller's thread; otherwise the worker "

@@ -223,6 +223,19 @@ def modules_imported(name):
     return found - {name}
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_only_contrib_imports_its_libraries(name):
+    """A worker without the integrations needs neither library."""
+    imported = {
+        module.partition(".")[0]
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for module in [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+    }
+    is_contrib = name.startswith("contrib/")
+    assert is_contrib or not imported & {"sentry_sdk", "opentelemetry"}
+
+
 def test_imports_anywhere_form_no_cycle():
     """Imports in functions and for typing count too, although no linter counts them.
 

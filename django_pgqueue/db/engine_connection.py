@@ -138,7 +138,7 @@ def _connect(alias: str, role: str, statement_timeout_seconds: float) -> EngineC
     limit = f"-c statement_timeout={1000 * statement_timeout_seconds + 1000:.0f}"
     options = f"{params.pop('options', '')} {PLANNER} {SESSION} {limit}".strip()
     try:
-        connection = EngineConnection.connect(**params, options=options, autocommit=True, prepare_threshold=1)
+        connection = _open(**params, options=options, prepare_threshold=1)
     except psycopg.OperationalError as error:
         if "startup parameter" not in str(error):
             raise
@@ -147,7 +147,17 @@ def _connect(alias: str, role: str, statement_timeout_seconds: float) -> EngineC
             return connection
         connection.close()
     # A transaction pooler may run each statement on another server connection, which lacks the prepared statements.
-    return EngineConnection.connect(**params, autocommit=True, prepare_threshold=None)
+    return _open(**params, prepare_threshold=None)
+
+
+def _open(**params: Any) -> EngineConnection:
+    """Open a connection whose statements no library instruments, because an idle worker would make spans all the time.
+
+    OpenTelemetry's instrumentation of psycopg replaces `connect()`, and with it the cursors of all connections.
+    """
+    connection = EngineConnection.connect(**params, autocommit=True)
+    connection.cursor_factory = psycopg.Cursor
+    return connection
 
 
 def _has_its_options(connection: EngineConnection) -> bool:

@@ -97,7 +97,7 @@ def options_of(connection: Connection, schedule: Scheduled, application: Applica
     headers = _call_application(
         connection,
         "the middleware",
-        lambda: encode_headers(middleware.headers_of(task, connection.alias)),
+        lambda: encode_headers(middleware.headers_of(task, connection.alias, schedule)),
         application,
     )
     options = options._replace(headers=headers)

@@ -70,8 +70,9 @@ def change_alias(alias: str, **settings: str) -> None:
 
 @pytest.fixture
 def calm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide what other tests leave behind or do at the same time: dead rows, and replication slots of the server."""
+    """Hide what other tests leave behind or do at the same time: dead rows, bloat, and replication slots."""
     monkeypatch.setattr(storage_checks, "DEAD_ROWS", 10**9)
+    monkeypatch.setattr(storage_checks, "BLOAT_BYTES", 2**50)
     monkeypatch.setattr(session_checks, "SLOTS", session_checks.SLOTS.replace("restart_lsn IS NOT NULL", "false"))
 
 

@@ -96,11 +96,12 @@ def run_check(*arguments: str) -> str:
     ],
 )
 def test_check_database_reports_it_with_the_fix(db, statement, message_id, hint):
-    assert "pgqueue" not in run_check("--database", "default")
+    database = ("--tag", "database", "--database", "default")
+    assert "pgqueue" not in run_check(*database)
     run_sql(statement)
-    output = run_check("--database", "default")
+    output = run_check(*database)
     assert message_id in output and hint in output
-    assert message_id not in run_check()
+    assert message_id not in run_check("--tag", "database")
 
 
 def test_check_database_missing_grant_is_reported(role):

@@ -98,6 +98,7 @@ def _transition_of(report: Report, result: TransitionResult) -> JobTransition:
         report.delay_seconds,
         is_due=not report.delay_seconds,
         exception_class=report.exception_class,
+        traceback=report.traceback,
         attempt=report,
         details={
             "execution_id": claimed.execution_id,

@@ -27,6 +27,7 @@ from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
 from tests.tools.mutation.mutants_clones import CLONES
+from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES, RECEIVERS
 from tests.tools.mutation.mutants_history import HISTORY
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
@@ -327,6 +328,8 @@ MUTANTS = [
     *QUEUES,
     *BAD_ROWS,
     *CLONES,
+    *CONTRIB,
+    *TRACED,
     *STATS,
     *BOUNDS,
     *LOCKED,

@@ -1,0 +1,149 @@
+"""Make a span for each enqueue and for each attempt, by OpenTelemetry's conventions for messaging.
+
+The project lists one of the classes in `PGQUEUE["MIDDLEWARE"]`. They use OpenTelemetry's API only; the project chooses
+the SDK and its exporters. Spans are made in the process that runs the job, in worker processes and in isolated ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from opentelemetry import context as telemetry_context
+from opentelemetry import propagate, trace
+from opentelemetry.trace import Link, Span, SpanKind, StatusCode
+
+from django_pgqueue.contrib.trace_headers import add_fitting
+from django_pgqueue.exceptions import Cancel, Retry, Snooze
+
+from .measurements import SCOPE, Measurements
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
+    from django_pgqueue.context import TaskContext
+    from django_pgqueue.middleware import Call
+
+SYSTEM: Final = "pgqueue"
+ORDER: Final = ("traceparent", "tracestate", "baggage")
+"""The headers of a trace that are kept first if there is no room for all."""
+REQUESTS: Final[dict[type[BaseException], str]] = {Snooze: "snoozed", Cancel: "cancelled", Retry: "retried"}
+"""Exceptions with which a task requests something, and the outcome of the attempt. They are no errors."""
+
+
+class OpenTelemetryMiddleware:
+    """Make a producer span for each enqueue, and a consumer span for each attempt that is linked to it.
+
+    Example:
+        >>> PGQUEUE = {"MIDDLEWARE": ["django_pgqueue.contrib.opentelemetry.OpenTelemetryMiddleware"]}
+    """
+
+    continues_trace: ClassVar[bool] = False
+    """Whether an attempt is a child of its producer span instead of a trace of its own."""
+
+    def __init__(self) -> None:
+        self._tracer = trace.get_tracer(SCOPE)
+        self._measurements = Measurements()
+
+    def enqueue(self, call: Call) -> None:
+        """Make the producer span, and put its context into the headers of the jobs."""
+        attributes = attributes_of("send", call.task.queue_name, call.task.name)
+        headers: dict[str, str] = {}
+        name = self.span_name("send", call.task.queue_name, call.task.name)
+        with self._tracer.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes):
+            propagate.inject(headers)
+        add_fitting(call.headers, in_order(headers))
+
+    @contextmanager
+    def run(self, context: TaskContext) -> Iterator[None]:
+        """Make the consumer span of an attempt, and measure the attempt."""
+        received = propagate.extract({name: text for name, text in context.headers.items() if isinstance(text, str)})
+        attributes = attributes_of("process", context.queue_name, context.task_name)
+        began_at, error_type = time.perf_counter(), ""
+        around, links = self._origin(received)
+        token = telemetry_context.attach(around)
+        try:
+            with self._tracer.start_as_current_span(
+                self.span_name("process", context.queue_name, context.task_name),
+                kind=SpanKind.CONSUMER,
+                attributes={
+                    **attributes,
+                    "messaging.message.id": str(context.job_id),
+                    "pgqueue.attempt": context.attempt,
+                },
+                links=links,
+                record_exception=False,
+                set_status_on_exception=False,
+            ) as span:
+                try:
+                    yield
+                except BaseException as error:
+                    error_type = _record(span, error)
+                    raise
+                span.set_attribute("pgqueue.outcome", "succeeded")
+        finally:
+            telemetry_context.detach(token)
+            self._measurements.processed(time.perf_counter() - began_at, attributes, error_type)
+
+    def span_name(self, operation: str, queue_name: str, task_name: str) -> str:
+        """Return the name of a span: the operation and the queue, by the conventions.
+
+        Override this to use the name of the task.
+
+        Args:
+            operation: "send" or "process".
+            queue_name: Queue of the job.
+            task_name: Name of the task.
+
+        Returns:
+            A name with few different values.
+        """
+        return f"{operation} {queue_name}"
+
+    def _origin(self, received: Context) -> tuple[Context, list[Link]]:
+        """Return the context around the span of an attempt, with the producer's baggage, and the links of the span."""
+        if self.continues_trace:
+            return received, []
+        producer = trace.get_current_span(received).get_span_context()
+        links = [Link(producer)] if producer.is_valid else []
+        return trace.set_span_in_context(trace.INVALID_SPAN, received), links
+
+
+class OneTraceMiddleware(OpenTelemetryMiddleware):
+    """Make each attempt a child of its producer span, so that a request and its jobs are one trace."""
+
+    continues_trace = True
+
+
+def attributes_of(operation: str, queue_name: str, task_name: str) -> dict[str, str]:
+    """Return the attributes of a span and of its measurements."""
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": queue_name,
+        "pgqueue.task.name": task_name,
+    }
+
+
+def in_order(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a propagator, those of W3C's trace context first and its baggage last."""
+    known = {name: headers[name] for name in ORDER if name in headers}
+    others = {name: text for name, text in headers.items() if name not in known}
+    baggage = {"baggage": known.pop("baggage")} if "baggage" in known else {}
+    return known | others | baggage
+
+
+def _record(span: Span, error: BaseException) -> str:
+    """Record how an attempt ended, and return the type of the error, or an empty string for a request of the task."""
+    outcome = next((outcome for kind, outcome in REQUESTS.items() if isinstance(error, kind)), "failed")
+    span.set_attribute("pgqueue.outcome", outcome)
+    if outcome != "failed":
+        return ""
+    error_type = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    span.record_exception(error)
+    span.set_attribute("error.type", error_type)
+    span.set_status(StatusCode.ERROR, error_type)
+    return error_type

@@ -1,0 +1,3 @@
+"""The integration with Sentry: install the extra `sentry`, and pass a `PgQueueIntegration` to `sentry_sdk.init()`."""
+
+from .integration import PgQueueIntegration as PgQueueIntegration

@@ -1,0 +1,255 @@
+"""Report dead jobs to Sentry, and give each attempt a scope of its own.
+
+`sentry_sdk.init()` calls `PgQueueIntegration.setup_once()`, which adds a middleware and connects receivers of signals.
+Both belong to the process and do nothing while Sentry's current client has no `PgQueueIntegration`.
+
+An attempt that fails does not know whether its job is dead: the transition decides that, and another process may write
+it. `SentryReporter` therefore keeps the scope of a failed attempt, and the receiver of `job_dead` sends the event with
+it. Whatever made a job dead, its event is sent exactly once, where `job_dead` is sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import sentry_sdk
+from sentry_sdk.integrations import Integration
+from sentry_sdk.scope import Scope, global_event_processors, use_isolation_scope, use_scope
+from sentry_sdk.utils import event_from_exception
+
+from django_pgqueue import middleware, registry, signals
+from django_pgqueue.exceptions import Cancel, Retry, Snooze
+
+from . import monitors, privacy, traces
+from .stack_text import exception_values
+
+if TYPE_CHECKING:
+    from django_pgqueue.context import TaskContext
+    from django_pgqueue.middleware import Call
+
+IDENTIFIER: Final = "pgqueue"
+FLUSH_SECONDS: Final = 1.5
+"""How long the end of a process waits until Sentry has received its events. The receivers have two seconds."""
+KEPT_LIMIT: Final = 200
+"""How many scopes of failed attempts a process keeps. An event without its scope has no user and no breadcrumbs."""
+REPORTS: Final = ("dead", "failures")
+
+
+class PgQueueIntegration(Integration):
+    """Report jobs of django_pgqueue to Sentry.
+
+    Args:
+        report: "dead": send one event for each job that becomes dead. "failures": also send one for each failed attempt
+            that will be retried, unless the task raised `Retry`.
+        monitor_schedules: Whether each schedule is a cron monitor in Sentry, with check-ins of its jobs.
+
+    Raises:
+        ValueError: `report` has another value.
+
+    Example:
+        >>> sentry_sdk.init(dsn="https://key@sentry.example.com/1", integrations=[PgQueueIntegration()])
+    """
+
+    identifier = IDENTIFIER
+    origin = traces.ORIGIN
+
+    def __init__(self, *, report: Literal["dead", "failures"] = "dead", monitor_schedules: bool = False) -> None:
+        if report not in REPORTS:
+            raise ValueError(f"invalid report {report!r}: it must be 'dead' or 'failures'")
+        self.report = report
+        self.monitor_schedules = monitor_schedules
+
+    @staticmethod
+    def setup_once() -> None:
+        """Add the middleware, and connect the receivers. Sentry calls this once in a process."""
+        connect()
+
+
+def active_integration() -> PgQueueIntegration | None:
+    """Return the integration of Sentry's current client, or None."""
+    return sentry_sdk.get_client().get_integration(PgQueueIntegration)
+
+
+class KeptScope(NamedTuple):
+    """The scopes of a failed attempt, and the check-in of its job."""
+
+    isolation: Scope
+    current: Scope
+    check_in: monitors.CheckIn | None
+
+
+class SentryReporter:
+    """The middleware, and the receivers of signals."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, int | None], KeptScope] = OrderedDict()
+        """The scopes of failed attempts whose failure is not written yet, by database and execution."""
+
+    # ---------------------------------------------------------------- middleware
+
+    def enqueue(self, call: Call) -> None:
+        """Add the current trace to the headers of new jobs, and the monitor of the schedule that enqueues them."""
+        integration = active_integration()
+        if integration is None:
+            return
+        if call.schedule is not None and integration.monitor_schedules:
+            monitors.add_header(call.headers, call.schedule)
+        traces.add_headers(call)
+
+    @contextmanager
+    def run(self, context: TaskContext) -> Iterator[None]:
+        """Run an attempt in a scope of its own, in a transaction if Sentry traces, and send the check-ins."""
+        integration = active_integration()
+        if integration is None:
+            yield
+            return
+        with sentry_sdk.isolation_scope() as scope:
+            scope.clear_breadcrumbs()
+            describe(
+                scope,
+                task_name=context.task_name,
+                job_id=context.job_id,
+                database=context.database,
+                execution_id=context.execution_id,
+                queue_name=context.queue_name,
+                attempt=context.attempt,
+            )
+            check_in = monitors.check_in_of(context.headers) if integration.monitor_schedules else None
+            began_at = time.monotonic()
+            if check_in is not None:
+                check_in.send("in_progress")
+            try:
+                with traces.transaction_of(context):
+                    try:
+                        yield
+                    except (Snooze, Cancel):
+                        raise
+                    except BaseException:
+                        self._keep(context, scope, check_in)
+                        raise
+            except Cancel:
+                if check_in is not None:
+                    check_in.send("error", time.monotonic() - began_at)
+                raise
+            if check_in is not None:
+                check_in.send("ok", time.monotonic() - began_at)
+
+    def _keep(self, context: TaskContext, scope: Scope, check_in: monitors.CheckIn | None) -> None:
+        current = sentry_sdk.get_current_scope().fork()  # with the span of the attempt, which ends now
+        self._kept[context.database, context.execution_id] = KeptScope(scope, current, check_in)
+        while len(self._kept) > KEPT_LIMIT:
+            self._kept.popitem(last=False)
+
+    # ---------------------------------------------------------------- receivers
+
+    def job_failed(self, sender: str, exception: BaseException | None = None, **about: Any) -> None:
+        """Forget the scope of the attempt. Send an event if each failure is reported and the task raised no `Retry`."""
+        kept = self._kept.pop((about["database"], about["execution_id"]), None)
+        integration = active_integration()
+        if integration is not None and integration.report == "failures" and not isinstance(exception, Retry):
+            _capture(sender, kept, exception, about)
+
+    def job_dead(self, sender: str, exception: BaseException | None = None, **about: Any) -> None:
+        """Send the event of a dead job, and the last check-in of its schedule."""
+        kept = self._kept.pop((about["database"], about["execution_id"]), None)
+        integration = active_integration()
+        if integration is None:
+            return
+        _capture(sender, kept, exception, about)
+        if integration.monitor_schedules:
+            check_in = _stored_check_in(about["database"], about["job_id"]) if kept is None else kept.check_in
+            if check_in is not None:
+                check_in.send("error", about.get("duration_seconds"))
+
+    def worker_process_stopping(self, **_: Any) -> None:
+        """Wait until Sentry has received the events of this process."""
+        sentry_sdk.flush(timeout=FLUSH_SECONDS)
+
+
+REPORTER: Final = SentryReporter()
+RECEIVERS: Final[dict[signals.WorkerSignal, Callable[..., None]]] = {
+    signals.job_failed: REPORTER.job_failed,
+    signals.job_dead: REPORTER.job_dead,
+    signals.worker_process_stopping: REPORTER.worker_process_stopping,
+}
+
+
+def connect() -> None:
+    """Add the middleware, connect the receivers, and add the filter of events to this process."""
+    middleware.add(IDENTIFIER, REPORTER)
+    for signal, receiver in RECEIVERS.items():
+        signal.connect(receiver, dispatch_uid=IDENTIFIER)
+    # Before Sentry's filter of duplicates, which would take our event for a duplicate of the log line that we drop.
+    global_event_processors.insert(0, _filter)
+
+
+def _filter(event: Any, hint: dict[str, Any]) -> Any:
+    """Drop the event of a log line about a failure that has an event of its own. Remove values from the others."""
+    if active_integration() is None:
+        return event
+    if privacy.is_about_failure(hint.get("log_record")):
+        return None
+    return privacy.without_engine_values(event)
+
+
+def describe(
+    scope: Scope,
+    *,
+    task_name: str,
+    job_id: int | None,
+    database: str,
+    execution_id: int | None,
+    queue_name: str,
+    attempt: int,
+) -> None:
+    """Set the transaction's name, the tags and the context of an attempt, and hide the values of sensitive tasks."""
+    scope.set_transaction_name(task_name, source="task")
+    about = {"job_id": job_id, "task": task_name, "queue": queue_name, "attempt": attempt}
+    for name, value in about.items():
+        scope.set_tag(name, str(value))
+    scope.set_context("job", {**about, "execution_id": execution_id, "database": database})
+    task = registry.get(task_name)
+    if task is not None and task.sensitive:
+        scope.add_event_processor(privacy.without_values)
+
+
+def _capture(task_name: str, kept: KeptScope | None, exception: BaseException | None, about: dict[str, Any]) -> None:
+    """Send the event of a failure, with the scope of its attempt if this process has it."""
+    event, hint = _event_of(task_name, exception, about)
+    if kept is not None:
+        with use_isolation_scope(kept.isolation), use_scope(kept.current):
+            sentry_sdk.capture_event(event, hint=hint)
+        return
+    with sentry_sdk.isolation_scope() as scope:
+        scope.clear_breadcrumbs()
+        names = ("job_id", "database", "execution_id", "queue_name", "attempt")
+        describe(scope, task_name=task_name, **{name: about[name] for name in names})
+        sentry_sdk.capture_event(event, hint=hint)
+
+
+def _event_of(task_name: str, exception: BaseException | None, about: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return an event, and the hint for its processors. Without an exception, its text is read."""
+    mechanism = {"type": IDENTIFIER, "handled": False}
+    if exception is not None:
+        event, hint = event_from_exception(
+            exception, client_options=sentry_sdk.get_client().options, mechanism=mechanism
+        )
+        return event, dict(hint)
+    values = exception_values(about["exception_class"], about["error"], about["traceback"])
+    values[-1]["mechanism"] = mechanism
+    event = {"level": "error", "exception": {"values": values}}
+    if "stacktrace" not in values[-1]:  # Sentry would put all such jobs into one issue
+        event["fingerprint"] = [IDENTIFIER, task_name, about["exception_class"], about["error"]]
+    return event, {}
+
+
+def _stored_check_in(database: str, job_id: int) -> monitors.CheckIn | None:
+    """Return the check-in of a job from its row: of an isolated job, or of one whose worker was lost."""
+    from django_pgqueue.models import Job  # settings modules import this one, before models can be
+
+    headers = Job.objects.using(database).filter(pk=job_id).values_list("headers", flat=True).first()
+    return monitors.check_in_of(headers or {})
