@@ -19,6 +19,7 @@ COMMANDS = (
     ["jobs", "list", "--state", "running"],
     ["jobs", "list", "--state", "due"],
     ["jobs", "show", "{dead}"],
+    ["why", "{dead}"],
     ["dead", "list"],
     ["dead", "retry", "--error", "ValueError", "--stop-on-failure", "--yes"],
     ["jobs", "move", "{dead}", "--to-queue", "mail"],
@@ -33,6 +34,9 @@ COMMANDS = (
     ["schedules", "pause", "nightly"],
     ["schedules", "resume", "nightly"],
     ["workers"],
+    ["workers", "--all"],
+    ["tasks"],
+    ["status"],
 )
 
 

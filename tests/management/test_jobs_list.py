@@ -11,7 +11,7 @@ from django.core.management.base import OutputWrapper
 from django.db import connection
 from django.utils import timezone
 
-from django_pgqueue import control, lifecycle
+from django_pgqueue import control, lifecycle, stats
 from django_pgqueue.management.subcommands import job_search, output
 from django_pgqueue.management.subcommands.filter_options import WORDS
 from django_pgqueue.models import Execution, Job
@@ -184,7 +184,7 @@ def test_show_opens_with_state_and_error(pgqueue):
     job_id = die(task_name=tasks.add.name, arguments=['{"args":[1,2],"kwargs":{}}'])
     lines = pgqueue("jobs", "show", job_id).out.splitlines()
     assert lines[0] == f"Job {job_id}: tests.app.tasks.add"
-    assert lines[1].startswith("dead after attempt 1 of 10, ")
+    assert lines[1] == stats.why(job_id).sentence and "after attempt 1 of 10" in lines[1]
     assert lines[3:5] == ["Error", "builtins.ValueError: no such card"]
     assert lines[6:8] == ["Traceback", "Trace"]
     assert [line for line in lines if line in ("Arguments", "Facts", "Attempts, latest first")] == [

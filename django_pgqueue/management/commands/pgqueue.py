@@ -21,8 +21,11 @@ from django_pgqueue.management.subcommands.queue_commands import CLEAR, DRAIN, P
 from django_pgqueue.management.subcommands.queues_command import QUEUES
 from django_pgqueue.management.subcommands.run_command import RUN
 from django_pgqueue.management.subcommands.schedules_command import SCHEDULES
+from django_pgqueue.management.subcommands.status_command import STATUS
 from django_pgqueue.management.subcommands.subcommand import Subcommand, add_subcommands
 from django_pgqueue.management.subcommands.tasks_command import TASKS
+from django_pgqueue.management.subcommands.top_command import TOP
+from django_pgqueue.management.subcommands.why_command import WHY
 from django_pgqueue.management.subcommands.worker_command import WORKER
 from django_pgqueue.management.subcommands.workers_command import WORKERS
 
@@ -30,6 +33,9 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     WORKER,
     RUN,
     ENQUEUE,
+    STATUS,
+    TOP,
+    WHY,
     JOBS,
     DEAD,
     QUEUES,

@@ -12,7 +12,7 @@ import os
 import shutil
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -69,13 +69,15 @@ def add_json(parser: ArgumentParser) -> None:
 
 
 def write_json(stdout: OutputWrapper, document: Any) -> None:
-    """Print a document as JSON, with times as ISO 8601 in UTC."""
+    """Print a document as JSON: times are ISO 8601 in UTC, and dataclasses are objects with their fields."""
     stdout.write(json.dumps(document, indent=2, default=_plain))
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
     raise TypeError(f"{type(value).__name__} has no form in the output: convert it first")
 
 
@@ -88,11 +90,20 @@ def write_table(
     stdout: OutputWrapper, options: Options, columns: Sequence[Column], rows: Sequence[Sequence[Any]]
 ) -> None:
     """Print rows below headings. None is printed as an empty cell, and an integer with separators."""
+    for line in table_lines(stdout, options, columns, rows):
+        stdout.write(line)
+
+
+def table_lines(
+    stdout: OutputWrapper, options: Options, columns: Sequence[Column], rows: Sequence[Sequence[Any]]
+) -> list[str]:
+    """Return the lines of a table for this output."""
     lines = [[column.heading for column in columns], *([_text(value) for value in row] for row in rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     if stdout.isatty():
         widths = _fitted(widths, columns, shutil.get_terminal_size().columns)
     is_coloured = has_colours(stdout, options)
+    found = []
     for number, line in enumerate(lines):
         cells = [_cell(text, width, column) for text, width, column in zip(line, widths, columns, strict=True)]
         if is_coloured:
@@ -100,7 +111,8 @@ def write_table(
                 _in_colour(cell, _colour(text, column, number))
                 for cell, text, column in zip(cells, line, columns, strict=True)
             ]
-        stdout.write(GAP.join(cells).rstrip())
+        found.append(GAP.join(cells).rstrip())
+    return found
 
 
 def _text(value: Any) -> str:

@@ -15,6 +15,7 @@ from django.core.management.base import OutputWrapper
 from django.db.models import TextField
 from django.db.models.functions import Cast, Left, Right
 
+from django_pgqueue import stats
 from django_pgqueue.display import Shown, duration, pretty_json, shown_arguments, shown_result, visible
 from django_pgqueue.models import Execution, ExecutionLog, Job, ScheduleRun, Worker
 from django_pgqueue.models.operations import database_now
@@ -22,7 +23,8 @@ from django_pgqueue.states import Outcome, State
 
 from .job_rows import JobRow, read_rows
 from .output import Column, add_json, coloured, date_of, write_json, write_table
-from .subcommand import NotFound, Options, add_database, database_alias
+from .subcommand import Options, add_database, database_alias
+from .why_command import missing_job
 
 TEXT_LIMIT: Final = 100_000
 """Characters shown of the arguments, the headers and the result."""
@@ -41,15 +43,6 @@ ATTEMPTS: Final = (
     Column("worker", is_flexible=True),
     Column("error", is_flexible=True),
 )
-SENTENCES: Final = {
-    "due": "due, waiting for a worker",
-    "scheduled": "scheduled",
-    "retrying": "waiting for its next attempt",
-    "paused": "paused: its queue or its task is paused",
-    "running": "running",
-    "lost": "lost: its lease has ended, and no worker has rescued it yet",
-    "cancelling": "running, and asked to stop",
-}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -64,14 +57,15 @@ def show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
     alias, job_id = database_alias(options), options["job_id"]
     rows = read_rows(alias, [job_id])
     if not rows:
-        raise NotFound(f"Job {job_id} does not exist in the database {alias!r}. Pass --database to look in another.")
+        raise missing_job(job_id, alias)
     [row] = rows
     texts, attempts = _texts(alias, job_id), _attempts(alias, job_id)
+    found = stats.why(job_id, alias)
     log = ExecutionLog.latest_of(alias, job_id)
     if options["json"]:
-        write_json(stdout, {**_document(row, texts, attempts), "log": _log_as_json(log)})
+        write_json(stdout, {**_document(row, found, texts, attempts), "log": _log_as_json(log)})
     else:
-        _write(row, texts, attempts, options, stdout)
+        _write(row, found, texts, attempts, options, stdout)
         if log is not None:
             _section(stdout, options, f"Log of attempt {log.execution.attempt}", log.text)
 
@@ -104,11 +98,13 @@ def _attempts(alias: str, job_id: int) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------------- JSON
 
 
-def _document(row: JobRow, texts: dict[str, Any], attempts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _document(
+    row: JobRow, found: stats.Why, texts: dict[str, Any], attempts: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     """Return the job with the documented keys. A hidden value has a note instead of a text."""
     return {
         **row.as_json(),
-        "reason": reason(row),
+        "why": found,
         "arguments": _as_json(shown_arguments(row.task_name, texts["arguments_text"])),
         "headers": texts["headers_text"],
         "result": _as_json(shown_result(row.task_name, texts["result_text"])),
@@ -147,26 +143,16 @@ def _as_json(shown: Shown | None) -> dict[str, str] | None:
 # ---------------------------------------------------------------------------- text
 
 
-def reason(row: JobRow) -> str:
-    """Return the state of a job, since when, and why, in one sentence."""
-    if row.finished_at is not None:
-        ago = duration(row.seen_at - row.finished_at)
-        after = f" after attempt {row.attempt} of {row.max_attempts}" if row.state == State.DEAD else ""
-        return f"{row.state}{after}, {ago} ago"
-    sentence = SENTENCES.get(row.word, row.word)
-    if row.state == State.RUNNING:
-        started = row.execution and (row.execution.started_at or row.execution.claimed_at)
-        return f"{sentence}, for {duration(row.seen_at - started)}" if started else sentence
-    span = duration(row.run_after - row.seen_at)
-    attempt = f" (attempt {row.attempt + 1} of {row.max_attempts})" if row.attempt else ""
-    return f"{sentence}{attempt}, {f'due in {span}' if row.run_after > row.seen_at else f'due for {span}'}"
-
-
 def _write(
-    row: JobRow, texts: dict[str, Any], attempts: Sequence[dict[str, Any]], options: Options, stdout: OutputWrapper
+    row: JobRow,
+    found: stats.Why,
+    texts: dict[str, Any],
+    attempts: Sequence[dict[str, Any]],
+    options: Options,
+    stdout: OutputWrapper,
 ) -> None:
     stdout.write(coloured(stdout, options, f"Job {row.pk}: {visible(row.task_name)}"))
-    stdout.write(coloured(stdout, options, reason(row), row.word))
+    stdout.write(coloured(stdout, options, visible(found.sentence), row.word))
     failure = next((each for each in attempts if each["outcome"] in FAILURES), None)
     if failure is not None and row.state != State.SUCCEEDED:
         _section(stdout, options, "Error", f"{failure['exception_class']}: {failure['error_text']}".strip(": "))

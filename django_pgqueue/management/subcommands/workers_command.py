@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.core.management.base import OutputWrapper
-from django.db.models import Count, OuterRef, Subquery
 
-from django_pgqueue.conf import get_settings
+from django_pgqueue import stats
 from django_pgqueue.display import duration
-from django_pgqueue.models import Execution, Worker
+from django_pgqueue.models import Worker
 from django_pgqueue.models.operations import database_now
 
 from .output import Column, add_json, counted, write_json, write_summary, write_table
@@ -23,13 +22,14 @@ COLUMNS: Final = (
     Column("host", is_flexible=True),
     Column("pid", is_number=True),
     Column("queues", is_flexible=True),
-    Column("jobs", is_number=True),
+    Column("slots", is_number=True),
+    Column("prefetched", is_number=True),
     Column("started"),
     Column("last heartbeat"),
     Column("version"),
 )
 MOST: Final = 1000
-"""Latest starts of workers that are listed at most."""
+"""Stopped workers that are listed at most."""
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -40,59 +40,81 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
     alias = database_alias(options)
-    claimed = Execution.objects.filter(worker_id=OuterRef("pk"), finished_at__isnull=True).order_by()
-    counts: Any = claimed.values("worker_id").annotate(count=Count("pk")).values("count")
-    workers: Any = Worker.objects.using(alias).annotate(seen_at=database_now(), claimed=Subquery(counts))
-    if not options["all"]:
-        workers = workers.filter(stopped_at__isnull=True)
-    found = list(workers.order_by("-pk")[:MOST])
+    found: list[tuple[stats.WorkerStats, datetime | None]] = [(worker, None) for worker in stats.workers(alias)]
+    if options["all"]:
+        found += _stopped(alias)
     if options["json"]:
-        write_json(stdout, {"workers": [_as_json(worker) for worker in found]})
+        write_json(stdout, {"workers": [_as_json(worker, stopped_at) for worker, stopped_at in found]})
         return
     if found:
-        write_table(stdout, options, COLUMNS, [_cells(worker) for worker in found])
+        write_table(stdout, options, COLUMNS, [_cells(worker, stopped_at) for worker, stopped_at in found])
     write_summary(stderr, f"{counted(len(found), 'worker')}.")
 
 
-def state_of(worker: Any) -> str:
-    """Return `working`, `silent` (no heartbeat for two leases) or `stopped`."""
-    if worker.stopped_at is not None:
+def _stopped(alias: str) -> list[tuple[stats.WorkerStats, datetime | None]]:
+    """Return the workers that have stopped, and when, the latest start first."""
+    stopped: Any = Worker.objects.using(alias).filter(stopped_at__isnull=False).annotate(seen_at=database_now())
+    return [
+        (
+            stats.WorkerStats(
+                id=worker.pk,
+                host=worker.hostname,
+                pid=worker.pid,
+                version=worker.version,
+                queues=tuple(worker.queue_names.split(",")) if worker.queue_names else (),
+                slots_total=worker.concurrency,
+                slots_busy=0,
+                prefetched=0,
+                started_at=worker.started_at,
+                last_heartbeat_at=worker.last_heartbeat_at,
+                heartbeat_age_seconds=(worker.seen_at - worker.last_heartbeat_at).total_seconds(),
+                is_live=False,
+            ),
+            worker.stopped_at,
+        )
+        for worker in stopped.order_by("-pk")[:MOST]
+    ]
+
+
+def _state(worker: stats.WorkerStats, stopped_at: datetime | None) -> str:
+    """Return `working`, `silent` (no heartbeat for a lease) or `stopped`."""
+    if stopped_at is not None:
         return "stopped"
-    silence = worker.seen_at - worker.last_heartbeat_at
-    return "silent" if silence > timedelta(seconds=2 * get_settings().LEASE) else "working"
+    return "working" if worker.is_live else "silent"
 
 
-def _as_json(worker: Any) -> dict[str, Any]:
+def _as_json(worker: stats.WorkerStats, stopped_at: datetime | None) -> dict[str, Any]:
     return {
-        "id": worker.pk,
-        "state": state_of(worker),
-        "host": worker.hostname,
+        "id": worker.id,
+        "state": _state(worker, stopped_at),
+        "host": worker.host,
         "pid": worker.pid,
-        "queues": worker.queue_names.split(",") if worker.queue_names else [],
-        "concurrency": worker.concurrency,
-        "claimed_jobs": worker.claimed or 0,
+        "queues": list(worker.queues),
+        "slots_total": worker.slots_total,
+        "slots_busy": worker.slots_busy,
+        "prefetched": worker.prefetched,
         "version": worker.version,
         "started_at": worker.started_at,
         "last_heartbeat_at": worker.last_heartbeat_at,
-        "stopped_at": worker.stopped_at,
+        "stopped_at": stopped_at,
     }
 
 
-def _cells(worker: Any) -> tuple[Any, ...]:
-    def ago(at: Any) -> str:
-        return f"{duration(worker.seen_at - at, brief=True)} ago"
-
+def _cells(worker: stats.WorkerStats, stopped_at: datetime | None) -> tuple[Any, ...]:
+    silence = timedelta(seconds=worker.heartbeat_age_seconds)
+    age = worker.last_heartbeat_at + silence - worker.started_at
     return (
-        str(worker.pk),
-        state_of(worker),
-        worker.hostname,
+        str(worker.id),
+        _state(worker, stopped_at),
+        worker.host,
         str(worker.pid),
-        worker.queue_names or "all",
-        f"{worker.claimed or 0} of {worker.concurrency}",
-        ago(worker.started_at),
-        ago(worker.last_heartbeat_at),
+        ",".join(worker.queues) or "all",
+        f"{worker.slots_busy} of {worker.slots_total}",
+        worker.prefetched,
+        f"{duration(age, brief=True)} ago",
+        f"{duration(silence, brief=True)} ago",
         worker.version,
     )
 
 
-WORKERS: Final = Subcommand("workers", "List workers, with the jobs that they have claimed.", _add_arguments, _run)
+WORKERS: Final = Subcommand("workers", "List workers, with their busy slots.", _add_arguments, _run)

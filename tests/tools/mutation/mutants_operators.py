@@ -9,6 +9,7 @@ ACTS = "django_pgqueue/admin/job_actions.py"
 SHELL_ACTS = "django_pgqueue/management/subcommands/changing_actions.py"
 BATCHES = "django_pgqueue/management/subcommands/batches.py"
 SEARCH = "django_pgqueue/management/subcommands/job_search.py"
+COMMANDS = "django_pgqueue/management/subcommands"
 BULK = "django_pgqueue/enqueue/bulk.py"
 CALLS = "django_pgqueue/enqueue/calls.py"
 AS_SEEN = "job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz"
@@ -63,6 +64,30 @@ SHELL = [
         ),
         Mutant("a bounded search does not say so", "and is_cut(each)", "and False", path=SEARCH),
         Mutant("paused jobs are due too", "return None\n        return ~Q(", "pass\n        return ~Q(", path=SEARCH),
+    ),
+    *of_tests(
+        ("tests/management/test_status.py",),
+        Mutant(
+            "a missing job has a reason",
+            "if found.reason is stats.Reason.GONE:",
+            "if False:",
+            path=f"{COMMANDS}/why_command.py",
+        ),
+        Mutant(
+            "status names no unserved queue",
+            "if overview.unserved_queues:",
+            "if False:",
+            path=f"{COMMANDS}/status_command.py",
+        ),
+        Mutant(
+            "top leaves its screen", '        stdout.write(LEAVE, ending="")\n', "", path=f"{COMMANDS}/top_command.py"
+        ),
+        Mutant(
+            "top ends in an outage",
+            "(InterfaceError, OperationalError)",
+            "InterfaceError",
+            path=f"{COMMANDS}/top_command.py",
+        ),
     ),
 ]
 CLICKS = of_tests(

@@ -1,0 +1,42 @@
+"""`manage.py pgqueue why`: say in one sentence why a job has not started, or what became of it."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Final
+
+from django.core.management.base import OutputWrapper
+
+from django_pgqueue import stats
+from django_pgqueue.display import visible
+
+from .output import add_json, write_json
+from .subcommand import NotFound, Options, Subcommand, add_database, database_alias
+
+
+def missing_job(job_id: int, alias: str) -> NotFound:
+    """Return the error for an id without a row."""
+    return NotFound(
+        f"Job {job_id} does not exist in the database {alias!r}: its transaction has not committed, or its row was "
+        "removed. Pass --database to look in another."
+    )
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("job_id", type=int, metavar="ID", help="Id of the job.")
+    add_database(parser)
+    add_json(parser)
+
+
+def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    alias = database_alias(options)
+    found = stats.why(options["job_id"], alias)
+    if found.reason is stats.Reason.GONE:
+        raise missing_job(options["job_id"], alias)
+    if options["json"]:
+        write_json(stdout, found)
+    else:
+        stdout.write(visible(found.sentence))
+
+
+WHY: Final = Subcommand("why", "Say in one sentence why a job has not started.", _add_arguments, _run)

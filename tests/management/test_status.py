@@ -1,0 +1,144 @@
+"""`pgqueue status`, `why` and `top`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import fields
+from types import SimpleNamespace
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import OperationalError, connection
+
+from django_pgqueue import lifecycle, stats
+from django_pgqueue.management.subcommands import top_command
+from tests import helpers
+from tests.documents import plain, table
+from tests.management.conftest import Terminal, die
+
+
+def keys(heading):
+    return [plain(row[0]) for row in table("docs/reference/cli.md", heading)]
+
+
+def test_why_prints_the_sentence_of_stats(pgqueue):
+    job_id = helpers.make_job(connection)
+    assert pgqueue("why", job_id).out == "No worker is running: start `manage.py runworker`.\n"
+    document = pgqueue("why", job_id, "--json").document
+    assert (document["job_id"], document["reason"], document["workers"]) == (job_id, "no worker", 0)
+    assert list(document) == keys("key of `pgqueue why`") == [field.name for field in fields(stats.Why)]
+
+
+def test_why_shows_control_characters_as_escapes(pgqueue):
+    assert r"\x1b[2Jgone" in pgqueue("why", die(text="\x1b[2Jgone")).out
+
+
+@pytest.mark.parametrize("job_id", [7, 2**70])
+def test_why_missing_job_exits_with_3(pgqueue, job_id):
+    with pytest.raises(CommandError, match=f"Job {job_id} does not exist") as caught:
+        pgqueue("why", job_id, "--json")
+    assert caught.value.returncode == 3
+
+
+@pytest.fixture
+def busy(db):
+    """A worker for the queue pdf that runs one job, due jobs in the queue mail, and a dead job."""
+    worker_id = lifecycle.register_worker(
+        connection, hostname="web1", pid=11, version="1.0", queue_names="pdf", concurrency=4
+    )
+    job_id = helpers.make_job(connection, queue_name="pdf")
+    lifecycle.claim_one(connection, job_id, worker_id=worker_id, lease_seconds=60.0)
+    helpers.make_jobs(connection, 3, queue_name="mail")
+    die()
+    return job_id
+
+
+def test_status_shows_all_queues_and_who_is_unserved(pgqueue, busy):
+    lines = pgqueue("status").out.splitlines()
+    assert lines[0].startswith("due         3, the oldest for ")
+    assert "running     1, and 0 lost" in lines
+    assert "dead        1, 1 of them in 24 h" in lines
+    assert "workers     1, 1 of 4 slots busy" in lines
+    assert "unserved    no worker serves mail" in lines
+    [mail] = [line.split() for line in lines if line.startswith("mail")]
+    assert mail[1] == "3" and "1 of 4" in next(line for line in lines if line.startswith("pdf"))
+    document = pgqueue("status", "--json").document
+    assert list(document) == keys("key of `pgqueue status`") == [field.name for field in fields(stats.Overview)]
+    assert (document["due"], document["unserved_queues"]) == ({"value": 3, "is_exact": True}, ["mail"])
+
+
+def test_status_fits_a_terminal_and_colours_only_that(pgqueue, busy, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[31mno worker serves mail" in pgqueue("status", stdout=Terminal()).out
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = pgqueue("status", stdout=Terminal()).out
+    assert "\x1b" not in out and max(map(len, out.splitlines())) <= 80
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Return a function that lets `top` wait so many times without a pause, and then press Ctrl-C."""
+
+    def after(count):
+        waits = []
+
+        def sleep(seconds):
+            waits.append(seconds)
+            if len(waits) == count:
+                signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(time, "sleep", sleep)
+        return waits
+
+    for name, value in {"TERM": "xterm", "COLUMNS": "100", "LINES": "30", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    return after
+
+
+def test_top_draws_again_and_leaves_a_clean_terminal(busy, interrupt):
+    waits = interrupt(2)
+    reader, writer = os.openpty()
+    before = signal.getsignal(signal.SIGTERM)
+    with os.fdopen(writer, "w") as terminal:
+        call_command("pgqueue", "top", "--interval", "0.5", stdout=terminal)
+        out = os.read(reader, 100_000).decode()
+    os.close(reader)
+    assert waits == [0.5, 0.5] and signal.getsignal(signal.SIGTERM) is before
+    assert out.startswith(top_command.ENTER) and out.endswith(top_command.LEAVE)
+    frames = out.split(top_command.HOME)[1:]
+    assert len(frames) == 2
+    for frame in frames:
+        assert f"{busy}  running  {helpers.NOOP}" in frame and "no worker serves mail" in frame
+        assert frame.index("mail  ") < frame.index("pdf  ")  # the longest queue comes first
+
+
+def test_top_fits_the_height_of_the_terminal(pgqueue, busy, interrupt, monkeypatch):
+    interrupt(1)
+    monkeypatch.setenv("LINES", "16")
+    lines = pgqueue("top", stdout=Terminal()).out.split(top_command.HOME)[1].split("\r\n")
+    assert len(lines) <= 16 and str(busy) in lines[-1]
+
+
+def test_top_survives_a_database_outage(pgqueue, busy, interrupt, monkeypatch):
+    def overview(alias):
+        raise OperationalError("server closed the connection")
+
+    closed = []
+    monkeypatch.setattr(stats, "overview", overview)
+    monkeypatch.setattr(top_command, "connections", {"default": SimpleNamespace(close=lambda: closed.append(1))})
+    interrupt(2)
+    out = pgqueue("top", stdout=Terminal()).out
+    assert out.count("server closed the connection") == 2 == len(closed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [([], "Use `pgqueue status`"), (["--interval", "0"], "--interval 0")]
+)
+def test_top_without_terminal_or_interval_exits_with_2(pgqueue, interrupt, arguments, message):
+    interrupt(1)
+    with pytest.raises(CommandError, match=message) as caught:
+        pgqueue("top", *arguments)
+    assert caught.value.returncode == 2
