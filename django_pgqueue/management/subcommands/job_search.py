@@ -16,7 +16,7 @@ from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from django_pgqueue import lifecycle, registry, stats
 from django_pgqueue.models import Execution, Job
-from django_pgqueue.models.operations import database_now
+from django_pgqueue.models.operations import BATCH_SIZE, database_now
 from django_pgqueue.states import FINISHED, State
 
 from .filter_options import RUNNING_WORDS, STATE_OF, Filters
@@ -70,15 +70,23 @@ def _matching(filters: Filters, found: Range, limit: int) -> list[int]:
     if found.query.model is Job:
         ordered = meeting(filters, found).order_by(*found.query.query.order_by)
         return list(ordered.values_list("pk", flat=True)[:limit])
-    matching = set(meeting(filters, found).values_list("pk", flat=True))
-    in_order = found.query.values_list(found.column, flat=True)[:SEARCHED]
+    # In one query, the planner may read all jobs of the time span instead of those with an open execution.
+    in_order = list(found.query.values_list(found.column, flat=True)[:SEARCHED])
+    matching: set[int] = set()
+    for start in range(0, len(in_order), BATCH_SIZE):
+        jobs = _annotated(filters).filter(found.condition, pk__in=in_order[start : start + BATCH_SIZE])
+        matching.update(jobs.values_list("pk", flat=True))
     return [job_id for job_id in in_order if job_id in matching][:limit]
 
 
 def meeting(filters: Filters, found: Range) -> QuerySet[Any]:
     """Return the jobs among the first `SEARCHED` of a range that meet its further conditions, in no order."""
-    jobs: QuerySet[Any] = Job.objects.using(filters.alias).annotate(**LATEST_ERROR)
-    return jobs.filter(found.condition, pk__in=found.query.values(found.column)[:SEARCHED])
+    return _annotated(filters).filter(found.condition, pk__in=found.query.values(found.column)[:SEARCHED])
+
+
+def _annotated(filters: Filters) -> QuerySet[Any]:
+    """Return all jobs, with the column of `LATEST_ERROR`."""
+    return Job.objects.using(filters.alias).annotate(**LATEST_ERROR)
 
 
 def is_cut(found: Range) -> bool:
