@@ -62,7 +62,7 @@ def alias(other: Any) -> Iterator[str]:
         connections["other"] = other
 
 
-def change_alias(alias: str, **settings: str) -> None:
+def change_alias(alias: str, **settings: Any) -> None:
     """Close the connection of an alias, and change its settings for the next one."""
     connections[alias].close()
     connections[alias].settings_dict.update(settings)
