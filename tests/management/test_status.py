@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -90,7 +89,7 @@ def interrupt(monkeypatch):
             if len(waits) == count:
                 signal.raise_signal(signal.SIGINT)
 
-        monkeypatch.setattr(time, "sleep", sleep)
+        monkeypatch.setattr(top_command, "time", SimpleNamespace(sleep=sleep))  # other threads sleep too
         return waits
 
     for name, value in {"TERM": "xterm", "COLUMNS": "100", "LINES": "30", "NO_COLOR": "1"}.items():
@@ -104,8 +103,11 @@ def test_top_draws_again_and_leaves_a_clean_terminal(busy, interrupt):
     before = signal.getsignal(signal.SIGTERM)
     with os.fdopen(writer, "w") as terminal:
         call_command("pgqueue", "top", "--interval", "0.5", stdout=terminal)
-        out = os.read(reader, 100_000).decode()
+        written = b""
+        while not written.endswith(top_command.LEAVE.encode()):  # one call may return a part of it
+            written += os.read(reader, 100_000)
     os.close(reader)
+    out = written.decode()
     assert waits == [0.5, 0.5] and signal.getsignal(signal.SIGTERM) is before
     assert out.startswith(top_command.ENTER) and out.endswith(top_command.LEAVE)
     frames = out.split(top_command.HOME)[1:]
