@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command, load_command_class
 from django.test import override_settings
 
-from django_pgqueue import __version__, checks, registry
+from django_pgqueue import __version__, checks, log, registry, signals
 from django_pgqueue.management.commands import runworker
 from django_pgqueue.management.subcommands.subcommand import ExitCode
 from django_pgqueue.testing import run_jobs
@@ -71,6 +71,7 @@ def test_metrics_port_that_is_taken_raises_command_error():
         taken = other.getsockname()[1]
         with pytest.raises(CommandError, match=f"--metrics-port {taken} cannot be opened: .*in use"):
             call_command("runworker", "--metrics-port", str(taken), verbosity=0)
+    assert not log.is_enabled_for(signals.job_dead)  # otherwise later jobs of this process would be logged
 
 
 @pytest.mark.parametrize(

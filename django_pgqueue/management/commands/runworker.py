@@ -103,23 +103,28 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
         middleware.chain()  # load it before the processes are forked, so that they inherit it
     except ImproperlyConfigured as error:
         raise CommandError(str(error)) from None
-    verbosity = arguments["verbosity"]
-    output = cast("TextIO", stdout) if verbosity >= 2 else None
-    log.enable(output, starts=verbosity >= 3, coloured=is_coloured(stdout, arguments))
     try:
         listener = open_port(options)
     except OSError as error:
         raise CommandError(f"--metrics-port {options.metrics_port} cannot be opened: {error}") from None
-    if verbosity:
+    if arguments["verbosity"]:
         write_if_writable(stdout, banner(options, listener.getsockname()[1] if listener else None))
     supervisor = Supervisor(options, listener)
     try:
         supervisor.health_file.write()
     except OSError as error:
         raise CommandError(f"--health-file cannot be written: {error}") from None
+    _print_lines(arguments, stdout)
     code = supervisor.run()
     discard_unwritable_output()
     return code
+
+
+def _print_lines(arguments: dict[str, Any], stdout: OutputWrapper) -> None:
+    """Switch on the log lines of jobs, and with `-v 2` the printed ones. Nothing before this point may need them."""
+    verbosity = arguments["verbosity"]
+    output = cast("TextIO", stdout) if verbosity >= 2 else None
+    log.enable(output, starts=verbosity >= 3, coloured=is_coloured(stdout, arguments))
 
 
 def exit_worker(code: int) -> NoReturn:
