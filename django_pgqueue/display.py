@@ -92,7 +92,7 @@ class Shown(NamedTuple):
 
 
 def shown_result(task_name: str, text: str | None) -> Shown | None:
-    """Return a result, given as stored text, or None if there is none."""
+    """Decode a result from its stored text. Return None if the job has no result."""
     if text is None:
         return None
     if reason := _hidden_because(task_name, text):

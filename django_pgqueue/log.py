@@ -195,7 +195,7 @@ class JobLineHandler(logging.StreamHandler[TextIO]):
 
 
 class ColouredFormatter(logging.Formatter):
-    """Puts the line in the colour of its outcome, for a terminal."""
+    """Colours a line on a terminal by the outcome of its job."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line with the codes of its colour, if it has one."""

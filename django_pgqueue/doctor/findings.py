@@ -104,7 +104,7 @@ def no_tables() -> Result:
 
 
 def worst(levels: Iterable[Level]) -> Level:
-    """Return the most serious of these levels, `OK` if there is none."""
+    """Return the most serious of these levels. Return `OK` if the list is empty."""
     order = list(Level)
     return max(levels, key=order.index, default=Level.OK)
 
@@ -128,7 +128,7 @@ def listed(names: Iterable[object]) -> str:
 
 
 def literal(text: object) -> str:
-    """Return a text as a literal of SQL, for a statement that the reader copies. Invisible characters are escaped."""
+    """Return a text as an SQL literal that the reader can copy. Escape invisible characters."""
     escaped = str(text).replace("\\", "\\\\").replace("'", "''")
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in escaped)
     return f"E'{shown}'" if "\\" in shown else f"'{shown}'"

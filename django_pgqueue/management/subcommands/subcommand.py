@@ -92,7 +92,7 @@ def database_alias(options: Options) -> str:
 
 
 def user_name() -> str:
-    """Return the name of the operating system's user, for the record of what an operator did; "" if it has none."""
+    """Return the name of the operating system's user, or "" if the user has no name. Logs and audits store it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # the user id has no name, as in some containers

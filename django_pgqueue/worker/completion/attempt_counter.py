@@ -146,7 +146,7 @@ class AttemptCounter:
         return self._tallies[key]
 
     def write(self, connection: Connection) -> None:
-        """Append the counts to the rollup, unless there are none.
+        """Append the counts to the rollup. Without counts, do nothing.
 
         After a lost connection the counts are kept, and the next call writes them. If the database refuses them, they
         are dropped, so that they cannot be refused forever.

@@ -1,4 +1,4 @@
-"""Count what this process does, for the metrics port. Without one, each method returns at once.
+"""Count what this process does. The metrics port shows the counts. Without a port, each method returns at once.
 
 The services call the one instance of their process, `counts`. They count whole batches, because a call for each job
 would cost as much as the rest of the completer. A lock serves the threads of this process; other processes only read

@@ -38,7 +38,7 @@ LEASE_FRACTION: Final = 0.5
 
 
 class Judgement(NamedTuple):
-    """The answer of `judge()`. `reasons` has one sentence for each problem, and is empty if there is none."""
+    """The answer of `judge()`. `reasons` has one sentence for each problem."""
 
     is_alive: bool
     status: str
