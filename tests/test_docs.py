@@ -268,6 +268,7 @@ def test_page_named_options_exist(page):
         TUTORIAL: {"--rm", "--detach", "--publish", "--env", "--createdb"},  # options of Docker and createuser
         "docs/internals/reliability.md": OF_THE_SUITES,
         "docs/internals/performance.md": long_options(cli.make_parser()),
+        "docs/project/choosing.md": long_options(cli.make_parser()),
     }
     known |= of_others.get(page, set())
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGES[page])) <= known
