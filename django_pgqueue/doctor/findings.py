@@ -100,7 +100,7 @@ def cannot_see(what: str, fix: str, **data: Any) -> Result:
 
 def no_tables() -> Result:
     """Return the result of a check of a database that has no tables of this package."""
-    return cannot_see("the tables of the queue, because there are none", "manage.py migrate")
+    return cannot_see("the tables of the queue, because this database does not have them", "manage.py migrate")
 
 
 def worst(levels: Iterable[Level]) -> Level:

@@ -115,12 +115,12 @@ def begin_audit(
 ) -> int:
     """Begin an entry of the audit; return its id. `chosen` is stored as JSON, and must contain no arguments."""
     params = {"action": action, "done_by": done_by, "reason": reason, "filter": json.dumps(chosen)}
-    return int(execute(connection, sql.history.BEGIN_AUDIT, params)[0][0])
+    return int(execute(connection, sql.audit.BEGIN_AUDIT, params)[0][0])
 
 
 def end_audit(connection: Connection, audit_id: int) -> None:
     """End an entry of the audit."""
-    execute_with_retry(connection, sql.history.END_AUDIT, {"audit_id": audit_id})
+    execute_with_retry(connection, sql.audit.END_AUDIT, {"audit_id": audit_id})
 
 
 def _changed(connection: Connection, statement: str, jobs: Finished, params: Mapping[str, Any]) -> list[int]:

@@ -29,6 +29,7 @@ Locks, Index, Cost.
 """
 
 from . import (
+    audit,
     claims,
     completions,
     enqueueing,
@@ -50,6 +51,7 @@ from . import (
 )
 
 __all__ = [
+    "audit",
     "claims",
     "completions",
     "enqueueing",

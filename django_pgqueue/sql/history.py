@@ -1,27 +1,33 @@
-"""Statements that archive finished jobs, that erase their values, and that keep the audit of it."""
+"""Statements that archive finished jobs and erase their values."""
 
 from typing import Final
 
 # A page of finished jobs of one state, the oldest first, and whether each is wanted. Jobs that are not wanted count
-# towards the limit, so the cost of a page does not depend on how rare the wanted ones are.
+# towards the limit, so the cost of a page does not depend on how rare the wanted ones are. The inner query reads in the
+# order of the index and stops after the last instant of the page; only its rows are sorted by id, on any statistics.
 #
 # Caller: lifecycle.finished_jobs()
-# Index:  pgqueue_job_finished. Jobs that ended at one instant are sorted by id
+# Index:  pgqueue_job_finished
 FINISHED_JOBS: Final = """/* pgqueue:finished_jobs */
 SELECT
     id,
     finished_at,
     (cardinality(%(task_names)s::varchar[]) = 0 OR task_name = ANY (%(task_names)s::varchar[]))
         AND (cardinality(%(queue_names)s::varchar[]) = 0 OR queue_name = ANY (%(queue_names)s::varchar[]))
-FROM pgqueue_job
-WHERE state = %(state)s
-  AND finished_at IS NOT NULL
-  AND finished_at >= %(after_at)s::timestamptz
-  AND (finished_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
-  AND finished_at < least(
-      %(before_at)s::timestamptz,
-      statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(older_than_seconds)s::float8)
-  )
+FROM (
+    SELECT id, finished_at, task_name, queue_name
+    FROM pgqueue_job
+    WHERE state = %(state)s
+      AND finished_at IS NOT NULL
+      AND finished_at >= %(after_at)s::timestamptz
+      AND (finished_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
+      AND finished_at < least(
+          %(before_at)s::timestamptz,
+          statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(older_than_seconds)s::float8)
+      )
+    ORDER BY finished_at
+    FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
+) AS oldest
 ORDER BY finished_at, id
 LIMIT %(limit)s::bigint
 """
@@ -274,25 +280,4 @@ counted AS (
     WHERE id = %(audit_id)s::bigint
 )
 SELECT id FROM erased
-"""
-
-# Begin an entry of the audit.
-#
-# Caller: lifecycle.begin_audit()
-BEGIN_AUDIT: Final = """/* pgqueue:begin_audit */
-INSERT INTO pgqueue_audit (action, done_by, reason, began_at, filter, job_count)
-VALUES (
-    %(action)s, %(done_by)s, %(reason)s, statement_timestamp() + %(time_shift)s::interval, %(filter)s::json, 0
-)
-RETURNING id
-"""
-
-# End an entry of the audit.
-#
-# Caller: lifecycle.end_audit()
-# Index:  the primary key
-END_AUDIT: Final = """/* pgqueue:end_audit */
-UPDATE pgqueue_audit
-SET ended_at = statement_timestamp() + %(time_shift)s::interval
-WHERE id = %(audit_id)s::bigint
 """

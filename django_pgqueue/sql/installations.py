@@ -27,7 +27,7 @@ SELECT system_identifier::text FROM pg_control_system()
 
 # Record the first installation of a database.
 #
-# Caller: lifecycle.record_installation(), for the first worker
+# Caller: lifecycle.record_installation(), when the first worker of a database starts
 #
 # The id is the time in microseconds. With ids of a sequence, the rows of two databases would have the same id, and
 # restoring a dump into existing tables would refuse the row that says where the dump is from.

@@ -165,5 +165,5 @@ def test_tasks_shows_signature_options_and_schedule(pgqueue):
     assert tasks.attempt_number.name in pgqueue("tasks").out
     [with_context] = pgqueue("tasks", tasks.attempt_number.name, "--json").document["tasks"]
     assert with_context["signature"] == "()"
-    with pytest.raises(CommandError, match=r"There is no task 'shop\.gone'"):
+    with pytest.raises(CommandError, match=r"No task is named 'shop\.gone'"):
         pgqueue("tasks", "shop.gone")

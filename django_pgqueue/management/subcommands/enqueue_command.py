@@ -75,7 +75,7 @@ def _task(options: Options) -> Task[..., Any]:
     if not isinstance(task, Task):
         close = get_close_matches(options["task"], [each.name for each in registry.all_tasks()], n=1)
         hint = f"Did you mean {close[0]}?" if close else "`pgqueue tasks` lists all tasks."
-        raise NotFound(f"There is no task {options['task']!r}. {hint}")
+        raise NotFound(f"No task is named {options['task']!r}. {hint}")
     if options["queue"] and task.adapter is not None:
         task.adapter.check_queue(options["queue"])
     run_after = None if options["run_after"] is None else time_of("--run-after", options["run_after"])

@@ -45,7 +45,7 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
     if options["name"]:
         found = registry.get(options["name"])
         if found is None:
-            raise NotFound(f"There is no task {options['name']!r}. `pgqueue tasks` lists all tasks.")
+            raise NotFound(f"No task is named {options['name']!r}. `pgqueue tasks` lists all tasks.")
         tasks = [found]
     of_names = {each.name: each for each in stats.tasks(database_alias(options))}
     depths = [depth_of(task, of_names) for task in tasks]
