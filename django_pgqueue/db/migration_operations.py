@@ -47,6 +47,7 @@ LOCKS: Final = {
     "installation": "LOCK TABLE pgqueue_installation IN ACCESS EXCLUSIVE MODE",
     "pause": "LOCK TABLE pgqueue_pause IN ACCESS EXCLUSIVE MODE",
     "executionlog": "LOCK TABLE pgqueue_execution_log IN ACCESS EXCLUSIVE MODE",
+    "workerrequest": "LOCK TABLE pgqueue_worker_request IN ACCESS EXCLUSIVE MODE",
 }
 HOLDER: Final = """
 /* pgqueue:lock_holder */

@@ -22,7 +22,7 @@ from .pauses import Pause
 from .rollups import Rollup
 from .schedules import Schedule, ScheduleRun
 from .uniqueness_windows import UniquenessWindow
-from .workers import Worker
+from .workers import Worker, WorkerRequest
 
 __all__ = [
     "BATCH_SIZE",
@@ -40,4 +40,5 @@ __all__ = [
     "ScheduleRun",
     "UniquenessWindow",
     "Worker",
+    "WorkerRequest",
 ]

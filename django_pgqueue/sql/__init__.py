@@ -47,6 +47,7 @@ from . import (
     schedules,
     stored_calls,
     unique,
+    worker_requests,
     workers,
 )
 
@@ -69,5 +70,6 @@ __all__ = [
     "schedules",
     "stored_calls",
     "unique",
+    "worker_requests",
     "workers",
 ]
