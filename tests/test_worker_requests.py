@@ -1,4 +1,4 @@
-"""Requests of operators to single workers: who can be asked, that each is answered once, and what an idle worker pays."""
+"""Requests of operators to single workers: who can be asked, how each is answered, and what an idle worker pays."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def answers(add_worker: Callable[..., int]) -> RequestAnswers:
 
 
 def answer_of(answers: RequestAnswers, kind: RequestKind, execution_id: int = 0) -> str:
-    asked = worker_control.request(answers.worker_id, kind, "default", execution_id=execution_id, by="ada")
+    asked: Any = worker_control.request(answers.worker_id, kind, "default", execution_id=execution_id, by="ada")
     answers.answer(django_connection)  # type: ignore[arg-type]  # Django's connection has the same methods here
     return WorkerRequest.objects.get(pk=asked, answered_at__isnull=False).answer
 

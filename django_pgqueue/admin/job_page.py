@@ -25,7 +25,7 @@ from django_pgqueue import registry
 from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
 from django_pgqueue.states import Outcome, State
 
-from . import private, shown
+from . import live_stack, private, shown
 from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
 from .job_columns import FAILURES
@@ -79,6 +79,7 @@ def job_page(
         "errors_note": "" if private.is_visible(job) else private.LIST_NOTE,
         "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
         "operations": offered(request, job),
+        "live_stack": live_stack.of_job(request, job, [each["execution"] for each in attempts]),
         "shown": shown.fields(job),
         **extra_context,
     }

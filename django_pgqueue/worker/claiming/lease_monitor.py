@@ -71,7 +71,7 @@ class LeaseMonitor(Service):
             CANCEL_REQUESTED: self.poll_requests_soon,
             WORKER_REQUESTED: self.answer_requests_soon,
         }
-        """What to call after a notification, by its payload."""
+        """The function to call after a notification, by its payload."""
         self.reactions = reactions
         self.link = link
         self.in_flight = in_flight

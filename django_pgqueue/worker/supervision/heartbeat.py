@@ -99,7 +99,8 @@ class HeartbeatSender:
                 on_refused=self.refusals.note,
             )
             if time.monotonic() >= self._record_at:
-                self._record_at = time.monotonic() + lease_seconds
+                # A record that is older than a lease means that the worker is lost, so the next one comes before that.
+                self._record_at = time.monotonic() + lease_seconds - get_settings().heartbeat_seconds
                 self._record(connection, living)
         self._oldest_open.append(min((execution.execution_id for execution in open_executions), default=0))
         counts = Counter(execution.worker_id for execution in open_executions)
