@@ -30,6 +30,7 @@ from .formatting import badge, breakable, dated, duration, moment, seen_at, situ
 from .job_actions import offered
 from .job_columns import FAILURES
 from .kept_logs import HAS_LOG, read_logs
+from .move_and_delete import ON_ONE_JOB
 from .pauses import pauses_of
 from .private import TEXT_LIMIT
 from .progress_bar import progress_bar
@@ -77,7 +78,7 @@ def job_page(
         "attempts": attempts[:EXECUTIONS_SHOWN],
         "errors_note": "" if private.is_visible(job) else private.LIST_NOTE,
         "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
-        "operations": offered(request, job),
+        "operations": offered(request, job, ON_ONE_JOB),
         "shown": shown.fields(job),
         **extra_context,
     }

@@ -244,6 +244,10 @@ class Migration(migrations.Migration):
                     ("cancel_job", "Can cancel jobs"),
                     ("run_job", "Can run waiting jobs now"),
                     ("view_arguments", "Can view arguments and results of jobs"),
+                    ("move_job", "Can move waiting jobs to another queue or priority"),
+                    ("delete_job", "Can delete finished jobs"),
+                    ("edit_and_retry_job", "Can retry finished jobs with other arguments"),
+                    ("enqueue_job", "Can enqueue jobs of any task"),
                 ],
                 "default_permissions": ("view",),
                 "indexes": [
