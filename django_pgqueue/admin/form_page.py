@@ -15,6 +15,9 @@ from django.utils.safestring import SafeString
 
 from django_pgqueue.models import Job
 
+from . import databases
+from .navigation import navigation
+
 
 class Datalist(forms.TextInput):
     """A text input that offers known values and accepts others."""
@@ -48,13 +51,14 @@ def form_page(
     request.current_app = site.name
     context = {
         **site.each_context(request),
+        **navigation(request, site.name, "job_changelist"),
         "title": title,
         "original": title,
         "opts": Job._meta,
         "has_view_permission": True,
         "form": form,
         "submit": submit,
-        "back": back,
+        "back": databases.link(request, back),
         "notes": [note for note in notes if note],
         "hidden": hidden,
         "is_dangerous": is_dangerous,

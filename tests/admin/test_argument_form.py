@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 @task
 def choose(
     flag: bool, kind: Kind, size: Literal["s", "m", 3], note: str | None = None, day: date | None = None
-) -> None:  # noqa: FBT001 -- a boolean parameter is what is tested
+) -> None:
     """Take arguments with few values."""
 
 
@@ -34,7 +34,7 @@ def text(message: str = "hi", /, *more: str, ending: str, **others: int) -> None
 
 
 @task(sensitive=["token"])
-def secret(user: str, token: str = "none") -> None:
+def secret(user: str, token: str = "none") -> None:  # noqa: S107 -- a test needs one
     """Take a sensitive argument."""
 
 
@@ -182,13 +182,16 @@ def test_form_a_stored_call_that_no_longer_fits_states_what_is_left_out() -> Non
     assert call(form) == ([1, 2], {})
 
 
-def test_form_takes_a_primary_key_of_an_existing_row(tables: None) -> None:
+@pytest.mark.usefixtures("tables")
+def test_form_takes_a_primary_key_of_an_existing_row() -> None:
     parcel = Parcel.objects.create()
     form = form_of(typed.deliver, {"argument-parcel": str(parcel.pk)})
     assert call(form) == ([], {"parcel": str(parcel.pk) if isinstance(parcel.pk, UUID) else parcel.pk})
     missing = form_of(typed.deliver, {"argument-parcel": str(UUID(int=7)), "argument-courier": "x"})
     assert missing.errors["argument-parcel"] == ["There is no parcel with this primary key."]
-    assert missing.errors["argument-courier"] == ["This is not a primary key of Courier."]
+    assert missing.errors["argument-courier"] == ["There is no courier with this primary key."]
+    wrong = form_of(typed.deliver, {"argument-parcel": "7"})
+    assert wrong.errors["argument-parcel"] == ["This is not a primary key of Parcel."]
 
 
 def test_differences_are_by_argument_and_cut() -> None:
