@@ -38,6 +38,7 @@ from .argument_fields import (
     without_none,
 )
 from .call_values import Call, CallValues, call_of, parameters_of, values_of
+from .form_page import DatabaseForm
 
 PREFIX: Final = "argument-"
 """Start of the names of the arguments' fields. No other field has it, because `-` is in no name of Python."""
@@ -49,18 +50,16 @@ HINTS: Final = {
 }
 
 
-class ArgumentForm(forms.Form):
+class ArgumentForm(DatabaseForm):
     """The arguments of a call of `task`. A valid form has the call, as a job stores it, in `cleaned_call`."""
 
-    def __init__(
-        self, *args: Any, task: TaskDefinition, database: str, stored: Call | None = None, **options: Any
-    ) -> None:
+    def __init__(self, *args: Any, task: TaskDefinition, stored: Call | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
         self.task = task
         self.stored = CallValues() if stored is None else values_of(task, stored)
         self.cleaned_call = Call((), {})
         others, self.fields = self.fields, {}
-        self.fields |= _Fields(task, self.stored, database).all()
+        self.fields |= _Fields(task, self.stored, self.database).all()
         self.fields |= others
 
     def clean(self) -> dict[str, Any]:

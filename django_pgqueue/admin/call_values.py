@@ -28,7 +28,7 @@ class Call(NamedTuple):
 
 
 class DoesNotFit(ValueError):
-    """The values do not make a call. The message tells the operator why."""
+    """The values do not make a call. The message gives the operator the reason."""
 
 
 @dataclass

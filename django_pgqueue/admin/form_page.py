@@ -19,6 +19,14 @@ from . import databases
 from .navigation import navigation
 
 
+class DatabaseForm(forms.Form):
+    """A form about the jobs in one database."""
+
+    def __init__(self, *args: Any, database: str, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.database = database
+
+
 class Datalist(forms.TextInput):
     """A text input that offers known values and accepts others."""
 

@@ -25,6 +25,7 @@ from .filters import DUE, SCHEDULED, DiedFilter, EnqueuedFilter, QueueFilter, St
 from .formatting import shortened
 from .job_actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
 from .job_columns import JobColumns, with_latest_execution
+from .job_forms import job_form_urls
 from .job_page import job_page
 from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
@@ -43,7 +44,8 @@ class JobAdmin(JobColumns):
 
     def get_urls(self) -> list[URLPattern]:
         """Add the pages of the console to the list of all jobs, and not to that of dead letters."""
-        return [*(console_urls(self, PAGES) if self.model is Job else ()), *super().get_urls()]
+        own = [*console_urls(self, PAGES), *job_form_urls(self.admin_site)] if self.model is Job else []
+        return [*own, *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_permission(with_latest_execution(super().get_queryset(request)), request)

@@ -17,7 +17,6 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
@@ -60,7 +59,7 @@ class MoveOperation(JobOperation):
             submit=_("Move"),
             back=_page_of(job, site),
             notes=[note, _("An empty field changes nothing.")],
-            hidden=_hidden(seen),
+            hidden=shown.hidden(seen),
         )
 
     def as_chosen(self, request: HttpRequest, job: Job) -> JobOperation:
@@ -89,7 +88,7 @@ class DeleteOperation(JobOperation):
             submit=_("Yes, delete it"),
             back=_page_of(job, site),
             notes=[_("The job is deleted with its attempts, its arguments and its result. This cannot be undone.")],
-            hidden=format_html("{}{}", _hidden(seen), confirmed),
+            hidden=format_html("{}{}", shown.hidden(seen), confirmed),
             is_dangerous=True,
         )
 
@@ -97,11 +96,6 @@ class DeleteOperation(JobOperation):
 def _move_form(request: HttpRequest, job: Job) -> MoveForm:
     """Return the form, with the posted values unless the button on the job's page was pressed."""
     return MoveForm(request.POST if "queue_name" in request.POST else None, database=str(job._state.db))
-
-
-def _hidden(seen: Mapping[int, Seen]) -> SafeString:
-    tokens = " ".join(shown.token(job_id, each) for job_id, each in seen.items())
-    return format_html('<input type="hidden" name="{}" value="{}">', shown.FIELD, tokens)
 
 
 def _page_of(job: Job, site: AdminSite) -> str:

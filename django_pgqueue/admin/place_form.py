@@ -16,10 +16,10 @@ from django_pgqueue import queues, registry, stats
 from django_pgqueue.options import OPTIONS
 from django_pgqueue.validation import unknown_queue
 
-from .form_page import Datalist
+from .form_page import DatabaseForm, Datalist
 
 
-class PlaceForm(forms.Form):
+class PlaceForm(DatabaseForm):
     """A queue and a priority. An empty field leaves the value of the job, or that of the task, as it is."""
 
     queue_name = forms.CharField(label=_("Queue"), required=False, max_length=100, widget=Datalist)
@@ -32,11 +32,10 @@ class PlaceForm(forms.Form):
         help_text=_("From -100 to 100. Higher priorities run first."),
     )
 
-    def __init__(self, *args: Any, database: str, **options: Any) -> None:
+    def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.database = database
         self.fields["queue_name"].widget.values = sorted(
-            {*stats.names(connections[database]).queues, *(task.queue_name for task in registry.all_tasks())}
+            {*stats.names(connections[self.database]).queues, *(task.queue_name for task in registry.all_tasks())}
         )
         self._is_asked = False
 

@@ -52,14 +52,17 @@ SCHEDULER = {
     "SCHEDULED_CALLS",
 }  # fmt: skip
 ARCHIVIST = {"ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE"}
-AUDIT = {"BEGIN_AUDIT", "RECORD_AUDIT", "END_AUDIT"}
+AUDIT = {"BEGIN_AUDIT", "BEGIN_AUDIT_ONCE", "RECORD_AUDIT", "END_AUDIT"}
 STATEMENTS = statements.STATEMENTS | statements.READING
 MAY = {
     # The enqueuer may read the columns that RETURNING needs. These statements read no others.
     "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "DATABASE_TIME"},
     "viewer": READING,
     # The further statements of the operator write only what the operator may write.
-    "operator": READING | OPERATOR | AUDIT | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES", "RECORD_INSTALLATION"},
+    "operator": READING
+    | OPERATOR
+    | AUDIT
+    | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES", "RECORD_INSTALLATION"},
     "worker": set(STATEMENTS) - ENQUEUER - UNIQUE - OPERATOR - SCHEDULER - ARCHIVIST - AUDIT
     | {"READ_FOR_ARCHIVE", "REMOVE_ARCHIVED"},
     # It may delete jobs and executions, so it may run what only deletes them.
