@@ -74,6 +74,7 @@ from .schedules import (
     resume_schedule,
     run_schedule,
 )
+from .search_keys import PrunedSearchKeys, add_search_keys, prune_search_keys, remove_search_keys
 from .stored_calls import (
     AFTER_ALL,
     ScheduledCall,
@@ -159,6 +160,7 @@ __all__ = [
     "OpenExecution",
     "Pruned",
     "PrunedLogs",
+    "PrunedSearchKeys",
     "Refused",
     "Released",
     "Requeued",
@@ -170,6 +172,7 @@ __all__ = [
     "TransitionResult",
     "TransitionStatus",
     "add_schedule",
+    "add_search_keys",
     "adopt",
     "append_rollups",
     "archive",
@@ -221,6 +224,7 @@ __all__ = [
     "prune_pauses",
     "prune_rollups",
     "prune_schedule_runs",
+    "prune_search_keys",
     "prune_windows",
     "prune_workers",
     "read_calls",
@@ -235,6 +239,7 @@ __all__ = [
     "remove_archived",
     "remove_orphans",
     "remove_schedules",
+    "remove_search_keys",
     "replace",
     "replace_for_period",
     "requeue",

@@ -103,6 +103,9 @@ unlogged AS (
     WHERE execution_id = ANY (ARRAY (SELECT id FROM locked))
       AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
 ),
+unkeyed AS (
+    DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
@@ -211,6 +214,9 @@ unlogged AS (
     WHERE execution_id = ANY (ARRAY (SELECT id FROM locked))
       AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
 ),
+unkeyed AS (
+    DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
@@ -263,6 +269,9 @@ unlogged AS (
     DELETE FROM pgqueue_execution_log AS log
     WHERE %(erases_logs)s::boolean AND execution_id = ANY (ARRAY (SELECT id FROM locked))
       AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
+),
+unkeyed AS (
+    DELETE FROM pgqueue_search_key WHERE %(erases_arguments)s::boolean AND job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 erased AS (
     UPDATE pgqueue_job
