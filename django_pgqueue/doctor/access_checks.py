@@ -39,6 +39,7 @@ VIEWING: Final = privileges(
     "SELECT ON pgqueue_schedule",
     "SELECT ON pgqueue_schedulerun",
     "SELECT ON pgqueue_uniqueness_window",
+    "SELECT ON pgqueue_search_key",
     "SELECT ON pgqueue_installation",
     "SELECT ON pgqueue_execution_log",
     "SELECT ON pgqueue_archived_job",
@@ -61,6 +62,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT, INSERT, DELETE, UPDATE (last_heartbeat_at, stopped_at) ON pgqueue_worker",
         "SELECT, DELETE ON pgqueue_pause",
         "SELECT, DELETE, UPDATE (ends_at) ON pgqueue_uniqueness_window",
+        "SELECT, DELETE, UPDATE (value) ON pgqueue_search_key",
         "SELECT, INSERT ON pgqueue_installation",
         "SELECT, INSERT, DELETE, UPDATE (first_lines, last_lines, cut_lines) ON pgqueue_execution_log",
         "SELECT, INSERT, DELETE, UPDATE (span) ON pgqueue_rollup",
@@ -89,6 +91,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "INSERT, UPDATE (ended_at, job_count, left_count, next_batch_at, outcome, failed_job_id, error) "
         "ON pgqueue_audit",
         "INSERT, DELETE, UPDATE (detail) ON pgqueue_audit_job",
+        "DELETE ON pgqueue_search_key",
         "USAGE ON pgqueue_archived_job_id_seq",
         "USAGE ON pgqueue_audit_id_seq",
         "USAGE ON pgqueue_audit_job_id_seq",
@@ -100,6 +103,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT (finished_at, task_name, state, unique_key, unique_ready_only), INSERT (id) ON pgqueue_job",
         "USAGE ON pgqueue_job_id_seq",
         "SELECT, INSERT, UPDATE (job_id, ends_at) ON pgqueue_uniqueness_window",
+        "SELECT, INSERT, UPDATE (value) ON pgqueue_search_key",
     ),
 }
 """The grants of docs/production/security.md, by purpose. No other purpose needs the first privilege of a purpose (on

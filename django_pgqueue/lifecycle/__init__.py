@@ -84,6 +84,7 @@ from .schedules import (
     resume_schedule,
     run_schedule,
 )
+from .search_keys import PrunedSearchKeys, add_search_keys, prune_search_keys, remove_search_keys
 from .stored_calls import (
     AFTER_ALL,
     ScheduledCall,
@@ -171,6 +172,7 @@ __all__ = [
     "Pruned",
     "PrunedAuditedJobs",
     "PrunedLogs",
+    "PrunedSearchKeys",
     "Refused",
     "Released",
     "Requeued",
@@ -183,6 +185,7 @@ __all__ = [
     "TransitionStatus",
     "add_audit",
     "add_schedule",
+    "add_search_keys",
     "adopt",
     "append_rollups",
     "archive",
@@ -237,6 +240,7 @@ __all__ = [
     "prune_pauses",
     "prune_rollups",
     "prune_schedule_runs",
+    "prune_search_keys",
     "prune_windows",
     "prune_workers",
     "read_calls",
@@ -252,6 +256,7 @@ __all__ = [
     "remove_archived",
     "remove_orphans",
     "remove_schedules",
+    "remove_search_keys",
     "replace",
     "replace_for_period",
     "requeue",

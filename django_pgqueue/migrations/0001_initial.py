@@ -678,5 +678,36 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
             },
         ),
+        migrations.CreateModel(
+            name="SearchKey",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "job_id", "name", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=models.CASCADE,
+                        related_name="search_keys",
+                        to="pgqueue.job",
+                        verbose_name="job",
+                    ),
+                ),
+                ("name", NameField(db_collation="C", max_length=100, verbose_name="name")),
+                ("value", NameField(db_collation="C", max_length=200, verbose_name="value")),
+            ],
+            options={
+                "verbose_name": "search key",
+                "verbose_name_plural": "search keys",
+                "db_table": "pgqueue_search_key",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["name", "value", "-job"], name="pgqueue_search_key_value")],
+            },
+        ),
         migrations.RunPython(set_storage, migrations.RunPython.noop),
     ]
