@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from typing import Final
-from urllib.parse import parse_qs, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from django.db.models import Model
 from django.test import Client
@@ -63,15 +63,10 @@ def route_of(url: str) -> str:
     return str(resolve(urlsplit(url).path).route)
 
 
-def shape_of(url: str) -> str:
-    """Return the route of a URL and the names in its query: URLs of one shape have the same statements."""
-    return f"{route_of(url)}?{'&'.join(sorted(parse_qs(urlsplit(url).query)))}"
-
-
 def crawl(client: Client, start: str, shape: Callable[[str], str]) -> Iterator[tuple[str, str]]:
-    """Follow the links of the console. Yield one URL of each shape, and its shape."""
+    """Follow the links of the console. Yield one URL of each shape, and its shape, unless its shape is ""."""
     seen, waiting = {shape(start)}, [start]
-    while waiting and len(seen) < SHAPE_LIMIT:
+    while waiting:
         url = waiting.pop(0)
         response = client.get(url, follow=False)
         if response.status_code != 200 or "html" not in response.headers["Content-Type"]:
@@ -79,6 +74,7 @@ def crawl(client: Client, start: str, shape: Callable[[str], str]) -> Iterator[t
         yield url, shape(url)
         for link in re.findall(r'<a\b[^>]*?\bhref="([^"#]+)"', response.content.decode()):
             there = urljoin(url, link.replace("&amp;", "&"))
-            if there.startswith(start) and (found := shape(there)) not in seen:
+            found = shape(there) if there.startswith(start) else ""
+            if found and found not in seen and len(seen) < SHAPE_LIMIT:
                 seen.add(found)
                 waiting.append(there)
