@@ -27,6 +27,8 @@ from . import seed
 # Playwright runs an event loop in the thread of the tests, and Django refuses queries in such a thread.
 os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
 
+collect_ignore_glob = ["test_[!u]*.py"] if settings.WITH_UNFOLD else ["test_unfold.py"]
+
 CHROMIUM: Final = ("chromium", "chromium-browser", "google-chrome")
 WAIT_MS: Final = 10_000
 DESKTOP: Final = {"width": 1400, "height": 900}

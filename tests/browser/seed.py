@@ -11,6 +11,7 @@ from typing import Any, Final
 from tests import helpers
 
 SHOP: Final = "example_project.shop.tasks"
+LIBRARY: Final = "example_project.library.tasks"
 NOW: Final = "statement_timestamp()"
 
 JOBS: Final = (
@@ -81,19 +82,19 @@ def add_jobs(
     count: int,
     state: str = "ready",
     *,
-    run_after: str = f"{NOW} - n * interval '1 s'",
+    run_after: str = "",
     finished_at: str = "NULL",
     attempt: int = 0,
     call: str = "",
     **columns: Any,
 ) -> list[int]:
     """Insert jobs, and return their ids. Times are SQL, with `n` as the number of the job, from 1."""
-    begun = finished_at if finished_at != "NULL" else run_after
+    due = run_after or (f"{NOW} - n * interval '1 s'" if finished_at == "NULL" else f"{finished_at} - interval '4 s'")
     statement = JOBS.format(
         arguments=call or arguments(),
-        run_after=run_after,
+        run_after=due,
         finished_at=finished_at,
-        enqueued_at=f"least({begun} - interval '5 s', {NOW} - interval '1 s')",
+        enqueued_at=f"least({due} - interval '2 s', {NOW} - interval '1 s')",
     )
     given = {"priority": 0, "max_attempts": 10, "result": None, "attempt": attempt, "state": state, **columns}
     cursor.execute(statement, {"task": task, "queue": queue, "count": count, **given})
@@ -163,7 +164,7 @@ def _add_waiting(cursor: Any) -> None:
     add_jobs(cursor, f"{SHOP}.deliver", "webhooks", 30, run_after=f"{NOW} + n * interval '1 min'", max_attempts=12)
     day = arguments("'2026-11-' || lpad(n::text, 2, '0')")
     add_jobs(cursor, f"{SHOP}.report_day", "reports", 12, run_after=f"{NOW} - n * interval '2 min'", call=day)
-    add_jobs(cursor, "example_project.library.tasks.index_document", "imports", 7)
+    add_jobs(cursor, f"{LIBRARY}.index_document", "imports", 7, run_after=f"{NOW} - n * interval '5 min'")
     busy: dict[str, Any] = {"attempt": 1, "state": "running"}
     add_running(cursor, add_jobs(cursor, f"{SHOP}.send_confirmation", "mail", 3, **busy), 1, "2 s")
     add_running(cursor, add_jobs(cursor, f"{SHOP}.deliver", "webhooks", 1, **busy), 1, "11 min")
