@@ -7,9 +7,10 @@ Retrying succeeded jobs needs a confirmation (see `confirmation`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, cast
 
 from django.contrib import messages
@@ -23,7 +24,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
-from django_pgqueue import job_operations
+from django_pgqueue import job_operations, lifecycle
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import BATCH_SIZE, DeadJob, Job
 from django_pgqueue.models.operations import JobChange
@@ -190,22 +191,52 @@ def _fitting(request: HttpRequest, operation: JobOperation, rows: Sequence[Any])
 def _act(
     request: HttpRequest, operation: JobOperation, seen: dict[int, Seen], *, alone: bool = False
 ) -> dict[int, State]:
-    """Run the operation in batches and log it in the history of each changed job. Return the changed jobs."""
+    """Run the operation in batches and log it in the audit and in the history of each changed job. Return these."""
     connection = connections[databases.chosen(request)]
     message = f"{operation.label}." if len(seen) == 1 else f"{operation.label}, one of {len(seen):,} jobs selected."
+    audit = _Audit(request, connection, operation, len(seen))
     changed: dict[int, State] = {}
     ids = list(seen)
     for start in range(0, len(ids), BATCH_SIZE):
         batch = ids[start : start + BATCH_SIZE]
         jobs = Job.objects.using(connection.alias).filter(pk__in=batch)
         names = dict(jobs.values_list("pk", "task_name"))
-        done = operation.change(connection, names, {job_id: seen[job_id] for job_id in names}, alone=alone)
+        as_shown = {job_id: seen[job_id] for job_id in names}
+        done = operation.change(connection, names, as_shown, alone=alone, record=audit.record)
         entries = [Job(pk=job_id, task_name=names[job_id]) for job_id in sorted(done)]
         if entries:
             user_id = cast(int, request.user.pk)  # not None: anonymous users have no permission to get here
             LogEntry.objects.log_actions(user_id, entries, CHANGE, message)
         changed |= done
+    audit.end()
     return changed
+
+
+class _Audit:
+    """The entry of the audit for one operation. Nothing is written if the operation changes no job."""
+
+    def __init__(self, request: HttpRequest, connection: Any, operation: JobOperation, asked: int) -> None:
+        self._connection = connection
+        self._begin = partial(
+            lifecycle.begin_audit,
+            connection,
+            operation.transition.value,
+            {"selected": asked},
+            done_by=request.user.get_username(),
+            total=asked,
+        )
+        self._id: int | None = None
+
+    def record(self, changed: Collection[int]) -> None:
+        """Add the jobs of a batch, in the transaction that has changed them."""
+        if changed:
+            self._id = self._id or self._begin()
+            lifecycle.record_audit(self._connection, self._id, sorted(changed))
+
+    def end(self) -> None:
+        """Write that the operation is complete."""
+        if self._id:
+            lifecycle.end_audit(self._connection, self._id)
 
 
 def _show_counts(request: HttpRequest, operation: JobOperation, changed: int, unchanged: int) -> None:

@@ -18,6 +18,17 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
+from .audit import (
+    NAME_LENGTH,
+    PrunedAuditedJobs,
+    add_audit,
+    begin_audit,
+    end_audit,
+    prune_audit,
+    prune_audited_jobs,
+    record_audit,
+    stop_audit,
+)
 from .claims import AHEAD_BYTES, claim, claim_one, next_in_line, scan_lanes, set_aside
 from .completions import (
     SUCCEEDED,
@@ -39,8 +50,6 @@ from .history import (
     Finished,
     FinishedPage,
     archive,
-    begin_audit,
-    end_audit,
     erase,
     finished_jobs,
     read_for_archive,
@@ -133,6 +142,7 @@ __all__ = [
     "FAILURES",
     "FIRST_FINISHED",
     "LOCK_WAIT_SECONDS",
+    "NAME_LENGTH",
     "PRUNE_LIMIT",
     "ROLLUPS_MERGED",
     "SUCCEEDED",
@@ -158,6 +168,7 @@ __all__ = [
     "Noted",
     "OpenExecution",
     "Pruned",
+    "PrunedAuditedJobs",
     "PrunedLogs",
     "Refused",
     "Released",
@@ -169,6 +180,7 @@ __all__ = [
     "Succeeded",
     "TransitionResult",
     "TransitionStatus",
+    "add_audit",
     "add_schedule",
     "adopt",
     "append_rollups",
@@ -217,6 +229,8 @@ __all__ = [
     "plan_schedule",
     "prunable",
     "prune",
+    "prune_audit",
+    "prune_audited_jobs",
     "prune_logs",
     "prune_pauses",
     "prune_rollups",
@@ -228,6 +242,7 @@ __all__ = [
     "read_installations",
     "read_schedules",
     "ready_calls",
+    "record_audit",
     "record_heartbeats",
     "record_installation",
     "register_worker",
@@ -250,6 +265,7 @@ __all__ = [
     "scheduled_calls",
     "set_aside",
     "snooze",
+    "stop_audit",
     "succeed",
     "succeed_and_discard",
     "unregister_worker",

@@ -184,12 +184,75 @@ class Migration(migrations.Migration):
                 ("ended_at", models.DateTimeField(null=True, verbose_name="ended at")),
                 ("filter", PlainJSONField(verbose_name="filter")),
                 ("job_count", models.BigIntegerField(db_default=0, verbose_name="jobs")),
+                ("left_count", models.BigIntegerField(db_default=0, verbose_name="jobs left")),
+                ("total", models.BigIntegerField(null=True, verbose_name="jobs chosen")),
+                ("rate", models.FloatField(null=True, verbose_name="jobs per second")),
+                ("stops_on_repeat", models.BooleanField(db_default=False, verbose_name="stops at the first repeat")),
+                ("previewed_at", models.DateTimeField(null=True, verbose_name="previewed at")),
+                ("next_batch_at", models.DateTimeField(null=True, verbose_name="next batch at")),
+                ("cursor", PlainJSONField(null=True, verbose_name="cursor")),
+                ("stop_asked_at", models.DateTimeField(null=True, verbose_name="stop asked at")),
+                (
+                    "stop_asked_by",
+                    models.CharField(blank=True, db_default="", max_length=150, verbose_name="stop asked by"),
+                ),
+                (
+                    "outcome",
+                    models.CharField(
+                        choices=[
+                            ("done", "done"),
+                            ("stopped", "stopped"),
+                            ("repeated", "repeated"),
+                            ("failed", "failed"),
+                        ],
+                        max_length=12,
+                        null=True,
+                        verbose_name="outcome",
+                    ),
+                ),
+                ("failed_job_id", models.BigIntegerField(null=True, verbose_name="job that failed again")),
+                ("error", models.TextField(blank=True, db_default="", verbose_name="error")),
             ],
             options={
                 "verbose_name": "audit entry",
                 "verbose_name_plural": "audit entries",
                 "db_table": "pgqueue_audit",
                 "default_permissions": (),
+                "indexes": [
+                    models.Index(
+                        models.F("next_batch_at"),
+                        condition=models.Q(("next_batch_at__isnull", False)),
+                        name="pgqueue_audit_next",
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="AuditedJob",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "entry",
+                    models.ForeignKey(
+                        db_column="audit_id",
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=models.CASCADE,
+                        related_name="jobs",
+                        to="pgqueue.auditentry",
+                        verbose_name="audit entry",
+                    ),
+                ),
+                ("job_id", models.BigIntegerField(verbose_name="job")),
+                ("detail", PlainJSONField(null=True, verbose_name="detail")),
+            ],
+            options={
+                "verbose_name": "audited job",
+                "verbose_name_plural": "audited jobs",
+                "db_table": "pgqueue_audit_job",
+                "default_permissions": (),
+                "indexes": [models.Index(models.F("entry"), models.F("id"), name="pgqueue_audit_job_entry")],
+                "constraints": [models.UniqueConstraint(fields=("job_id", "entry"), name="pgqueue_audit_job_once")],
             },
         ),
         migrations.CreateModel(
