@@ -6,10 +6,8 @@ test has a browser context of its own, and each pytest-xdist process a database 
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -17,38 +15,20 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
-from django.test.utils import setup_databases, teardown_databases
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 from pytest_django import DjangoDbBlocker
-from pytest_django.live_server_helper import LiveServer
 
-from . import seed
-
-# Playwright runs an event loop in the thread of the tests, and Django refuses queries in such a thread.
-os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
+from . import chromium, seed
+from .server import live_server
 
 collect_ignore_glob = ["test_[!u]*.py"] if settings.WITH_UNFOLD else ["test_unfold.py"]
-
-CHROMIUM: Final = ("chromium", "chromium-browser", "google-chrome")
-WAIT_MS: Final = 10_000
-DESKTOP: Final = {"width": 1400, "height": 900}
-PHONE: Final = {"width": 390, "height": 844}
-ARGUMENTS: Final = (
-    "--no-sandbox",  # containers have no user namespaces
-    *("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", "--force-color-profile=srgb", "--font-render-hinting=none"),
-)
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Start the Chromium of this machine."""
-    found = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
-    assert found, f"The browser tests need one of these programs: {', '.join(CHROMIUM)}."
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=list(ARGUMENTS))
+    with chromium.start() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="session")
@@ -59,12 +39,8 @@ def server(
 
     The tests commit, so none of them uses the fixtures of pytest-django, which would empty the tables of all apps.
     """
-    with django_db_blocker.unblock():
-        made = setup_databases(verbosity=0, interactive=False)
-        live = LiveServer("127.0.0.1")
-        yield live.url
-        live.stop()
-        teardown_databases(made, verbosity=0)
+    with django_db_blocker.unblock(), live_server() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -89,11 +65,6 @@ def shop(server: str, contents: set[str], request: pytest.FixtureRequest) -> Any
     return connection
 
 
-def administrator() -> User:
-    """Return the administrator anna."""
-    return User.objects.get_or_create(username="anna", is_staff=True, is_superuser=True)[0]
-
-
 @pytest.fixture
 def open_context(browser: Browser, server: str, shop: Any) -> Iterator[Callable[..., BrowserContext]]:
     """Return a function that makes a browser context in which anna, or another user, is logged in.
@@ -108,14 +79,9 @@ def open_context(browser: Browser, server: str, shop: Any) -> Iterator[Callable[
             errors.append(f"{message.text} ({message.page.url if message.page else ''})")
 
     def make(user: User | None = None, **options: Any) -> BrowserContext:
-        context = browser.new_context(base_url=server, **{"viewport": DESKTOP, "reduced_motion": "reduce", **options})
-        context.set_default_timeout(WAIT_MS)
+        context = chromium.logged_in(browser, server, user or chromium.administrator(), **options)
         context.on("console", note)
         context.on("weberror", lambda error: errors.append(str(error.error)))
-        client = Client()
-        client.force_login(user or administrator())
-        name = settings.SESSION_COOKIE_NAME
-        context.add_cookies([{"name": name, "value": client.cookies[name].value, "url": server}])
         opened.append(context)
         return context
 
@@ -129,7 +95,7 @@ def open_context(browser: Browser, server: str, shop: Any) -> Iterator[Callable[
 def admin_client(shop: Any) -> Client:
     """Return a client of an administrator, for what needs no browser."""
     client = Client()
-    client.force_login(administrator())
+    client.force_login(chromium.administrator())
     return client
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from . import axe, layout
-from .conftest import PHONE
+from .chromium import PHONE
 from .pages import FILTERED, PAGES, crawl, path_of, route_of
 
 pytestmark = pytest.mark.reads_only
