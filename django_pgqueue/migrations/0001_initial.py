@@ -212,6 +212,7 @@ class Migration(migrations.Migration):
                 ),
                 ("failed_job_id", models.BigIntegerField(null=True, verbose_name="job that failed again")),
                 ("error", models.TextField(blank=True, db_default="", verbose_name="error")),
+                ("form_token", models.UUIDField(null=True, verbose_name="form")),
             ],
             options={
                 "verbose_name": "audit entry",
@@ -223,6 +224,13 @@ class Migration(migrations.Migration):
                         models.F("next_batch_at"),
                         condition=models.Q(("next_batch_at__isnull", False)),
                         name="pgqueue_audit_next",
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("form_token__isnull", False)),
+                        fields=("form_token",),
+                        name="pgqueue_audit_form",
                     )
                 ],
             },
@@ -307,6 +315,10 @@ class Migration(migrations.Migration):
                     ("cancel_job", "Can cancel jobs"),
                     ("run_job", "Can run waiting jobs now"),
                     ("view_arguments", "Can view arguments and results of jobs"),
+                    ("move_job", "Can move waiting jobs to another queue or priority"),
+                    ("delete_job", "Can delete finished jobs"),
+                    ("edit_and_retry_job", "Can retry finished jobs with other arguments"),
+                    ("enqueue_job", "Can enqueue jobs of any task"),
                 ],
                 "default_permissions": ("view",),
                 "indexes": [

@@ -52,7 +52,7 @@ SCHEDULER = {
     "SCHEDULED_CALLS",
 }  # fmt: skip
 ARCHIVIST = {"ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE"}
-AUDIT = {"BEGIN_AUDIT", "RECORD_AUDIT", "END_AUDIT"}
+AUDIT = {"BEGIN_AUDIT", "BEGIN_AUDIT_ONCE", "RECORD_AUDIT", "END_AUDIT"}
 STATEMENTS = statements.STATEMENTS | statements.READING
 MAY = {
     # The enqueuer may read the columns that RETURNING needs. These statements read no others.
