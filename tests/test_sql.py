@@ -27,7 +27,7 @@ from django_pgqueue.job_log import LogBuffer
 from django_pgqueue.lifecycle import ExecutionKey
 from django_pgqueue.options import UNSET
 from django_pgqueue.progress import Progress
-from django_pgqueue.states import Pausable, State
+from django_pgqueue.states import Pausable, RequestKind, State
 from tests import helpers
 from tests.statements import MODULES, STATEMENTS, replace_execute
 
@@ -121,6 +121,7 @@ def call_everything(engine, job_in):
     )
     lifecycle.record_heartbeats(engine, [worker_id])
     lifecycle.unregister_worker(engine, worker_id)
+    call_statements_of_worker_requests(engine)
     lifecycle.prune_workers(engine, 0.0)
     lifecycle.append_rollups(engine, [], 0.0)
     lifecycle.merge_rollups(engine)
@@ -187,6 +188,13 @@ def call_everything(engine, job_in):
     helpers.replace_for_period(engine, "key")
     lifecycle.open_windows(engine, helpers.NOOP, ["key"])
     lifecycle.prune_windows(engine)
+
+
+def call_statements_of_worker_requests(engine):
+    lifecycle.request_of_worker(engine, 1, RequestKind.STACK, execution_id=7)
+    lifecycle.open_requests(engine, 1)
+    lifecycle.answer_request(engine, 1, "")
+    lifecycle.prune_worker_requests(engine, 0.0)
 
 
 def call_statements_with_own_options(engine, one_call):

@@ -48,6 +48,7 @@ from . import (
     search_keys,
     stored_calls,
     unique,
+    worker_requests,
     workers,
 )
 
@@ -71,5 +72,6 @@ __all__ = [
     "search_keys",
     "stored_calls",
     "unique",
+    "worker_requests",
     "workers",
 ]

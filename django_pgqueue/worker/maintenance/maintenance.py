@@ -198,6 +198,7 @@ class Maintenance(Service):
     def _prune_workers(self) -> bool:
         with self.link.use() as connection:
             lifecycle.prune_workers(connection, RECORD_SECONDS)
+            lifecycle.prune_worker_requests(connection, DAY_SECONDS)
         return False
 
     def _prune_pauses(self) -> bool:
