@@ -6,8 +6,9 @@ functions only read, and take part in the transaction that is open on the connec
 """
 
 from .answers import Count, Depth, LaneStats, Overview, PauseStats, QueueStats, TaskStats, WorkerStats
+from .by_task import throughput_by_task
 from .explanation import why
-from .figures import AttemptCounts, Durations, FailureCount, Point, Throughput
+from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughput, Throughput
 from .fleet import workers
 from .history import throughput
 from .overall import lanes, overview, queues, tasks
@@ -29,6 +30,7 @@ __all__ = [
     "QueueStats",
     "Reason",
     "TaskStats",
+    "TaskThroughput",
     "Throughput",
     "Why",
     "WorkerStats",
@@ -41,6 +43,7 @@ __all__ = [
     "queues",
     "tasks",
     "throughput",
+    "throughput_by_task",
     "why",
     "workers",
 ]

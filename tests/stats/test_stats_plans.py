@@ -69,6 +69,8 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "ENDED_BY_TASK": ({"delay_seconds": 15.0}, {"pgqueue_rollup_starts"}),
     "COUNTS_OVER_TIME": (PERIOD, {"pgqueue_rollup_starts"}),
     "DURATIONS_OVER_TIME": (PERIOD, {"pgqueue_rollup_starts"}),
+    "COUNTS_BY_TASK": ({**PERIOD, "limit": 100}, {"pgqueue_rollup_starts"}),
+    "DURATIONS_BY_TASK": (PERIOD, {"pgqueue_rollup_starts"}),
     "FAILURES_BY_CLASS": ({**PERIOD, "limit": 100}, {"pgqueue_rollup_starts"}),
 }
 
