@@ -225,6 +225,9 @@ class Migration(migrations.Migration):
                         name="pgqueue_audit_next",
                     )
                 ],
+                "constraints": [
+                    models.CheckConstraint(condition=instants("next_batch_at"), name="pgqueue_audit_instants")
+                ],
             },
         ),
         migrations.CreateModel(

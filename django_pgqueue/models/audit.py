@@ -11,7 +11,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, PlainJSONField
+from django_pgqueue.db.fields import InstantField, PlainJSONField, are_instants
 from django_pgqueue.states import ActOutcome
 
 
@@ -61,6 +61,9 @@ class AuditEntry(models.Model):
         indexes = [
             # Contains only the acts that workers execute, so that an idle worker looks into an empty index.
             models.Index("next_batch_at", name="pgqueue_audit_next", condition=Q(next_batch_at__isnull=False))
+        ]
+        constraints = [
+            models.CheckConstraint(name="pgqueue_audit_instants", condition=are_instants("next_batch_at")),
         ]
 
     def __str__(self) -> str:

@@ -30,6 +30,7 @@ Locks, Index, Cost.
 
 from . import (
     audit,
+    bulk_acts,
     claims,
     completions,
     enqueueing,
@@ -52,6 +53,7 @@ from . import (
 
 __all__ = [
     "audit",
+    "bulk_acts",
     "claims",
     "completions",
     "enqueueing",
