@@ -17,7 +17,7 @@ from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
-from django.db import connections, router
+from django.db import connections
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
@@ -30,7 +30,7 @@ from django_pgqueue.models import BATCH_SIZE, DeadJob, Job
 from django_pgqueue.models.operations import JobChange
 from django_pgqueue.states import TRANSITIONS, Seen, State, TransitionName
 
-from . import confirmation, shown
+from . import confirmation, databases, shown
 from .formatting import seen_at
 from .operations import Operation
 
@@ -192,7 +192,7 @@ def _act(
     request: HttpRequest, operation: JobOperation, seen: dict[int, Seen], *, alone: bool = False
 ) -> dict[int, State]:
     """Run the operation in batches and log it in the audit and in the history of each changed job. Return these."""
-    connection = connections[router.db_for_write(Job)]
+    connection = connections[databases.chosen(request)]
     message = f"{operation.label}." if len(seen) == 1 else f"{operation.label}, one of {len(seen):,} jobs selected."
     audit = _Audit(request, connection, operation, len(seen))
     changed: dict[int, State] = {}

@@ -63,6 +63,7 @@ def job_page(
     pauses = pauses_of(job.queue_name, job.task_name, job._state.db) if job.state == State.READY else []
     context = {
         **admin.admin_site.each_context(request),
+        **admin.navigation(request),
         "title": visible(str(job)),
         "original": visible(str(job)),
         "opts": admin.opts,
