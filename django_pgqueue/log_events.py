@@ -91,6 +91,7 @@ EVENTS: Final[dict[str, Event]] = {
     "jobs_not_released": Event(
         "WARNING", "Jobs were not released at the stop. The supervisor releases them.", ("count",)
     ),
+    "bulk_act_ended": Event("INFO", "A worker has ended a bulk act.", ("audit_id", "action", "outcome")),
     "jobs_pruned": Event("INFO", "Finished jobs past their retention were removed.", ("count",)),
     "many_lanes": Event("WARNING", "Many pairs of queue and priority make claims slow.", ("count",)),
     # Schedules

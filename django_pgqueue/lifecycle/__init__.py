@@ -18,6 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
+from . import bulk_acts
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -203,6 +204,7 @@ __all__ = [
     "arguments_of",
     "begin_audit",
     "begin_audit_once",
+    "bulk_acts",
     "call_shapes",
     "cancel",
     "cancel_requests",

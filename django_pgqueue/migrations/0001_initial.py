@@ -274,7 +274,8 @@ class Migration(migrations.Migration):
                         condition=models.Q(("form_token__isnull", False)),
                         fields=("form_token",),
                         name="pgqueue_audit_form",
-                    )
+                    ),
+                    models.CheckConstraint(condition=instants("next_batch_at"), name="pgqueue_audit_instants"),
                 ],
             },
         ),

@@ -30,6 +30,7 @@ Locks, Index, Cost.
 
 from . import (
     audit,
+    bulk_acts,
     claims,
     completions,
     enqueueing,
@@ -54,6 +55,7 @@ from . import (
 
 __all__ = [
     "audit",
+    "bulk_acts",
     "claims",
     "completions",
     "enqueueing",
