@@ -9,7 +9,8 @@ from typing import Final
 
 from .doctor import DOCTOR
 from .page import ConsolePage, console_urls
+from .tasks import TASKS
 
 __all__ = ["PAGES", "console_urls"]
 
-PAGES: Final[tuple[ConsolePage, ...]] = (DOCTOR,)
+PAGES: Final[tuple[ConsolePage, ...]] = (TASKS, DOCTOR)
