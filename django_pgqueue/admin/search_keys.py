@@ -69,10 +69,15 @@ def find(request: HttpRequest, queryset: QuerySet[Any], term: Term) -> QuerySet[
 
 
 def search_links(job: Job) -> SafeString | str | None:
-    """Return the search keys of a job, each as a link to the jobs with the same one; None if it has none."""
-    keys = dict(SearchKey.objects.using(job._state.db).filter(job_id=job.pk).values_list("name", "value"))
+    """Return the search keys of a job, each as a link to the jobs with the same one; None if its task has none.
+
+    Without the option `search` of the task, the page needs no query.
+    """
     task = registry.get(job.task_name)
-    if not keys or task is None:
+    if task is None or not task.search:
+        return None
+    keys = dict(SearchKey.objects.using(job._state.db).filter(job_id=job.pk).values_list("name", "value"))
+    if not keys:
         return None
     if not private.is_visible(job):
         return str(private.NO_PERMISSION)

@@ -26,7 +26,7 @@ JOBS, DEAD = "/admin/pgqueue/job/", "/admin/pgqueue/deadjob/"
 @pytest.fixture
 def bill(monkeypatch: pytest.MonkeyPatch) -> Task[..., Any]:
     """Register a task whose jobs have the search key `a`."""
-    made: Task[..., Any] = Task(func=tasks.add.func, name=tasks.add.name, search=["a", "b"])
+    made: Task[..., Any] = Task(func=tasks.add.func, name=tasks.add.name, search=("a", "b"))
     monkeypatch.setitem(registry._tasks, made.name, made)
     return made
 
@@ -84,7 +84,7 @@ def test_search_by_name_that_became_sensitive_finds_nothing(
     operator: Client, bill: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = bill.enqueue("secret-value")
-    hiding: Task[..., Any] = Task(func=tasks.add.func, name=bill.name, sensitive=["a"])
+    hiding: Task[..., Any] = Task(func=tasks.add.func, name=bill.name, sensitive=frozenset({"a"}), search=("b",))
     monkeypatch.setitem(registry._tasks, bill.name, hiding)
     assert found(operator, "a:secret-value") == []
     assert "secret-value" not in operator.get(f"{JOBS}{job.pk}/change/").content.decode()
