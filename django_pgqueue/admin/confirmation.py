@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.models import Job
 from django_pgqueue.states import Seen, State, TransitionName
 
-from . import shown
+from . import databases, shown
 
 FIELD: Final = "confirmed"
 
@@ -50,6 +50,7 @@ def ask(
         "checkbox": ACTION_CHECKBOX_NAME,
         "field": shown.FIELD,
         "shown": " ".join(shown.token(job_id, each) for job_id, each in seen.items()),
+        "database_query": databases.query(request),
         "back": reverse("admin:pgqueue_job_changelist", current_app=site.name),
     }
     request.current_app = site.name

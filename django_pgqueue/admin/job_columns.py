@@ -29,7 +29,7 @@ from .operations import OperationsAdmin
 from .pauses import in_force
 from .private import is_visible
 from .progress_bar import bar
-from .readonly import column
+from .readonly import DatabaseChangeList, column
 
 SHORT_ERROR = 200
 """Characters of an error that a list reads. It shows fewer; the rest allows for leading white space."""
@@ -69,7 +69,7 @@ def attach_executions(jobs: Iterable[Job]) -> None:
         vars(by_id[execution.pk])["latest_executions"] = [execution]
 
 
-class JobChangeList(ChangeList):
+class JobChangeList(DatabaseChangeList):
     """A page of jobs, with their latest executions."""
 
     def get_results(self, request: HttpRequest) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import messages
-from django.db import router
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, reverse
@@ -20,13 +19,15 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.models import Job
 from django_pgqueue.states import FINISHED, State
 
-from . import search_keys, shown
-from .doctor_page import doctor_urls
+from . import databases, search_keys, shown
+from .console import PAGES, console_urls
 from .filters import DUE, SCHEDULED, DiedFilter, EnqueuedFilter, QueueFilter, StateFilter, TaskFilter, among_newest
 from .formatting import shortened
-from .job_actions import CANCEL, OPERATIONS, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
+from .job_actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
 from .job_columns import JobColumns, with_latest_execution
+from .job_forms import job_form_urls
 from .job_page import job_page
+from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
 from .private import LIST_NOTE, may_view, with_permission
 
@@ -42,11 +43,12 @@ class JobAdmin(JobColumns):
         "customer_id:4711."
     )
     actions = ["retry_selected", "cancel_selected", "run_selected"]
-    operations: Sequence[Operation] = OPERATIONS
+    operations: Sequence[Operation] = ON_ONE_JOB
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the page of the doctor to the list of all jobs, and not to that of dead letters."""
-        return [*(doctor_urls(self) if self.model is Job else ()), *super().get_urls()]
+        """Add the pages of the console to the list of all jobs, and not to that of dead letters."""
+        own = [*console_urls(self, PAGES), *job_form_urls(self.admin_site)] if self.model is Job else []
+        return [*own, *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_permission(with_latest_execution(super().get_queryset(request)), request)
@@ -104,14 +106,17 @@ class JobAdmin(JobColumns):
         return shown.fields(obj)
 
     def run_operation(self, request: HttpRequest, object_id: int, operation: JobOperation) -> HttpResponseBase:
-        jobs = Job.objects.using(router.db_for_write(Job))
+        jobs = Job.objects.using(databases.chosen(request))
         job = jobs.defer("arguments", "headers", "result").filter(pk=object_id).first()
         if job is None:
             return self.not_found(request, str(object_id))
         if question := act_on_one(request, operation, job, self.admin_site):
             return question
-        url = reverse("admin:pgqueue_job_change", args=[object_id], current_app=self.admin_site.name)
-        return HttpResponseRedirect(url)
+        name, args = ("change", [object_id])
+        if operation is DELETE and not jobs.filter(pk=object_id).exists():
+            name, args = "changelist", []
+        url = reverse(f"admin:pgqueue_job_{name}", args=args, current_app=self.admin_site.name)
+        return HttpResponseRedirect(databases.link(request, url))
 
     def not_found(self, request: HttpRequest, object_id: str) -> HttpResponseRedirect:
         """Show the list, with a message that the job does not exist."""
@@ -120,7 +125,7 @@ class JobAdmin(JobColumns):
             _("Job #%(number)s does not exist. It may have been pruned.") % {"number": shortened(object_id, 20)},
         )
         url = f"admin:pgqueue_{self.opts.model_name}_changelist"
-        return HttpResponseRedirect(reverse(url, current_app=self.admin_site.name))
+        return HttpResponseRedirect(databases.link(request, reverse(url, current_app=self.admin_site.name)))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.db import DEFAULT_DB_ALIAS
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
@@ -25,7 +26,7 @@ from django_pgqueue.models import Pause
 from django_pgqueue.states import Pausable
 from django_pgqueue.validation import NAME, unknown_queue
 
-from . import shown
+from . import databases, shown
 from .formatting import badge, breakable, full_date, moment, moment_ago, seen_at, visible
 from .readonly import ListOnlyAdmin, column
 
@@ -40,6 +41,8 @@ COUNTED: Final = 10_000
 
 class PauseForm(ModelForm):
     """The target, the end and the reason of a pause. Pausing a paused queue or task replaces its end and reason."""
+
+    database: str
 
     class Meta:
         model = Pause
@@ -71,7 +74,7 @@ class PauseForm(ModelForm):
             for problem in unknown_queue("queue", self.cleaned_data["name"]):
                 self.add_error("name", problem)
         target = {"kind": self.cleaned_data.get("kind"), "name": self.cleaned_data.get("name")}
-        existing = Pause.objects.using(_alias()).filter(**target).first()
+        existing = Pause.objects.using(self.database).filter(**target).first()
         if existing is not None:
             self.instance = existing
         return super().clean()
@@ -85,6 +88,11 @@ class PauseAdmin(ListOnlyAdmin):
     ordering = ["-paused_at"]
     actions = ["resume_selected", "clear_selected"]
 
+    def get_form(self, request: HttpRequest, obj: Any = None, change: Any = False, **kwargs: Any) -> Any:  # noqa: FBT002 -- Django's
+        """Return the form for the chosen database."""
+        form = super().get_form(request, obj, change, **kwargs)
+        return type(form.__name__, (form,), {"database": databases.chosen(request)})
+
     def has_add_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("pgqueue.pause_queue")
 
@@ -97,18 +105,18 @@ class PauseAdmin(ListOnlyAdmin):
     def save_model(self, request: HttpRequest, obj: Pause, form: Any, change: bool) -> None:  # noqa: FBT001 -- Django's
         """Pause as the user, and set the primary key that the admin's log entry needs."""
         kind = Pausable(obj.kind)
-        if kind is Pausable.QUEUE and (message := queues.mistyped(obj.name, _alias())):
+        if kind is Pausable.QUEUE and (message := queues.mistyped(obj.name, databases.chosen(request))):
             messages.warning(request, message)
         by = request.user.get_username()
-        control.pause_named(kind, obj.name, _alias(), until=obj.paused_until, reason=obj.reason, by=by)
+        control.pause_named(kind, obj.name, databases.chosen(request), until=obj.paused_until, reason=obj.reason, by=by)
         if obj.kind == Pausable.TASK:
             obj.name = registry.names_of(obj.name)[0]
-        obj.pk = Pause.objects.using(_alias()).get(kind=obj.kind, name=obj.name).pk
+        obj.pk = Pause.objects.using(databases.chosen(request)).get(kind=obj.kind, name=obj.name).pk
 
     @admin.action(description=_("Resume selected"), permissions=["resume"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Pause]) -> None:
         for pause in queryset:
-            if control.resume_named(*_target_of(pause), _alias()):
+            if control.resume_named(*_target_of(pause), databases.chosen(request)):
                 _log_change(request, pause, "Resumed.")
                 messages.success(request, _("%(what)s is resumed.") % {"what": pause})
 
@@ -121,7 +129,7 @@ class PauseAdmin(ListOnlyAdmin):
         if "confirmed" not in request.POST:
             return self._confirmation(request, queryset)
         for pause in queryset:
-            waiting = control.waiting_behind(*_target_of(pause), _alias()).filter(
+            waiting = control.waiting_behind(*_target_of(pause), databases.chosen(request)).filter(
                 enqueued_at__lte=shown.page_at(request)
             )
             count = waiting.cancel(running=False)
@@ -132,7 +140,8 @@ class PauseAdmin(ListOnlyAdmin):
 
     def _confirmation(self, request: HttpRequest, queryset: QuerySet[Pause]) -> HttpResponse:
         pauses = list(queryset)
-        counts = [(pause, f"{control.waiting_behind(*_target_of(pause), _alias()).count():,}") for pause in pauses]
+        alias = databases.chosen(request)
+        counts = [(pause, f"{control.waiting_behind(*_target_of(pause), alias).count():,}") for pause in pauses]
         context = {
             **self.admin_site.each_context(request),
             "title": _("Cancel the waiting jobs?"),
@@ -140,6 +149,7 @@ class PauseAdmin(ListOnlyAdmin):
             "opts": self.opts,
             "has_view_permission": True,
             "counts": counts,
+            "database_query": databases.query(request),
             "field": shown.TIME_FIELD,
             "shown_at": max((shown.number(seen_at(pause)) for pause in pauses), default=""),
         }
@@ -164,13 +174,13 @@ class PauseAdmin(ListOnlyAdmin):
         """Return how many jobs wait behind the pause of a queue. No index counts the waiting jobs of a task."""
         if pause.kind != Pausable.QUEUE:
             return "–"
-        count = control.waiting_behind(*_target_of(pause), _alias()).order_by()[: COUNTED + 1].count()
+        count = control.waiting_behind(*_target_of(pause), _alias_of(pause)).order_by()[: COUNTED + 1].count()
         return f"{COUNTED:,}+" if count > COUNTED else f"{count:,}"
 
     @admin.display(description=_("still running"))
     def running(self, pause: Pause) -> str:
         """Return how many jobs started before the pause and still run. At 0 it is drained."""
-        return f"{control.running_behind(*_target_of(pause), _alias()).count():,}"
+        return f"{control.running_behind(*_target_of(pause), _alias_of(pause)).count():,}"
 
 
 def pauses_of(queue_name: str, task_name: str, database: str | None) -> list[str]:
@@ -200,8 +210,8 @@ def _target_of(pause: Pause) -> tuple[Pausable, str]:
     return (Pausable.TASK if pause.kind == Pausable.TASK else Pausable.QUEUE), pause.name
 
 
-def _alias() -> str:
-    return control.alias(None)
+def _alias_of(pause: Pause) -> str:
+    return pause._state.db or DEFAULT_DB_ALIAS
 
 
 def _log_change(request: HttpRequest, pause: Pause, message: str) -> None:

@@ -10,14 +10,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.db import router
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.text import capfirst
 
+from . import databases
+from .navigation import navigation
 from .paginator import BoundedPaginator
 
 if TYPE_CHECKING:
@@ -35,9 +37,25 @@ def column(description: Any, value: Callable[[Any], Any], **options: Any) -> Any
     return admin.display(description=description, **options)(lambda admin, row: value(row))
 
 
+class DatabaseChangeList(ChangeList):
+    """A list whose links keep the chosen database. The parameter is no condition on rows."""
+
+    def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        self.database_query = databases.query(request)
+        super().__init__(request, *args, **kwargs)
+
+    def get_filters_params(self, params: Any = None) -> Any:
+        found = super().get_filters_params(params)
+        return {name: value for name, value in found.items() if name != databases.PARAMETER}
+
+    def url_for_result(self, result: Any) -> str:
+        return f"{super().url_for_result(result)}{self.database_query}"
+
+
 class ReadOnlyAdmin(ModelAdmin):
     """A read-only list whose queries stay fast however many rows the table has."""
 
+    change_list_template = "pgqueue/admin/change_list.html"
     paginator = BoundedPaginator
     show_full_result_count = False  # otherwise Django also counts the whole table
     show_facets = admin.ShowFacets.NEVER  # facets would run one count per choice of a filter
@@ -47,9 +65,12 @@ class ReadOnlyAdmin(ModelAdmin):
         css = {"all": ["pgqueue/admin.css"]}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return rows of the database that operations write to, because a replica may show an outdated state."""
+        """Return rows of the chosen database. It is never a replica, which may show an outdated state."""
         rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.using(router.db_for_write(self.model))
+        return rows.using(databases.chosen(request))
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return DatabaseChangeList
 
     def lookup_allowed(self, lookup: str, value: str, request: Any = None) -> bool:
         """Allow only conditions that use an index, and the parameters of the list's own filters."""
@@ -58,7 +79,11 @@ class ReadOnlyAdmin(ModelAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the list. If its rows link to no page, replace Django's title "Select … to view"."""
         title = {} if self.list_display_links is not None else {"title": capfirst(self.opts.verbose_name_plural)}
-        return super().changelist_view(request, {**title, **(extra_context or {})})
+        return super().changelist_view(request, {**title, **self.navigation(request), **(extra_context or {})})
+
+    def navigation(self, request: HttpRequest) -> dict[str, Any]:
+        """Return what the navigation above the list and the pages of its rows needs."""
+        return navigation(request, self.admin_site.name, f"{self.opts.model_name}_changelist")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return False. Only `enqueue()` adds jobs."""

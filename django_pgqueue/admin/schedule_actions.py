@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
-from django.db import connections, router
+from django.db import connections
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
@@ -23,7 +23,7 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import Schedule
 from django_pgqueue.schedules import job_options, run_and_resume
 
-from . import shown
+from . import databases, shown
 from .formatting import visible
 from .operations import Operation
 
@@ -101,7 +101,7 @@ def act_on_one(request: HttpRequest, operation: ScheduleOperation, schedule: Sch
     """
     if not operation.is_allowed(request):
         raise PermissionDenied
-    connection = connections[router.db_for_write(Schedule, instance=schedule)]
+    connection = connections[databases.chosen(request)]
     found = {each.schedule_id: each for each in lifecycle.read_schedules(connection)[1]}
     seen = shown.read_schedule(request, schedule.pk)
     if operation is RUN and seen is None:
@@ -117,5 +117,7 @@ def act_on_one(request: HttpRequest, operation: ScheduleOperation, schedule: Sch
         return False
     if changed:
         user_id = cast(int, request.user.pk)  # not None: anonymous users have no permission
-        LogEntry.objects.log_actions(user_id, Schedule.objects.filter(pk=schedule.pk), CHANGE, f"{operation.label}.")
+        LogEntry.objects.log_actions(
+            user_id, Schedule.objects.using(connection.alias).filter(pk=schedule.pk), CHANGE, f"{operation.label}."
+        )
     return changed

@@ -11,7 +11,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db import connections, router
+from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import reverse
@@ -24,6 +24,7 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import Schedule
 from django_pgqueue.schedules import expressions, job_options
 
+from . import databases
 from .formatting import dated, seen_at, visible
 from .operations import selected_action
 from .private import may_view
@@ -114,7 +115,8 @@ class ScheduleAdmin(ScheduleColumns):
         name = self.admin_site.name
         if schedule is None:
             messages.warning(request, _("This schedule does not exist any more."))
-            return HttpResponseRedirect(reverse("admin:pgqueue_schedule_changelist", current_app=name))
+            url = reverse("admin:pgqueue_schedule_changelist", current_app=name)
+            return HttpResponseRedirect(databases.link(request, url))
         try:
             if act_on_one(request, operation, schedule):
                 messages.success(request, operation.done % {"count": 1})
@@ -125,7 +127,8 @@ class ScheduleAdmin(ScheduleColumns):
                 messages.warning(request, text)
         except NotDone as error:
             messages.warning(request, str(error))
-        return HttpResponseRedirect(reverse("admin:pgqueue_schedule_change", args=[object_id], current_app=name))
+        url = reverse("admin:pgqueue_schedule_change", args=[object_id], current_app=name)
+        return HttpResponseRedirect(databases.link(request, url))
 
     def changeform_view(
         self, request: HttpRequest, object_id: Any = None, form_url: str = "", extra_context: Any = None
@@ -134,7 +137,9 @@ class ScheduleAdmin(ScheduleColumns):
         schedule = self.get_object(request, object_id) if object_id is not None else None
         own_context = self._own_context(request, schedule) if schedule else {}
         try:
-            return super().changeform_view(request, object_id, form_url, {**own_context, **(extra_context or {})})
+            return super().changeform_view(
+                request, object_id, form_url, {**own_context, **self.navigation(request), **(extra_context or {})}
+            )
         except JobLocked:
             text = _("Nothing was changed: another session has locked this schedule or has changed it. Try again.")
             messages.error(request, text)
@@ -190,7 +195,7 @@ class ScheduleAdmin(ScheduleColumns):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
         """Add or change the schedule through `lifecycle`. Raise `JobLocked` if another session got there first."""
-        connection = connections[router.db_for_write(Schedule, instance=obj)]
+        connection = connections[databases.chosen(request)]
         definition = form.definition()
         if definition.has_own_queue and (message := queues.mistyped(definition.options.queue_name, connection.alias)):
             messages.warning(request, message)
@@ -217,9 +222,9 @@ class ScheduleAdmin(ScheduleColumns):
                 lifecycle.pause_schedule(connection, obj.pk)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        self.delete_queryset(request, Schedule.objects.filter(pk=obj.pk))
+        self.delete_queryset(request, self.get_queryset(request).filter(pk=obj.pk))
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         """Remove the selected schedules with the records of their runs. Schedules that workers' code defines stay."""
         ids = list(queryset.values_list("pk", flat=True))
-        lifecycle.remove_schedules(connections[router.db_for_write(Schedule)], ids, lifecycle.CONFIRMED_SECONDS)
+        lifecycle.remove_schedules(connections[databases.chosen(request)], ids, lifecycle.CONFIRMED_SECONDS)

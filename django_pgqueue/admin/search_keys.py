@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from django.contrib import messages
+from django.db import router
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
@@ -22,7 +23,7 @@ from django_pgqueue import registry
 from django_pgqueue.models import Job, SearchKey
 from django_pgqueue.search_text import as_search_text
 
-from . import private
+from . import databases, private
 from .formatting import shortened, visible
 
 FOUND_LIMIT: Final = 1_000
@@ -81,9 +82,10 @@ def search_links(job: Job) -> SafeString | str | None:
         return None
     if not private.is_visible(job):
         return str(private.NO_PERMISSION)
-    url = reverse("admin:pgqueue_job_changelist")
+    url, alias = reverse("admin:pgqueue_job_changelist"), str(job._state.db)
+    database = {} if alias == router.db_for_write(Job) else {databases.PARAMETER: alias}
     links = [
-        (f"{url}?{urlencode({'q': f'{name}:{text}'})}", visible(f"{name}:{shortened(text)}"))
+        (f"{url}?{urlencode({**database, 'q': f'{name}:{text}'})}", visible(f"{name}:{shortened(text)}"))
         for name, text in sorted(keys.items())
         if name not in task.sensitive
     ]

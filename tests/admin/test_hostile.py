@@ -74,7 +74,7 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
-        sources = str(given.get("src", "")).startswith(("/static/admin/", "/admin/jsi18n/"))
+        sources = str(given.get("src", "")).startswith(("/static/admin/", "/static/pgqueue/", "/admin/jsi18n/"))
         if tag in {"iframe", "object", "style"} or (tag in {"img", "script"} and not sources):
             self.bad.append((tag, attrs))
         self.bad += [(tag, name) for name in given if name.startswith("on") or name == "style"]

@@ -120,6 +120,23 @@ def _search_key(typed: str | None, words: Sequence[str]) -> tuple[str, str] | No
     return name, as_search_text(value)
 
 
+def described(filters: Filters) -> dict[str, Any]:
+    """Return the filters as the audit stores them."""
+    if filters.ids:
+        return {"jobs": list(filters.ids)}
+    moments = {"since": filters.since, "until": filters.until}
+    now = timezone.now()
+    found = {
+        "states": list(filters.words),
+        "queue": filters.queue_name,
+        "tasks": list(filters.task_names),
+        "error": filters.error,
+        "search": filters.search and filters.search[0],
+        **{name: (moment.at or now - moment.ago).isoformat() for name, moment in moments.items() if moment},
+    }
+    return {name: value for name, value in found.items() if value}
+
+
 def _moment(option: str, text: str | None) -> Moment | None:
     if text is None:
         return None

@@ -1,0 +1,34 @@
+"""The page *Doctor*: the findings of an examination of the database of the jobs, the most serious first.
+
+It runs a fixed number of statements, each with a time limit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from django_pgqueue.doctor import Finding, Level, examine
+
+from .page import ConsolePage
+
+LABELS: Final = {Level.OK: _("ok"), Level.INFO: _("info"), Level.WARNING: _("warning"), Level.ERROR: _("error")}
+
+
+def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
+    findings = examine(alias)
+    return {
+        "database": alias,
+        "findings": [(finding, LABELS[finding.level]) for finding in _by_level(findings)],
+        "healthy": sum(finding.level is Level.OK for finding in findings),
+    }
+
+
+def _by_level(findings: list[Finding]) -> list[Finding]:
+    order = list(Level)
+    return sorted(findings, key=lambda finding: order.index(finding.level), reverse=True)
+
+
+DOCTOR: Final = ConsolePage("doctor", _("Doctor"), _context)

@@ -1,0 +1,91 @@
+"""A page of the console: its permission, its URLs, its template, and what all pages have in common.
+
+A page is a value; its `context` function reads what the template shows. Pages only read. An act is posted to a view of
+its own, or to the list of a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.functional import Promise
+
+from django_pgqueue.admin import databases
+from django_pgqueue.admin.navigation import navigation
+
+if TYPE_CHECKING:
+    from django_pgqueue.admin.readonly import ReadOnlyAdmin
+
+READING: Final = ("GET", "HEAD")
+
+
+@dataclass(frozen=True)
+class ConsolePage:
+    """One page. Its URL is `<admin>/pgqueue/job/<name>/`, and `admin:pgqueue_<name>` is the name of the URL.
+
+    `context` gets the request and the alias of the database. `document`, if the page has one, returns what
+    `<admin>/pgqueue/job/<name>.json` answers.
+    """
+
+    name: str
+    title: Promise | str
+    context: Callable[[HttpRequest, str], dict[str, Any]]
+    document: Callable[[str], Any] | None = None
+    permission: str = "pgqueue.view_job"
+    is_linked: bool = True
+    """Whether the navigation links it."""
+
+    @property
+    def template(self) -> str:
+        return f"pgqueue/admin/console/{self.name}.html"
+
+
+def console_urls(jobs: ReadOnlyAdmin, pages: Sequence[ConsolePage]) -> list[URLPattern]:
+    """Return the URLs of the pages, below that of the list of jobs."""
+    return [url for page in pages for url in _urls(jobs, page)]
+
+
+def _urls(jobs: ReadOnlyAdmin, page: ConsolePage) -> Iterator[URLPattern]:
+    def view(request: HttpRequest) -> HttpResponse:
+        return _checked(request, page) or _html(jobs, request, page)
+
+    yield path(f"{page.name}/", jobs.admin_site.admin_view(view), name=f"pgqueue_{page.name}")
+    if (document := page.document) is not None:
+
+        def document_view(request: HttpRequest) -> HttpResponse:
+            return _checked(request, page) or _json(document(databases.chosen(request)))
+
+        yield path(f"{page.name}.json", jobs.admin_site.admin_view(document_view), name=f"pgqueue_{page.name}_json")
+
+
+def _checked(request: HttpRequest, page: ConsolePage) -> HttpResponse | None:
+    if request.method not in READING:
+        return HttpResponseNotAllowed(READING)
+    if not request.user.has_perm(page.permission):
+        raise PermissionDenied
+    return None
+
+
+def _html(jobs: ReadOnlyAdmin, request: HttpRequest, page: ConsolePage) -> HttpResponse:
+    request.current_app = jobs.admin_site.name
+    context = {
+        **jobs.admin_site.each_context(request),
+        "title": page.title,
+        "original": page.title,
+        "opts": jobs.opts,
+        "media": jobs.media,
+        "has_view_permission": True,
+        **navigation(request, jobs.admin_site.name, page.name),
+        **page.context(request, databases.chosen(request)),
+    }
+    return TemplateResponse(request, page.template, context)
+
+
+def _json(found: Any) -> HttpResponse:
+    return JsonResponse(asdict(found) if is_dataclass(found) and not isinstance(found, type) else found)

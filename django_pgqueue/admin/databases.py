@@ -1,0 +1,55 @@
+"""Choose the database that a page of the admin shows: the parameter `database` of its URL, or the routers' choice.
+
+The choice is a part of the URL, so two tabs can show two databases, and a form that a page posts to its own URL changes
+the database that the page showed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.db import connections, router
+from django.http import Http404, HttpRequest
+from django.utils.translation import gettext as _
+
+from django_pgqueue.models import Job
+
+PARAMETER: Final = "database"
+
+
+def aliases() -> list[str]:
+    """Return the aliases of the databases that contain the queue's tables, the routers' choice first."""
+    first = router.db_for_write(Job)
+    others = (alias for alias in connections if alias != first and _is_ours(alias))
+    return [first, *others]
+
+
+def _is_ours(alias: str) -> bool:
+    connection = connections[alias]
+    is_replica = bool(connection.settings_dict.get("TEST", {}).get("MIRROR"))
+    return connection.vendor == "postgresql" and not is_replica and router.allow_migrate_model(alias, Job)
+
+
+def chosen(request: HttpRequest) -> str:
+    """Return the alias of the database that a request is about. Raise `Http404` if its URL names an unknown one."""
+    first = router.db_for_write(Job)
+    alias = request.GET.get(PARAMETER, first)
+    if alias != first and alias not in aliases():
+        raise Http404(_("No database with the alias “%(alias)s” contains jobs.") % {"alias": alias})
+    return alias
+
+
+def query(request: HttpRequest) -> str:
+    """Return what a link to another page of the same database appends to its URL: "", or "?database=…"."""
+    alias = chosen(request)
+    return "" if alias == router.db_for_write(Job) else f"?{urlencode({PARAMETER: alias})}"
+
+
+def link(request: HttpRequest, url: str, **parameters: Any) -> str:
+    """Return a URL with parameters, for the database that the request is about. A parameter of None is left out."""
+    alias = chosen(request)
+    own = {} if alias == router.db_for_write(Job) else {PARAMETER: alias}
+    given = {name: value for name, value in parameters.items() if value is not None}
+    text = urlencode({**own, **given})
+    return f"{url}?{text}" if text else url

@@ -1,0 +1,71 @@
+"""The navigation above all pages of the console: links to the other pages, and a switch between databases."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from . import databases
+
+
+class Place(NamedTuple):
+    """A page that the navigation links: the name of its URL without the prefix, its label, and its permission."""
+
+    name: str
+    label: Promise | str
+    permission: str
+
+
+PLACES: Final = (
+    Place("job_changelist", _("Jobs"), "pgqueue.view_job"),
+    Place("deadjob_changelist", _("Dead letters"), "pgqueue.view_job"),
+    Place("worker_changelist", _("Workers"), "pgqueue.view_worker"),
+    Place("schedule_changelist", _("Schedules"), "pgqueue.view_schedule"),
+    Place("pause_changelist", _("Pauses"), "pgqueue.view_pause"),
+    Place("doctor", _("Doctor"), "pgqueue.view_job"),
+)
+"""All pages that the navigation links, in its order. It leaves out a page whose model is not registered."""
+
+
+class Link(NamedTuple):
+    """A link as the template shows it."""
+
+    label: Promise | str
+    url: str
+    is_current: bool
+
+
+def navigation(request: HttpRequest, site_name: str, current: str) -> dict[str, Any]:
+    """Return what the template `pgqueue/admin/navigation.html` needs. `current` is the name of the page's own URL."""
+    alias = databases.chosen(request)
+    places = [(place, url) for place in PLACES if (url := _url(request, site_name, place))]
+    return {
+        "pgqueue_places": [Link(place.label, url, place.name == current) for place, url in places],
+        "pgqueue_databases": [_switch(request, each, is_current=each == alias) for each in _choices()],
+        "database_query": databases.query(request),
+    }
+
+
+def _url(request: HttpRequest, site_name: str, place: Place) -> str | None:
+    if not request.user.has_perm(place.permission):
+        return None
+    try:
+        return databases.link(request, reverse(f"admin:pgqueue_{place.name}", current_app=site_name))
+    except NoReverseMatch:
+        return None
+
+
+def _choices() -> list[str]:
+    """Return the databases to choose from. With one database, there is nothing to choose."""
+    found = databases.aliases()
+    return found if len(found) > 1 else []
+
+
+def _switch(request: HttpRequest, alias: str, *, is_current: bool) -> Link:
+    """Return a link to this page for another database. Filters are left out: their values belong to one database."""
+    parameters = "" if alias == databases.aliases()[0] else f"?{databases.PARAMETER}={alias}"
+    return Link(alias, f"{request.path}{parameters}", is_current)
