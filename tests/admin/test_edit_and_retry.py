@@ -275,6 +275,20 @@ def test_edit_keeps_a_fixed_key_and_never_replaces_another_job(editor: Client) -
     assert new_job(job).unique_key == "order:7"
 
 
+@pytest.mark.parametrize("unique_key", ["one", lambda a, b=0: f"order:{b}"])
+def test_edit_skips_even_if_the_task_replaces(
+    editor: Client, monkeypatch: pytest.MonkeyPatch, unique_key: str | Callable[..., str]
+) -> None:
+    task = tasks.add.using(unique_key=unique_key, on_conflict="replace")
+    monkeypatch.setitem(registry._tasks, tasks.add.name, task)
+    job = task.enqueue(1)
+    Job.objects.filter(pk=job.pk).update(state="dead", finished_at=timezone.now())
+    other = task.enqueue(2)
+    assert f"No job was added: job #{other.pk} has the unique key." in send(editor, job, a="3")
+    other.refresh_from_db()
+    assert other.arguments["args"] == [2]
+
+
 class Tenant:
     """Sets a header, as a middleware that reads the tenant from the request."""
 
