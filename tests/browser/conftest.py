@@ -13,7 +13,7 @@ import pytest
 from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import connection, connections
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 from pytest_django import DjangoDbBlocker
@@ -59,6 +59,7 @@ def shop(server: str, contents: set[str], request: pytest.FixtureRequest) -> Any
         User.objects.all().delete()
         LogEntry.objects.all().delete()
         seed.fill(connection)
+        seed.clear(connections["archive"])
         contents.add("the night")
     if not request.node.get_closest_marker("reads_only"):
         contents.clear()
