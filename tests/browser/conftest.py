@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import connection, connections
@@ -20,8 +19,9 @@ from pytest_django import DjangoDbBlocker
 
 from . import chromium, seed
 from .server import live_server
+from .settings import WITH_UNFOLD
 
-collect_ignore_glob = ["test_[!u]*.py"] if settings.WITH_UNFOLD else ["test_unfold.py"]
+collect_ignore_glob = ["test_[!u]*.py"] if WITH_UNFOLD else ["test_unfold.py"]
 
 
 @pytest.fixture(scope="session")
