@@ -56,13 +56,8 @@ def throughput(
         >>> last_hour.counts.failed, last_hour.run.p95
         (3, 0.84)
     """
-    _check_aware(since=since, until=until)
     connection = connection_of(database)
-    until = _now(connection) if until is None else until
-    since = until - timedelta(hours=1) if since is None else since
-    if since >= until:
-        raise ValueError(f"since must be before until, got {since} and {until}.")
-    since, until = _minute(since), _minute(until + MINUTE - timedelta(microseconds=1))
+    since, until = period(connection, since, until)
     name = getattr(task, "name", task)
     params = {
         "since": since,
@@ -77,14 +72,24 @@ def throughput(
         since=since,
         until=until,
         points=points,
-        counts=_counts(totals),
-        wait=_durations(_together(histograms, "wait"), totals["wait_seconds"]),
-        run=_durations(_together(histograms, "run"), totals["run_seconds"]),
+        counts=counts_of(totals),
+        wait=durations_of(_together(histograms, "wait"), totals["wait_seconds"]),
+        run=durations_of(_together(histograms, "run"), totals["run_seconds"]),
         failures=tuple(
             FailureCount(task_name=task_name, exception_class=name, retried=retried, dead=dead, last_at=last_at)
             for task_name, name, retried, dead, last_at in failures
         ),
     )
+
+
+def period(connection: Connection, since: datetime | None, until: datetime | None) -> tuple[datetime, datetime]:
+    """Return the beginning and the end of a period, widened to whole minutes. By default it is the last hour."""
+    _check_aware(since=since, until=until)
+    until = _now(connection) if until is None else until
+    since = until - timedelta(hours=1) if since is None else since
+    if since >= until:
+        raise ValueError(f"since must be before until, got {since} and {until}.")
+    return _minute(since), _minute(until + MINUTE - timedelta(microseconds=1))
 
 
 def _check_aware(**values: datetime | None) -> None:
@@ -134,19 +139,21 @@ def _points(
             Point(
                 starts_at=starts_at,
                 seconds=seconds,
-                counts=_counts(row),
-                wait=_durations(wait, row["wait_seconds"]),
-                run=_durations(run, row["run_seconds"]),
+                counts=counts_of(row),
+                wait=durations_of(wait, row["wait_seconds"]),
+                run=durations_of(run, row["run_seconds"]),
             )
         )
     return tuple(points), totals
 
 
-def _counts(row: Mapping[str, Any]) -> AttemptCounts:
+def counts_of(row: Mapping[str, Any]) -> AttemptCounts:
+    """Return the counts in the columns of a statement."""
     return AttemptCounts(**{name: int(row.get(name, 0)) for name in COUNTS})
 
 
-def _durations(counts: Counter[int], seconds: float) -> Durations:
+def durations_of(counts: Counter[int], seconds: float) -> Durations:
+    """Return the percentiles of a histogram. `seconds` is the sum of the durations."""
     count = counts.total()
     if not count:
         return Durations()

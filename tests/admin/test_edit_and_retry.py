@@ -151,6 +151,7 @@ def test_edit_double_click_makes_one_job(editor: Client, make_job: JobMaker) -> 
     assert Job.objects.count() == 2 and AuditEntry.objects.count() == 1
 
 
+@pytest.mark.promise("edit-and-retry-once")
 @pytest.mark.parametrize(
     "change",
     [

@@ -169,8 +169,8 @@ ELSEWHERE = [
         ("tests/admin/test_hostile.py",),
         Mutant(
             "the list of pauses checks names",
-            "control.waiting_behind(*_target_of(pause), _alias()).order_by()",
-            "control.waiting(pause.name, database=_alias()).order_by()",
+            "control.waiting_behind(*_target_of(pause), _alias_of(pause))\n        count = waiting",
+            "control.waiting(pause.name, database=_alias_of(pause))\n        count = waiting",
             path="django_pgqueue/admin/pauses.py",
         ),
     ),
