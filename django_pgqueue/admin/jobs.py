@@ -28,6 +28,7 @@ from .job_columns import JobColumns, with_latest_execution
 from .job_page import job_page
 from .operations import Operation, selected_action
 from .private import LIST_NOTE, may_view, with_permission
+from .queue_actions import queue_urls
 
 
 class JobAdmin(JobColumns):
@@ -42,7 +43,8 @@ class JobAdmin(JobColumns):
 
     def get_urls(self) -> list[URLPattern]:
         """Add the pages of the console to the list of all jobs, and not to that of dead letters."""
-        return [*(console_urls(self, PAGES) if self.model is Job else ()), *super().get_urls()]
+        own = [*console_urls(self, PAGES), *queue_urls(self)] if self.model is Job else []
+        return [*own, *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_permission(with_latest_execution(super().get_queryset(request)), request)
