@@ -43,6 +43,17 @@ class Outcome(StrEnum):
     """The task raised `Snooze`: the job is ready again at a later time, and the attempt was not counted."""
 
 
+class ActOutcome(StrEnum):
+    """How an act on many jobs ended. An act that is under way, or that was interrupted, has no outcome."""
+
+    DONE = "done"
+    STOPPED = "stopped"
+    """An operator stopped it."""
+    REPEATED = "repeated"
+    """It stopped by itself, because a retried job failed again with the error that it had died of."""
+    FAILED = "failed"
+
+
 class Seen(NamedTuple):
     """The state of a job when an operator read it. A transition changes the job only if these values still match.
 
@@ -63,6 +74,15 @@ class Pausable(StrEnum):
 
     QUEUE = "queue"
     TASK = "task"
+
+
+class RequestKind(StrEnum):
+    """The kinds of requests of an operator to one running worker process."""
+
+    STOP = "stop"
+    """Stop as at SIGTERM, with all processes of the same supervisor."""
+    STACK = "stack"
+    """Write the stacks of its running jobs, or of one of them."""
 
 
 class TransitionName(StrEnum):

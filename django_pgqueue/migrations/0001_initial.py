@@ -61,8 +61,51 @@ class Migration(migrations.Migration):
                 ("started_at", models.DateTimeField(db_default=Now(), verbose_name="started at")),
                 ("last_heartbeat_at", models.DateTimeField(db_default=Now(), verbose_name="last heartbeat at")),
                 ("stopped_at", models.DateTimeField(null=True, verbose_name="stopped at")),
+                ("supervisor_pid", models.IntegerField(null=True, verbose_name="process id of the supervisor")),
+                ("resident_mib", models.IntegerField(null=True, verbose_name="resident memory in MiB")),
             ],
-            options={"verbose_name": "worker", "verbose_name_plural": "workers", "default_permissions": ("view",)},
+            options={
+                "verbose_name": "worker",
+                "verbose_name_plural": "workers",
+                "default_permissions": ("view",),
+                "permissions": [
+                    ("stop_worker", "Can stop a worker"),
+                    ("view_stack", "Can view the stacks of running jobs"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="WorkerRequest",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("worker_id", models.BigIntegerField(verbose_name="worker")),
+                (
+                    "kind",
+                    models.CharField(choices=[("stop", "stop"), ("stack", "stack")], max_length=5, verbose_name="kind"),
+                ),
+                ("execution_id", models.BigIntegerField(db_default=0, verbose_name="execution")),
+                ("requested_at", models.DateTimeField(db_default=Now(), verbose_name="requested at")),
+                (
+                    "requested_by",
+                    models.CharField(blank=True, db_default="", max_length=150, verbose_name="requested by"),
+                ),
+                ("answered_at", models.DateTimeField(null=True, verbose_name="answered at")),
+                ("answer", models.TextField(blank=True, db_default="", verbose_name="answer")),
+            ],
+            options={
+                "verbose_name": "request to a worker",
+                "verbose_name_plural": "requests to workers",
+                "db_table": "pgqueue_worker_request",
+                "default_permissions": (),
+                "indexes": [models.Index(models.F("worker_id"), models.F("id"), name="pgqueue_worker_request_worker")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("answered_at__isnull", True)),
+                        fields=("worker_id", "kind", "execution_id"),
+                        name="pgqueue_worker_request_open",
+                    )
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Rollup",
@@ -184,12 +227,84 @@ class Migration(migrations.Migration):
                 ("ended_at", models.DateTimeField(null=True, verbose_name="ended at")),
                 ("filter", PlainJSONField(verbose_name="filter")),
                 ("job_count", models.BigIntegerField(db_default=0, verbose_name="jobs")),
+                ("left_count", models.BigIntegerField(db_default=0, verbose_name="jobs left")),
+                ("total", models.BigIntegerField(null=True, verbose_name="jobs chosen")),
+                ("rate", models.FloatField(null=True, verbose_name="jobs per second")),
+                ("stops_on_repeat", models.BooleanField(db_default=False, verbose_name="stops at the first repeat")),
+                ("previewed_at", models.DateTimeField(null=True, verbose_name="previewed at")),
+                ("next_batch_at", models.DateTimeField(null=True, verbose_name="next batch at")),
+                ("cursor", PlainJSONField(null=True, verbose_name="cursor")),
+                ("stop_asked_at", models.DateTimeField(null=True, verbose_name="stop asked at")),
+                (
+                    "stop_asked_by",
+                    models.CharField(blank=True, db_default="", max_length=150, verbose_name="stop asked by"),
+                ),
+                (
+                    "outcome",
+                    models.CharField(
+                        choices=[
+                            ("done", "done"),
+                            ("stopped", "stopped"),
+                            ("repeated", "repeated"),
+                            ("failed", "failed"),
+                        ],
+                        max_length=12,
+                        null=True,
+                        verbose_name="outcome",
+                    ),
+                ),
+                ("failed_job_id", models.BigIntegerField(null=True, verbose_name="job that failed again")),
+                ("error", models.TextField(blank=True, db_default="", verbose_name="error")),
+                ("form_token", models.UUIDField(null=True, verbose_name="form")),
             ],
             options={
                 "verbose_name": "audit entry",
                 "verbose_name_plural": "audit entries",
                 "db_table": "pgqueue_audit",
                 "default_permissions": (),
+                "indexes": [
+                    models.Index(
+                        models.F("next_batch_at"),
+                        condition=models.Q(("next_batch_at__isnull", False)),
+                        name="pgqueue_audit_next",
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("form_token__isnull", False)),
+                        fields=("form_token",),
+                        name="pgqueue_audit_form",
+                    ),
+                    models.CheckConstraint(condition=instants("next_batch_at"), name="pgqueue_audit_instants"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="AuditedJob",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "entry",
+                    models.ForeignKey(
+                        db_column="audit_id",
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=models.CASCADE,
+                        related_name="jobs",
+                        to="pgqueue.auditentry",
+                        verbose_name="audit entry",
+                    ),
+                ),
+                ("job_id", models.BigIntegerField(verbose_name="job")),
+                ("detail", PlainJSONField(null=True, verbose_name="detail")),
+            ],
+            options={
+                "verbose_name": "audited job",
+                "verbose_name_plural": "audited jobs",
+                "db_table": "pgqueue_audit_job",
+                "default_permissions": (),
+                "indexes": [models.Index(models.F("entry"), models.F("id"), name="pgqueue_audit_job_entry")],
+                "constraints": [models.UniqueConstraint(fields=("job_id", "entry"), name="pgqueue_audit_job_once")],
             },
         ),
         migrations.CreateModel(
@@ -244,6 +359,10 @@ class Migration(migrations.Migration):
                     ("cancel_job", "Can cancel jobs"),
                     ("run_job", "Can run waiting jobs now"),
                     ("view_arguments", "Can view arguments and results of jobs"),
+                    ("move_job", "Can move waiting jobs to another queue or priority"),
+                    ("delete_job", "Can delete finished jobs"),
+                    ("edit_and_retry_job", "Can retry finished jobs with other arguments"),
+                    ("enqueue_job", "Can enqueue jobs of any task"),
                 ],
                 "default_permissions": ("view",),
                 "indexes": [
@@ -601,6 +720,37 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "execution logs",
                 "db_table": "pgqueue_execution_log",
                 "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="SearchKey",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "job_id", "name", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=models.CASCADE,
+                        related_name="search_keys",
+                        to="pgqueue.job",
+                        verbose_name="job",
+                    ),
+                ),
+                ("name", NameField(db_collation="C", max_length=100, verbose_name="name")),
+                ("value", NameField(db_collation="C", max_length=200, verbose_name="value")),
+            ],
+            options={
+                "verbose_name": "search key",
+                "verbose_name_plural": "search keys",
+                "db_table": "pgqueue_search_key",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["name", "value", "-job"], name="pgqueue_search_key_value")],
             },
         ),
         migrations.RunPython(set_storage, migrations.RunPython.noop),

@@ -12,22 +12,25 @@ if apps.apps_ready and not apps.is_installed("django_pgqueue"):
         "django_pgqueue is used, but not installed: add 'django_pgqueue' to INSTALLED_APPS and run `manage.py migrate`."
     )
 
+from .audit import AuditedJob, AuditEntry
 from .execution_logs import ExecutionLog
 from .executions import Execution
-from .history import ArchivedJob, AuditEntry
+from .history import ArchivedJob
 from .installations import Installation
 from .jobs import DeadJob, Job, JobQuerySet
 from .operations import BATCH_SIZE
 from .pauses import Pause
 from .rollups import Rollup
 from .schedules import Schedule, ScheduleRun
+from .search_keys import SearchKey
 from .uniqueness_windows import UniquenessWindow
-from .workers import Worker
+from .workers import Worker, WorkerRequest
 
 __all__ = [
     "BATCH_SIZE",
     "ArchivedJob",
     "AuditEntry",
+    "AuditedJob",
     "DeadJob",
     "Execution",
     "ExecutionLog",
@@ -38,6 +41,8 @@ __all__ = [
     "Rollup",
     "Schedule",
     "ScheduleRun",
+    "SearchKey",
     "UniquenessWindow",
     "Worker",
+    "WorkerRequest",
 ]

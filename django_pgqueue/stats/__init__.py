@@ -13,6 +13,7 @@ from .fleet import workers
 from .history import failures, throughput
 from .overall import lanes, overview, queues, tasks
 from .reasons import BusyTask, Reason, Why
+from .running import RunningJob, running_jobs
 from .used_names import Names, first_id, first_id_since, last_id, names
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Point",
     "QueueStats",
     "Reason",
+    "RunningJob",
     "TaskStats",
     "TaskThroughput",
     "Throughput",
@@ -42,6 +44,7 @@ __all__ = [
     "names",
     "overview",
     "queues",
+    "running_jobs",
     "tasks",
     "throughput",
     "throughput_by_task",

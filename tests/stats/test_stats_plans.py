@@ -51,6 +51,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "READY_BY_LANE": (READY, {"pgqueue_job_ready"}),
     "READY_BY_TASK": (READY, {"pgqueue_job_ready"}),
     "OPEN_EXECUTIONS_BY_TASK": ({"limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
+    "RUNNING_OF_WORKERS": ({"worker_ids": [1, 2], "limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
     "NEWEST_DEAD": ({"limit": LIMIT}, {"pgqueue_job_finished"}),
     "DEAD_SINCE": ({"limit": LIMIT, "seconds": 86400.0}, {"pgqueue_job_finished"}),
     "NEWEST_ENQUEUED": ({"limit": LIMIT, "first_id": 1}, {"pgqueue_job_pkey"}),

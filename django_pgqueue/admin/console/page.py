@@ -79,7 +79,7 @@ def _html(jobs: ReadOnlyAdmin, request: HttpRequest, page: ConsolePage) -> HttpR
     context = {
         **jobs.admin_site.each_context(request),
         "title": page.title,
-        "original": page.title,
+        "original": str(page.title),  # themes take other values for a row
         "opts": jobs.opts,
         "media": jobs.media,
         "has_view_permission": True,
