@@ -85,7 +85,7 @@ def test_search_by_name_that_became_sensitive_finds_nothing(
     operator: Client, bill: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = bill.enqueue("secret-value")
-    hiding: Task[..., Any] = Task(func=tasks.add.func, name=bill.name, sensitive=frozenset({"a"}))
+    hiding: Task[..., Any] = Task(func=tasks.add.func, name=bill.name, sensitive=frozenset({"a"}), search=("b",))
     monkeypatch.setitem(registry._tasks, bill.name, hiding)
     assert found(operator, "a:secret-value") == []
     assert "secret-value" not in operator.get(f"{JOBS}{job.pk}/change/").content.decode()
