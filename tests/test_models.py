@@ -202,5 +202,6 @@ def test_indexed_names_have_collation_c(engine):
         *(("pgqueue_job", name) for name in ("queue_name", "task_name", "unique_key")),
         ("pgqueue_pause", "name"),
         ("pgqueue_schedule", "name"),
+        *(("pgqueue_search_key", name) for name in ("name", "value")),
         *(("pgqueue_uniqueness_window", name) for name in ("task_name", "unique_key")),
     ]

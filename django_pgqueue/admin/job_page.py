@@ -36,6 +36,7 @@ from .pauses import pauses_of
 from .private import TEXT_LIMIT
 from .progress_bar import progress_bar
 from .readonly import ReadOnlyAdmin
+from .search_keys import search_links
 
 ERROR_LIMIT: Final = 2_000
 TRACEBACK_LIMIT: Final = 20_000
@@ -136,6 +137,7 @@ def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
         (_("Task unknown since"), when(job.unknown_since)),
         (_("Paused by"), "; ".join(pauses)),
         (_("Unique key"), _unique_key(job)),
+        (_("Search keys"), search_links(job)),
         (_("Unique until"), when(vars(job)["window_until"])),
         (_("Limited by"), job.limit_key and visible(job.limit_key)),
         (_("Enqueued by schedule"), _enqueued_by(job)),

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.models import Job
 from django_pgqueue.states import FINISHED, State
 
-from . import databases, shown
+from . import databases, search_keys, shown
 from .console import PAGES, console_urls
 from .filters import DUE, SCHEDULED, DiedFilter, EnqueuedFilter, QueueFilter, StateFilter, TaskFilter, among_newest
 from .formatting import shortened
@@ -30,6 +30,7 @@ from .job_page import job_page
 from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
 from .private import LIST_NOTE, may_view, with_permission
+from .queue_actions import queue_urls
 from .task_actions import task_urls
 
 
@@ -39,7 +40,10 @@ class JobAdmin(JobColumns):
     list_display = ["number", "state_badge", "task", "queue", "priority", "attempts", "enqueued", "wait", "run_time"]
     list_filter = [StateFilter, EnqueuedFilter, QueueFilter, TaskFilter]
     search_fields = ["id"]  # makes Django show the search box; get_search_results() does the search
-    search_help_text = _("The number of a job, or the exact name of a task (searches the newest 2,000,000 jobs).")
+    search_help_text = _(
+        "The number of a job, the exact name of a task (searches the newest 2,000,000 jobs), or a search key, such as "
+        "customer_id:4711."
+    )
     actions = ["retry_selected", "cancel_selected", "run_selected"]
     operations: Sequence[Operation] = ON_ONE_JOB
 
@@ -47,8 +51,8 @@ class JobAdmin(JobColumns):
         """Add the pages of the console to the list of all jobs, and not to that of dead letters."""
         if self.model is not Job:
             return super().get_urls()
-        site = self.admin_site
-        return [*console_urls(self, PAGES), *job_form_urls(site), *task_urls(site), *super().get_urls()]
+        forms = [*queue_urls(self), *job_form_urls(self.admin_site), *task_urls(self.admin_site)]
+        return [*console_urls(self, PAGES), *forms, *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_permission(with_latest_execution(super().get_queryset(request)), request)
@@ -70,13 +74,15 @@ class JobAdmin(JobColumns):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find a job by its number, or jobs by the exact name of their task."""
+        """Find a job by its number, or jobs by the exact name of their task, or by a search key."""
         term = search_term.strip()
         number = term.removeprefix("#")
         if not term:
             return queryset, False
         if number.isascii() and number.isdigit():
             return (queryset.filter(pk=number) if len(number) <= 19 else queryset.none()), False
+        if search_key := search_keys.term_of(queryset, term):
+            return search_keys.find(request, queryset, search_key), False
         return ((queryset.none() if "\0" in term else self.with_task(queryset, term)), False)
 
     def with_task(self, queryset: QuerySet[Any], task_name: str) -> QuerySet[Any]:
@@ -139,7 +145,7 @@ class DeadJobAdmin(JobAdmin):
 
     list_display = ["number", "task", "queue", "attempts", "enqueued", "died", "run_time"]
     list_filter = [DiedFilter, QueueFilter, TaskFilter]
-    search_help_text = _("The number of a job, or the exact name of a task.")
+    search_help_text = _("The number of a job, the exact name of a task, or a search key, such as customer_id:4711.")
     actions = ["retry_selected"]
     operations = ()  # their URLs belong to `JobAdmin`, because a retried job is not a dead letter
 

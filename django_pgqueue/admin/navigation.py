@@ -21,6 +21,8 @@ class Place(NamedTuple):
 
 
 PLACES: Final = (
+    Place("overview", _("Overview"), "pgqueue.view_job"),
+    Place("queues", _("Queues"), "pgqueue.view_job"),
     Place("job_changelist", _("Jobs"), "pgqueue.view_job"),
     Place("deadjob_changelist", _("Dead letters"), "pgqueue.view_job"),
     Place("worker_changelist", _("Workers"), "pgqueue.view_worker"),

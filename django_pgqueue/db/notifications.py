@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, LiteralString
 
 import psycopg
 from django.db import transaction
@@ -74,9 +74,18 @@ def _wake_workers(connection: BaseDatabaseWrapper, payload: str, channel: str) -
 
 def wake_workers(connection: Connection) -> None:
     """Notify idle workers that jobs are ready, on an engine connection. On a Django connection this does nothing."""
+    _notify(connection, f"NOTIFY {CHANNEL}")
+
+
+def notify_cancel_requested(connection: Connection) -> None:
+    """Notify workers, on an engine connection, that the cancellation of running jobs was requested."""
+    _notify(connection, f"NOTIFY {CHANNEL}, '{CANCEL_REQUESTED}'")
+
+
+def _notify(connection: Connection, statement: LiteralString) -> None:
     if not isinstance(connection, EngineConnection) or not get_settings().NOTIFY:
         return
     try:
-        connection.execute(f"NOTIFY {CHANNEL}")
+        connection.execute(statement)
     except psycopg.Error:
         logger.debug("notification to workers could not be sent", exc_info=True)

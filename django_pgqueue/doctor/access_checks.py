@@ -39,6 +39,7 @@ VIEWING: Final = privileges(
     "SELECT ON pgqueue_schedule",
     "SELECT ON pgqueue_schedulerun",
     "SELECT ON pgqueue_uniqueness_window",
+    "SELECT ON pgqueue_search_key",
     "SELECT ON pgqueue_installation",
     "SELECT ON pgqueue_execution_log",
     "SELECT ON pgqueue_archived_job",
@@ -63,6 +64,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT, DELETE, UPDATE (answered_at, answer) ON pgqueue_worker_request",
         "SELECT, DELETE ON pgqueue_pause",
         "SELECT, DELETE, UPDATE (ends_at) ON pgqueue_uniqueness_window",
+        "SELECT, DELETE, UPDATE (value) ON pgqueue_search_key",
         "SELECT, INSERT ON pgqueue_installation",
         "SELECT, INSERT, DELETE, UPDATE (first_lines, last_lines, cut_lines) ON pgqueue_execution_log",
         "SELECT, INSERT, DELETE, UPDATE (span) ON pgqueue_rollup",
@@ -93,6 +95,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "INSERT, UPDATE (ended_at, job_count, left_count, next_batch_at, outcome, failed_job_id, error) "
         "ON pgqueue_audit",
         "INSERT, DELETE, UPDATE (detail) ON pgqueue_audit_job",
+        "DELETE ON pgqueue_search_key",
         "USAGE ON pgqueue_archived_job_id_seq",
         "USAGE ON pgqueue_audit_id_seq",
         "USAGE ON pgqueue_audit_job_id_seq",
@@ -104,6 +107,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT (finished_at, task_name, state, unique_key, unique_ready_only), INSERT (id) ON pgqueue_job",
         "USAGE ON pgqueue_job_id_seq",
         "SELECT, INSERT, UPDATE (job_id, ends_at) ON pgqueue_uniqueness_window",
+        "SELECT, INSERT, UPDATE (value) ON pgqueue_search_key",
     ),
 }
 """The grants of docs/production/security.md, by purpose. No other purpose needs the first privilege of a purpose (on

@@ -18,6 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
+from . import bulk_acts
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -84,6 +85,7 @@ from .schedules import (
     resume_schedule,
     run_schedule,
 )
+from .search_keys import PrunedSearchKeys, add_search_keys, prune_search_keys, remove_search_keys
 from .stored_calls import (
     AFTER_ALL,
     ScheduledCall,
@@ -180,6 +182,7 @@ __all__ = [
     "Pruned",
     "PrunedAuditedJobs",
     "PrunedLogs",
+    "PrunedSearchKeys",
     "Refused",
     "Released",
     "Requeued",
@@ -193,6 +196,7 @@ __all__ = [
     "WorkerRequestRow",
     "add_audit",
     "add_schedule",
+    "add_search_keys",
     "adopt",
     "answer_request",
     "append_rollups",
@@ -200,6 +204,7 @@ __all__ = [
     "arguments_of",
     "begin_audit",
     "begin_audit_once",
+    "bulk_acts",
     "call_shapes",
     "cancel",
     "cancel_requests",
@@ -249,6 +254,7 @@ __all__ = [
     "prune_pauses",
     "prune_rollups",
     "prune_schedule_runs",
+    "prune_search_keys",
     "prune_windows",
     "prune_worker_requests",
     "prune_workers",
@@ -265,6 +271,7 @@ __all__ = [
     "remove_archived",
     "remove_orphans",
     "remove_schedules",
+    "remove_search_keys",
     "replace",
     "replace_for_period",
     "request_of_worker",

@@ -274,7 +274,8 @@ class Migration(migrations.Migration):
                         condition=models.Q(("form_token__isnull", False)),
                         fields=("form_token",),
                         name="pgqueue_audit_form",
-                    )
+                    ),
+                    models.CheckConstraint(condition=instants("next_batch_at"), name="pgqueue_audit_instants"),
                 ],
             },
         ),
@@ -719,6 +720,37 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "execution logs",
                 "db_table": "pgqueue_execution_log",
                 "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="SearchKey",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "job_id", "name", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=models.CASCADE,
+                        related_name="search_keys",
+                        to="pgqueue.job",
+                        verbose_name="job",
+                    ),
+                ),
+                ("name", NameField(db_collation="C", max_length=100, verbose_name="name")),
+                ("value", NameField(db_collation="C", max_length=200, verbose_name="value")),
+            ],
+            options={
+                "verbose_name": "search key",
+                "verbose_name_plural": "search keys",
+                "db_table": "pgqueue_search_key",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["name", "value", "-job"], name="pgqueue_search_key_value")],
             },
         ),
         migrations.RunPython(set_storage, migrations.RunPython.noop),

@@ -22,6 +22,7 @@ from .operations import BATCH_SIZE
 from .pauses import Pause
 from .rollups import Rollup
 from .schedules import Schedule, ScheduleRun
+from .search_keys import SearchKey
 from .uniqueness_windows import UniquenessWindow
 from .workers import Worker, WorkerRequest
 
@@ -40,6 +41,7 @@ __all__ = [
     "Rollup",
     "Schedule",
     "ScheduleRun",
+    "SearchKey",
     "UniquenessWindow",
     "Worker",
     "WorkerRequest",

@@ -30,6 +30,7 @@ Locks, Index, Cost.
 
 from . import (
     audit,
+    bulk_acts,
     claims,
     completions,
     enqueueing,
@@ -45,6 +46,7 @@ from . import (
     rescues,
     rollups,
     schedules,
+    search_keys,
     stored_calls,
     unique,
     worker_requests,
@@ -53,6 +55,7 @@ from . import (
 
 __all__ = [
     "audit",
+    "bulk_acts",
     "claims",
     "completions",
     "enqueueing",
@@ -68,6 +71,7 @@ __all__ = [
     "rescues",
     "rollups",
     "schedules",
+    "search_keys",
     "stored_calls",
     "unique",
     "worker_requests",

@@ -10,7 +10,7 @@ from .by_task import throughput_by_task
 from .explanation import why
 from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughput, Throughput
 from .fleet import workers
-from .history import throughput
+from .history import failures, throughput
 from .overall import lanes, overview, queues, tasks
 from .reasons import BusyTask, Reason, Why
 from .running import RunningJob, running_jobs
@@ -36,6 +36,7 @@ __all__ = [
     "Throughput",
     "Why",
     "WorkerStats",
+    "failures",
     "first_id",
     "first_id_since",
     "lanes",
