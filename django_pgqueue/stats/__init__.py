@@ -10,6 +10,7 @@ from .explanation import why
 from .figures import AttemptCounts, Durations, FailureCount, Point, Throughput
 from .fleet import workers
 from .history import throughput
+from .incidents import Incident, Incidents, incidents, jobs_with_exception
 from .overall import lanes, overview, queues, tasks
 from .reasons import BusyTask, Reason, Why
 from .used_names import Names, first_id, first_id_since, last_id, names
@@ -21,6 +22,8 @@ __all__ = [
     "Depth",
     "Durations",
     "FailureCount",
+    "Incident",
+    "Incidents",
     "LaneStats",
     "Names",
     "Overview",
@@ -34,6 +37,8 @@ __all__ = [
     "WorkerStats",
     "first_id",
     "first_id_since",
+    "incidents",
+    "jobs_with_exception",
     "lanes",
     "last_id",
     "names",

@@ -10,13 +10,13 @@ from django.core.management.base import OutputWrapper
 from django.db.models import Count, Max, Min, OuterRef, Subquery
 
 from django_pgqueue.display import visible
+from django_pgqueue.job_search import is_cut, meeting, ranges
 from django_pgqueue.models import Execution
 from django_pgqueue.states import Outcome, State
 
 from .batches import Stop
 from .changing_actions import RETRY_ACTION, add_change_options, run_action
 from .filter_options import add_filters, filters_of, given_filters
-from .job_search import is_cut, meeting, ranges
 from .output import Column, add_json, counted, date_of, write_json, write_summary, write_table
 from .subcommand import Options, Subcommand, UsageError, add_database
 

@@ -8,7 +8,7 @@ from tests.tools.mutation.mutants import Mutant, of_tests
 ACTS = "django_pgqueue/admin/job_actions.py"
 SHELL_ACTS = "django_pgqueue/management/subcommands/changing_actions.py"
 BATCHES = "django_pgqueue/management/subcommands/batches.py"
-SEARCH = "django_pgqueue/management/subcommands/job_search.py"
+SEARCH = "django_pgqueue/job_search/search.py"
 COMMANDS = "django_pgqueue/management/subcommands"
 BULK = "django_pgqueue/enqueue/bulk.py"
 CALLS = "django_pgqueue/enqueue/calls.py"
@@ -58,11 +58,11 @@ SHELL = [
         ("tests/management/test_jobs_list.py",),
         Mutant(
             "a search has no bound",
-            "found.query.values(found.column)[:SEARCHED]",
-            "found.query.values(found.column)",
+            "found.query[start:end].aggregate(",
+            "found.query.aggregate(",
             path=SEARCH,
         ),
-        Mutant("a bounded search does not say so", "and is_cut(each)", "and False", path=SEARCH),
+        Mutant("a bounded search does not say so", "if part.is_cut and", "if False and", path=SEARCH),
         Mutant("paused jobs are due too", "return None\n        return ~Q(", "pass\n        return ~Q(", path=SEARCH),
     ),
     *of_tests(

@@ -1,4 +1,4 @@
-"""Find the ids of jobs that meet the filters of `pgqueue jobs` and `pgqueue dead`, in a useful order.
+"""Find the ids of jobs that meet filters, in a useful order.
 
 Each search begins with a range of an index, such as the dead jobs by the time of their death, or one lane of the ready
 jobs. Filters that this index does not have are applied to the first `SEARCHED` jobs of the range, so a search stays
@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from django.contrib.postgres.aggregates import ArrayAgg
 from django.db import connections
-from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, Min, OuterRef, Q, QuerySet, Subquery
 
-from django_pgqueue import lifecycle, registry, stats
+from django_pgqueue import lifecycle, stats
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.models.operations import BATCH_SIZE, database_now
 from django_pgqueue.states import FINISHED, State
 
-from .filter_options import RUNNING_WORDS, STATE_OF, Filters
+from .filters import Filters
+from .words import RUNNING_WORDS, STATE_OF, Pauses
 
 SEARCHED: Final = 100_000
-"""Jobs of one range that are searched with filters that its index does not have."""
+"""Jobs of one range that are searched with filters that its index does not have. It takes about 20 ms."""
+CLASSES_SEARCHED: Final = 10_000
+"""Jobs whose latest execution is read for a filter by exception class. It takes about 15 ms."""
 CONDITIONS: Final[dict[str, Q]] = {
     "scheduled": Q(attempt=0),
     "retrying": Q(attempt__gt=0),
@@ -32,56 +37,115 @@ CONDITIONS: Final[dict[str, Q]] = {
 
 
 class Found(NamedTuple):
-    """The ids of the jobs that were found, in order, and what was not searched ("" if everything was)."""
+    """The ids of the jobs that were found, in order, and what was not searched ("" if everything was).
+
+    `since` is the time of the oldest job that was searched, if older ones were not: when it ended, or was enqueued.
+    `searched` is how many were, if not all.
+    """
 
     ids: list[int]
     has_more: bool
     scope: str
+    searched: int = 0
+    since: datetime | None = None
 
 
 class Range(NamedTuple):
-    """A range of an index in its order: a query, its column with the id of the job, and a name for `Found.scope`."""
+    """A range of an index in its order, and the conditions that the index does not have.
+
+    `column` contains the id of the job, and `time` the time that the order follows, latest first; "" if it follows
+    none. `label` names the jobs that are searched.
+    """
 
     query: QuerySet[Any]
     column: str
     label: str
     condition: Q = Q()
+    time: str = ""
+
+
+class _Part(NamedTuple):
+    """The matching ids among the first jobs of a range, how many were searched, and the time of the last of those."""
+
+    ids: list[int]
+    searched: int
+    is_cut: bool = False
+    since: datetime | None = None
 
 
 def find(filters: Filters, limit: int) -> Found:
     """Return the ids of at most `limit` jobs that meet the filters. Runs read-only statements."""
     ids: list[int] = []
-    scopes: list[str] = []
+    parts: list[_Part] = []
+    labels: list[str] = []
     for each in ranges(filters):
         wanted = limit + 1 - len(ids)
         if wanted <= 0:
             break
-        ids += _matching(filters, each, wanted)
-        if each.condition and len(ids) <= limit and is_cut(each):
-            scopes.append(each.label)
-    scope = f"among {' and '.join(dict.fromkeys(scopes))}" if scopes else ""
-    return Found(ids[:limit], len(ids) > limit, scope)
+        part = _first_matching(filters, each, wanted)
+        ids += part.ids[:wanted]
+        parts.append(part)
+        if part.is_cut and len(ids) <= limit:
+            labels.append(each.label)
+    if not labels:
+        return Found(ids[:limit], len(ids) > limit, "")
+    last = parts[-1]
+    scope = f"among {' and '.join(dict.fromkeys(labels))}".replace(f"{SEARCHED:,}", f"{last.searched:,}")
+    return Found(ids[:limit], len(ids) > limit, scope, last.searched, last.since)
 
 
-def _matching(filters: Filters, found: Range, limit: int) -> list[int]:
-    """Return the ids of the first jobs of a range that meet its further conditions, in the order of the range."""
-    if not found.condition:
-        return list(found.query.values_list(found.column, flat=True)[:limit])
-    if found.query.model is Job:
-        ordered = meeting(filters, found).order_by(*found.query.query.order_by)
-        return list(ordered.values_list("pk", flat=True)[:limit])
+def _first_matching(filters: Filters, found: Range, limit: int) -> _Part:
+    """Return the first jobs of a range that meet its further conditions, in the order of the range.
+
+    If the newest jobs have no match, as many older jobs are searched too.
+    """
+    if not found.condition and not filters.error:
+        return _Part(list(found.query.values_list(found.column, flat=True)[:limit]), 0)
+    if found.query.model is not Job:
+        return _open(filters, found)
+    part = _search(filters, found, 0)
+    return part if part.ids or not part.is_cut or not found.time else _search(filters, found, SEARCHED)
+
+
+def _search(filters: Filters, found: Range, start: int) -> _Part:
+    """Search `SEARCHED` jobs of a range in one pass, which also returns what it has covered."""
+    end = start + SEARCHED
+    columns: dict[str, Any] = {"searched": Count("pk"), "ids": ArrayAgg("pk", filter=found.condition)}
+    if found.time:
+        columns["since"] = Min(found.time)
+    row = found.query[start:end].aggregate(**columns)
+    is_cut = row["searched"] == SEARCHED and bool(found.query.values_list("pk", flat=True)[end : end + 1])
+    part = _Part(row["ids"] or [], start + row["searched"], is_cut, row.get("since"))
+    return _with_error(filters, found, part) if filters.error else part
+
+
+def _with_error(filters: Filters, found: Range, part: _Part) -> _Part:
+    """Return those of the first `CLASSES_SEARCHED` jobs whose latest execution ended with the exception class."""
+    read = part.ids[:CLASSES_SEARCHED]
+    matching = stats.jobs_with_exception(connections[filters.alias], read, error_pattern(filters.error or ""))
+    kept = [job_id for job_id in read if job_id in matching]
+    if len(part.ids) <= CLASSES_SEARCHED:
+        return part._replace(ids=kept)
+    last = Job.objects.using(filters.alias).filter(pk=read[-1]).values_list(found.time or "enqueued_at", flat=True)
+    return _Part(kept, CLASSES_SEARCHED, is_cut=True, since=last.first())
+
+
+def _open(filters: Filters, found: Range) -> _Part:
+    """Search the jobs with an open execution."""
     # In one query, the planner may read all jobs of the time span instead of those with an open execution.
-    in_order = list(found.query.values_list(found.column, flat=True)[:SEARCHED])
+    in_order = list(found.query.values_list(found.column, flat=True)[: SEARCHED + 1])
     matching: set[int] = set()
-    for start in range(0, len(in_order), BATCH_SIZE):
+    for start in range(0, len(in_order[:SEARCHED]), BATCH_SIZE):
         jobs = _annotated(filters).filter(found.condition, pk__in=in_order[start : start + BATCH_SIZE])
-        matching.update(jobs.values_list("pk", flat=True))
-    return [job_id for job_id in in_order if job_id in matching][:limit]
+        matching.update(jobs.filter(_error(filters)).values_list("pk", flat=True))
+    ids = [job_id for job_id in in_order if job_id in matching]
+    return _Part(ids, min(len(in_order), SEARCHED), len(in_order) > SEARCHED)
 
 
 def meeting(filters: Filters, found: Range) -> QuerySet[Any]:
     """Return the jobs among the first `SEARCHED` of a range that meet its further conditions, in no order."""
-    return _annotated(filters).filter(found.condition, pk__in=found.query.values(found.column)[:SEARCHED])
+    first = found.query.values(found.column)[:SEARCHED]
+    return _annotated(filters).filter(found.condition & _error(filters), pk__in=first)
 
 
 def _annotated(filters: Filters) -> QuerySet[Any]:
@@ -100,7 +164,7 @@ def ranges(filters: Filters) -> Iterator[Range]:
         jobs = Job.objects.using(filters.alias).filter(pk__in=filters.ids).order_by("pk")
         yield Range(jobs, "pk", "")
     elif not filters.words:
-        yield Range(_enqueued(filters), "pk", f"the newest {SEARCHED:,} jobs", _names(filters) & _error(filters))
+        yield Range(_enqueued(filters), "pk", f"the newest {SEARCHED:,} jobs", _names(filters), "enqueued_at")
     for word in () if filters.ids else filters.words:
         if STATE_OF[word] in FINISHED:
             yield from _finished(filters, word)
@@ -126,15 +190,16 @@ def _finished(filters: Filters, word: str) -> Iterator[Range]:
         jobs = jobs.filter(finished_at__gte=filters.since.expression)
     if filters.until is not None:
         jobs = jobs.filter(finished_at__lt=filters.until.expression)
-    more = _error(filters) & (Q(queue_name=filters.queue_name) if filters.queue_name else Q())
+    of_queue = Q(queue_name=filters.queue_name) if filters.queue_name else Q()
     if word == State.SUCCEEDED and filters.task_names:
         for name in filters.task_names:
             label = f"the latest {SEARCHED:,} finished jobs of {name}"
-            yield Range(jobs.filter(task_name=name).order_by("-finished_at"), "pk", label, more & Q(state=word))
+            ordered = jobs.filter(task_name=name).order_by("-finished_at")
+            yield Range(ordered, "pk", label, of_queue & Q(state=word), "finished_at")
         return
     of_task = Q(task_name__in=filters.task_names) if filters.task_names else Q()
     ordered = jobs.filter(state=word).order_by("-finished_at")
-    yield Range(ordered, "pk", f"the latest {SEARCHED:,} {word} jobs", more & of_task)
+    yield Range(ordered, "pk", f"the latest {SEARCHED:,} {word} jobs", of_queue & of_task, "finished_at")
 
 
 def _running(filters: Filters, word: str) -> Range:
@@ -143,22 +208,21 @@ def _running(filters: Filters, word: str) -> Range:
     if word == "lost":
         executions = executions.filter(lease_expires_at__lt=database_now())
     condition = Q(state=State.RUNNING) & CONDITIONS.get(word, Q())
-    more = _names(filters) & _error(filters) & _ids_between(filters)
+    more = _names(filters) & _ids_between(filters)
     return Range(executions.order_by("claimed_at"), "job_id", f"{SEARCHED:,} running jobs", condition & more)
 
 
 def _ready(filters: Filters, word: str) -> Iterator[Range]:
     """Yield the lanes of the ready jobs, in the order in which a worker claims them."""
     scan = lifecycle.scan_lanes(connections[filters.alias])
-    more = CONDITIONS.get(word, Q()) & _error(filters) & _ids_between(filters)
+    more = CONDITIONS.get(word, Q()) & _ids_between(filters)
     if filters.task_names:
         more &= Q(task_name__in=filters.task_names)
-    paused_tasks = {name for paused in scan.paused_tasks for name in registry.names_of(paused)}
+    pauses = Pauses(scan.paused_queues, scan.paused_tasks)
     for lane in sorted(scan.due_in, key=lambda lane: (-lane.priority, lane.queue_name)):
         if filters.queue_name not in (None, lane.queue_name):
             continue
-        is_paused = lane.queue_name in scan.paused_queues
-        held = _held(word, is_queue_paused=is_paused, paused_tasks=paused_tasks)
+        held = _held(word, is_queue_paused=lane.queue_name in pauses.queues, paused_tasks=pauses.tasks)
         if held is None:
             continue
         jobs = Job.objects.using(filters.alias).filter(state=State.READY, limit_key__isnull=True)
@@ -175,7 +239,7 @@ def _ready(filters: Filters, word: str) -> Iterator[Range]:
         )
 
 
-def _held(word: str, *, is_queue_paused: bool, paused_tasks: set[str]) -> Q | None:
+def _held(word: str, *, is_queue_paused: bool, paused_tasks: frozenset[str]) -> Q | None:
     """Return the condition by which a pause concerns a word; None if no job of the lane meets it."""
     if word == "paused":
         if is_queue_paused:
@@ -203,12 +267,13 @@ def _ids_between(filters: Filters) -> Q:
 
 
 def _error(filters: Filters) -> Q:
-    """Return the condition on the exception class of the latest attempt: the whole path, or its last part."""
-    if not filters.error:
-        return Q()
-    if "." in filters.error:
-        return Q(latest_error=filters.error)
-    return Q(latest_error__regex=rf"(^|\.){re.escape(filters.error)}$")
+    """Return the condition on the exception class of the latest attempt."""
+    return Q(latest_error__regex=error_pattern(filters.error)) if filters.error else Q()
+
+
+def error_pattern(error: str) -> str:
+    """Return a regular expression for an exception class: the whole path, or its last part if that was given."""
+    return rf"^{re.escape(error)}$" if "." in error else rf"(^|\.){re.escape(error)}$"
 
 
 def latest(column: str) -> QuerySet[Any]:

@@ -1,0 +1,30 @@
+"""Find jobs for an operator: the words for states, the filters, and searches whose cost is bounded.
+
+The lists of the admin and the commands `pgqueue jobs` and `pgqueue dead` call this package, so both find the same jobs
+and use the same words.
+"""
+
+from .filters import Filters, Moment
+from .search import LATEST_ERROR, SEARCHED, Found, Range, find, is_cut, latest, meeting, ranges
+from .words import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WORDS, Pauses, word_of
+
+__all__ = [
+    "FINISHED_WORDS",
+    "LATEST_ERROR",
+    "READY_WORDS",
+    "RUNNING_WORDS",
+    "SEARCHED",
+    "STATE_OF",
+    "WORDS",
+    "Filters",
+    "Found",
+    "Moment",
+    "Pauses",
+    "Range",
+    "find",
+    "is_cut",
+    "latest",
+    "meeting",
+    "ranges",
+    "word_of",
+]
