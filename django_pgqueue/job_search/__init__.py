@@ -4,13 +4,15 @@ The lists of the admin and the commands `pgqueue jobs` and `pgqueue dead` call t
 and use the same words.
 """
 
+from .errors import LATEST_ERROR, NO_CLASS, latest
 from .filters import Filters, Moment
-from .search import LATEST_ERROR, SEARCHED, Found, Range, find, is_cut, latest, meeting, ranges
+from .search import SEARCHED, Found, Range, find, is_cut, meeting, ranges
 from .words import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WORDS, Pauses, word_of
 
 __all__ = [
     "FINISHED_WORDS",
     "LATEST_ERROR",
+    "NO_CLASS",
     "READY_WORDS",
     "RUNNING_WORDS",
     "SEARCHED",

@@ -7,20 +7,20 @@ fast with any number of jobs. `Found.scope` says so if jobs were not searched.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from django.contrib.postgres.aggregates import ArrayAgg
 from django.db import connections
-from django.db.models import Count, Min, OuterRef, Q, QuerySet, Subquery
+from django.db.models import BooleanField, DateTimeField, ExpressionWrapper, F, Q, QuerySet, Window
+from django.db.models.functions import RowNumber
 
 from django_pgqueue import lifecycle, stats
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.models.operations import BATCH_SIZE, database_now
 from django_pgqueue.states import FINISHED, State
 
+from .errors import LATEST_ERROR, condition_on_error, error_pattern
 from .filters import Filters
 from .words import RUNNING_WORDS, STATE_OF, Pauses
 
@@ -65,12 +65,13 @@ class Range(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The matching ids among the first jobs of a range, how many were searched, and the time of the last of those."""
+    """The matching ids among the first jobs of a range, how many were searched, and the first job that was not."""
 
     ids: list[int]
     searched: int
     is_cut: bool = False
     since: datetime | None = None
+    last_id: int | None = None
 
 
 def find(filters: Filters, limit: int) -> Found:
@@ -103,31 +104,45 @@ def _first_matching(filters: Filters, found: Range, limit: int) -> _Part:
         return _Part(list(found.query.values_list(found.column, flat=True)[:limit]), 0)
     if found.query.model is not Job:
         return _open(filters, found)
-    part = _search(filters, found, 0)
-    return part if part.ids or not part.is_cut or not found.time else _search(filters, found, SEARCHED)
+    part = _search(filters, found, found.query, limit)
+    if part.ids or not part.is_cut or not found.time:
+        return part
+    older = Q(pk__lte=part.last_id) if found.time == "enqueued_at" else Q(finished_at__lte=part.since)
+    more = _search(filters, found, found.query.filter(older), limit)
+    return more._replace(searched=part.searched + more.searched)
 
 
-def _search(filters: Filters, found: Range, start: int) -> _Part:
-    """Search `SEARCHED` jobs of a range in one pass, which also returns what it has covered."""
-    end = start + SEARCHED
-    columns: dict[str, Any] = {"searched": Count("pk"), "ids": ArrayAgg("pk", filter=found.condition)}
-    if found.time:
-        columns["since"] = Min(found.time)
-    row = found.query[start:end].aggregate(**columns)
-    is_cut = row["searched"] == SEARCHED and bool(found.query.values_list("pk", flat=True)[end : end + 1])
-    part = _Part(row["ids"] or [], start + row["searched"], is_cut, row.get("since"))
-    return _with_error(filters, found, part) if filters.error else part
+def _search(filters: Filters, found: Range, query: QuerySet[Any], limit: int) -> _Part:
+    """Return the first jobs of a query that meet the conditions of the range, and where the search has ended.
+
+    PostgreSQL stops at `limit` matches, and after `SEARCHED` jobs (the run condition of the window function). The job
+    after those is returned too: it shows that the search came that far, and where an older search begins.
+    """
+    wanted = CLASSES_SEARCHED if filters.error else limit
+    numbered = query.order_by().annotate(
+        # As a plain column: `InstantField` would be read by an expression.
+        at=ExpressionWrapper(F(found.time or "enqueued_at"), DateTimeField()),
+        fits=ExpressionWrapper(found.condition or Q(pk__isnull=False), BooleanField()),
+        place=Window(RowNumber(), order_by=list(query.query.order_by)),
+    )
+    fitting = numbered.filter(place__lte=SEARCHED + 1).filter(Q(fits=True) | Q(place=SEARCHED + 1))
+    rows = list(fitting.values_list("pk", "at", "place")[: wanted + 1])
+    beyond = rows.pop() if rows and rows[-1][2] > SEARCHED else None
+    part = _Part([row[0] for row in rows], 0)
+    if beyond is not None:
+        part = _Part(part.ids, SEARCHED, is_cut=True, since=beyond[1], last_id=beyond[0])
+    return _with_error(filters, part, rows) if filters.error else part
 
 
-def _with_error(filters: Filters, found: Range, part: _Part) -> _Part:
+def _with_error(filters: Filters, part: _Part, rows: list[Any]) -> _Part:
     """Return those of the first `CLASSES_SEARCHED` jobs whose latest execution ended with the exception class."""
     read = part.ids[:CLASSES_SEARCHED]
     matching = stats.jobs_with_exception(connections[filters.alias], read, error_pattern(filters.error or ""))
     kept = [job_id for job_id in read if job_id in matching]
     if len(part.ids) <= CLASSES_SEARCHED:
         return part._replace(ids=kept)
-    last = Job.objects.using(filters.alias).filter(pk=read[-1]).values_list(found.time or "enqueued_at", flat=True)
-    return _Part(kept, CLASSES_SEARCHED, is_cut=True, since=last.first())
+    last_id, since, searched = rows[CLASSES_SEARCHED]
+    return _Part(kept, searched - 1, is_cut=True, since=since, last_id=last_id)
 
 
 def _open(filters: Filters, found: Range) -> _Part:
@@ -137,7 +152,7 @@ def _open(filters: Filters, found: Range) -> _Part:
     matching: set[int] = set()
     for start in range(0, len(in_order[:SEARCHED]), BATCH_SIZE):
         jobs = _annotated(filters).filter(found.condition, pk__in=in_order[start : start + BATCH_SIZE])
-        matching.update(jobs.filter(_error(filters)).values_list("pk", flat=True))
+        matching.update(jobs.filter(condition_on_error(filters)).values_list("pk", flat=True))
     ids = [job_id for job_id in in_order if job_id in matching]
     return _Part(ids, min(len(in_order), SEARCHED), len(in_order) > SEARCHED)
 
@@ -145,7 +160,7 @@ def _open(filters: Filters, found: Range) -> _Part:
 def meeting(filters: Filters, found: Range) -> QuerySet[Any]:
     """Return the jobs among the first `SEARCHED` of a range that meet its further conditions, in no order."""
     first = found.query.values(found.column)[:SEARCHED]
-    return _annotated(filters).filter(found.condition & _error(filters), pk__in=first)
+    return _annotated(filters).filter(found.condition & condition_on_error(filters), pk__in=first)
 
 
 def _annotated(filters: Filters) -> QuerySet[Any]:
@@ -182,8 +197,9 @@ def _enqueued(filters: Filters) -> QuerySet[Job]:
 def _finished(filters: Filters, word: str) -> Iterator[Range]:
     """Yield the jobs that ended in a state, latest first.
 
-    Succeeded jobs of a task are searched by the index of tasks, because they are the most. The others are searched by
-    the index of states, because a task can have few of them among many that succeeded.
+    Succeeded jobs of a task are searched by the index of tasks, because they are the most: few jobs of other states are
+    among them. The others are searched by the index of states, because a task can have few of them among many that
+    succeeded.
     """
     jobs = Job.objects.using(filters.alias).filter(finished_at__isnull=False)
     if filters.since is not None:
@@ -194,8 +210,8 @@ def _finished(filters: Filters, word: str) -> Iterator[Range]:
     if word == State.SUCCEEDED and filters.task_names:
         for name in filters.task_names:
             label = f"the latest {SEARCHED:,} finished jobs of {name}"
-            ordered = jobs.filter(task_name=name).order_by("-finished_at")
-            yield Range(ordered, "pk", label, of_queue & Q(state=word), "finished_at")
+            ordered = jobs.filter(task_name=name, state=word).order_by("-finished_at")
+            yield Range(ordered, "pk", label, of_queue, "finished_at")
         return
     of_task = Q(task_name__in=filters.task_names) if filters.task_names else Q()
     ordered = jobs.filter(state=word).order_by("-finished_at")
@@ -264,23 +280,3 @@ def _ids_between(filters: Filters) -> Q:
         if moment is not None:
             condition &= Q(**{lookup: stats.first_id_since(connection, moment.seconds_ago) or 0})
     return condition
-
-
-def _error(filters: Filters) -> Q:
-    """Return the condition on the exception class of the latest attempt."""
-    return Q(latest_error__regex=error_pattern(filters.error)) if filters.error else Q()
-
-
-def error_pattern(error: str) -> str:
-    """Return a regular expression for an exception class: the whole path, or its last part if that was given."""
-    return rf"^{re.escape(error)}$" if "." in error else rf"(^|\.){re.escape(error)}$"
-
-
-def latest(column: str) -> QuerySet[Any]:
-    """Return a query for a column of a job's latest execution. Both columns of the order use one index."""
-    executions: QuerySet[Any] = Execution.objects.filter(job_id=OuterRef("pk")).order_by("-job_id", "-id")
-    return executions.values(column)[:1]
-
-
-LATEST_ERROR: Final = {"latest_error": Subquery(latest("exception_class"))}
-"""The exception class of a job's latest attempt. PostgreSQL reads it only for a query that uses it."""

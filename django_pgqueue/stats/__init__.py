@@ -10,7 +10,7 @@ from .explanation import why
 from .figures import AttemptCounts, Durations, FailureCount, Point, Throughput
 from .fleet import workers
 from .history import throughput
-from .incidents import Incident, Incidents, incidents, jobs_with_exception
+from .incidents import Incident, Incidents, failure_classes, incidents, jobs_with_exception
 from .overall import lanes, overview, queues, tasks
 from .reasons import BusyTask, Reason, Why
 from .used_names import Names, first_id, first_id_since, last_id, names
@@ -35,6 +35,7 @@ __all__ = [
     "Throughput",
     "Why",
     "WorkerStats",
+    "failure_classes",
     "first_id",
     "first_id_since",
     "incidents",

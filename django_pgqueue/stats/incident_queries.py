@@ -70,3 +70,15 @@ WHERE span = ANY ('{part,minute,hour}')
 GROUP BY 1, 2, 3, 4
 ORDER BY 3
 """
+
+# Return the exception classes of the attempts that failed recently.
+#
+# Index: pgqueue_rollup_starts
+FAILURE_CLASSES: Final = """/* pgqueue:failure_classes */
+SELECT DISTINCT exception_class
+FROM pgqueue_rollup
+WHERE span = ANY ('{part,minute,hour}')
+  AND starts_at >= statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(seconds)s::float8)
+  AND retried + dead > 0 AND exception_class <> ''
+LIMIT %(limit)s
+"""

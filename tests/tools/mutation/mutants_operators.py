@@ -58,8 +58,8 @@ SHELL = [
         ("tests/management/test_jobs_list.py",),
         Mutant(
             "a search has no bound",
-            "found.query[start:end].aggregate(",
-            "found.query.aggregate(",
+            "place__lte=SEARCHED + 1",
+            "place__gt=0",
             path=SEARCH,
         ),
         Mutant("a bounded search does not say so", "if part.is_cut and", "if False and", path=SEARCH),
@@ -184,9 +184,15 @@ ELSEWHERE = [
         ),
         Mutant(
             "older jobs are not looked at",
-            "if size == WINDOWS[-1] or",
-            "if True or",
-            path="django_pgqueue/admin/filters.py",
+            "if part.ids or not part.is_cut or not found.time:",
+            "if True:",
+            path=SEARCH,
+        ),
+        Mutant(
+            "an empty list hides what was not searched",
+            '        if self.found.scope:\n            return _("No such job',
+            '        if False:\n            return _("No such job',
+            path="django_pgqueue/admin/job_list.py",
         ),
     ),
     *of_tests(
