@@ -119,11 +119,12 @@ def _search(filters: Filters, found: Range, query: QuerySet[Any], limit: int) ->
     after those is returned too: it shows that the search came that far, and where an older search begins.
     """
     wanted = CLASSES_SEARCHED if filters.error else limit
+    order: Any = query.query.order_by
     numbered = query.order_by().annotate(
         # As a plain column: `InstantField` would be read by an expression.
         at=ExpressionWrapper(F(found.time or "enqueued_at"), DateTimeField()),
         fits=ExpressionWrapper(found.condition or Q(pk__isnull=False), BooleanField()),
-        place=Window(RowNumber(), order_by=list(query.query.order_by)),
+        place=Window(RowNumber(), order_by=list(order)),
     )
     fitting = numbered.filter(place__lte=SEARCHED + 1).filter(Q(fits=True) | Q(place=SEARCHED + 1))
     rows = list(fitting.values_list("pk", "at", "place")[: wanted + 1])
