@@ -86,6 +86,8 @@ class Settings:
     """Whether workers count the attempts that end, for `stats.throughput()` and the rates."""
     STATS_RETENTION: float = option(14 * DAY_SECONDS, "duration")
     """Seconds that these counts are kept."""
+    AUDIT_RETENTION: float = option(365 * DAY_SECONDS, "duration")
+    """Seconds that the audit keeps who changed which jobs. Only ended acts are removed."""
     CLAIM_LIMIT: int = option(500, "count")
     """Maximum number of jobs in one claim."""
     KEEP_LOGS: str | None = option(None, "level")

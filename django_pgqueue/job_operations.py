@@ -3,14 +3,17 @@
 They need `lifecycle`, `codecs`, `reactions` and `waiting`, which are layers above the models. The app's configuration
 passes this module down: the models find it by `models.operations`. The admin and `manage.py pgqueue` call it directly.
 It protects one invariant: if the caller passes what it has seen of a job, the transition applies only if the job has
-not changed since.
+not changed since. `record` is called in the transaction of the change, and writes the audit of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
+
+from django.db import transaction
 
 from . import lifecycle
 from .codecs import readable as readable
@@ -23,7 +26,7 @@ from .waiting.results import wait as wait
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from .models.operations import Transition
+    from .models.operations import Record, Transition
 
 
 def retry(
@@ -32,9 +35,10 @@ def retry(
     seen: Mapping[int, Seen] | None = None,
     *,
     alone: bool = False,
+    record: Record | None = None,
 ) -> dict[int, State]:
     """Make finished jobs ready again, and wake the workers after the commit."""
-    return _run(connection, lifecycle.retry, task_names, seen, alone=alone, makes_due=True)
+    return _run(connection, lifecycle.retry, task_names, seen, alone=alone, record=record, makes_due=True)
 
 
 def cancel(
@@ -43,10 +47,11 @@ def cancel(
     seen: Mapping[int, Seen] | None = None,
     *,
     alone: bool = False,
+    record: Record | None = None,
     running: bool = True,
 ) -> dict[int, State]:
     """Cancel ready jobs, and ask running ones to stop. Receivers of `job_cancelled` are called at once."""
-    return _run(connection, partial(lifecycle.cancel, running=running), task_names, seen, alone=alone)
+    return _run(connection, partial(lifecycle.cancel, running=running), task_names, seen, alone=alone, record=record)
 
 
 def run_now(
@@ -55,9 +60,10 @@ def run_now(
     seen: Mapping[int, Seen] | None = None,
     *,
     alone: bool = False,
+    record: Record | None = None,
 ) -> dict[int, State]:
     """Make ready jobs due at once, and wake the workers after the commit."""
-    return _run(connection, lifecycle.run_now, task_names, seen, alone=alone, makes_due=True)
+    return _run(connection, lifecycle.run_now, task_names, seen, alone=alone, record=record, makes_due=True)
 
 
 def move(
@@ -66,12 +72,13 @@ def move(
     seen: Mapping[int, Seen] | None = None,
     *,
     alone: bool = False,
+    record: Record | None = None,
     queue_name: str | None = None,
     priority: int | None = None,
 ) -> dict[int, State]:
     """Change the queue or the priority of ready jobs, and wake the workers after the commit."""
     transition = partial(lifecycle.move, queue_name=queue_name, priority=priority)
-    return _run(connection, transition, task_names, seen, alone=alone, makes_due=True)
+    return _run(connection, transition, task_names, seen, alone=alone, record=record, makes_due=True)
 
 
 def delete(
@@ -80,9 +87,10 @@ def delete(
     seen: Mapping[int, Seen] | None = None,
     *,
     alone: bool = False,
+    record: Record | None = None,
 ) -> dict[int, State]:
     """Delete finished jobs; return the state that each had. Nobody waits for a finished job, so nobody is notified."""
-    return lifecycle.delete(connection, list(task_names), alone=alone, seen=seen)
+    return _run(connection, lifecycle.delete, task_names, seen, alone=alone, record=record, reacts=False)
 
 
 def _run(
@@ -92,9 +100,18 @@ def _run(
     seen: Mapping[int, Seen] | None,
     *,
     alone: bool,
+    record: Record | None,
     makes_due: bool = False,
+    reacts: bool = True,
 ) -> dict[int, State]:
-    """Run a transition on the jobs that still equal `seen`; return the state of each job that changed."""
-    changed = transition(connection, list(task_names), alone=alone, seen=seen)
-    after_operator(connection, changed, task_names, makes_due=makes_due)
+    """Run a transition on the jobs that still equal `seen`; return the state of each job that changed.
+
+    The reactions come after the transaction of `record`, so that a receiver's failed query cannot roll it back.
+    """
+    with nullcontext() if record is None else transaction.atomic(using=connection.alias):
+        changed = transition(connection, list(task_names), alone=alone, seen=seen)
+        if record is not None:
+            record(changed)
+    if reacts:
+        after_operator(connection, changed, task_names, makes_due=makes_due)
     return changed

@@ -43,6 +43,17 @@ class Outcome(StrEnum):
     """The task raised `Snooze`: the job is ready again at a later time, and the attempt was not counted."""
 
 
+class ActOutcome(StrEnum):
+    """How an act on many jobs ended. An act that is under way, or that was interrupted, has no outcome."""
+
+    DONE = "done"
+    STOPPED = "stopped"
+    """An operator stopped it."""
+    REPEATED = "repeated"
+    """It stopped by itself, because a retried job failed again with the error that it had died of."""
+    FAILED = "failed"
+
+
 class Seen(NamedTuple):
     """The state of a job when an operator read it. A transition changes the job only if these values still match.
 

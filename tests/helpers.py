@@ -24,7 +24,7 @@ NO_ARGUMENTS = '{"args":[],"kwargs":{}}'
 DEFAULT_LANE = Lane("default", 0)
 TABLES = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_worker", "pgqueue_rollup"),
-    *("pgqueue_archived_job", "pgqueue_audit"),
+    *("pgqueue_archived_job", "pgqueue_audit", "pgqueue_audit_job"),
     *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_uniqueness_window", "pgqueue_installation"),
     "pgqueue_execution_log",
 )

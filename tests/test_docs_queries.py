@@ -314,10 +314,8 @@ def test_examples_that_wait_or_fail_do_not_read_the_history(history, names, page
 def test_examples_on_monitoring_do_not_read_the_history(history, shop):
     monitoring = test_docs_examples.importlib.import_module("shop.monitoring")
     with judging() as judge:
-        assert set(monitoring.oldest_due()) == {f"old{n}" for n in range(5)}
-        assert sum(monitoring.dead_since(3600).values()) == 12
-        monitoring.live_workers()
-    assert judge.explained == 2
+        assert len(monitoring.problems()) == 5 + 2, "no worker serves the queues, none runs, and jobs are lost"
+    assert judge.explained == 0, "it reads by `stats` only: tests/stats/test_stats_plans.py"
 
 
 def test_example_coming_from_celery_does_not_read_the_history(history, shop):

@@ -13,6 +13,7 @@ times the rows that were asked for.
 import ast
 import inspect
 import re
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -209,7 +210,12 @@ def call_statements_of_history(engine):
     lifecycle.remove_archived(engine, seen)
     audit_id = lifecycle.begin_audit(engine, "erase", {})
     lifecycle.erase(engine, seen, audit_id=audit_id, arguments=True, results=True, errors=True, logs=True)
+    lifecycle.record_audit(engine, audit_id, [1])
+    lifecycle.begin_audit_once(engine, uuid.uuid4(), "enqueue", {}, done_by="")
+    lifecycle.stop_audit(engine, audit_id, "")
     lifecycle.end_audit(engine, audit_id)
+    lifecycle.prune_audit(engine, 0.0)
+    lifecycle.prune_audited_jobs(engine)
 
 
 def call_everything_of_schedules(engine):

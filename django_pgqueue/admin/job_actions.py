@@ -7,9 +7,10 @@ Retrying succeeded jobs needs a confirmation (see `confirmation`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, cast
 
 from django.contrib import messages
@@ -23,7 +24,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
-from django_pgqueue import job_operations
+from django_pgqueue import job_operations, lifecycle
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import BATCH_SIZE, DeadJob, Job
 from django_pgqueue.models.operations import JobChange
@@ -53,6 +54,14 @@ class JobOperation(Operation):
         if self.transition is TransitionName.RUN_NOW:
             return run_after > now
         return not (self.transition is TransitionName.CANCEL and state == State.RUNNING and cancel_requested_at)
+
+    def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
+        """Return a page with a question about one job, or None if the form has answered it."""
+        return confirmation.ask(request, self.transition, seen, site)
+
+    def as_chosen(self, request: HttpRequest, job: Job) -> JobOperation:
+        """Return the operation with the values of the form, after `ask()` has checked them."""
+        return self
 
 
 RETRY: Final = JobOperation(
@@ -86,12 +95,12 @@ RUN_NOW: Final = JobOperation(
 OPERATIONS: Final = (RETRY, CANCEL, RUN_NOW)
 
 
-def offered(request: HttpRequest, job: Job) -> list[JobOperation]:
+def offered(request: HttpRequest, job: Job, operations: Sequence[JobOperation] = OPERATIONS) -> list[JobOperation]:
     """Return the operations that the user may run on this job in its present state."""
     now = seen_at(job)
     return [
         operation
-        for operation in OPERATIONS
+        for operation in operations
         if operation.is_allowed(request) and operation.fits(job.state, job.run_after, job.cancel_requested_at, now)
     ]
 
@@ -109,8 +118,9 @@ def act_on_one(request: HttpRequest, operation: JobOperation, job: Job, site: Ad
             request, _("Nothing was changed: the form did not say which state the page showed. Try again from here.")
         )
         return None
-    if question := confirmation.ask(request, operation.transition, seen, site):
+    if question := operation.ask(request, job, seen, site):
         return question
+    operation = operation.as_chosen(request, job)
     try:
         changed = _act(request, operation, seen, alone=True)
     except JobLocked:
@@ -190,22 +200,52 @@ def _fitting(request: HttpRequest, operation: JobOperation, rows: Sequence[Any])
 def _act(
     request: HttpRequest, operation: JobOperation, seen: dict[int, Seen], *, alone: bool = False
 ) -> dict[int, State]:
-    """Run the operation in batches and log it in the history of each changed job. Return the changed jobs."""
+    """Run the operation in batches and log it in the audit and in the history of each changed job. Return these."""
     connection = connections[databases.chosen(request)]
     message = f"{operation.label}." if len(seen) == 1 else f"{operation.label}, one of {len(seen):,} jobs selected."
+    audit = _Audit(request, connection, operation, len(seen))
     changed: dict[int, State] = {}
     ids = list(seen)
     for start in range(0, len(ids), BATCH_SIZE):
         batch = ids[start : start + BATCH_SIZE]
         jobs = Job.objects.using(connection.alias).filter(pk__in=batch)
         names = dict(jobs.values_list("pk", "task_name"))
-        done = operation.change(connection, names, {job_id: seen[job_id] for job_id in names}, alone=alone)
+        as_shown = {job_id: seen[job_id] for job_id in names}
+        done = operation.change(connection, names, as_shown, alone=alone, record=audit.record)
         entries = [Job(pk=job_id, task_name=names[job_id]) for job_id in sorted(done)]
         if entries:
             user_id = cast(int, request.user.pk)  # not None: anonymous users have no permission to get here
             LogEntry.objects.log_actions(user_id, entries, CHANGE, message)
         changed |= done
+    audit.end()
     return changed
+
+
+class _Audit:
+    """The entry of the audit for one operation. Nothing is written if the operation changes no job."""
+
+    def __init__(self, request: HttpRequest, connection: Any, operation: JobOperation, asked: int) -> None:
+        self._connection = connection
+        self._begin = partial(
+            lifecycle.begin_audit,
+            connection,
+            operation.transition.value,
+            {"selected": asked},
+            done_by=request.user.get_username(),
+            total=asked,
+        )
+        self._id: int | None = None
+
+    def record(self, changed: Collection[int]) -> None:
+        """Add the jobs of a batch, in the transaction that has changed them."""
+        if changed:
+            self._id = self._id or self._begin()
+            lifecycle.record_audit(self._connection, self._id, sorted(changed))
+
+    def end(self) -> None:
+        """Write that the operation is complete."""
+        if self._id:
+            lifecycle.end_audit(self._connection, self._id)
 
 
 def _show_counts(request: HttpRequest, operation: JobOperation, changed: int, unchanged: int) -> None:

@@ -25,11 +25,13 @@ from django_pgqueue import registry
 from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
 from django_pgqueue.states import Outcome, State
 
-from . import private, shown
+from . import edit_and_retry, private, shown
+from .argument_changes import IS_EDITED, related_jobs
 from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
 from .job_columns import FAILURES
 from .kept_logs import HAS_LOG, read_logs
+from .move_and_delete import ON_ONE_JOB
 from .pauses import pauses_of
 from .private import TEXT_LIMIT
 from .progress_bar import progress_bar
@@ -78,8 +80,10 @@ def job_page(
         "attempts": attempts[:EXECUTIONS_SHOWN],
         "errors_note": "" if private.is_visible(job) else private.LIST_NOTE,
         "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
-        "operations": offered(request, job),
+        "operations": offered(request, job, ON_ONE_JOB),
         "shown": shown.fields(job),
+        "edit_url": edit_and_retry.button(request, job, admin.admin_site),
+        "related_jobs": related_jobs(request, job, admin.admin_site),
         **extra_context,
     }
     return TemplateResponse(request, "pgqueue/admin/job.html", context)
@@ -99,7 +103,12 @@ def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
     }
     job: Job | None = None
     with suppress(ValueError, ValidationError):
-        job = queryset.prefetch_related(None).annotate(**texts, **columns_of_window).filter(pk=object_id).first()
+        job = (
+            queryset.prefetch_related(None)
+            .annotate(**texts, **columns_of_window, is_edited=IS_EDITED)
+            .filter(pk=object_id)
+            .first()
+        )
     return job
 
 

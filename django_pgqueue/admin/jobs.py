@@ -24,10 +24,12 @@ from . import databases, shown
 from .console import PAGES, console_urls
 from .filters import ErrorFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
 from .formatting import shortened
-from .job_actions import CANCEL, OPERATIONS, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
+from .job_actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
 from .job_columns import JobColumns, with_latest_execution
+from .job_forms import job_form_urls
 from .job_list import FoundPaginator, JobChangeList
 from .job_page import job_page
+from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
 from .private import LIST_NOTE, may_view, with_permission
 
@@ -41,11 +43,12 @@ class JobAdmin(JobColumns):
     search_fields = ["id"]  # makes Django show the search box; `searched_ids()` does the search
     search_help_text = _("The number of a job, or the exact name of a task.")
     actions = ["retry_selected", "cancel_selected", "run_selected"]
-    operations: Sequence[Operation] = OPERATIONS
+    operations: Sequence[Operation] = ON_ONE_JOB
 
     def get_urls(self) -> list[URLPattern]:
         """Add the pages of the console to the list of all jobs, and not to that of dead letters."""
-        return [*(console_urls(self, PAGES) if self.model is Job else ()), *super().get_urls()]
+        own = [*console_urls(self, PAGES), *job_form_urls(self.admin_site)] if self.model is Job else []
+        return [*own, *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_permission(with_latest_execution(super().get_queryset(request)), request)
@@ -109,7 +112,10 @@ class JobAdmin(JobColumns):
             return self.not_found(request, str(object_id))
         if question := act_on_one(request, operation, job, self.admin_site):
             return question
-        url = reverse("admin:pgqueue_job_change", args=[object_id], current_app=self.admin_site.name)
+        name, args = ("change", [object_id])
+        if operation is DELETE and not jobs.filter(pk=object_id).exists():
+            name, args = "changelist", []
+        url = reverse(f"admin:pgqueue_job_{name}", args=args, current_app=self.admin_site.name)
         return HttpResponseRedirect(databases.link(request, url))
 
     def not_found(self, request: HttpRequest, object_id: str) -> HttpResponseRedirect:

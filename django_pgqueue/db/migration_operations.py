@@ -44,6 +44,7 @@ LOCKS: Final = {
     "rollup": "LOCK TABLE pgqueue_rollup IN ACCESS EXCLUSIVE MODE",
     "archivedjob": "LOCK TABLE pgqueue_archived_job IN ACCESS EXCLUSIVE MODE",
     "auditentry": "LOCK TABLE pgqueue_audit IN ACCESS EXCLUSIVE MODE",
+    "auditedjob": "LOCK TABLE pgqueue_audit_job IN ACCESS EXCLUSIVE MODE",
     "installation": "LOCK TABLE pgqueue_installation IN ACCESS EXCLUSIVE MODE",
     "pause": "LOCK TABLE pgqueue_pause IN ACCESS EXCLUSIVE MODE",
     "executionlog": "LOCK TABLE pgqueue_execution_log IN ACCESS EXCLUSIVE MODE",

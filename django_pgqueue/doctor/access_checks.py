@@ -43,6 +43,7 @@ VIEWING: Final = privileges(
     "SELECT ON pgqueue_execution_log",
     "SELECT ON pgqueue_archived_job",
     "SELECT ON pgqueue_audit",
+    "SELECT ON pgqueue_audit_job",
     "SELECT ON pgqueue_rollup",
 )
 """The grants of `queue_viewer`, which two of the purposes include."""
@@ -63,6 +64,8 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT, INSERT ON pgqueue_installation",
         "SELECT, INSERT, DELETE, UPDATE (first_lines, last_lines, cut_lines) ON pgqueue_execution_log",
         "SELECT, INSERT, DELETE, UPDATE (span) ON pgqueue_rollup",
+        "SELECT, DELETE, UPDATE (cursor) ON pgqueue_audit",
+        "SELECT, DELETE, UPDATE (detail) ON pgqueue_audit_job",
         "SELECT ON django_migrations",
     ),
     "change jobs": privileges(
@@ -71,6 +74,11 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "ON pgqueue_job",
         "INSERT, UPDATE, DELETE ON pgqueue_pause",
         "INSERT, UPDATE (adopted_at, adopted_by), DELETE ON pgqueue_installation",
+        "INSERT, UPDATE (ended_at, job_count, left_count, next_batch_at, cursor, stop_asked_at, stop_asked_by, "
+        "outcome, failed_job_id, error) ON pgqueue_audit",
+        "INSERT ON pgqueue_audit_job",
+        "USAGE ON pgqueue_audit_id_seq",
+        "USAGE ON pgqueue_audit_job_id_seq",
     )
     + VIEWING,
     "archive and erase jobs": privileges(
@@ -78,9 +86,12 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "DELETE, UPDATE (arguments, headers, unique_key, result, progress_message) ON pgqueue_job",
         "DELETE, UPDATE (error, traceback) ON pgqueue_execution",
         "DELETE ON pgqueue_execution_log",
-        "INSERT, UPDATE (ended_at, job_count) ON pgqueue_audit",
+        "INSERT, UPDATE (ended_at, job_count, left_count, next_batch_at, outcome, failed_job_id, error) "
+        "ON pgqueue_audit",
+        "INSERT, DELETE, UPDATE (detail) ON pgqueue_audit_job",
         "USAGE ON pgqueue_archived_job_id_seq",
         "USAGE ON pgqueue_audit_id_seq",
+        "USAGE ON pgqueue_audit_job_id_seq",
     )
     + VIEWING,
     "fire schedules": privileges(

@@ -1,4 +1,4 @@
-"""Transitions of finished jobs that move them to an archive or erase their values, and the audit of bulk acts.
+"""Transitions of finished jobs that move them to an archive or erase their values.
 
 The package `history` calls these functions, in batches. Each changes a job only if it is as it was seen: finished, at
 the same instant. A job that was retried since stays as it is. Locked jobs are left alone, and so are jobs that the
@@ -7,7 +7,6 @@ database refuses to change.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -108,19 +107,6 @@ def erase(
         "erases_logs": logs,
     }
     return _changed(connection, sql.history.ERASE, jobs, {**flags, "erased": seal(ERASED, b""), "audit_id": audit_id})
-
-
-def begin_audit(
-    connection: Connection, action: str, chosen: Mapping[str, Any], *, done_by: str = "", reason: str = ""
-) -> int:
-    """Begin an entry of the audit; return its id. `chosen` is stored as JSON, and must contain no arguments."""
-    params = {"action": action, "done_by": done_by, "reason": reason, "filter": json.dumps(chosen)}
-    return int(execute(connection, sql.audit.BEGIN_AUDIT, params)[0][0])
-
-
-def end_audit(connection: Connection, audit_id: int) -> None:
-    """End an entry of the audit."""
-    execute_with_retry(connection, sql.audit.END_AUDIT, {"audit_id": audit_id})
 
 
 def _changed(connection: Connection, statement: str, jobs: Finished, params: Mapping[str, Any]) -> list[int]:

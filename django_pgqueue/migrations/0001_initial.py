@@ -184,12 +184,83 @@ class Migration(migrations.Migration):
                 ("ended_at", models.DateTimeField(null=True, verbose_name="ended at")),
                 ("filter", PlainJSONField(verbose_name="filter")),
                 ("job_count", models.BigIntegerField(db_default=0, verbose_name="jobs")),
+                ("left_count", models.BigIntegerField(db_default=0, verbose_name="jobs left")),
+                ("total", models.BigIntegerField(null=True, verbose_name="jobs chosen")),
+                ("rate", models.FloatField(null=True, verbose_name="jobs per second")),
+                ("stops_on_repeat", models.BooleanField(db_default=False, verbose_name="stops at the first repeat")),
+                ("previewed_at", models.DateTimeField(null=True, verbose_name="previewed at")),
+                ("next_batch_at", models.DateTimeField(null=True, verbose_name="next batch at")),
+                ("cursor", PlainJSONField(null=True, verbose_name="cursor")),
+                ("stop_asked_at", models.DateTimeField(null=True, verbose_name="stop asked at")),
+                (
+                    "stop_asked_by",
+                    models.CharField(blank=True, db_default="", max_length=150, verbose_name="stop asked by"),
+                ),
+                (
+                    "outcome",
+                    models.CharField(
+                        choices=[
+                            ("done", "done"),
+                            ("stopped", "stopped"),
+                            ("repeated", "repeated"),
+                            ("failed", "failed"),
+                        ],
+                        max_length=12,
+                        null=True,
+                        verbose_name="outcome",
+                    ),
+                ),
+                ("failed_job_id", models.BigIntegerField(null=True, verbose_name="job that failed again")),
+                ("error", models.TextField(blank=True, db_default="", verbose_name="error")),
+                ("form_token", models.UUIDField(null=True, verbose_name="form")),
             ],
             options={
                 "verbose_name": "audit entry",
                 "verbose_name_plural": "audit entries",
                 "db_table": "pgqueue_audit",
                 "default_permissions": (),
+                "indexes": [
+                    models.Index(
+                        models.F("next_batch_at"),
+                        condition=models.Q(("next_batch_at__isnull", False)),
+                        name="pgqueue_audit_next",
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("form_token__isnull", False)),
+                        fields=("form_token",),
+                        name="pgqueue_audit_form",
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="AuditedJob",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "entry",
+                    models.ForeignKey(
+                        db_column="audit_id",
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=models.CASCADE,
+                        related_name="jobs",
+                        to="pgqueue.auditentry",
+                        verbose_name="audit entry",
+                    ),
+                ),
+                ("job_id", models.BigIntegerField(verbose_name="job")),
+                ("detail", PlainJSONField(null=True, verbose_name="detail")),
+            ],
+            options={
+                "verbose_name": "audited job",
+                "verbose_name_plural": "audited jobs",
+                "db_table": "pgqueue_audit_job",
+                "default_permissions": (),
+                "indexes": [models.Index(models.F("entry"), models.F("id"), name="pgqueue_audit_job_entry")],
+                "constraints": [models.UniqueConstraint(fields=("job_id", "entry"), name="pgqueue_audit_job_once")],
             },
         ),
         migrations.CreateModel(
@@ -244,6 +315,10 @@ class Migration(migrations.Migration):
                     ("cancel_job", "Can cancel jobs"),
                     ("run_job", "Can run waiting jobs now"),
                     ("view_arguments", "Can view arguments and results of jobs"),
+                    ("move_job", "Can move waiting jobs to another queue or priority"),
+                    ("delete_job", "Can delete finished jobs"),
+                    ("edit_and_retry_job", "Can retry finished jobs with other arguments"),
+                    ("enqueue_job", "Can enqueue jobs of any task"),
                 ],
                 "default_permissions": ("view",),
                 "indexes": [

@@ -12,9 +12,10 @@ if apps.apps_ready and not apps.is_installed("django_pgqueue"):
         "django_pgqueue is used, but not installed: add 'django_pgqueue' to INSTALLED_APPS and run `manage.py migrate`."
     )
 
+from .audit import AuditedJob, AuditEntry
 from .execution_logs import ExecutionLog
 from .executions import Execution
-from .history import ArchivedJob, AuditEntry
+from .history import ArchivedJob
 from .installations import Installation
 from .jobs import DeadJob, Job, JobQuerySet
 from .operations import BATCH_SIZE
@@ -28,6 +29,7 @@ __all__ = [
     "BATCH_SIZE",
     "ArchivedJob",
     "AuditEntry",
+    "AuditedJob",
     "DeadJob",
     "Execution",
     "ExecutionLog",

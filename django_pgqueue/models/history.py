@@ -1,4 +1,4 @@
-"""The Django models of archived jobs, and of the audit of acts on many jobs at once."""
+"""The Django model of archived jobs."""
 
 from __future__ import annotations
 
@@ -41,27 +41,3 @@ class ArchivedJob(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task_name} #{self.job_id}"
-
-
-class AuditEntry(models.Model):
-    """An act of an operator or a program on many jobs at once: who, when, which jobs, and how many."""
-
-    action = models.CharField(_("action"), max_length=50)
-    done_by = models.CharField(_("by"), max_length=150, db_default="", blank=True)
-    reason = models.TextField(_("reason"), db_default="", blank=True)
-    began_at = InstantField(_("began at"), db_default=Now())
-    ended_at = InstantField(_("ended at"), null=True)
-    """None: it is under way, or was interrupted."""
-    filter = PlainJSONField(_("filter"))
-    """Which jobs were chosen, and what was done to them. It never contains arguments or results."""
-    job_count = models.BigIntegerField(_("jobs"), db_default=0)
-    """Number of jobs changed so far. Each batch adds its jobs in its own transaction."""
-
-    class Meta:
-        db_table = "pgqueue_audit"
-        verbose_name = _("audit entry")
-        verbose_name_plural = _("audit entries")
-        default_permissions = ()
-
-    def __str__(self) -> str:
-        return f"{self.action} #{self.pk}"

@@ -6,7 +6,7 @@ configuration has imported when all apps were loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -39,6 +39,10 @@ class Transition(Protocol):
     ) -> dict[int, State]: ...
 
 
+Record = Callable[[Collection[int]], object]
+"""Called with the ids of the jobs that were changed, in the transaction of the change. It writes the audit."""
+
+
 class JobChange(Protocol):
     """An operation on jobs: a transition, and the reactions to it."""
 
@@ -49,6 +53,7 @@ class JobChange(Protocol):
         seen: Mapping[int, Seen] | None = None,
         *,
         alone: bool = False,
+        record: Record | None = None,
     ) -> dict[int, State]:
         """Change the jobs in `task_names` that still equal `seen`; return the state of each job that changed."""
 
@@ -68,6 +73,7 @@ class JobOperations(Protocol):
         seen: Mapping[int, Seen] | None = None,
         *,
         alone: bool = False,
+        record: Record | None = None,
         running: bool = True,
     ) -> dict[int, State]: ...
     def wait(self, job: Any, timeout: Duration) -> Any: ...

@@ -39,8 +39,8 @@ LIMIT %(limit)s::bigint
 # Moves:  finished → removed
 # Caller: lifecycle.archive()
 # Locks:  SKIP LOCKED, as PRUNE. A locked job, or a job with a locked execution, is left alone
-# Index:  primary keys, pgqueue_execution_job. For an execution without log lines, the statement looks up the key of
-#         pgqueue_execution_log twice: for the document and for the deletion
+# Index:  primary keys, pgqueue_execution_job, pgqueue_audit_job_once. For an execution without log lines, the statement
+#         looks up the key of pgqueue_execution_log twice: for the document and for the deletion
 ARCHIVE: Final = """/* pgqueue:archive */
 WITH seen AS MATERIALIZED (
     SELECT id, instant::timestamptz AS finished_at
@@ -93,6 +93,17 @@ kept AS (
                 ) ORDER BY id), '[]')
                 FROM pgqueue_execution AS execution
                 WHERE job_id = job.id
+            ),
+            'acts', (
+                SELECT coalesce(json_agg(json_build_object(
+                    'audit_id', audit_id, 'action', act.action, 'done_by', act.done_by, 'reason', act.reason,
+                    'began_at', act.began_at, 'detail', detail
+                ) ORDER BY audited.id), '[]')
+                FROM pgqueue_audit_job AS audited
+                CROSS JOIN LATERAL (
+                    SELECT action, done_by, reason, began_at FROM pgqueue_audit WHERE id = audited.audit_id
+                ) AS act
+                WHERE job_id = job.id
             )
         )
     FROM pgqueue_job AS job
@@ -102,6 +113,9 @@ unlogged AS (
     DELETE FROM pgqueue_execution_log AS log
     WHERE execution_id = ANY (ARRAY (SELECT id FROM locked))
       AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
+),
+unaudited AS (
+    DELETE FROM pgqueue_audit_job WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
@@ -167,6 +181,17 @@ SELECT
                 ) ORDER BY id), '[]')
                 FROM pgqueue_execution AS execution
                 WHERE job_id = job.id
+            ),
+            'acts', (
+                SELECT coalesce(json_agg(json_build_object(
+                    'audit_id', audit_id, 'action', act.action, 'done_by', act.done_by, 'reason', act.reason,
+                    'began_at', act.began_at, 'detail', detail
+                ) ORDER BY audited.id), '[]')
+                FROM pgqueue_audit_job AS audited
+                CROSS JOIN LATERAL (
+                    SELECT action, done_by, reason, began_at FROM pgqueue_audit WHERE id = audited.audit_id
+                ) AS act
+                WHERE job_id = job.id
             )
         )::text,
         chr(10) || chr(13), '  '
@@ -211,6 +236,9 @@ unlogged AS (
     WHERE execution_id = ANY (ARRAY (SELECT id FROM locked))
       AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
 ),
+unaudited AS (
+    DELETE FROM pgqueue_audit_job WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
@@ -220,12 +248,13 @@ gone AS (
 SELECT id FROM free
 """
 
-# Erase values of these jobs, if they are as they were seen, and add their number to the entry of the audit.
+# Erase values of these jobs, if they are as they were seen, and add the jobs to the entry of the audit. The details of
+# an act describe arguments of this job, also on the rows of the act's other jobs, so they are removed from all of them.
 #
 # Moves:  none: the jobs stay finished
 # Caller: lifecycle.erase()
 # Locks:  SKIP LOCKED, as ARCHIVE
-# Index:  primary keys, pgqueue_execution_job
+# Index:  primary keys, pgqueue_execution_job, pgqueue_audit_job_once, pgqueue_audit_job_entry
 ERASE: Final = """/* pgqueue:erase */
 WITH seen AS MATERIALIZED (
     SELECT id, instant::timestamptz AS finished_at
@@ -273,6 +302,22 @@ erased AS (
         progress_message = CASE WHEN %(erases_results)s::boolean THEN NULL ELSE progress_message END
     WHERE id = ANY (ARRAY (SELECT id FROM free))
     RETURNING id
+),
+described AS (
+    UPDATE pgqueue_audit_job
+    SET detail = NULL
+    WHERE %(erases_arguments)s::boolean
+      AND audit_id = ANY (ARRAY (
+          SELECT audit_id
+          FROM pgqueue_audit_job
+          WHERE job_id = ANY (ARRAY (SELECT id FROM free)) AND detail IS NOT NULL
+      ))
+      AND detail IS NOT NULL
+),
+audited AS (
+    INSERT INTO pgqueue_audit_job (audit_id, job_id)
+    SELECT %(audit_id)s::bigint, id FROM erased
+    ON CONFLICT (job_id, audit_id) DO NOTHING
 ),
 counted AS (
     UPDATE pgqueue_audit

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django_pgqueue import lifecycle
 from django_pgqueue.admin import job_actions, shown
 from django_pgqueue.db import engine_connection
-from django_pgqueue.models import Job
+from django_pgqueue.models import AuditEntry, Job
 from tests.admin.conftest import JobMaker
 
 pytestmark = pytest.mark.slow
@@ -74,6 +74,9 @@ def test_button_valid_state_changes_job_and_logs_it(operator: Client, make_job: 
     entry = LogEntry.objects.get()
     assert (entry.object_id, entry.user.username, entry.action_flag) == (str(job.pk), "staff", 2)
     assert entry.get_change_message() == {"retry": "Retry.", "cancel": "Cancel.", "run": "Run now."}[name]
+    [audit] = AuditEntry.objects.all()
+    assert (audit.action, audit.done_by) == ({"run": "run_now"}.get(name, name), "staff")
+    assert (audit.outcome, list(audit.jobs.values_list("job_id", flat=True))) == ("done", [job.pk])
     assert f">{entry.get_change_message()}<" in operator.get(f"{JOBS}{job.pk}/history/").content.decode()
 
 

@@ -9,7 +9,7 @@ from django.core.management import CommandError
 
 from django_pgqueue.job_search import search
 from django_pgqueue.management.subcommands import batches
-from django_pgqueue.models import Job
+from django_pgqueue.models import AuditEntry, Job
 from tests.documents import plain, table
 from tests.management.conftest import die, fail
 
@@ -66,5 +66,8 @@ def test_dead_retry_stops_when_a_job_fails_again_with_its_error(pgqueue, monkeyp
             pgqueue(*arguments)
         assert f"job {failed[0]} " in str(caught.value)
         assert Job.objects.filter(state="dead").count() == 1
+        [entry] = AuditEntry.objects.all()
+        assert (entry.outcome, entry.failed_job_id, entry.error) == ("repeated", failed[0], "shop.Declined")
+        assert entry.stops_on_repeat and entry.job_count == 2
     else:
         assert f"Retried {len(jobs)} jobs." in pgqueue(*arguments).out

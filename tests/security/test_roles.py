@@ -31,7 +31,7 @@ from tests.security.conftest import BLOCK, DOCUMENT, GROUPS
 from tests.test_sql import PARAMETER, call_everything
 
 ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH"}
-OPERATOR = {"CANCEL", "RETRY", "MOVE", "PAUSE", "ADOPT"}
+OPERATOR = {"CANCEL", "RETRY", "MOVE", "PAUSE", "ADOPT", "STOP_AUDIT"}
 EVERYBODY = {"SYSTEM_IDENTIFIER"}
 """These need no privilege on a table."""
 READING = {
@@ -51,20 +51,26 @@ SCHEDULER = {
     "SWITCH_SCHEDULE", "REMOVE_SCHEDULES", "PRUNE_SCHEDULE_RUNS", "SCHEDULE_ARGUMENTS", "NOTE_PROBLEM",
     "SCHEDULED_CALLS",
 }  # fmt: skip
-ARCHIVIST = {"ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE", "BEGIN_AUDIT", "END_AUDIT"}
+ARCHIVIST = {"ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE"}
+AUDIT = {"BEGIN_AUDIT", "BEGIN_AUDIT_ONCE", "RECORD_AUDIT", "END_AUDIT"}
 STATEMENTS = statements.STATEMENTS | statements.READING
 MAY = {
     # The enqueuer may read the columns that RETURNING needs. These statements read no others.
     "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "DATABASE_TIME"},
     "viewer": READING,
     # The further statements of the operator write only what the operator may write.
-    "operator": READING | OPERATOR | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES", "RECORD_INSTALLATION"},
-    "worker": set(STATEMENTS) - ENQUEUER - UNIQUE - OPERATOR - SCHEDULER - ARCHIVIST
+    "operator": READING
+    | OPERATOR
+    | AUDIT
+    | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES", "RECORD_INSTALLATION"},
+    "worker": set(STATEMENTS) - ENQUEUER - UNIQUE - OPERATOR - SCHEDULER - ARCHIVIST - AUDIT
     | {"READ_FOR_ARCHIVE", "REMOVE_ARCHIVED"},
     # It may delete jobs and executions, so it may run what only deletes them.
     "archivist": READING
     | ARCHIVIST
+    | AUDIT
     | {
+        "PRUNE_AUDITED_JOBS",
         "PRUNE",
         "PRUNE_TASK",
         "PRUNE_JOBS",

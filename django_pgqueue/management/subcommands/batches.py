@@ -1,8 +1,8 @@
 """Change many jobs in batches, at a rate, each only if it is still as it was read.
 
-`jobs retry|cancel|move|delete` and `dead retry` call it. Each batch is one statement that commits by itself, so an
-interruption leaves whole batches behind. A second operator, or a job that runs in the meantime, cannot make an action
-change more than was shown, because the statements compare each job with what was read (`states.Seen`).
+`jobs retry|cancel|move|delete` and `dead retry` call it. Each batch is a transaction that also adds its jobs to the
+audit, so an interruption leaves whole batches behind. A second operator, or a job that runs in the meantime, cannot
+make an action change more than was shown, because the statements compare each job with what was read (`states.Seen`).
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Self
 
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections
 
+from django_pgqueue import lifecycle
 from django_pgqueue.models import BATCH_SIZE
 from django_pgqueue.models.operations import JobChange
 from django_pgqueue.registry import in_words
-from django_pgqueue.states import Seen
+from django_pgqueue.states import ActOutcome, Seen
 
 from .job_rows import SeenJob
 from .output import counted
@@ -35,7 +37,50 @@ AfterBatch = Callable[[Sequence[int]], None]
 
 
 class Stop(Exception):
-    """An action ends before all jobs were changed. The message says why."""
+    """An action ends before all jobs were changed. The message says why, and the other values are for the audit."""
+
+    def __init__(
+        self, message: str, outcome: ActOutcome = ActOutcome.STOPPED, failed_job_id: int | None = None, error: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.outcome, self.failed_job_id, self.error = outcome, failed_job_id, error
+
+
+class Audit:
+    """The entry of the audit for one action: who changes which jobs, and why."""
+
+    def __init__(
+        self,
+        alias: str,
+        chosen: Mapping[str, Any],
+        *,
+        reason: str = "",
+        rate: float | None = None,
+        stops_on_repeat: bool = False,
+    ) -> None:
+        self.alias = alias
+        self.rate = rate
+        self.is_stop_asked = False
+        self._chosen = chosen
+        self._options: dict[str, Any] = {"reason": reason, "rate": rate, "stops_on_repeat": stops_on_repeat}
+        self._id = 0
+
+    def begin(self, action: str, total: int) -> None:
+        """Write the entry."""
+        self._id = lifecycle.begin_audit(
+            connections[self.alias], action, self._chosen, done_by=user_name(), total=total, **self._options
+        )
+
+    def record(self, asked: int, changed: Collection[int]) -> None:
+        """Add a batch of `asked` jobs to the entry, in the transaction that has changed some of them."""
+        self.is_stop_asked = lifecycle.record_audit(
+            connections[self.alias], self._id, sorted(changed), left=asked - len(changed)
+        )
+
+    def end(self, outcome: ActOutcome, *, failed_job_id: int | None = None, error: str = "") -> None:
+        """Write how the action ended."""
+        connection = connections[self.alias]
+        lifecycle.end_audit(connection, self._id, outcome, failed_job_id=failed_job_id, error=error)
 
 
 class Interruption:
@@ -75,30 +120,35 @@ def change_all(
     done: str,
     change: JobChange,
     jobs: Sequence[SeenJob],
-    alias: str,
-    rate: float | None,
+    audit: Audit,
     stdout: OutputWrapper,
     after_batch: AfterBatch,
 ) -> None:
-    """Change the jobs, print how many were changed, and log each one with the user.
+    """Change the jobs, print how many were changed, log each one with the user, and write the audit.
 
     Raises:
-        CommandError: Ctrl-C or `after_batch` has ended the action after a batch. The message says how many changed.
+        CommandError: Ctrl-C, an operator in the admin, or `after_batch` has ended the action after a batch. The message
+            says how many changed.
     """
-    count, began = 0, time.monotonic()
+    count, began, rate = 0, time.monotonic(), audit.rate
     size = BATCH_SIZE if rate is None else max(1, int(min(BATCH_SIZE, rate)))
+    audit.begin(action, len(jobs))
     try:
         with Interruption() as interruption:
             for start in range(0, len(jobs), size):
                 interruption.sleep_until(began if rate is None else began + start / rate)
                 batch = jobs[start : start + size]
-                changed = _change(action, change, batch, alias)
+                changed = _change(action, change, batch, audit)
                 count += len(changed)
                 _show_progress(stdout, start + len(batch), len(jobs))
                 after_batch(changed)
+                if audit.is_stop_asked:
+                    raise Stop("Stopped in the admin")
     except Stop as stop:
+        audit.end(stop.outcome, failed_job_id=stop.failed_job_id, error=stop.error)
         of_all = f"{count:,} of {counted(len(jobs))}"
         raise CommandError(f"{stop}. {done} {of_all}. The others are unchanged.") from None
+    audit.end(ActOutcome.DONE)
     stdout.write(f"{done} {counted(count)}.")
     if left := len(jobs) - count:
         stdout.write(
@@ -106,10 +156,10 @@ def change_all(
         )
 
 
-def _change(action: str, change: JobChange, batch: Iterable[SeenJob], alias: str) -> list[int]:
+def _change(action: str, change: JobChange, batch: Sequence[SeenJob], audit: Audit) -> list[int]:
     names = {job.pk: job.task_name for job in batch}
     seen = {job.pk: Seen(job.state, job.finished_at, job.run_after) for job in batch}
-    changed = sorted(change(connections[alias], names, seen))
+    changed = sorted(change(connections[audit.alias], names, seen, record=partial(audit.record, len(batch))))
     _log(action, changed, names)
     return changed
 

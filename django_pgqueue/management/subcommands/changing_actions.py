@@ -24,8 +24,8 @@ from django_pgqueue.models.operations import JobChange
 from django_pgqueue.options import OPTIONS
 from django_pgqueue.states import State
 
-from .batches import AfterBatch, change_all
-from .filter_options import add_filters, filters_of
+from .batches import AfterBatch, Audit, change_all
+from .filter_options import add_filters, described, filters_of
 from .filter_options import given_filters as given
 from .job_rows import SeenJob, read_seen
 from .output import counted
@@ -33,6 +33,8 @@ from .subcommand import NotFound, Options, Subcommand, UsageError, add_database,
 
 MOST_JOBS: Final = 100_000
 """Jobs that one command changes at most without `--limit`. It keeps about 500 bytes of each in memory."""
+TARGETS: Final = ("to_queue", "to_priority")
+"""The options of `move` that the audit stores."""
 SHOWN_GROUPS: Final = 10
 SHOWN_IDS: Final = 5
 
@@ -63,6 +65,7 @@ def add_change_options(parser: ArgumentParser) -> None:
         "--limit", type=int, default=MOST_JOBS, metavar="N", help=f"Jobs to change at most. Default: {most}."
     )
     parser.add_argument("--rate", type=float, metavar="N", help="Jobs per second at most. Default: no limit.")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="Text for the audit.")
     parser.add_argument("--dry-run", action="store_true", help="Print how many jobs, and some of them. Change none.")
     parser.add_argument("--yes", action="store_true", help="Do not ask.")
     add_database(parser)
@@ -85,7 +88,7 @@ def run_action(
     filters: Filters,
     options: Options,
     stdout: OutputWrapper,
-    after_batch: AfterBatch = lambda job_ids: None,
+    after_batch: AfterBatch | None = None,
 ) -> None:
     """Find the jobs, show them, ask, and change them. `after_batch` is called after each batch.
 
@@ -113,7 +116,14 @@ def run_action(
     if options["dry_run"] or not fitting:
         return
     _confirm(action, fitting, filters, options)
-    change_all(action.name, action.done, change, fitting, filters.alias, options["rate"], stdout, after_batch)
+    audit = Audit(
+        filters.alias,
+        {**described(filters), **{name: value for name in TARGETS if (value := options.get(name)) is not None}},
+        reason=options["reason"],
+        rate=options["rate"],
+        stops_on_repeat=after_batch is not None,
+    )
+    change_all(action.name, action.done, change, fitting, audit, stdout, after_batch or (lambda job_ids: None))
 
 
 def _preview(action: JobAction, fitting: Sequence[SeenJob], jobs: Sequence[SeenJob], stdout: OutputWrapper) -> None:

@@ -12,7 +12,7 @@ from django.db.models import Count, Max, Min, OuterRef, Subquery
 from django_pgqueue.display import visible
 from django_pgqueue.job_search import is_cut, meeting, ranges
 from django_pgqueue.models import Execution
-from django_pgqueue.states import Outcome, State
+from django_pgqueue.states import ActOutcome, Outcome, State
 
 from .batches import Stop
 from .changing_actions import RETRY_ACTION, add_change_options, run_action
@@ -117,7 +117,9 @@ class Watch:
         failed = again.values("job_id", "exception_class").first()
         if failed is not None:
             error = visible(failed["exception_class"]) or "a crash"
-            raise Stop(f"Stopped, because job {failed['job_id']} failed again with {error}")
+            job_id = failed["job_id"]
+            why = f"Stopped, because job {job_id} failed again with {error}"
+            raise Stop(why, ActOutcome.REPEATED, job_id, failed["exception_class"])
 
 
 DEAD: Final = Subcommand(

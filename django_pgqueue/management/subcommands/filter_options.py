@@ -57,6 +57,22 @@ def given_filters(options: Options) -> list[str]:
     return [name for name in FILTERS if options.get(name)]
 
 
+def described(filters: Filters) -> dict[str, Any]:
+    """Return the filters as the audit stores them."""
+    if filters.ids:
+        return {"jobs": list(filters.ids)}
+    moments = {"since": filters.since, "until": filters.until}
+    now = timezone.now()
+    found = {
+        "states": list(filters.words),
+        "queue": filters.queue_name,
+        "tasks": list(filters.task_names),
+        "error": filters.error,
+        **{name: (moment.at or now - moment.ago).isoformat() for name, moment in moments.items() if moment},
+    }
+    return {name: value for name, value in found.items() if value}
+
+
 def _moment(option: str, text: str | None) -> Moment | None:
     if text is None:
         return None

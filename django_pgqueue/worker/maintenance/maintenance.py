@@ -75,7 +75,7 @@ class Maintenance(Service):
         self.pruner = Pruner(self.progressed)
         self.unrescued = Refusals("the rescue of execution")
         self.unexpired = Refusals("the expiry of job")
-        self._requeue_after_id = self._logs_after_id = 0
+        self._requeue_after_id = self._logs_after_id = self._audited_after_id = 0
         settings = get_settings()
         self.duties = [
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
@@ -87,6 +87,7 @@ class Maintenance(Service):
             Duty("old rollups", DAY_SECONDS / 24, self._prune_rollups),
             Duty("requeue", DAY_SECONDS / 24, self._requeue),
             Duty("logs", DAY_SECONDS / 24, self._prune_logs),
+            Duty("audit", DAY_SECONDS / 24, self._prune_audit),
         ]
         if counter is not None:
             self.duties += [
@@ -213,6 +214,14 @@ class Maintenance(Service):
             last_id = lifecycle.prune_logs(connection, self._logs_after_id).last_id
         self._logs_after_id = last_id or 0
         return last_id is not None
+
+    def _prune_audit(self) -> bool:
+        """Remove old entries of the audit, and the rows of removed jobs: one page of each per call."""
+        with self.link.use() as connection:
+            removed = lifecycle.prune_audit(connection, get_settings().AUDIT_RETENTION)
+            last_id = lifecycle.prune_audited_jobs(connection, self._audited_after_id).last_id
+        self._audited_after_id = last_id or 0
+        return last_id is not None or removed == lifecycle.PRUNE_LIMIT
 
     def _write_counts(self, counter: AttemptCounter) -> bool:
         """Write how many attempts ended here since the last call. Without any, leave the connection alone."""

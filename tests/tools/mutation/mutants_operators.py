@@ -37,7 +37,7 @@ EXACT = of_tests(
 SHELL = [
     *of_tests(
         ("tests/management/test_changing_actions.py",),
-        Mutant("an action does not compare what was read", "names, seen))", "names, None))", path=BATCHES),
+        Mutant("an action does not compare what was read", "names, seen, record", "names, None, record", path=BATCHES),
         Mutant("the shell retries any finished job", "return (State.DEAD,)", "return FINISHED_WORDS", path=SHELL_ACTS),
         Mutant(
             "an action needs no filter", 'if not options["ids"] and not given(options):', "if False:", path=SHELL_ACTS
