@@ -23,6 +23,7 @@ class Place(NamedTuple):
 PLACES: Final = (
     Place("job_changelist", _("Jobs"), "pgqueue.view_job"),
     Place("deadjob_changelist", _("Dead letters"), "pgqueue.view_job"),
+    Place("incidents", _("Incidents"), "pgqueue.view_job"),
     Place("worker_changelist", _("Workers"), "pgqueue.view_worker"),
     Place("schedule_changelist", _("Schedules"), "pgqueue.view_schedule"),
     Place("pause_changelist", _("Pauses"), "pgqueue.view_pause"),

@@ -18,7 +18,7 @@ DEAD_LIMIT: Final = 10_000
 SAMPLE: Final = 20
 """Jobs of each group whose ids are returned."""
 CLASSES_LIMIT: Final = 200
-SPARKLINE_LIMIT: Final = 24 * 3600.0
+SPARKLINE_LIMIT: Final = 25 * 3600.0
 """Longest period in seconds for which `Incident.failures` is read."""
 FIRST_INSTANT: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -34,7 +34,7 @@ class Incident:
         first_at, last_at: When the first and the last of them died.
         sample_ids: The latest of them, at most 20.
         failures: Failed attempts over time, as pairs of the beginning of a minute or hour and the rate per minute.
-            Empty if the workers keep no statistics, or if the period is longer than a day.
+            Empty if the workers keep no statistics, or if the period is longer than 25 hours.
     """
 
     task_name: str

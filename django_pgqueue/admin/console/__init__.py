@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from .doctor import DOCTOR
+from .incidents import INCIDENTS
 from .page import ConsolePage, console_urls
 
 __all__ = ["PAGES", "console_urls"]
 
-PAGES: Final[tuple[ConsolePage, ...]] = (DOCTOR,)
+PAGES: Final[tuple[ConsolePage, ...]] = (INCIDENTS, DOCTOR)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
+
+from django.utils import timezone
 
 from django_pgqueue import registry
 from django_pgqueue.job_search import WORDS, Filters, Moment
