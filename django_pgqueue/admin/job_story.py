@@ -1,4 +1,4 @@
-"""What the page of a job opens with: the word for its state, the reason with links, the error, and a timeline.
+"""The opening of the page of a job: the word for its state, the reason with links, the error, and a timeline.
 
 Called by `job_page`. The reason is that of `stats.why()`. A reason that quotes an error is shown only to a user who may
 see errors.

@@ -6,11 +6,11 @@ functions only read, and take part in the transaction that is open on the connec
 """
 
 from .answers import Count, Depth, LaneStats, Overview, PauseStats, QueueStats, TaskStats, WorkerStats
+from .dead_groups import Incident, Incidents, failure_classes, incidents, jobs_with_exception
 from .explanation import why
 from .figures import AttemptCounts, Durations, FailureCount, Point, Throughput
 from .fleet import workers
 from .history import throughput
-from .incidents import Incident, Incidents, failure_classes, incidents, jobs_with_exception
 from .overall import lanes, overview, queues, tasks
 from .reasons import BusyTask, Reason, Why
 from .used_names import Names, first_id, first_id_since, last_id, names
