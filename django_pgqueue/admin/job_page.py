@@ -25,7 +25,7 @@ from django_pgqueue import registry
 from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
 from django_pgqueue.states import Outcome, State
 
-from . import edit_and_retry, private, shown
+from . import edit_and_retry, live_stack, private, shown
 from .argument_changes import IS_EDITED, related_jobs
 from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
@@ -37,6 +37,7 @@ from .pauses import pauses_of
 from .private import TEXT_LIMIT
 from .progress_bar import progress_bar
 from .readonly import ReadOnlyAdmin
+from .search_keys import search_links
 
 ERROR_LIMIT: Final = 2_000
 TRACEBACK_LIMIT: Final = 20_000
@@ -82,6 +83,7 @@ def job_page(
         "errors_note": "" if private.is_visible(job) else private.LIST_NOTE,
         "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
         "operations": offered(request, job, ON_ONE_JOB),
+        "live_stack": live_stack.of_job(request, job, [each["execution"] for each in attempts]),
         "shown": shown.fields(job),
         "edit_url": edit_and_retry.button(request, job, admin.admin_site),
         "related_jobs": related_jobs(request, job, admin.admin_site),
@@ -136,6 +138,7 @@ def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
         (_("Task unknown since"), when(job.unknown_since)),
         (_("Paused by"), "; ".join(pauses)),
         (_("Unique key"), _unique_key(job)),
+        (_("Search keys"), search_links(job)),
         (_("Unique until"), when(vars(job)["window_until"])),
         (_("Limited by"), job.limit_key and visible(job.limit_key)),
         (_("Enqueued by schedule"), _enqueued_by(job)),

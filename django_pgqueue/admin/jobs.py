@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
 
-from . import databases, shown
+from . import databases, search_keys, shown
 from .console import PAGES, console_urls
 from .filters import ErrorFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
 from .formatting import shortened
@@ -32,6 +32,8 @@ from .job_page import job_page
 from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
 from .private import LIST_NOTE, may_view, with_permission
+from .queue_actions import queue_urls
+from .task_actions import task_urls
 
 
 class JobAdmin(JobColumns):
@@ -41,14 +43,16 @@ class JobAdmin(JobColumns):
     list_filter = [WordFilter, SpanFilter, QueueFilter, TaskFilter]
     list_max_show_all = 0  # a page is never longer
     search_fields = ["id"]  # makes Django show the search box; `searched_ids()` does the search
-    search_help_text = _("The number of a job, or the exact name of a task.")
+    search_help_text = _("The number of a job, the exact name of a task, or a search key, such as customer_id:4711.")
     actions = ["retry_selected", "cancel_selected", "run_selected"]
     operations: Sequence[Operation] = ON_ONE_JOB
 
     def get_urls(self) -> list[URLPattern]:
         """Add the pages of the console to the list of all jobs, and not to that of dead letters."""
-        own = [*console_urls(self, PAGES), *job_form_urls(self.admin_site)] if self.model is Job else []
-        return [*own, *super().get_urls()]
+        if self.model is not Job:
+            return super().get_urls()
+        forms = [*queue_urls(self), *job_form_urls(self.admin_site), *task_urls(self.admin_site)]
+        return [*console_urls(self, PAGES), *forms, *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_permission(with_latest_execution(super().get_queryset(request)), request)
@@ -83,6 +87,10 @@ class JobAdmin(JobColumns):
         number = term.removeprefix("#")
         if number.isascii() and number.isdigit():
             return [int(number)] if len(number) <= 18 else []
+        jobs = Job.objects.using(databases.chosen(request))
+        if search_key := search_keys.term_of(jobs, term):
+            found = search_keys.find(request, jobs, search_key)
+            return list(found.order_by("-pk").values_list("pk", flat=True))
         return None
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:

@@ -6,7 +6,8 @@ and use the same words.
 
 from .errors import LATEST_ERROR, NO_CLASS, latest
 from .filters import Filters, Moment
-from .search import SEARCHED, Found, Range, find, is_cut, meeting, ranges
+from .index_ranges import Range, ranges
+from .search import SEARCHED, Found, find, is_cut, label_of, meeting
 from .words import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WORDS, Pauses, word_of
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Range",
     "find",
     "is_cut",
+    "label_of",
     "latest",
     "meeting",
     "ranges",

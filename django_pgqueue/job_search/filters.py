@@ -39,4 +39,6 @@ class Filters:
     since: Moment | None = None
     until: Moment | None = None
     error: str | None = None
+    search: tuple[str, str] | None = None
+    """The name of a search key and its text."""
     ids: tuple[int, ...] = ()

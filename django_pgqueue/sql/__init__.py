@@ -30,6 +30,7 @@ Locks, Index, Cost.
 
 from . import (
     audit,
+    bulk_acts,
     claims,
     completions,
     enqueueing,
@@ -45,13 +46,16 @@ from . import (
     rescues,
     rollups,
     schedules,
+    search_keys,
     stored_calls,
     unique,
+    worker_requests,
     workers,
 )
 
 __all__ = [
     "audit",
+    "bulk_acts",
     "claims",
     "completions",
     "enqueueing",
@@ -67,7 +71,9 @@ __all__ = [
     "rescues",
     "rollups",
     "schedules",
+    "search_keys",
     "stored_calls",
     "unique",
+    "worker_requests",
     "workers",
 ]

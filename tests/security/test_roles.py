@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -31,19 +32,20 @@ from tests.security.conftest import BLOCK, DOCUMENT, GROUPS
 from tests.test_sql import PARAMETER, call_everything
 
 ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH"}
-OPERATOR = {"CANCEL", "RETRY", "MOVE", "PAUSE", "ADOPT", "STOP_AUDIT"}
-EVERYBODY = {"SYSTEM_IDENTIFIER"}
+OPERATOR = {"CANCEL", "RETRY", "MOVE", "PAUSE", "ADOPT", "STOP_AUDIT", "ADD_REQUEST"}
+EVERYBODY = {"SYSTEM_IDENTIFIER", "BULK_TIME"}
 """These need no privilege on a table."""
 READING = {
     "ABANDONED", "LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK",
     "LANES", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "EXISTING", "PRUNABLE",
     "PRUNABLE_TASK", "SCHEDULES", "HOLDERS", "OPEN_WINDOWS",
     "SCHEDULE_ARGUMENTS", "READY_CALLS", "RUNNING_CALLS", "DEAD_CALLS", "CALL_SHAPES", "STORED_CALLS",
-    "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", *statements.READING,
+    "WAITING_ACTS", "FIRST_REPEAT", "BULK_PAGE_FINISHED", "BULK_PAGE_READY", "BULK_PAGE_RUNNING", "BULK_PAGE_LISTED",
+    "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", "WORKER_REQUESTS", "OPEN_REQUEST", *statements.READING,
 }  # fmt: skip
 UNIQUE = {
     "ENQUEUE_UNIQUE", "ENQUEUE_OR_REPLACE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_MANY_OR_REPLACE",
-    "ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD",
+    "ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD", "ADD_SEARCH_KEYS",
 }  # fmt: skip
 """These need the privileges to enqueue and to read, and the further grants that the page lists."""
 SCHEDULER = {
@@ -62,8 +64,24 @@ MAY = {
     "operator": READING
     | OPERATOR
     | AUDIT
-    | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES", "RECORD_INSTALLATION"},
-    "worker": set(STATEMENTS) - ENQUEUER - UNIQUE - OPERATOR - SCHEDULER - ARCHIVIST - AUDIT
+    | {
+        "RUN_NOW",
+        "NEXT_IN_LINE",
+        "RESUME",
+        "PRUNE_PAUSES",
+        "RECORD_INSTALLATION",
+        "REQUEST_ACT",
+        "LOCK_ACT",
+        "ADVANCE_ACT",
+    },
+    "worker": set(STATEMENTS)
+    - ENQUEUER
+    - UNIQUE
+    - OPERATOR
+    - SCHEDULER
+    - ARCHIVIST
+    - AUDIT
+    - {"REQUEST_ACT", "ADVANCE_ACT"}
     | {"READ_FOR_ARCHIVE", "REMOVE_ARCHIVED"},
     # It may delete jobs and executions, so it may run what only deletes them.
     "archivist": READING
@@ -71,12 +89,15 @@ MAY = {
     | AUDIT
     | {
         "PRUNE_AUDITED_JOBS",
+        "REQUEST_ACT",
+        "LOCK_ACT",
         "PRUNE",
         "PRUNE_TASK",
         "PRUNE_JOBS",
         "DELETE",
         "SUCCEED_AND_DISCARD",
         "REMOVE_ORPHANS",
+        "REMOVE_SEARCH_KEYS",
         "RESCUABLE",
         "NEXT_IN_LINE",
     },
@@ -85,7 +106,8 @@ MAY = {
     | {"LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK", "DEAD_CALLS"}
     | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "DATABASE_TIME"}
     | {"HOLDERS", "PRUNABLE", "PRUNABLE_TASK", "DEAD_SINCE"}  # these read names and states of jobs
-    | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_FOR_PERIOD", "OPEN_WINDOWS"},
+    | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_FOR_PERIOD", "OPEN_WINDOWS"}
+    | {"ADD_SEARCH_KEYS"},
 }
 
 
@@ -223,7 +245,7 @@ def test_operator_and_enqueuer_roles_all_operations_succeed(superuser, as_role, 
 
 def test_enqueuer_role_unique_key_works_with_extra_grants(superuser, as_role, made_roles):
     page = DOCUMENT.read_text()
-    granted = [*re.findall(r"`(GRANT UPDATE [^`]+)`", page), *BLOCK.findall(page)[2].strip().split(";\n")]
+    granted = [*re.findall(r"`(GRANT UPDATE [^`]+)`", page), *"".join(BLOCK.findall(page)[2:4]).strip().split(";\n")]
     user, viewer = made_roles.user("enqueuer"), made_roles.group("viewer")
     superuser.execute(f"GRANT {viewer} TO {user}")
     for grant in granted:
@@ -232,11 +254,13 @@ def test_enqueuer_role_unique_key_works_with_extra_grants(superuser, as_role, ma
         with as_role("enqueuer"):
             for unique_while in ("ready", "ready+running", 3600):
                 task = tasks.add.using(unique_key=f"{unique_while}", unique_while=unique_while, on_conflict="replace")
+                task = replace(task, search=("a",))
                 job = task.enqueue(1)
                 assert task.enqueue(2).pk == job.pk
                 assert task.enqueue_many([((3,), {}), ((4,), {})]) == [job.pk, job.pk]
                 job.refresh_from_db()
                 assert job.arguments["args"] == [4]
+                assert job.search_keys.get().value == "4"
     finally:
         superuser.execute(f"REVOKE {viewer} FROM {user}")
         for grant in granted:

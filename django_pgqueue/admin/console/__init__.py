@@ -9,8 +9,11 @@ from typing import Final
 
 from .doctor import DOCTOR
 from .incidents import INCIDENTS
+from .overview import OVERVIEW
 from .page import ConsolePage, console_urls
+from .queues import QUEUE, QUEUES
+from .tasks import TASKS
 
 __all__ = ["PAGES", "console_urls"]
 
-PAGES: Final[tuple[ConsolePage, ...]] = (INCIDENTS, DOCTOR)
+PAGES: Final[tuple[ConsolePage, ...]] = (OVERVIEW, QUEUES, QUEUE, TASKS, INCIDENTS, DOCTOR)
