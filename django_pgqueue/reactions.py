@@ -261,11 +261,15 @@ def after_operator(
     """React to an operator's transition, in the caller's transaction: workers are notified after the commit."""
     if State.RUNNING in changed.values():
         wake_workers_after_commit(connection, CANCEL_REQUESTED)
-    transitions = [
+    _APPLICATION.after(connection, operated(changed, task_names, makes_due=makes_due))
+
+
+def operated(changed: Mapping[int, State], task_names: Mapping[int, str], *, makes_due: bool) -> list[JobTransition]:
+    """Return the transitions of jobs that an operator has changed."""
+    return [
         JobTransition(job_id, task_names[job_id], TransitionResult(TransitionStatus.DONE, state), is_due=makes_due)
         for job_id, state in changed.items()
     ]
-    _APPLICATION.after(connection, transitions)
 
 
 def after_enqueue(connection: BaseDatabaseWrapper, task_name: str, queue_name: str, job_ids: Iterable[int]) -> None:

@@ -261,7 +261,7 @@ def test_page_named_options_exist(page):
         "docs/internals/statements.md": {"--write"},
         "docs/internals/how_to_profile.md": long_options(cli.make_parser()) | {"--pid", "--output"},
         "README.md": {"--serve", "--matrix", "--quick"},
-        "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write", "--keep"},
+        "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write", "--keep", "--unfold"},
         "docs/project/stability.md": {"--matrix"},
         "docs/production/upgrading.md": {"--exit-code"},  # of git
         TUTORIAL: {"--rm", "--detach", "--publish", "--env", "--createdb"},  # options of Docker and createuser

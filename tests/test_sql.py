@@ -27,7 +27,7 @@ from django_pgqueue.job_log import LogBuffer
 from django_pgqueue.lifecycle import ExecutionKey
 from django_pgqueue.options import UNSET
 from django_pgqueue.progress import Progress
-from django_pgqueue.states import Pausable, State
+from django_pgqueue.states import Pausable, RequestKind, State
 from tests import helpers
 from tests.statements import MODULES, STATEMENTS, replace_execute
 
@@ -121,6 +121,7 @@ def call_everything(engine, job_in):
     )
     lifecycle.record_heartbeats(engine, [worker_id])
     lifecycle.unregister_worker(engine, worker_id)
+    call_statements_of_worker_requests(engine)
     lifecycle.prune_workers(engine, 0.0)
     lifecycle.append_rollups(engine, [], 0.0)
     lifecycle.merge_rollups(engine)
@@ -189,6 +190,13 @@ def call_everything(engine, job_in):
     lifecycle.prune_windows(engine)
 
 
+def call_statements_of_worker_requests(engine):
+    lifecycle.request_of_worker(engine, 1, RequestKind.STACK, execution_id=7)
+    lifecycle.open_requests(engine, 1)
+    lifecycle.answer_request(engine, 1, "")
+    lifecycle.prune_worker_requests(engine, 0.0)
+
+
 def call_statements_with_own_options(engine, one_call):
     row = {**UNSET, "task_name": helpers.NOOP, **one_call}
     calls = {"arguments": f"[{helpers.NO_ARGUMENTS}]", "numbers": [0]}
@@ -217,6 +225,7 @@ def call_statements_of_history(engine):
     lifecycle.begin_audit_once(engine, uuid.uuid4(), "enqueue", {}, done_by="")
     lifecycle.stop_audit(engine, audit_id, "")
     lifecycle.end_audit(engine, audit_id)
+    call_statements_of_bulk_acts(engine)
     lifecycle.prune_audit(engine, 0.0)
     lifecycle.prune_audited_jobs(engine)
 
@@ -492,3 +501,17 @@ def test_engine_connection_accepts_commit_and_rollback(engine):
     with helpers.connect() as connection:
         assert helpers.scalar(connection, "SHOW jit") == "off"
     assert connection.closed
+
+
+def call_statements_of_bulk_acts(engine):
+    bulk_acts = lifecycle.bulk_acts
+    for word, action in (("dead", "retry"), ("ready", "cancel"), ("running", "cancel")):
+        at = bulk_acts.preview(engine, action, bulk_acts.Selection(word)).at
+    ended = (
+        "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at) "
+        "SELECT 'noop', '{}', 'dead', '2001-01-01' FROM generate_series(1, 2) RETURNING id"
+    )
+    listed = bulk_acts.Selection(job_ids=tuple(row[0] for row in engine.execute(ended)))
+    act_id = bulk_acts.request_act(engine, "retry", listed, previewed_at=at, rate=1.0, stops_on_repeat=True)
+    assert [act.audit_id for act in bulk_acts.waiting_acts(engine)] == [act_id]
+    assert len(bulk_acts.execute_batch(engine, act_id).changed) == 1

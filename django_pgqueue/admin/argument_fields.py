@@ -17,7 +17,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 
-from django_pgqueue.arguments.converter import PLAIN, Converter, Mismatch, PlainConverter
+from django_pgqueue.arguments.converter import PLAIN, UNREADABLE, Converter, Mismatch, PlainConverter
 from django_pgqueue.arguments.rows import LoadedRows, RowConverter, RowMissing
 from django_pgqueue.display import visible
 from django_pgqueue.serialization import normalise
@@ -86,7 +86,8 @@ class ArgumentField(forms.CharField):
             normalise(read, _("The value"), 1)
             self.check(read)
         except Mismatch as error:
-            raise ValidationError(_("The value%s.") % f"{error.path} {error.problem}") from None
+            problem = error.problem.replace(UNREADABLE, "must be")  # nothing is stored yet
+            raise ValidationError(_("The value%s.") % f"{error.path} {problem}") from None
         except RowMissing as error:
             name = error.model._meta.verbose_name
             raise ValidationError(_("There is no %(model)s with this primary key.") % {"model": name}) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import reprlib
+from enum import Enum
 from inspect import Parameter
 from typing import Any, Final
 
@@ -184,8 +185,12 @@ def _help(parameter: Parameter, field: ArgumentField, converter: Converter | Non
     elif is_sensitive:
         parts.append(_("Sensitive: it is not shown."))
     elif parameter.default is not Parameter.empty:
-        parts.append(_("Leave it empty for the default: %s.") % visible(reprlib.repr(parameter.default)))
+        parts.append(_("Leave it empty for the default: %s.") % visible(_repr(parameter.default)))
     return " ".join(part for part in parts if part)
+
+
+def _repr(default: Any) -> str:
+    return default.name if isinstance(default, Enum) else reprlib.repr(default)
 
 
 def _name_of(member: Any, stored: Any) -> str:

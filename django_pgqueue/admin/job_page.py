@@ -25,7 +25,7 @@ from django_pgqueue import registry
 from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
 from django_pgqueue.states import Outcome, State
 
-from . import edit_and_retry, private, shown
+from . import edit_and_retry, live_stack, private, shown
 from .argument_changes import IS_EDITED, related_jobs
 from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
@@ -82,6 +82,7 @@ def job_page(
         "errors_note": "" if private.is_visible(job) else private.LIST_NOTE,
         "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
         "operations": offered(request, job, ON_ONE_JOB),
+        "live_stack": live_stack.of_job(request, job, [each["execution"] for each in attempts]),
         "shown": shown.fields(job),
         "edit_url": edit_and_retry.button(request, job, admin.admin_site),
         "related_jobs": related_jobs(request, job, admin.admin_site),

@@ -8,10 +8,8 @@ sensitive meanwhile is not searched and not shown.
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.db import router
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
@@ -70,9 +68,9 @@ def find(request: HttpRequest, queryset: QuerySet[Any], term: Term) -> QuerySet[
 
 
 def search_links(job: Job) -> SafeString | str | None:
-    """Return the search keys of a job, each as a link to the jobs with the same one; None if its task has none.
+    """Return the search keys of a job, each as a link to the jobs with the same one; None if it has none.
 
-    Without the option `search` of the task, the page needs no query.
+    The keys of a task that declares none any more are not read.
     """
     task = registry.get(job.task_name)
     if task is None or not task.search:
@@ -82,10 +80,9 @@ def search_links(job: Job) -> SafeString | str | None:
         return None
     if not private.is_visible(job):
         return str(private.NO_PERMISSION)
-    url, alias = reverse("admin:pgqueue_job_changelist"), str(job._state.db)
-    database = {} if alias == router.db_for_write(Job) else {databases.PARAMETER: alias}
+    url = reverse("admin:pgqueue_job_changelist")
     links = [
-        (f"{url}?{urlencode({**database, 'q': f'{name}:{text}'})}", visible(f"{name}:{shortened(text)}"))
+        (databases.link_to(job._state.db, url, q=f"{name}:{text}"), visible(f"{name}:{shortened(text)}"))
         for name, text in sorted(keys.items())
         if name not in task.sensitive
     ]

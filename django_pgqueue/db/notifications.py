@@ -1,4 +1,4 @@
-"""Notify workers by NOTIFY: of new jobs, of a pause that began or ended, of a requested cancellation.
+"""Notify workers by NOTIFY: of new jobs, of a pause that began or ended, of a requested cancellation, stack or stop.
 
 Applications notify after their commit, and the worker on its engine connections. A lost notification delays a job by a
 poll interval at most, so a failure here never reaches the caller.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, LiteralString
 
 import psycopg
 from django.db import transaction
@@ -29,7 +29,9 @@ PAUSES_CHANGED: Final = "look"
 """Payload of a notification: a pause began or ended. An empty payload announces new jobs."""
 CANCEL_REQUESTED: Final = "cancel"
 """Payload of a notification: the cancellation of a running job was requested."""
-PAYLOADS: Final = frozenset({PAUSES_CHANGED, CANCEL_REQUESTED})
+WORKER_REQUESTED: Final = "request"
+"""Payload of a notification: an operator has requested something of a worker process."""
+PAYLOADS: Final = frozenset({PAUSES_CHANGED, CANCEL_REQUESTED, WORKER_REQUESTED})
 WAKE_INTERVAL_SECONDS: Final = 0.005
 """Minimum time between two notifications of a process about new jobs. A skipped one needs no replacement: a woken
 worker polls again after 5, 20, 80 and 320 ms or slightly later, and the jobs in question are committed before that."""
@@ -72,9 +74,18 @@ def _wake_workers(connection: BaseDatabaseWrapper, payload: str, channel: str) -
 
 def wake_workers(connection: Connection) -> None:
     """Notify idle workers that jobs are ready, on an engine connection. On a Django connection this does nothing."""
+    _notify(connection, f"NOTIFY {CHANNEL}")
+
+
+def notify_cancel_requested(connection: Connection) -> None:
+    """Notify workers, on an engine connection, that the cancellation of running jobs was requested."""
+    _notify(connection, f"NOTIFY {CHANNEL}, '{CANCEL_REQUESTED}'")
+
+
+def _notify(connection: Connection, statement: LiteralString) -> None:
     if not isinstance(connection, EngineConnection) or not get_settings().NOTIFY:
         return
     try:
-        connection.execute(f"NOTIFY {CHANNEL}")
+        connection.execute(statement)
     except psycopg.Error:
         logger.debug("notification to workers could not be sent", exc_info=True)

@@ -18,6 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
+from . import bulk_acts
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -128,6 +129,14 @@ from .unique import (
     replace,
     replace_for_period,
 )
+from .worker_requests import (
+    REQUESTS_PRUNED,
+    WorkerRequestRow,
+    answer_request,
+    open_requests,
+    prune_worker_requests,
+    request_of_worker,
+)
 from .workers import (
     prune_workers,
     record_heartbeats,
@@ -146,6 +155,7 @@ __all__ = [
     "LOCK_WAIT_SECONDS",
     "NAME_LENGTH",
     "PRUNE_LIMIT",
+    "REQUESTS_PRUNED",
     "ROLLUPS_MERGED",
     "SUCCEEDED",
     "WINDOWS_PRUNED",
@@ -183,15 +193,18 @@ __all__ = [
     "Succeeded",
     "TransitionResult",
     "TransitionStatus",
+    "WorkerRequestRow",
     "add_audit",
     "add_schedule",
     "add_search_keys",
     "adopt",
+    "answer_request",
     "append_rollups",
     "archive",
     "arguments_of",
     "begin_audit",
     "begin_audit_once",
+    "bulk_acts",
     "call_shapes",
     "cancel",
     "cancel_requests",
@@ -228,6 +241,7 @@ __all__ = [
     "note_problem",
     "note_progress",
     "open_executions",
+    "open_requests",
     "open_windows",
     "pause",
     "pause_schedule",
@@ -242,6 +256,7 @@ __all__ = [
     "prune_schedule_runs",
     "prune_search_keys",
     "prune_windows",
+    "prune_worker_requests",
     "prune_workers",
     "read_calls",
     "read_for_archive",
@@ -259,6 +274,7 @@ __all__ = [
     "remove_search_keys",
     "replace",
     "replace_for_period",
+    "request_of_worker",
     "requeue",
     "rescue",
     "resume",

@@ -14,6 +14,7 @@ import psycopg
 from django.db import Error as DjangoDatabaseError
 from django.db import transaction
 from psycopg import errors
+from psycopg.pq import TransactionStatus
 
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import TRANSIENT, is_of_rows
@@ -36,13 +37,13 @@ def execute_with_retry(
     """Run the statement of a transition, up to `TRIES` times on an engine connection if it fails with `retry_on`.
 
     A retry is safe because every transition is fenced: it finds only the rows that still need it. On a Django
-    connection the error is raised, because only the caller can repeat its transaction.
+    connection, and in a transaction, the error is raised, because only the caller can repeat its transaction.
     """
     for _ in range(TRIES - 1):
         try:
             return execute(connection, statement, params)
         except retry_on:
-            if not isinstance(connection, EngineConnection):
+            if not isinstance(connection, EngineConnection) or _is_in_transaction(connection):
                 raise
     return execute(connection, statement, params)
 
@@ -52,8 +53,15 @@ def savepoint(connection: Connection) -> AbstractContextManager[Any]:
 
     Otherwise return a context manager that does nothing.
     """
-    is_open = getattr(connection, "in_atomic_block", False)  # engine connections do not have this attribute
+    if isinstance(connection, EngineConnection):
+        return connection.transaction() if _is_in_transaction(connection) else nullcontext()
+    is_open = getattr(connection, "in_atomic_block", False)  # the testing kit's own connections may not have it
     return transaction.atomic(using=connection.alias) if is_open else nullcontext()
+
+
+def _is_in_transaction(connection: EngineConnection) -> bool:
+    """Return whether the caller has opened a transaction, as a batch of a bulk act does."""
+    return connection.info.transaction_status != TransactionStatus.IDLE
 
 
 class Refused(NamedTuple, Generic[T]):

@@ -40,6 +40,7 @@ def cancel(
     alone: bool = False,
     running: bool = True,
     seen: Mapping[int, Seen] | None = None,
+    lock_seconds: float = LOCK_WAIT_SECONDS,
 ) -> dict[int, State]:
     """Cancel ready jobs, and with `running` request the cancellation of running ones.
 
@@ -48,11 +49,18 @@ def cancel(
     `_repeat_while_locked()`.
     """
     instants = {job_id: job.finished_at for job_id, job in (seen or {}).items()}
-    return _repeat_while_locked(connection, sql.operator.CANCEL, job_ids, seen, instants, alone=alone, running=running)
+    return _repeat_while_locked(
+        connection, sql.operator.CANCEL, job_ids, seen, instants, lock_seconds, alone=alone, running=running
+    )
 
 
 def retry(
-    connection: Connection, job_ids: Sequence[int], *, alone: bool = False, seen: Mapping[int, Seen] | None = None
+    connection: Connection,
+    job_ids: Sequence[int],
+    *,
+    alone: bool = False,
+    seen: Mapping[int, Seen] | None = None,
+    lock_seconds: float = LOCK_WAIT_SECONDS,
 ) -> dict[int, State]:
     """Make finished jobs ready now, with all their attempts; return the state of each job that changed.
 
@@ -63,24 +71,31 @@ def retry(
     instants = {job_id: job.finished_at for job_id, job in (seen or {}).items()}
     try:
         with savepoint(connection):
-            return _repeat_while_locked(connection, sql.operator.RETRY, job_ids, seen, instants, alone=alone)
+            return _repeat_while_locked(
+                connection, sql.operator.RETRY, job_ids, seen, instants, lock_seconds, alone=alone
+            )
     except UNIQUE_VIOLATIONS:
         if len(job_ids) == 1:
             return {}
     except FAILURES as error:
         if len(job_ids) == 1 or not may_divide(connection, error):
             raise
-    return _retry_one_by_one(connection, job_ids, alone=alone, seen=seen)
+    return _retry_one_by_one(connection, job_ids, alone=alone, seen=seen, lock_seconds=lock_seconds)
 
 
 def _retry_one_by_one(
-    connection: Connection, job_ids: Sequence[int], *, alone: bool, seen: Mapping[int, Seen] | None
+    connection: Connection,
+    job_ids: Sequence[int],
+    *,
+    alone: bool,
+    seen: Mapping[int, Seen] | None,
+    lock_seconds: float,
 ) -> dict[int, State]:
     changed: dict[int, State] = {}
     refused: list[Refused[int]] = []
     for job_id in sorted(set(job_ids), reverse=True):  # the latest job with a key gets it
         try:
-            changed |= retry(connection, [job_id], alone=alone, seen=seen)
+            changed |= retry(connection, [job_id], alone=alone, seen=seen, lock_seconds=lock_seconds)
         except FAILURES as error:
             if not may_divide(connection, error):
                 raise
@@ -90,14 +105,19 @@ def _retry_one_by_one(
 
 
 def run_now(
-    connection: Connection, job_ids: Sequence[int], *, alone: bool = False, seen: Mapping[int, Seen] | None = None
+    connection: Connection,
+    job_ids: Sequence[int],
+    *,
+    alone: bool = False,
+    seen: Mapping[int, Seen] | None = None,
+    lock_seconds: float = LOCK_WAIT_SECONDS,
 ) -> dict[int, State]:
     """Make ready jobs that are due later due at once; return the state of each job that changed.
 
     Jobs that differ from `seen` are left alone.
     """
     instants = {job_id: job.run_after for job_id, job in (seen or {}).items()}
-    return _repeat_while_locked(connection, sql.operator.RUN_NOW, job_ids, seen, instants, alone=alone)
+    return _repeat_while_locked(connection, sql.operator.RUN_NOW, job_ids, seen, instants, lock_seconds, alone=alone)
 
 
 def move(
@@ -108,6 +128,7 @@ def move(
     priority: int | None = None,
     alone: bool = False,
     seen: Mapping[int, Seen] | None = None,
+    lock_seconds: float = LOCK_WAIT_SECONDS,
 ) -> dict[int, State]:
     """Change the queue or the priority of ready jobs; return the state of each job that changed.
 
@@ -115,18 +136,23 @@ def move(
     """
     instants = {job_id: job.run_after for job_id, job in (seen or {}).items()}
     to = {"queue_name": queue_name, "priority": priority}
-    return _repeat_while_locked(connection, sql.operator.MOVE, job_ids, seen, instants, alone=alone, **to)
+    return _repeat_while_locked(connection, sql.operator.MOVE, job_ids, seen, instants, lock_seconds, alone=alone, **to)
 
 
 def delete(
-    connection: Connection, job_ids: Sequence[int], *, alone: bool = False, seen: Mapping[int, Seen] | None = None
+    connection: Connection,
+    job_ids: Sequence[int],
+    *,
+    alone: bool = False,
+    seen: Mapping[int, Seen] | None = None,
+    lock_seconds: float = LOCK_WAIT_SECONDS,
 ) -> dict[int, State]:
     """Delete finished jobs and their executions; return the state that each deleted job had.
 
     Jobs that differ from `seen` are left alone.
     """
     instants = {job_id: job.finished_at for job_id, job in (seen or {}).items()}
-    return _repeat_while_locked(connection, sql.operator.DELETE, job_ids, seen, instants, alone=alone)
+    return _repeat_while_locked(connection, sql.operator.DELETE, job_ids, seen, instants, lock_seconds, alone=alone)
 
 
 def _repeat_while_locked(
@@ -135,13 +161,14 @@ def _repeat_while_locked(
     job_ids: Sequence[int],
     seen: Mapping[int, Seen] | None,
     instants: Mapping[int, datetime | None],
+    lock_seconds: float,
     *,
     alone: bool,
     **params: bool | str | int | None,
 ) -> dict[int, State]:
     """Run an operator's transition, and repeat it for the rows that other sessions have locked.
 
-    Jobs that stay locked for `LOCK_WAIT_SECONDS` are missing from the returned dict. For a single job (`alone`), that
+    Jobs that stay locked for `lock_seconds` are missing from the returned dict. For a single job (`alone`), that
     raises `JobLocked`. The statement is repeated, because waiting under a `lock_timeout` would change the caller's
     session.
     """
@@ -158,7 +185,7 @@ def _repeat_while_locked(
     answered: dict[int, str | None]
     refused: list[int]
     waiting = sorted(set(job_ids))
-    deadline, interval = time.monotonic() + LOCK_WAIT_SECONDS, 0.005
+    deadline, interval = time.monotonic() + lock_seconds, 0.005
     while waiting:
         if alone or statement is sql.operator.RETRY:  # their callers handle the error
             answered, refused = transition(waiting), []

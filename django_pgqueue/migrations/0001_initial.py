@@ -61,8 +61,51 @@ class Migration(migrations.Migration):
                 ("started_at", models.DateTimeField(db_default=Now(), verbose_name="started at")),
                 ("last_heartbeat_at", models.DateTimeField(db_default=Now(), verbose_name="last heartbeat at")),
                 ("stopped_at", models.DateTimeField(null=True, verbose_name="stopped at")),
+                ("supervisor_pid", models.IntegerField(null=True, verbose_name="process id of the supervisor")),
+                ("resident_mib", models.IntegerField(null=True, verbose_name="resident memory in MiB")),
             ],
-            options={"verbose_name": "worker", "verbose_name_plural": "workers", "default_permissions": ("view",)},
+            options={
+                "verbose_name": "worker",
+                "verbose_name_plural": "workers",
+                "default_permissions": ("view",),
+                "permissions": [
+                    ("stop_worker", "Can stop a worker"),
+                    ("view_stack", "Can view the stacks of running jobs"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="WorkerRequest",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("worker_id", models.BigIntegerField(verbose_name="worker")),
+                (
+                    "kind",
+                    models.CharField(choices=[("stop", "stop"), ("stack", "stack")], max_length=5, verbose_name="kind"),
+                ),
+                ("execution_id", models.BigIntegerField(db_default=0, verbose_name="execution")),
+                ("requested_at", models.DateTimeField(db_default=Now(), verbose_name="requested at")),
+                (
+                    "requested_by",
+                    models.CharField(blank=True, db_default="", max_length=150, verbose_name="requested by"),
+                ),
+                ("answered_at", models.DateTimeField(null=True, verbose_name="answered at")),
+                ("answer", models.TextField(blank=True, db_default="", verbose_name="answer")),
+            ],
+            options={
+                "verbose_name": "request to a worker",
+                "verbose_name_plural": "requests to workers",
+                "db_table": "pgqueue_worker_request",
+                "default_permissions": (),
+                "indexes": [models.Index(models.F("worker_id"), models.F("id"), name="pgqueue_worker_request_worker")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("answered_at__isnull", True)),
+                        fields=("worker_id", "kind", "execution_id"),
+                        name="pgqueue_worker_request_open",
+                    )
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Rollup",
@@ -231,7 +274,8 @@ class Migration(migrations.Migration):
                         condition=models.Q(("form_token__isnull", False)),
                         fields=("form_token",),
                         name="pgqueue_audit_form",
-                    )
+                    ),
+                    models.CheckConstraint(condition=instants("next_batch_at"), name="pgqueue_audit_instants"),
                 ],
             },
         ),

@@ -24,7 +24,7 @@ from .rollups import Rollup
 from .schedules import Schedule, ScheduleRun
 from .search_keys import SearchKey
 from .uniqueness_windows import UniquenessWindow
-from .workers import Worker
+from .workers import Worker, WorkerRequest
 
 __all__ = [
     "BATCH_SIZE",
@@ -44,4 +44,5 @@ __all__ = [
     "SearchKey",
     "UniquenessWindow",
     "Worker",
+    "WorkerRequest",
 ]

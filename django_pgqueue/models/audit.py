@@ -11,7 +11,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, PlainJSONField
+from django_pgqueue.db.fields import InstantField, PlainJSONField, are_instants
 from django_pgqueue.states import ActOutcome
 
 
@@ -67,7 +67,8 @@ class AuditEntry(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["form_token"], name="pgqueue_audit_form", condition=Q(form_token__isnull=False)
-            )
+            ),
+            models.CheckConstraint(name="pgqueue_audit_instants", condition=are_instants("next_batch_at")),
         ]
 
     def __str__(self) -> str:

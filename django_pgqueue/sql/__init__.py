@@ -30,6 +30,7 @@ Locks, Index, Cost.
 
 from . import (
     audit,
+    bulk_acts,
     claims,
     completions,
     enqueueing,
@@ -48,11 +49,13 @@ from . import (
     search_keys,
     stored_calls,
     unique,
+    worker_requests,
     workers,
 )
 
 __all__ = [
     "audit",
+    "bulk_acts",
     "claims",
     "completions",
     "enqueueing",
@@ -71,5 +74,6 @@ __all__ = [
     "search_keys",
     "stored_calls",
     "unique",
+    "worker_requests",
     "workers",
 ]

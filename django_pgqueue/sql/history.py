@@ -114,11 +114,11 @@ unlogged AS (
     WHERE execution_id = ANY (ARRAY (SELECT id FROM locked))
       AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
 ),
-unkeyed AS (
-    DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
-),
 unaudited AS (
     DELETE FROM pgqueue_audit_job WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+unkeyed AS (
+    DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
@@ -239,11 +239,11 @@ unlogged AS (
     WHERE execution_id = ANY (ARRAY (SELECT id FROM locked))
       AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
 ),
-unkeyed AS (
-    DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
-),
 unaudited AS (
     DELETE FROM pgqueue_audit_job WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+unkeyed AS (
+    DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))

@@ -144,13 +144,18 @@ REFUSED: list[tuple[TaskDefinition, dict[str, str], str, str]] = [
     (tasks.noop, {"args": f'["{"x" * 300_000}"]'}, "__all__", "store the data and pass its id"),
     (choose, {"flag": "maybe", "kind": '"card"', "size": "3"}, "flag", "Choose one of the values"),
     (choose, {"flag": "true", "kind": '"gold"', "size": "3"}, "kind", "Choose one of the values"),
-    (choose, {"flag": "true", "kind": '"card"', "size": "3", "day": "2026-02-30"}, "day", "not date"),
+    (choose, {"flag": "true", "kind": '"card"', "size": "3", "day": "2026-02-30"}, "day", "must be date"),
     (text, {"more": '["b"]', "ending": "c"}, "__all__", "*more can be passed only together with message"),
     (text, {"ending": "c", "others": '{"a": "b"}'}, "others", "The value.a must be int, not str"),
     (text, {"ending": "c", "others": '{"ending": "d"}'}, "__all__", "contains ending, which has a field of its own"),
-    (typed.collect, {"first": "2026-01-31", "days": '["x"]'}, "days", "The value[0] is stored as"),
-    (typed.charge, {"order_id": "1", "amount": "x", "at": "now", "lines": "[]"}, "order_id", "is not UUID"),
-    (typed.charge, {"order_id": "1", "amount": "x", "at": "now", "lines": "[]"}, "amount", "is not Decimal"),
+    (typed.collect, {"first": "2026-01-31", "days": '["x"]'}, "days", "The value[0] must be date."),
+    (typed.charge, {"order_id": "1", "amount": "x", "at": "now", "lines": "[]"}, "order_id", "The value must be UUID."),
+    (
+        typed.charge,
+        {"order_id": "1", "amount": "x", "at": "now", "lines": "[]"},
+        "amount",
+        "The value must be Decimal.",
+    ),
 ]
 
 

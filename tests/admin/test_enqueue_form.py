@@ -35,7 +35,6 @@ def send(client: Client, url: str = ADD, **fields: str) -> str:
 
 
 @pytest.mark.quick
-@pytest.mark.promise("enqueue-from-the-admin")
 def test_enqueue_adds_a_job_with_its_records(sender: Client) -> None:
     assert enqueue_form.url(admin.site, tasks.add.name) == ADD
     page = send(sender, argument__a="5", queue_name="mail", priority="-3", run_after="2030-01-31T08:00:00")
@@ -84,6 +83,7 @@ def test_enqueue_to_a_probably_mistyped_queue_asks_again(sender: Client) -> None
     assert Job.objects.filter(queue_name="reprots").count() == 1
 
 
+@pytest.mark.promise("enqueue-once")
 @pytest.mark.django_db(transaction=True)
 def test_enqueue_double_click_adds_one_job(sender: Client) -> None:
     form = {**fields_in(sender.get(ADD).content.decode()), "argument-a": "5"}

@@ -33,15 +33,16 @@ from tests.security.conftest import BLOCK, DOCUMENT, GROUPS
 from tests.test_sql import PARAMETER, call_everything
 
 ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH"}
-OPERATOR = {"CANCEL", "RETRY", "MOVE", "PAUSE", "ADOPT", "STOP_AUDIT"}
-EVERYBODY = {"SYSTEM_IDENTIFIER"}
+OPERATOR = {"CANCEL", "RETRY", "MOVE", "PAUSE", "ADOPT", "STOP_AUDIT", "ADD_REQUEST"}
+EVERYBODY = {"SYSTEM_IDENTIFIER", "BULK_TIME"}
 """These need no privilege on a table."""
 READING = {
     "ABANDONED", "LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK",
     "LANES", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "EXISTING", "PRUNABLE",
     "PRUNABLE_TASK", "SCHEDULES", "HOLDERS", "OPEN_WINDOWS",
     "SCHEDULE_ARGUMENTS", "READY_CALLS", "RUNNING_CALLS", "DEAD_CALLS", "CALL_SHAPES", "STORED_CALLS",
-    "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", *statements.READING,
+    "WAITING_ACTS", "FIRST_REPEAT", "BULK_PAGE_FINISHED", "BULK_PAGE_READY", "BULK_PAGE_RUNNING", "BULK_PAGE_LISTED",
+    "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", "WORKER_REQUESTS", "OPEN_REQUEST", *statements.READING,
 }  # fmt: skip
 UNIQUE = {
     "ENQUEUE_UNIQUE", "ENQUEUE_OR_REPLACE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_MANY_OR_REPLACE",
@@ -64,8 +65,24 @@ MAY = {
     "operator": READING
     | OPERATOR
     | AUDIT
-    | {"RUN_NOW", "NEXT_IN_LINE", "RESUME", "PRUNE_PAUSES", "RECORD_INSTALLATION"},
-    "worker": set(STATEMENTS) - ENQUEUER - UNIQUE - OPERATOR - SCHEDULER - ARCHIVIST - AUDIT
+    | {
+        "RUN_NOW",
+        "NEXT_IN_LINE",
+        "RESUME",
+        "PRUNE_PAUSES",
+        "RECORD_INSTALLATION",
+        "REQUEST_ACT",
+        "LOCK_ACT",
+        "ADVANCE_ACT",
+    },
+    "worker": set(STATEMENTS)
+    - ENQUEUER
+    - UNIQUE
+    - OPERATOR
+    - SCHEDULER
+    - ARCHIVIST
+    - AUDIT
+    - {"REQUEST_ACT", "ADVANCE_ACT"}
     | {"READ_FOR_ARCHIVE", "REMOVE_ARCHIVED"},
     # It may delete jobs and executions, so it may run what only deletes them.
     "archivist": READING
@@ -73,6 +90,8 @@ MAY = {
     | AUDIT
     | {
         "PRUNE_AUDITED_JOBS",
+        "REQUEST_ACT",
+        "LOCK_ACT",
         "PRUNE",
         "PRUNE_TASK",
         "PRUNE_JOBS",

@@ -8,8 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 from .doctor import DOCTOR
+from .overview import OVERVIEW
 from .page import ConsolePage, console_urls
+from .queues import QUEUE, QUEUES
+from .tasks import TASKS
 
 __all__ = ["PAGES", "console_urls"]
 
-PAGES: Final[tuple[ConsolePage, ...]] = (DOCTOR,)
+PAGES: Final[tuple[ConsolePage, ...]] = (OVERVIEW, QUEUES, QUEUE, TASKS, DOCTOR)

@@ -109,19 +109,8 @@ def given_filters(options: Options) -> list[str]:
     return [name for name in FILTERS if options.get(name)]
 
 
-def _search_key(typed: str | None, words: Sequence[str]) -> tuple[str, str] | None:
-    if typed is None:
-        return None
-    name, sign, value = typed.partition("=")
-    if not sign or not name:
-        raise UsageError(f"Invalid --search {typed!r}: write NAME=VALUE, such as customer_id=4711.")
-    for word in {"due", "paused", "lost"} & set(words):
-        raise UsageError(f"--search cannot be combined with --state {word}: use --state {STATE_OF[word]}.")
-    return name, as_search_text(value)
-
-
 def described(filters: Filters) -> dict[str, Any]:
-    """Return the filters as the audit stores them."""
+    """Return the filters as the audit stores them. The value of a search key is an argument, so it is left out."""
     if filters.ids:
         return {"jobs": list(filters.ids)}
     moments = {"since": filters.since, "until": filters.until}
@@ -135,6 +124,17 @@ def described(filters: Filters) -> dict[str, Any]:
         **{name: (moment.at or now - moment.ago).isoformat() for name, moment in moments.items() if moment},
     }
     return {name: value for name, value in found.items() if value}
+
+
+def _search_key(typed: str | None, words: Sequence[str]) -> tuple[str, str] | None:
+    if typed is None:
+        return None
+    name, sign, value = typed.partition("=")
+    if not sign or not name:
+        raise UsageError(f"Invalid --search {typed!r}: write NAME=VALUE, such as customer_id=4711.")
+    for word in {"due", "paused", "lost"} & set(words):
+        raise UsageError(f"--search cannot be combined with --state {word}: use --state {STATE_OF[word]}.")
+    return name, as_search_text(value)
 
 
 def _moment(option: str, text: str | None) -> Moment | None:

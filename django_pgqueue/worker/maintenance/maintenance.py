@@ -34,6 +34,7 @@ from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.runtime.service import Service
 
+from .bulk_acts import BulkActs
 from .pruner import Pruner
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -57,8 +58,8 @@ class Duty:
 
     name: str
     interval_seconds: float
-    function: Callable[[], bool]
-    """Returns whether there is more to do."""
+    function: Callable[[], bool | float]
+    """Returns whether there is more to do, or in how many seconds there is."""
     due_at: float = 0.0
 
 
@@ -73,6 +74,7 @@ class Maintenance(Service):
         self.reactions = reactions
         self.worker_id = worker_id
         self.pruner = Pruner(self.progressed)
+        self.bulk_acts = BulkActs(reactions, self.progressed)
         self.unrescued = Refusals("the rescue of execution")
         self.unexpired = Refusals("the expiry of job")
         self._requeue_after_id = self._logs_after_id = self._audited_after_id = self._keys_after_id = 0
@@ -81,14 +83,15 @@ class Maintenance(Service):
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
             Duty("expire", settings.PRUNE_INTERVAL, self._expire),
+            Duty("bulk acts", settings.RESCUE_INTERVAL, self._execute_bulk_acts),
             Duty("workers", DAY_SECONDS / 24, self._prune_workers),
             Duty("pauses", DAY_SECONDS / 24, self._prune_pauses),
             Duty("windows", DAY_SECONDS / 24, self._prune_windows),
             Duty("old rollups", DAY_SECONDS / 24, self._prune_rollups),
             Duty("requeue", DAY_SECONDS / 24, self._requeue),
             Duty("logs", DAY_SECONDS / 24, self._prune_logs),
-            Duty("search keys", DAY_SECONDS / 24, self._prune_search_keys),
             Duty("audit", DAY_SECONDS / 24, self._prune_audit),
+            Duty("search keys", DAY_SECONDS / 24, self._prune_search_keys),
         ]
         if counter is not None:
             self.duties += [
@@ -112,7 +115,9 @@ class Maintenance(Service):
         self._postpone(duty, took_seconds=0.0)
         has_more = duty.function()
         took_seconds = time.monotonic() - began
-        if has_more:
+        if isinstance(has_more, float):
+            duty.due_at = time.monotonic() + max(has_more, BACKLOG_INTERVAL_FACTOR * took_seconds)
+        elif has_more:
             duty.due_at = time.monotonic() + BACKLOG_INTERVAL_FACTOR * took_seconds
         else:
             self._postpone(duty, took_seconds)
@@ -177,6 +182,12 @@ class Maintenance(Service):
             )
         return len(expired) == lifecycle.PRUNE_LIMIT
 
+    def _execute_bulk_acts(self) -> bool | float:
+        """Execute the next batches of the operators' bulk acts, each act at its own rate."""
+        with self.link.use() as connection:
+            due_in = self.bulk_acts.go_on(connection)
+        return False if due_in is None else min(due_in, get_settings().RESCUE_INTERVAL)
+
     def _requeue(self) -> bool:
         """Make running jobs without an open execution ready again: one page per call, the whole table once an hour."""
         with self.link.use() as connection:
@@ -198,6 +209,7 @@ class Maintenance(Service):
     def _prune_workers(self) -> bool:
         with self.link.use() as connection:
             lifecycle.prune_workers(connection, RECORD_SECONDS)
+            lifecycle.prune_worker_requests(connection, DAY_SECONDS)
         return False
 
     def _prune_pauses(self) -> bool:
@@ -216,13 +228,6 @@ class Maintenance(Service):
         self._logs_after_id = last_id or 0
         return last_id is not None
 
-    def _prune_search_keys(self) -> bool:
-        """Remove the search keys of jobs that were deleted by SQL: one page per call, the whole table once an hour."""
-        with self.link.use() as connection:
-            last_id = lifecycle.prune_search_keys(connection, self._keys_after_id).last_id
-        self._keys_after_id = last_id or 0
-        return last_id is not None
-
     def _prune_audit(self) -> bool:
         """Remove old entries of the audit, and the rows of removed jobs: one page of each per call."""
         with self.link.use() as connection:
@@ -230,6 +235,13 @@ class Maintenance(Service):
             last_id = lifecycle.prune_audited_jobs(connection, self._audited_after_id).last_id
         self._audited_after_id = last_id or 0
         return last_id is not None or removed == lifecycle.PRUNE_LIMIT
+
+    def _prune_search_keys(self) -> bool:
+        """Remove the search keys of jobs that were deleted by SQL: one page per call, the whole table once an hour."""
+        with self.link.use() as connection:
+            last_id = lifecycle.prune_search_keys(connection, self._keys_after_id).last_id
+        self._keys_after_id = last_id or 0
+        return last_id is not None
 
     def _write_counts(self, counter: AttemptCounter) -> bool:
         """Write how many attempts ended here since the last call. Without any, leave the connection alone."""

@@ -30,6 +30,7 @@ from tests.tools.mutation.mutants_clones import CLONES
 from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES, RECEIVERS
 from tests.tools.mutation.mutants_history import HISTORY
+from tests.tools.mutation.mutants_job_forms import FORMS
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
 from tests.tools.mutation.mutants_liveness import LIVENESS
 from tests.tools.mutation.mutants_operators import OPERATORS
@@ -345,6 +346,7 @@ MUTANTS = [
     *PRIVACY,
     *TYPED,
     *HISTORY,
+    *FORMS,
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",

@@ -1,0 +1,271 @@
+"""Bulk acts: an operator previews and requests them, and workers execute them in batches.
+
+The admin calls `preview()` and `request_act()`. The maintenance service of the workers calls `waiting_acts()` and
+`execute_batch()`. An act is an entry of the audit with a filter, and its batches obey three rules:
+
+* A batch is one transaction: it locks the entry, changes jobs, records them, and moves the cursor. So two workers never
+  execute the same act at the same time, and if a worker dies, the next one continues exactly behind the last batch.
+* A job is changed only if it was in the filter when the operator saw the preview, and has not changed since.
+* An act stops at the request of an operator (`stop_audit()`), or when a retried job fails again with the same error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from django_pgqueue import sql
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.states import ActOutcome, Seen, State, TransitionName
+
+from . import operator
+from .audit import NAME_LENGTH, end_audit, record_audit
+from .bulk_selection import MOST_IDS as MOST_IDS
+from .bulk_selection import Page, read_page
+from .bulk_selection import Selection as Selection
+from .execute import execute_with_retry
+
+BATCH: Final = 1000
+"""Jobs that one batch changes at most."""
+PREVIEWED: Final = 10_000
+"""Jobs that a preview counts at most."""
+SAMPLE: Final = 10
+"""Jobs that a preview shows."""
+WATCHED: Final = 5000
+"""The latest retried jobs of an act whose next attempts are watched."""
+LOCK_SECONDS: Final = 0.25
+"""How long a batch tries to get rows that other sessions have locked. A request to stop waits for the batch."""
+WAITING: Final = 20
+"""Acts that one worker looks at."""
+WORDS: Final[dict[TransitionName, tuple[str, ...]]] = {
+    TransitionName.RETRY: ("dead", "succeeded", "cancelled"),
+    TransitionName.DELETE: ("dead", "succeeded", "cancelled"),
+    TransitionName.CANCEL: ("ready", "due", "scheduled", "running"),
+    TransitionName.MOVE: ("ready", "due", "scheduled"),
+    TransitionName.RUN_NOW: ("scheduled",),
+}
+"""The actions, and the states of the jobs that each can change."""
+
+
+class PreviewedJob(NamedTuple):
+    """A job in the sample of a preview."""
+
+    job_id: int
+    task_name: str
+    state: str
+
+
+class Preview(NamedTuple):
+    """The jobs that an act would change, at one instant.
+
+    `chosen` is exact, unless `has_more`: then at least so many jobs meet the filter. `left` counts the jobs of a list
+    of ids that the act leaves out because of their state.
+    """
+
+    at: datetime
+    chosen: int
+    has_more: bool
+    sample: tuple[PreviewedJob, ...]
+    left: int
+
+
+class WaitingAct(NamedTuple):
+    """An act that workers execute, and in how many seconds its next batch is due. A negative number: it is overdue."""
+
+    audit_id: int
+    due_in: float
+
+
+class Batch(NamedTuple):
+    """The result of one batch.
+
+    `due_in` is the time in seconds until the next batch is due; None if the act has ended, with `outcome`.
+    """
+
+    action: TransitionName
+    changed: Mapping[int, State]
+    task_names: Mapping[int, str]
+    due_in: float | None = None
+    outcome: ActOutcome | None = None
+
+
+class _Act(NamedTuple):
+    """The values of a locked entry that a batch needs."""
+
+    audit_id: int
+    action: TransitionName
+    selection: Selection
+    cursor: list[Any] | None
+    previewed_at: datetime
+    began_at: datetime
+    rate: float | None
+    stops_on_repeat: bool
+
+
+def check_act(action: str, selection: Selection, rate: float | None) -> TransitionName:
+    """Return the action. Raise `ValueError` if no worker could execute such an act."""
+    names = [name.value for name in WORDS]
+    if action not in names:
+        raise ValueError(f"Invalid action {action!r}: use one of {', '.join(names)}.")
+    checked = TransitionName(action)
+    if not selection.job_ids and selection.word not in WORDS[checked]:
+        raise ValueError(f"Invalid state {selection.word!r} to {action}: use one of {', '.join(WORDS[checked])}.")
+    if rate is not None and not 0 < rate <= 1e6:
+        raise ValueError(f"Invalid rate {rate}: use a number of jobs per second above 0, or None.")
+    if (action == TransitionName.MOVE) == (selection.to_queue is None):
+        is_missing = selection.to_queue is None
+        raise ValueError("Pass a queue to move jobs." if is_missing else f"Pass no queue to {action} jobs.")
+    return checked
+
+
+def preview(connection: Connection, action: str, selection: Selection) -> Preview:
+    """Return what an act would change now. Write nothing.
+
+    Raises:
+        ValueError: No worker could execute such an act.
+    """
+    checked = check_act(action, selection, None)
+    at = execute(connection, sql.bulk_acts.BULK_TIME, {})[0][0]
+    page = _page(connection, checked, selection, None, at, limit=PREVIEWED + 1)
+    chosen = page.rows[:PREVIEWED]
+    fitting = [row for row in chosen if row.is_chosen and row.is_unchanged]
+    sample = tuple(PreviewedJob(row.job_id, row.task_name, row.state) for row in fitting[:SAMPLE])
+    left = len(selection.job_ids) - len(fitting) if selection.job_ids else 0
+    return Preview(at, len(fitting), len(page.rows) > PREVIEWED, sample, left)
+
+
+def request_act(
+    connection: Connection,
+    action: str,
+    selection: Selection,
+    *,
+    previewed_at: datetime,
+    done_by: str = "",
+    reason: str = "",
+    total: int | None = None,
+    rate: float | None = None,
+    stops_on_repeat: bool = False,
+) -> int:
+    """Add an act for the workers, in the caller's transaction; return the id of its entry in the audit.
+
+    Args:
+        connection: A connection to the database of the jobs.
+        action: "retry", "cancel", "run_now", "move" or "delete".
+        selection: The jobs.
+        previewed_at: The time of the preview, by the database's clock (`Preview.at`). Jobs that have changed since then
+            stay as they are.
+        done_by: The person or program, for people to read. 150 characters are stored.
+        reason: Text for people to read.
+        total: The number of jobs in the preview.
+        rate: Jobs per second at most. None: no limit.
+        stops_on_repeat: Whether to stop when a retried job fails again with the error that it had died of.
+
+    Raises:
+        ValueError: No worker could execute such an act.
+    """
+    params = {
+        "action": check_act(action, selection, rate).value,
+        "done_by": done_by[:NAME_LENGTH],
+        "reason": reason,
+        "filter": json.dumps(selection.as_json()),
+        "total": total,
+        "rate": rate,
+        "stops_on_repeat": stops_on_repeat,
+        "previewed_at": previewed_at,
+    }
+    return int(execute(connection, sql.bulk_acts.REQUEST_ACT, params)[0][0])
+
+
+def waiting_acts(connection: Connection) -> list[WaitingAct]:
+    """Return the next acts that workers execute, the one that is due first at the beginning."""
+    rows = execute_with_retry(connection, sql.bulk_acts.WAITING_ACTS, {"limit": WAITING})
+    return [WaitingAct(*row) for row in rows]
+
+
+def execute_batch(connection: EngineConnection, audit_id: int) -> Batch | None:
+    """Execute the next batch of an act, in one transaction; return None if another worker does, or if none is due.
+
+    Raises:
+        psycopg.Error: The database refused all jobs of the batch, or the connection failed. Nothing was changed.
+        ValueError: The stored filter is invalid.
+    """
+    with connection.transaction():
+        act = _locked(connection, audit_id)
+        return None if act is None else _execute(connection, act)
+
+
+def _locked(connection: Connection, audit_id: int) -> _Act | None:
+    rows = execute(connection, sql.bulk_acts.LOCK_ACT, {"audit_id": audit_id})
+    if not rows:
+        return None
+    action, chosen, cursor, previewed_at, began_at, rate, stops_on_repeat = rows[0]
+    selection = Selection.from_json(json.loads(chosen))
+    checked = check_act(action, selection, rate)
+    start = None if cursor is None else json.loads(cursor)
+    return _Act(audit_id, checked, selection, start, previewed_at or began_at, began_at, rate, stops_on_repeat)
+
+
+def _execute(connection: EngineConnection, act: _Act) -> Batch:
+    if act.stops_on_repeat and (repeated := _first_repeat(connection, act)):
+        job_id, error = repeated
+        end_audit(connection, act.audit_id, ActOutcome.REPEATED, failed_job_id=job_id, error=error)
+        return Batch(act.action, {}, {}, outcome=ActOutcome.REPEATED)
+    page = _page(connection, act.action, act.selection, act.cursor, act.previewed_at, BATCH, act.audit_id)
+    size = BATCH if act.rate is None else max(1, int(min(BATCH, act.rate)))
+    batch = page.up_to(size)
+    names = {row.job_id: row.task_name for row in batch.rows if row.is_chosen and row.is_unchanged}
+    seen = {row.job_id: Seen(row.state, row.finished_at, row.run_after) for row in batch.rows}
+    change = _transition(act.action, act.selection)
+    changed = change(connection, list(names), seen=seen, lock_seconds=LOCK_SECONDS) if names else {}
+    left = sum(row.is_chosen for row in batch.rows) - len(changed)
+    record_audit(connection, act.audit_id, sorted(changed), left=left)
+    if batch.is_last:
+        end_audit(connection, act.audit_id)
+        return Batch(act.action, changed, names, outcome=ActOutcome.DONE)
+    advance = {
+        "audit_id": act.audit_id,
+        "cursor": json.dumps(batch.rows[-1].position),
+        "seconds": len(names) / act.rate if act.rate else 0.0,
+    }
+    [(due_in,)] = execute(connection, sql.bulk_acts.ADVANCE_ACT, advance)
+    return Batch(act.action, changed, names, due_in=due_in)
+
+
+def _first_repeat(connection: Connection, act: _Act) -> tuple[int, str] | None:
+    params = {"audit_id": act.audit_id, "began_at": act.began_at, "limit": WATCHED}
+    rows = execute(connection, sql.bulk_acts.FIRST_REPEAT, params)
+    return (rows[0][0], rows[0][1]) if rows else None
+
+
+def _page(
+    connection: Connection,
+    action: TransitionName,
+    selection: Selection,
+    cursor: Sequence[Any] | None,
+    at: datetime,
+    limit: int,
+    audit_id: int = 0,
+) -> Page:
+    """Return the next jobs of a filter. Of listed jobs, only those in a state that the action can change are chosen."""
+    states = [state for word in WORDS[action] for state in _states_of(word)]
+    return read_page(connection, selection, cursor, at, states=states, audit_id=audit_id, limit=limit)
+
+
+def _states_of(word: str) -> tuple[str, ...]:
+    return (State.READY.value,) if word in ("due", "scheduled") else (word,)
+
+
+def _transition(action: TransitionName, selection: Selection) -> Callable[..., dict[int, State]]:
+    """Return the transition of an action."""
+    transitions: dict[TransitionName, Callable[..., dict[int, State]]] = {
+        TransitionName.RETRY: operator.retry,
+        TransitionName.CANCEL: operator.cancel,
+        TransitionName.RUN_NOW: operator.run_now,
+        TransitionName.MOVE: partial(operator.move, queue_name=selection.to_queue),
+        TransitionName.DELETE: operator.delete,
+    }
+    return transitions[action]

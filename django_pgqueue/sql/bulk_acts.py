@@ -1,0 +1,258 @@
+"""Statements of the bulk acts that workers execute.
+
+The statements whose names begin with BULK_PAGE return a page of jobs in the order of an index. Each row has the id, the
+task, the state, `finished_at` and `run_after` of a job; whether the act's filter chooses the job; whether the job has
+not changed since the preview; and then the position of the row, behind which the next page begins.
+"""
+
+from typing import Final
+
+# Return the time of the database.
+#
+# Caller: lifecycle.preview(), before it reads the jobs
+BULK_TIME: Final = """/* pgqueue:bulk_time */
+SELECT statement_timestamp() + %(time_shift)s::interval
+"""
+
+# Add an act that workers will execute.
+#
+# Caller: lifecycle.request_act()
+REQUEST_ACT: Final = """/* pgqueue:request_act */
+INSERT INTO pgqueue_audit (
+    action, done_by, reason, began_at, next_batch_at, filter, job_count, total, rate, stops_on_repeat, previewed_at
+)
+SELECT
+    %(action)s, %(done_by)s, %(reason)s, instant, instant, %(filter)s::json, 0,
+    %(total)s::bigint, %(rate)s::float8, %(stops_on_repeat)s, %(previewed_at)s::timestamptz
+FROM (SELECT statement_timestamp() + %(time_shift)s::interval AS instant) AS clock
+RETURNING id
+"""
+
+# Return the next acts that workers execute, and in how many seconds the next batch of each is due.
+#
+# Caller: lifecycle.waiting_acts(), every few seconds from each worker. It locks nothing
+# Index:  pgqueue_audit_next, which is empty while there is no act
+WAITING_ACTS: Final = """/* pgqueue:waiting_acts */
+SELECT id, extract(epoch FROM next_batch_at - (statement_timestamp() + %(time_shift)s::interval))::float8
+FROM pgqueue_audit
+WHERE next_batch_at IS NOT NULL
+ORDER BY next_batch_at
+LIMIT %(limit)s
+"""
+
+# Lock an act whose next batch is due, until the end of the transaction. No row: another worker executes a batch of it,
+# or it has ended.
+#
+# Caller: lifecycle.execute_batch()
+# Locks:  SKIP LOCKED. If the worker dies, its transaction ends, and another worker continues from the same cursor
+# Index:  the primary key
+LOCK_ACT: Final = """/* pgqueue:lock_act */
+SELECT action, filter::text, cursor::text, previewed_at, began_at, rate, stops_on_repeat
+FROM pgqueue_audit
+WHERE id = %(audit_id)s::bigint AND next_batch_at <= statement_timestamp() + %(time_shift)s::interval
+FOR NO KEY UPDATE SKIP LOCKED
+"""
+
+# Store where the next batch of an act begins, and when it is due: so many seconds after this one was due, but never
+# more than a second of delay is made up for. Return in how many seconds that is.
+#
+# Caller: lifecycle.execute_batch(), in the transaction of the batch
+# Index:  the primary key
+ADVANCE_ACT: Final = """/* pgqueue:advance_act */
+UPDATE pgqueue_audit
+SET cursor = %(cursor)s::json,
+    next_batch_at = greatest(
+        next_batch_at, statement_timestamp() + %(time_shift)s::interval - interval '1 s'
+    ) + make_interval(secs => %(seconds)s::float8)
+WHERE id = %(audit_id)s::bigint
+RETURNING extract(epoch FROM next_batch_at - (statement_timestamp() + %(time_shift)s::interval))::float8
+"""
+
+# Return a job that an act has retried and that failed again with the error that it had died of, and that error. Only
+# the latest retried jobs are watched, and of each only the latest attempts.
+#
+# Caller: lifecycle.execute_batch(), before each batch of an act that stops at the first repeat
+# Index:  pgqueue_audit_job_entry, pgqueue_execution_job
+FIRST_REPEAT: Final = """/* pgqueue:first_repeat */
+WITH retried AS MATERIALIZED (
+    SELECT job_id FROM pgqueue_audit_job WHERE audit_id = %(audit_id)s::bigint ORDER BY id DESC LIMIT %(limit)s
+)
+SELECT retried.job_id, again.exception_class
+FROM retried
+CROSS JOIN LATERAL (
+    SELECT attempts.exception_class
+    FROM (
+        SELECT claimed_at, outcome, exception_class
+        FROM pgqueue_execution
+        WHERE job_id = retried.job_id
+        ORDER BY job_id DESC, id DESC
+        LIMIT 20
+    ) AS attempts
+    WHERE attempts.claimed_at >= %(began_at)s::timestamptz AND attempts.outcome IN ('failed', 'crashed')
+) AS again
+WHERE again.exception_class = (
+    SELECT exception_class
+    FROM pgqueue_execution
+    WHERE job_id = retried.job_id AND claimed_at < %(began_at)s::timestamptz
+    ORDER BY job_id DESC, id DESC
+    LIMIT 1
+)
+LIMIT 1
+"""
+
+# Return the next jobs in a finished state, the oldest first. A job that was retried and has ended again has a
+# `finished_at` after the preview, so it is not among them.
+#
+# Caller: lifecycle.preview(), lifecycle.execute_batch()
+# Index:  pgqueue_job_finished; pgqueue_execution_job if the filter has an exception class
+BULK_PAGE_FINISHED: Final = """/* pgqueue:bulk_page_finished */
+SELECT
+    id, task_name, state, finished_at, run_after,
+    %(exception_class)s::text IS NULL OR coalesce((
+        SELECT exception_class
+        FROM pgqueue_execution
+        WHERE job_id = oldest.id
+        ORDER BY job_id DESC, id DESC
+        LIMIT 1
+    ), '') = %(exception_class)s::text,
+    true,
+    finished_at, id
+FROM (
+    SELECT id, task_name, state, finished_at, run_after
+    FROM pgqueue_job
+    WHERE state = %(state)s
+      AND finished_at IS NOT NULL
+      AND finished_at >= %(after_at)s::timestamptz
+      AND (finished_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
+      AND finished_at <= %(until_at)s::timestamptz
+      AND (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
+      AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+    ORDER BY finished_at
+    FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
+) AS oldest
+ORDER BY finished_at, id
+LIMIT %(limit)s::bigint
+"""
+
+# Return the next ready jobs, in claim order of one lane after the other. A job that was retried, has failed, or was
+# made due since the preview has a `run_after` after the preview, and has become due or has an attempt that ended since.
+# A job that became due since is left alone too, because a retried job looks the same.
+#
+# Caller: as BULK_PAGE_FINISHED
+# Index:  pgqueue_job_ready, three ranges of it: the rest of the lane, the queue's lower priorities, and later queues
+BULK_PAGE_READY: Final = """/* pgqueue:bulk_page_ready */
+SELECT
+    id, task_name, 'ready', NULL, run_after,
+    NOT EXISTS (
+        SELECT FROM pgqueue_audit_job WHERE job_id = lanes.id AND audit_id = %(audit_id)s::bigint
+    ),
+    run_after <= %(previewed_at)s::timestamptz
+        OR run_after > statement_timestamp() + %(time_shift)s::interval AND NOT EXISTS (
+            SELECT FROM pgqueue_execution WHERE job_id = lanes.id AND finished_at > %(previewed_at)s::timestamptz
+        ),
+    queue_name, priority, run_after, id
+FROM (
+    (
+        SELECT id, task_name, run_after, queue_name, priority
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NULL
+          AND queue_name = %(after_queue)s AND priority = %(after_priority)s::smallint
+          AND (run_after, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
+          AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
+          AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
+          AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+        ORDER BY run_after, id
+        LIMIT %(limit)s::bigint
+    )
+    UNION ALL
+    (
+        SELECT id, task_name, run_after, queue_name, priority
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NULL
+          AND queue_name = %(after_queue)s AND priority < %(after_priority)s::smallint
+          AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
+          AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
+          AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+        ORDER BY priority DESC, run_after, id
+        LIMIT %(limit)s::bigint
+    )
+    UNION ALL
+    (
+        SELECT id, task_name, run_after, queue_name, priority
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NULL
+          AND queue_name > %(after_queue)s AND queue_name <= %(last_queue)s
+          AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
+          AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
+          AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+        ORDER BY queue_name, priority DESC, run_after, id
+        LIMIT %(limit)s::bigint
+    )
+) AS lanes
+ORDER BY queue_name, priority DESC, run_after, id
+LIMIT %(limit)s::bigint
+"""
+
+# Return the next running jobs, worker by worker. A job whose attempt began after the preview was not seen running.
+#
+# Caller: as BULK_PAGE_FINISHED
+# Index:  pgqueue_execution_open, the primary key
+BULK_PAGE_RUNNING: Final = """/* pgqueue:bulk_page_running */
+SELECT
+    coalesce(job.id, 0), job.task_name, 'running', NULL, job.run_after,
+    coalesce(
+        (%(queue_name)s::text IS NULL OR job.queue_name = %(queue_name)s::text)
+            AND (%(task_name)s::text IS NULL OR job.task_name = %(task_name)s::text)
+            AND job.enqueued_at >= %(since_at)s::timestamptz AND job.enqueued_at <= %(until_at)s::timestamptz
+            AND job.cancel_requested_at IS NULL,
+        false
+    ),
+    opened.claimed_at <= %(previewed_at)s::timestamptz,
+    opened.worker_id, opened.id
+FROM (
+    SELECT id, job_id, worker_id, claimed_at
+    FROM pgqueue_execution
+    WHERE finished_at IS NULL AND (worker_id, id) > (%(after_worker_id)s::bigint, %(after_id)s::bigint)
+    ORDER BY worker_id, id
+    LIMIT %(limit)s::bigint
+) AS opened
+LEFT JOIN LATERAL (
+    SELECT id, task_name, run_after, queue_name, enqueued_at, cancel_requested_at
+    FROM pgqueue_job
+    WHERE id = opened.job_id AND state = 'running'
+) AS job ON true
+ORDER BY opened.worker_id, opened.id
+"""
+
+# Return the next jobs of a list of ids.
+#
+# Caller: as BULK_PAGE_FINISHED
+# Index:  primary key, pgqueue_execution_job
+BULK_PAGE_LISTED: Final = """/* pgqueue:bulk_page_listed */
+SELECT
+    id, task_name, state, finished_at, run_after,
+    state = ANY (%(states)s::text[]) AND (state <> 'running' OR cancel_requested_at IS NULL),
+    CASE
+        WHEN finished_at IS NOT NULL THEN finished_at <= %(previewed_at)s::timestamptz
+        WHEN state = 'ready' THEN enqueued_at <= %(previewed_at)s::timestamptz AND (
+            run_after <= %(previewed_at)s::timestamptz
+            OR run_after > statement_timestamp() + %(time_shift)s::interval AND NOT EXISTS (
+                SELECT
+                FROM pgqueue_execution
+                WHERE job_id = listed.id AND finished_at > %(previewed_at)s::timestamptz
+            )
+        )
+        ELSE NOT EXISTS (
+            SELECT FROM pgqueue_execution WHERE job_id = listed.id AND claimed_at > %(previewed_at)s::timestamptz
+        )
+    END,
+    id
+FROM (
+    SELECT id, task_name, state, finished_at, run_after, enqueued_at, cancel_requested_at
+    FROM pgqueue_job
+    WHERE id = ANY (%(job_ids)s::bigint[]) AND id > %(after_id)s::bigint
+    ORDER BY id
+    LIMIT %(limit)s::bigint
+) AS listed
+ORDER BY id
+"""

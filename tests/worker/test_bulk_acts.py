@@ -1,0 +1,325 @@
+"""Bulk acts as workers execute them: exact against the preview, at a rate, stoppable, and safe if a worker dies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from django_pgqueue import lifecycle
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.statements import clock
+from django_pgqueue.lifecycle import bulk_acts
+from django_pgqueue.lifecycle.bulk_acts import Selection, execute_batch, preview, request_act, waiting_acts
+from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.maintenance.bulk_acts import BulkActs
+from django_pgqueue.worker.maintenance.maintenance import Maintenance
+from django_pgqueue.worker.runtime.connection import Link
+from tests import helpers
+
+DEAD = Selection("dead")
+
+
+def die(engine: EngineConnection, count: int = 1, *, error: str = "shop.Declined", **options: Any) -> list[int]:
+    """Return the ids of new jobs that have died of an error, one after the other."""
+    job_ids = helpers.make_jobs(engine, count, **options)
+    for claimed in helpers.claim_all(engine, lifecycle.Lane(options.get("queue_name", "default"), 0)):
+        [failed] = helpers.failed(claimed.key, None)
+        lifecycle.fail(engine, [failed._replace(exception_class=error)])
+    return job_ids
+
+
+def fail_again(engine: EngineConnection, job_id: int, error: str) -> None:
+    """Let a ready job fail once more, and wait for its next attempt."""
+    claimed = lifecycle.claim_one(engine, job_id, worker_id=1, lease_seconds=60.0)
+    assert claimed is not None
+    [failed] = helpers.failed(claimed.key, 60.0)
+    lifecycle.fail(engine, [failed._replace(exception_class=error)])
+
+
+def request(engine: EngineConnection, action: str, selection: Selection, **options: Any) -> int:
+    """Request an act as it was previewed just now."""
+    return request_act(engine, action, selection, previewed_at=preview(engine, action, selection).at, **options)
+
+
+def finish(engine: EngineConnection) -> None:
+    """Execute all acts to their end, as a worker does that never waits for a rate."""
+    service = BulkActs(FOREGROUND, lambda: None)
+    while (due_in := service.go_on(engine)) is not None:
+        clock.shift_seconds += max(0.0, due_in)
+
+
+def states(engine: EngineConnection) -> dict[int, str]:
+    return {job_id: row["state"] for job_id, row in helpers.rows_of(engine, "pgqueue_job").items()}
+
+
+def entry(engine: EngineConnection, audit_id: int) -> dict[str, Any]:
+    return helpers.rows_of(engine, "pgqueue_audit")[audit_id]
+
+
+def audited(engine: EngineConnection, audit_id: int) -> list[int]:
+    rows = helpers.rows_of(engine, "pgqueue_audit_job").values()
+    return [row["job_id"] for row in rows if row["audit_id"] == audit_id]
+
+
+def test_retry_by_filter_changes_only_the_chosen_group(engine):
+    chosen = die(engine, 3, task_name="shop.charge", queue_name="mail")
+    die(engine, task_name="shop.charge", queue_name="mail", error="shop.Timeout")
+    die(engine, task_name="shop.refund", queue_name="mail")
+    die(engine, task_name="shop.charge")
+    group = Selection("dead", queue_name="mail", task_name="shop.charge", exception_class="shop.Declined")
+    seen = preview(engine, "retry", group)
+    assert (seen.chosen, seen.has_more, seen.left) == (3, False, 0)
+    assert [job.job_id for job in seen.sample] == chosen
+    audit_id = request(engine, "retry", group, done_by="ada", reason="fixed", total=3)
+    finish(engine)
+    assert [job_id for job_id, state in states(engine).items() if state == "ready"] == chosen
+    row = entry(engine, audit_id)
+    assert (row["job_count"], row["left_count"], row["outcome"], row["next_batch_at"]) == (3, 0, "done", None)
+    assert (row["done_by"], row["reason"], row["ended_at"] is not None) == ("ada", "fixed", True)
+    assert audited(engine, audit_id) == chosen
+
+
+def test_jobs_that_died_or_changed_after_the_preview_stay(engine):
+    kept, retried, again = die(engine, 3)
+    seen = preview(engine, "delete", DEAD)
+    [late] = die(engine)
+    lifecycle.retry(engine, [retried, again])
+    claimed = lifecycle.claim_one(engine, again, worker_id=1, lease_seconds=60.0)
+    lifecycle.fail(engine, helpers.failed(claimed.key, None))
+    audit_id = request_act(engine, "delete", DEAD, previewed_at=seen.at)
+    finish(engine)
+    assert states(engine) == {retried: "ready", again: "dead", late: "dead"}
+    assert audited(engine, audit_id) == [kept]
+
+
+def test_ready_jobs_that_changed_after_the_preview_stay(engine):
+    """A retried job is ready again, and a failed one waits for its next attempt: nobody has seen them so."""
+    due, failed = helpers.make_jobs(engine, 2)
+    scheduled, hurried = helpers.make_jobs(engine, 2, delay_seconds=60.0)
+    [dead] = die(engine, queue_name="other")
+    seen = preview(engine, "cancel", Selection("ready"))
+    assert seen.chosen == 4
+    [late] = helpers.make_jobs(engine)
+    lifecycle.retry(engine, [dead])
+    lifecycle.run_now(engine, [hurried])
+    fail_again(engine, failed, "shop.Declined")
+    audit_id = request_act(engine, "cancel", Selection("ready"), previewed_at=seen.at)
+    finish(engine)
+    assert states(engine) == {
+        due: "cancelled", scheduled: "cancelled", failed: "ready", hurried: "ready", dead: "ready", late: "ready"
+    }  # fmt: skip
+    assert entry(engine, audit_id)["left_count"] == 3, "those that are ready, but were not so then"
+
+
+def test_running_jobs_that_started_after_the_preview_go_on(engine):
+    old, ready = helpers.make_jobs(engine, 2)
+    lifecycle.claim_one(engine, old, worker_id=1, lease_seconds=60.0)
+    seen = preview(engine, "cancel", Selection("running"))
+    lifecycle.claim_one(engine, ready, worker_id=1, lease_seconds=60.0)
+    request_act(engine, "cancel", Selection("running"), previewed_at=seen.at)
+    finish(engine)
+    rows = helpers.rows_of(engine, "pgqueue_job")
+    assert [rows[job_id]["cancel_requested_at"] is not None for job_id in (old, ready)] == [True, False]
+    assert preview(engine, "cancel", Selection("running")).chosen == 1, "the other one is being cancelled already"
+
+
+def test_listed_jobs_in_another_state_are_left_out(engine):
+    [dead], ready = die(engine), helpers.make_job(engine, queue_name="other")
+    listed = Selection(job_ids=(dead, ready, 1_000_000))
+    seen = preview(engine, "retry", listed)
+    assert (seen.chosen, seen.left) == (1, 2)
+    audit_id = request_act(engine, "retry", listed, previewed_at=seen.at)
+    finish(engine)
+    assert audited(engine, audit_id) == [dead] and entry(engine, audit_id)["left_count"] == 0
+
+
+@pytest.mark.parametrize(("queue", "moved"), [(None, {"a", "b", "z"}), ("a", {"a"})])
+def test_move_visits_lanes_in_order_and_no_job_twice(engine, monkeypatch, queue, moved):
+    """The target queue comes last, so the scan meets the jobs that it has moved there."""
+    monkeypatch.setattr(bulk_acts, "BATCH", 2)
+    jobs = {name: helpers.make_jobs(engine, 3, queue_name=name) for name in ("a", "b", "z")}
+    low = helpers.make_job(engine, queue_name="a", priority=-5)
+    audit_id = request(engine, "move", Selection("ready", queue_name=queue, to_queue="z"))
+    finish(engine)
+    queues = {job_id: row["queue_name"] for job_id, row in helpers.rows_of(engine, "pgqueue_job").items()}
+    assert all(queues[job_id] == ("z" if name in moved else name) for name, ids in jobs.items() for job_id in ids)
+    assert queues[low] == "z" and entry(engine, audit_id)["job_count"] == (4 if queue else 7)
+    assert entry(engine, audit_id)["left_count"] == (0 if queue else 3), "those that were there before"
+
+
+def test_run_now_makes_scheduled_jobs_due(engine):
+    later, _ = helpers.make_job(engine, delay_seconds=60.0), helpers.make_job(engine)
+    audit_id = request(engine, "run_now", Selection("scheduled"))
+    finish(engine)
+    assert audited(engine, audit_id) == [later]
+
+
+def test_rate_limits_a_batch_and_sets_the_time_of_the_next(engine):
+    die(engine, 5)
+    audit_id = request(engine, "retry", DEAD, rate=2.0)
+    batch = execute_batch(engine, audit_id)
+    assert batch is not None and len(batch.changed) == 2
+    assert batch.due_in is not None and 0.5 < batch.due_in <= 1.0
+    assert execute_batch(engine, audit_id) is None, "the next batch is not due yet"
+    [(_, due_in)] = waiting_acts(engine)
+    assert 0 < due_in <= 1.0
+    clock.shift_seconds = 60.0
+    assert len(execute_batch(engine, audit_id).changed) == 2
+    assert execute_batch(engine, audit_id) is not None, "at most one second of delay is made up for"
+    assert entry(engine, audit_id)["outcome"] == "done"
+
+
+def test_dead_worker_changes_nothing_and_another_goes_on(engine, second, watcher, monkeypatch):
+    """The worker dies after its transition and before its commit."""
+    monkeypatch.setattr(bulk_acts, "BATCH", 2)
+    jobs = die(engine, 5)
+    audit_id = request(engine, "retry", DEAD)
+    execute_batch(engine, audit_id)
+    record = bulk_acts.record_audit
+
+    def die_before_recording(*args: Any, **options: Any) -> bool:
+        watcher.execute("SELECT pg_terminate_backend(%s, 5000)", [second.info.backend_pid])
+        return bool(record(*args, **options))
+
+    monkeypatch.setattr(bulk_acts, "record_audit", die_before_recording)
+    with pytest.raises(psycopg.OperationalError):
+        execute_batch(second, audit_id)
+    monkeypatch.setattr(bulk_acts, "record_audit", record)
+    assert sorted(states(engine).values()) == ["dead"] * 3 + ["ready"] * 2
+    finish(engine)
+    assert set(states(engine).values()) == {"ready"}
+    assert audited(engine, audit_id) == jobs and entry(engine, audit_id)["job_count"] == 5
+
+
+def test_two_workers_never_execute_one_act_at_once(engine, second):
+    die(engine, 3)
+    audit_id, other = (request(engine, "retry", Selection("dead", queue_name=name)) for name in ("default", "none"))
+    with helpers.transaction(second):
+        second.execute("SELECT FROM pgqueue_audit WHERE id = %s FOR NO KEY UPDATE", [audit_id])  # a batch is under way
+        assert execute_batch(engine, audit_id) is None
+        BulkActs(FOREGROUND, lambda: None).go_on(engine)
+        assert entry(engine, other)["outcome"] == "done", "another act does not wait for it"
+    assert set(states(engine).values()) == {"dead"}
+    finish(engine)
+    assert set(states(engine).values()) == {"ready"}
+
+
+def test_two_acts_on_the_same_jobs_change_each_once(engine):
+    jobs = die(engine, 4)
+    first, second = (request(engine, "retry", DEAD, rate=1.0) for _ in range(2))
+    finish(engine)
+    assert sorted(audited(engine, first) + audited(engine, second)) == jobs
+
+
+def test_stop_ends_the_act_before_its_next_batch(engine):
+    die(engine, 3)
+    audit_id = request(engine, "retry", DEAD, rate=1.0)
+    execute_batch(engine, audit_id)
+    assert lifecycle.stop_audit(engine, audit_id, "grace")
+    clock.shift_seconds = 60.0
+    assert waiting_acts(engine) == [] and execute_batch(engine, audit_id) is None
+    row = entry(engine, audit_id)
+    assert (row["outcome"], row["stop_asked_by"], row["job_count"]) == ("stopped", "grace", 1)
+    assert row["ended_at"] is not None and sorted(states(engine).values()) == ["dead", "dead", "ready"]
+
+
+@pytest.mark.parametrize(("error", "stops"), [("shop.Declined", True), ("shop.Timeout", False)])
+def test_act_stops_at_the_first_repeat(engine, error, stops):
+    first, *_ = die(engine, 3)
+    audit_id = request(engine, "retry", DEAD, rate=1.0, stops_on_repeat=True)
+    execute_batch(engine, audit_id)
+    fail_again(engine, first, error)
+    finish(engine)
+    row = entry(engine, audit_id)
+    if stops:
+        assert (row["outcome"], row["failed_job_id"], row["error"]) == ("repeated", first, "shop.Declined")
+        assert row["job_count"] == 1 and sorted(states(engine).values()) == ["dead", "dead", "ready"]
+    else:
+        assert (row["outcome"], row["failed_job_id"], row["job_count"]) == ("done", None, 3)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_refused_and_locked_jobs_are_left_and_counted(engine, second, locked):
+    bad, good = die(engine, 2)
+    audit_id = request(engine, "retry", DEAD)
+    if locked:
+        with helpers.transaction(second):
+            second.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [bad])
+            finish(engine)
+    else:
+        with helpers.users_trigger(engine, f"OLD.id = {bad}"):
+            finish(engine)
+    assert states(engine) == {bad: "dead", good: "ready"}
+    row = entry(engine, audit_id)
+    assert (row["job_count"], row["left_count"], row["outcome"]) == (1, 1, "done")
+
+
+def test_act_that_the_database_refuses_fails_with_the_reason(engine):
+    die(engine)
+    audit_id = request(engine, "retry", DEAD)
+    with helpers.users_trigger(engine, "true"):
+        finish(engine)
+    row = entry(engine, audit_id)
+    assert (row["outcome"], row["error"], row["job_count"]) == ("failed", "not this one", 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "filter = '[]'", "filter = '{\"word\": \"gone\"}'", "filter = '{\"nonsense\": 1}'", "cursor = '7'",
+        "cursor = '[\"x\", 1]'", "action = 'explode'", "rate = -1", "previewed_at = 'infinity'",
+    ],
+)  # fmt: skip
+def test_entry_changed_by_hand_fails_and_stops_no_other(engine, change):
+    [dead] = die(engine)
+    broken, good = request(engine, "delete", DEAD), request(engine, "retry", DEAD)
+    engine.execute(f"UPDATE pgqueue_audit SET {change} WHERE id = %s", [broken])
+    finish(engine)
+    query = "SELECT outcome, error <> '' FROM pgqueue_audit WHERE id = ANY (%s) ORDER BY id"
+    assert engine.execute(query, [[broken, good]]).fetchall() == [("failed", True), ("done", False)]
+    assert states(engine) == {dead: "ready"}
+
+
+@pytest.mark.parametrize(
+    ("action", "selection", "options", "says"),
+    [
+        ("explode", {"word": "dead"}, {}, "Invalid action 'explode'"),
+        ("retry", {"word": "ready"}, {}, "Invalid state 'ready' to retry"),
+        ("retry", {"word": "gone"}, {}, "Invalid state 'gone'"),
+        ("retry", {"word": "dead"}, {"rate": 0.0}, "Invalid rate"),
+        ("move", {"word": "ready"}, {}, "Pass a queue"),
+        ("retry", {"word": "dead", "to_queue": "a"}, {}, "Pass no queue to retry"),
+        ("retry", {"word": "dead", "job_ids": (1,)}, {}, "either ids"),
+        ("retry", {"job_ids": range(10_001)}, {}, "Too many ids: 10,001"),
+        ("cancel", {"word": "ready", "exception_class": ""}, {}, "Only finished jobs"),
+        ("retry", {"word": "dead", "task_name": "a\0"}, {}, "NUL"),
+    ],
+)
+def test_invalid_act_is_refused_before_anything_is_written(engine, action, selection, options, says):
+    with pytest.raises(ValueError, match=says):
+        request(engine, action, Selection(**selection), **options)
+    assert helpers.rows_of(engine, "pgqueue_audit") == {}
+
+
+def test_preview_beyond_its_bound_says_at_least(engine, monkeypatch):
+    die(engine, 4)
+    monkeypatch.setattr(bulk_acts, "PREVIEWED", 3)
+    seen = preview(engine, "retry", DEAD)
+    assert (seen.chosen, seen.has_more) == (3, True)
+
+
+def test_duty_of_maintenance_waits_for_the_rate_and_costs_one_look_when_idle(engine, monkeypatch):
+    link = Link("default", "maintenance")
+    service = Maintenance(link)
+    [duty] = [each for each in service.duties if each.name == "bulk acts"]
+    looks: list[str] = []
+    monkeypatch.setattr(EngineConnection, "record_statement", lambda self, statement, seconds: looks.append(statement))
+    assert duty.function() is False
+    assert [look.split()[1] for look in looks] == ["pgqueue:waiting_acts"]
+    die(engine, 2)
+    request(engine, "retry", DEAD, rate=1.0)
+    due_in = duty.function()
+    assert not isinstance(due_in, bool) and 0 < due_in <= 1.0
+    link.close()
