@@ -11,6 +11,10 @@ from typing import Any, Final
 from tests import helpers
 
 SHOP: Final = "example_project.shop.tasks"
+SEARCH_KEYS: Final = (
+    "INSERT INTO pgqueue_search_key (job_id, name, value) SELECT id, 'order_id', arguments->'args'->>0 "
+    f"FROM pgqueue_job WHERE task_name = '{SHOP}.send_confirmation'"
+)
 LIBRARY: Final = "example_project.library.tasks"
 NOW: Final = "statement_timestamp()"
 
@@ -130,6 +134,7 @@ def fill(connection: Any) -> None:
         _add_dead(cursor)
         _add_waiting(cursor)
         _add_rollup(cursor)
+        cursor.execute(SEARCH_KEYS)
         cursor.execute("ANALYZE pgqueue_job, pgqueue_execution")
 
 
