@@ -32,6 +32,7 @@ PAGES: Final[dict[str, str]] = {
     "worker": "pgqueue/worker/{worker}/change/",
     "worker, stop": "pgqueue/worker/{worker}/stop/",
     "worker, history": "pgqueue/worker/{worker}/history/",
+    "tasks": "pgqueue/job/tasks/",
     "schedules": "pgqueue/schedule/",
     "schedule": "pgqueue/schedule/{schedule}/change/",
     "new schedule": "pgqueue/schedule/add/",
