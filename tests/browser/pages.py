@@ -16,6 +16,9 @@ from django_pgqueue.models import DeadJob, Job, Pause, Schedule
 PAGES: Final[dict[str, str]] = {
     "index": "",
     "console": "pgqueue/",
+    "overview": "pgqueue/job/overview/",
+    "queues": "pgqueue/job/queues/",
+    "queue": "pgqueue/job/queue/?queue=mail",
     "jobs": "pgqueue/job/",
     "running jobs": "pgqueue/job/?state=running",
     "dead letters": "pgqueue/deadjob/",
