@@ -31,6 +31,7 @@ from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
 from .private import LIST_NOTE, may_view, with_permission
 from .queue_actions import queue_urls
+from .task_actions import task_urls
 
 
 class JobAdmin(JobColumns):
@@ -48,9 +49,10 @@ class JobAdmin(JobColumns):
 
     def get_urls(self) -> list[URLPattern]:
         """Add the pages of the console to the list of all jobs, and not to that of dead letters."""
-        forms = [*queue_urls(self), *job_form_urls(self.admin_site)]
-        own = [*console_urls(self, PAGES), *forms] if self.model is Job else []
-        return [*own, *super().get_urls()]
+        if self.model is not Job:
+            return super().get_urls()
+        forms = [*queue_urls(self), *job_form_urls(self.admin_site), *task_urls(self.admin_site)]
+        return [*console_urls(self, PAGES), *forms, *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_permission(with_latest_execution(super().get_queryset(request)), request)

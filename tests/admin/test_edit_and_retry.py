@@ -13,15 +13,18 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_pgqueue import history, middleware, registry
+from django_pgqueue.backend.compat import task_enqueued
 from django_pgqueue.envelope import ERASED, seal
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
 from django_pgqueue.testing import run_jobs
 from tests.admin.conftest import JobMaker
 from tests.admin.test_stale_pages import post_at_once
 from tests.app import tasks
+from tests.framework import tasks as framework
 
 pytestmark = pytest.mark.slow
 
@@ -275,6 +278,20 @@ def test_edit_keeps_a_fixed_key_and_never_replaces_another_job(editor: Client) -
     assert new_job(job).unique_key == "order:7"
 
 
+@pytest.mark.parametrize("unique_key", ["one", lambda a, b=0: f"order:{b}"])
+def test_edit_skips_even_if_the_task_replaces(
+    editor: Client, monkeypatch: pytest.MonkeyPatch, unique_key: str | Callable[..., str]
+) -> None:
+    task = tasks.add.using(unique_key=unique_key, on_conflict="replace")
+    monkeypatch.setitem(registry._tasks, tasks.add.name, task)
+    job = task.enqueue(1)
+    Job.objects.filter(pk=job.pk).update(state="dead", finished_at=timezone.now())
+    other = task.enqueue(2)
+    assert f"No job was added: job #{other.pk} has the unique key." in send(editor, job, a="3")
+    other.refresh_from_db()
+    assert other.arguments["args"] == [2]
+
+
 class Tenant:
     """Sets a header, as a middleware that reads the tenant from the request."""
 
@@ -290,3 +307,48 @@ def test_edit_keeps_the_headers_that_middleware_would_change(editor: Client, mak
     finally:
         middleware.remove("tests")
     assert new_job(job).headers == {"tenant": "acme", "more": 1}
+
+
+@pytest.mark.parametrize("is_edit", [True, False])
+def test_forms_of_the_tasks_framework_send_its_signal(
+    client_of: Callable[..., Client], make_job: JobMaker, is_edit: bool
+) -> None:  # a column of the table
+    sent: list[str] = []
+
+    def receive(sender: object, task_result: Any, **_rest: object) -> None:
+        sent.append(task_result.id)
+
+    name = framework.add.module_path
+    client = client_of(*PERMISSIONS, "enqueue_job")
+    job = make_job("dead", task_name=name, arguments={"args": [1], "kwargs": {}}, queue_name="mail")
+    url = f"{JOBS}{job.pk}/edit/" if is_edit else f"{JOBS}enqueue/{name}/"
+    task_enqueued.connect(receive)
+    try:
+        answer = client.post(url, {**fields_in(client.get(url).content.decode()), "argument-a": '"x"'})
+    finally:
+        task_enqueued.disconnect(receive)
+    assert answer.status_code == 302
+    new = new_job(job)
+    assert sent == [str(new.pk)] and new.queue_name == "mail"
+    assert new.arguments == ({"args": ["x"], "kwargs": {}} if is_edit else {"args": [], "kwargs": {"a": "x"}})
+
+
+def test_page_reads_the_changes_by_an_index(editor: Client, make_job: JobMaker) -> None:
+    job = make_job("dead", task_name=tasks.add.name)
+    send(editor, job, a="5")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO pgqueue_audit_job (audit_id, job_id)"
+            " SELECT n, n + 1000000 FROM generate_series(1000000, 1020000) AS n"
+        )
+        cursor.execute("ANALYZE pgqueue_audit_job")
+        cursor.execute("ANALYZE pgqueue_audit")
+    with CaptureQueriesContext(connection) as captured:
+        editor.get(f"{JOBS}{job.pk}/change/")
+    read = [query["sql"] for query in captured if "pgqueue_audit_job" in query["sql"]]
+    assert len(read) == 2
+    for sql in read:
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN {sql}")
+            plan = "\n".join(line for (line,) in cursor.fetchall())
+        assert "pgqueue_audit_job_once" in plan and "Seq Scan on pgqueue_audit_job" not in plan, plan

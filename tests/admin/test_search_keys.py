@@ -18,6 +18,7 @@ from django_pgqueue.admin import search_keys
 from django_pgqueue.models import Job
 from django_pgqueue.task import Task
 from tests.admin.conftest import JobMaker
+from tests.admin.test_lists import plans
 from tests.app import tasks
 
 JOBS, DEAD = "/admin/pgqueue/job/", "/admin/pgqueue/deadjob/"
@@ -84,7 +85,7 @@ def test_search_by_name_that_became_sensitive_finds_nothing(
     operator: Client, bill: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = bill.enqueue("secret-value")
-    hiding: Task[..., Any] = Task(func=tasks.add.func, name=bill.name, sensitive=frozenset({"a"}))
+    hiding: Task[..., Any] = Task(func=tasks.add.func, name=bill.name, sensitive=frozenset({"a"}), search=("b",))
     monkeypatch.setitem(registry._tasks, bill.name, hiding)
     assert found(operator, "a:secret-value") == []
     assert "secret-value" not in operator.get(f"{JOBS}{job.pk}/change/").content.decode()
@@ -107,3 +108,21 @@ def test_job_page_links_to_search(operator: Client, make_user: Callable[..., Use
 def test_job_page_of_job_without_keys_has_no_such_fact(operator: Client, make_job: JobMaker) -> None:
     job: Job = make_job()
     assert "Search keys" not in operator.get(f"{JOBS}{job.pk}/change/").content.decode()
+
+
+@pytest.mark.usefixtures("many_jobs")
+@pytest.mark.parametrize(
+    ("url", "index"),
+    [(f"{JOBS}?", "pkey"), (f"{JOBS}?state=succeeded&", "pkey"), (f"{DEAD}?", "finished")],
+    ids=["all", "succeeded", "few dead jobs"],
+)
+def test_search_by_key_reads_jobs_by_their_ids(operator: Client, bill: Any, url: str, index: str) -> None:
+    """Otherwise the list would walk over all jobs in its own order until it has found enough."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO pgqueue_search_key (job_id, name, value) "
+            "SELECT id, 'a', (id % 15)::text FROM pgqueue_job; ANALYZE pgqueue_search_key"
+        )
+    [*_, listed] = [plan for plan in plans(operator, f"{url}q=a:7") if "ANY ('{" in plan]
+    assert f"pgqueue_job_{index}" in listed, listed
+    assert not re.search("Seq Scan on pgqueue_(job|search_key)", listed), listed

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import connection, connections
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 from pytest_django import DjangoDbBlocker
 
 from . import chromium, seed
 from .server import live_server
+from .settings import WITH_UNFOLD
 
-collect_ignore_glob = ["test_[!u]*.py"] if settings.WITH_UNFOLD else ["test_unfold.py"]
+collect_ignore_glob = ["test_[!u]*.py"] if WITH_UNFOLD else ["test_unfold.py"]
 
 
 @pytest.fixture(scope="session")
@@ -59,6 +59,7 @@ def shop(server: str, contents: set[str], request: pytest.FixtureRequest) -> Any
         User.objects.all().delete()
         LogEntry.objects.all().delete()
         seed.fill(connection)
+        seed.clear(connections["archive"])
         contents.add("the night")
     if not request.node.get_closest_marker("reads_only"):
         contents.clear()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
 from typing import Final
-from urllib.parse import urljoin, urlsplit
 
 from django.db.models import Model
-from django.test import Client
-from django.urls import resolve
+from playwright.sync_api import Page, expect
 
 from django_pgqueue.models import DeadJob, Job, Pause, Schedule
 
@@ -27,6 +23,9 @@ PAGES: Final[dict[str, str]] = {
     "job, waiting": "pgqueue/job/{ready}/change/",
     "job, history": "pgqueue/job/{dead}/history/",
     "dead letter, history": "pgqueue/deadjob/{dead}/history/",
+    "job, edit and retry": "pgqueue/job/{dead}/edit/",
+    "job, succeeded": "pgqueue/job/{succeeded}/change/",
+    "enqueue": "pgqueue/job/enqueue/example_project.shop.tasks.report_day/",
     "doctor": "pgqueue/job/doctor/",
     "workers": "pgqueue/worker/",
     "schedules": "pgqueue/schedule/",
@@ -39,9 +38,15 @@ PAGES: Final[dict[str, str]] = {
     "pause, history": "pgqueue/pause/{pause}/history/",
 }
 """The path of each page below the admin's, with `{...}` for the id of a row of `examples()`."""
+QUESTIONS: Final[dict[str, tuple[str, str]]] = {
+    "question, move": ("job, waiting", "Move"),
+    "question, delete": ("job, dead", "Delete"),
+    "question, retry": ("job, succeeded", "Retry"),
+}
+"""Pages that ask before they change a job: the page and the button that lead there."""
+EVERY: Final = (*PAGES, *QUESTIONS)
 FILTERED: Final = ("jobs", "dead letters", "schedules")
 """Lists with filters."""
-SHAPE_LIMIT: Final = 400
 
 
 def examples() -> dict[str, int]:
@@ -49,6 +54,7 @@ def examples() -> dict[str, int]:
     rows: dict[str, Model | None] = {
         "dead": DeadJob.objects.filter(queue_name="webhooks").first(),
         "running": Job.objects.filter(state="running", queue_name="webhooks").first(),
+        "succeeded": Job.objects.filter(state="succeeded").first(),
         "ready": Job.objects.filter(state="ready", queue_name="mail").first(),
         "schedule": Schedule.objects.first(),
         "pause": Pause.objects.first(),
@@ -61,23 +67,13 @@ def path_of(name: str, root: str = "/admin/") -> str:
     return root + PAGES[name].format(**examples())
 
 
-def route_of(url: str) -> str:
-    """Return the pattern of the URL that a path belongs to."""
-    return str(resolve(urlsplit(url).path).route)
-
-
-def crawl(client: Client, start: str, shape: Callable[[str], str]) -> Iterator[tuple[str, str]]:
-    """Follow the links of the console. Yield one URL of each shape, and its shape, unless its shape is ""."""
-    seen, waiting = {shape(start)}, [start]
-    while waiting:
-        url = waiting.pop(0)
-        response = client.get(url, follow=False)
-        if response.status_code != 200 or "html" not in response.headers["Content-Type"]:
-            continue
-        yield url, shape(url)
-        for link in re.findall(r'<a\b[^>]*?\bhref="([^"#]+)"', response.content.decode()):
-            there = urljoin(url, link.replace("&amp;", "&"))
-            found = shape(there) if there.startswith(start) else ""
-            if found and found not in seen and len(seen) < SHAPE_LIMIT:
-                seen.add(found)
-                waiting.append(there)
+def visit(page: Page, name: str, root: str = "/admin/") -> Page:
+    """Open a page, or press the button that leads to a question."""
+    of_job, button = QUESTIONS.get(name, (name, ""))
+    response = page.goto(path_of(of_job, root))
+    assert response, name
+    assert response.status == 200, name
+    if button:
+        page.get_by_role("button", name=button, exact=True).click()
+        expect(page.locator("input[type=submit]").first).to_be_visible()
+    return page

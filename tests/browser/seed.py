@@ -114,10 +114,16 @@ def add_running(cursor: Any, ids: list[int], worker: int, since: str) -> None:
     cursor.execute(RUNNING, {"ids": ids, "worker": worker, "since": since})
 
 
-def fill(connection: Any) -> None:
-    """Empty the tables and insert the night of the shop."""
+def clear(connection: Any) -> None:
+    """Empty the tables."""
     with connection.cursor() as cursor:
         cursor.execute(helpers.CLEAR)
+
+
+def fill(connection: Any) -> None:
+    """Empty the tables and insert the night of the shop."""
+    clear(connection)
+    with connection.cursor() as cursor:
         for statement in (WORKERS, PAUSES, SCHEDULES):
             cursor.execute(statement)
         _add_finished(cursor)

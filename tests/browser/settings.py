@@ -6,10 +6,9 @@ With PGQUEUE_BROWSER_THEME=unfold, the admin has the theme of django-unfold, and
 import os
 
 from example_project import settings as example
-from example_project.settings import DATABASES, DEFAULT_AUTO_FIELD, STATIC_URL, TEMPLATES, TIME_ZONE, USE_TZ
+from example_project.settings import DEFAULT_AUTO_FIELD, STATIC_URL, TEMPLATES, TIME_ZONE, USE_TZ
 
 __all__ = [
-    "DATABASES",
     "DEFAULT_AUTO_FIELD",
     "STATIC_URL",
     "TEMPLATES",
@@ -18,6 +17,10 @@ __all__ = [
 ]
 
 SECRET_KEY = "tests"
+DATABASES = {
+    **example.DATABASES,
+    "archive": {**example.DATABASES["default"], "TEST": {"NAME": "test_pgqueue_archive"}},
+}
 ALLOWED_HOSTS = ["127.0.0.1"]
 ROOT_URLCONF = "example_project.urls"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -9,29 +9,24 @@ import pytest
 
 from . import axe, layout
 from .chromium import PHONE
-from .pages import FILTERED, PAGES, crawl, path_of, route_of
+from .links import crawl, route_of
+from .pages import EVERY, FILTERED, PAGES, path_of, visit
 
 pytestmark = pytest.mark.reads_only
 
 
-def go(page, name, root="/admin/"):
-    response = page.goto(path_of(name, root))
-    assert response.status == 200
-    return page
-
-
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", EVERY)
 def test_page_has_no_serious_accessibility_finding(open_context, name):
     page = open_context(bypass_csp=True).new_page()
-    assert axe.findings(go(page, name)) == []
+    assert axe.findings(visit(page, name)) == []
     page.emulate_media(color_scheme="dark")
     assert axe.findings(page, rules=axe.COLORS) == []
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", EVERY)
 def test_page_fits_desktop_and_phone(open_context, name):
     page = open_context(has_touch=True).new_page()
-    go(page, name)
+    visit(page, name)
     assert layout.too_wide(page) == []
     assert layout.broken_words(page) == []
     page.set_viewport_size(PHONE)
@@ -41,19 +36,19 @@ def test_page_fits_desktop_and_phone(open_context, name):
 @pytest.mark.parametrize("name", FILTERED)
 def test_list_on_phone_has_filters_above_rows(open_context, name):
     page = open_context(viewport=PHONE, has_touch=True).new_page()
-    go(page, name)
+    visit(page, name)
     assert layout.top_of(page, "#changelist-filter") < layout.top_of(page, "#result_list")
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", EVERY)
 def test_page_without_javascript_has_same_controls(open_context, name):
-    with_scripts = layout.controls(go(open_context().new_page(), name))
-    assert with_scripts - layout.controls(go(open_context(java_script_enabled=False).new_page(), name)) == set()
+    with_scripts = layout.controls(visit(open_context().new_page(), name))
+    assert with_scripts - layout.controls(visit(open_context(java_script_enabled=False).new_page(), name)) == set()
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", EVERY)
 def test_page_by_keyboard_shows_focus_in_order(page, name):
-    stops = layout.tab_stops(go(page, name))
+    stops = layout.tab_stops(visit(page, name))
     assert stops
     assert [stop for stop in stops if not stop.is_visible] == []
     assert layout.out_of_order(stops) == []

@@ -6,14 +6,13 @@ import pytest
 from playwright.sync_api import expect
 
 from . import axe, layout
-from .pages import PAGES, path_of
+from .pages import EVERY, path_of, visit
 
 
 @pytest.mark.reads_only
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", EVERY)
 def test_page_with_unfold_works(page, name):
-    response = page.goto(path_of(name))
-    assert response.status == 200
+    visit(page, name)
     assert layout.too_wide(page) == []
     assert [one for one in axe.findings(page, rules=axe.COLORS) if "pgqueue" in one] == []
 

@@ -62,7 +62,7 @@ def main() -> int:
 
 def shape_of(url: str) -> str:
     """Return what decides the statements of an address: its route and filters. Queues and tasks are alike."""
-    from tests.browser.pages import route_of
+    from tests.browser.links import route_of
 
     given = sorted((name, "" if name in ANY else _kind(value)) for name, value in parse_qsl(urlsplit(url).query))
     filters = [pair for pair in given if pair[0] not in ANY]
@@ -80,7 +80,7 @@ def measure(connection: Any) -> Iterator[Cost]:
     from django.contrib.auth.models import User
     from django.test import Client
 
-    from tests.browser.pages import crawl, route_of
+    from tests.browser.links import crawl, route_of
     from tests.tools.sql_time import sql_time
 
     settings.ALLOWED_HOSTS = ["testserver"]

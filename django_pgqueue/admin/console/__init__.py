@@ -11,7 +11,8 @@ from .doctor import DOCTOR
 from .overview import OVERVIEW
 from .page import ConsolePage, console_urls
 from .queues import QUEUE, QUEUES
+from .tasks import TASKS
 
 __all__ = ["PAGES", "console_urls"]
 
-PAGES: Final[tuple[ConsolePage, ...]] = (OVERVIEW, QUEUES, QUEUE, DOCTOR)
+PAGES: Final[tuple[ConsolePage, ...]] = (OVERVIEW, QUEUES, QUEUE, TASKS, DOCTOR)

@@ -24,7 +24,7 @@ FORMS = [
         Mutant(
             "an edit does not compare finished_at",
             "state=seen.state, finished_at=seen.finished_at",
-            "pk=job.pk",
+            "state=seen.state",
             path=EDIT,
         ),
         Mutant("sensitive arguments are edited", "if is_hidden:", "if False:", path=EDIT),
