@@ -127,13 +127,14 @@ def _with_error(filters: Filters, part: _Part, rows: list[Any]) -> _Part:
 def _open(filters: Filters, found: Range) -> _Part:
     """Search the jobs with an open execution."""
     # In one query, the planner may read all jobs of the time span instead of those with an open execution.
-    in_order = list(found.query.values_list(found.column, flat=True)[: SEARCHED + 1])
+    listed = list(found.query.values_list(found.column, flat=True)[: SEARCHED + 1])
+    in_order = listed[:SEARCHED]
     matching: set[int] = set()
-    for start in range(0, len(in_order[:SEARCHED]), BATCH_SIZE):
+    for start in range(0, len(in_order), BATCH_SIZE):
         jobs = _annotated(filters).filter(found.condition, pk__in=in_order[start : start + BATCH_SIZE])
         matching.update(jobs.filter(condition_on_error(filters)).values_list("pk", flat=True))
     ids = [job_id for job_id in in_order if job_id in matching]
-    return _Part(ids, min(len(in_order), SEARCHED), len(in_order) > SEARCHED)
+    return _Part(ids, len(in_order), len(listed) > SEARCHED)
 
 
 def meeting(filters: Filters, found: Range) -> QuerySet[Any]:
