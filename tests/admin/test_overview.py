@@ -77,7 +77,7 @@ def test_tiles_count_the_jobs_in_each_state(operator: Client, make_job: JobMaker
     tiles = tiles_of(operator)
     assert (tiles["due"], tiles["paused"], tiles["scheduled"], tiles["retrying"]) == ("2", "1", "1", "1")
     assert (tiles["running"], tiles["dead in 24 h"], tiles["workers"]) == ("1", "1", "1")
-    assert tiles["oldest due"].startswith("11 min")
+    assert re.match(r"1[01] min", tiles["oldest due"])
     assert tiles["finished per min"].startswith("34 ") and tiles["slots busy"].endswith(" / 4")
     assert tiles_of(operator, INDEX) == tiles
 
