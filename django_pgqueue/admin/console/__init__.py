@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from .doctor import DOCTOR
+from .incidents import INCIDENTS
 from .overview import OVERVIEW
 from .page import ConsolePage, console_urls
 from .queues import QUEUE, QUEUES
@@ -15,4 +16,4 @@ from .tasks import TASKS
 
 __all__ = ["PAGES", "console_urls"]
 
-PAGES: Final[tuple[ConsolePage, ...]] = (OVERVIEW, QUEUES, QUEUE, TASKS, DOCTOR)
+PAGES: Final[tuple[ConsolePage, ...]] = (OVERVIEW, QUEUES, QUEUE, TASKS, INCIDENTS, DOCTOR)
