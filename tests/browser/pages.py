@@ -7,11 +7,15 @@ from typing import Final
 from django.db.models import Model
 from playwright.sync_api import Page, expect
 
-from django_pgqueue.models import DeadJob, Job, Pause, Schedule
+from django_pgqueue.models import DeadJob, Job, Pause, Schedule, Worker
 
 PAGES: Final[dict[str, str]] = {
     "index": "",
     "console": "pgqueue/",
+    "overview": "pgqueue/job/overview/",
+    "overview, week": "pgqueue/job/overview/?span=7d",
+    "queues": "pgqueue/job/queues/",
+    "queue": "pgqueue/job/queue/?queue=mail",
     "jobs": "pgqueue/job/",
     "running jobs": "pgqueue/job/?state=running",
     "dead letters": "pgqueue/deadjob/",
@@ -25,6 +29,10 @@ PAGES: Final[dict[str, str]] = {
     "enqueue": "pgqueue/job/enqueue/example_project.shop.tasks.report_day/",
     "doctor": "pgqueue/job/doctor/",
     "workers": "pgqueue/worker/",
+    "worker": "pgqueue/worker/{worker}/change/",
+    "worker, stop": "pgqueue/worker/{worker}/stop/",
+    "worker, history": "pgqueue/worker/{worker}/history/",
+    "tasks": "pgqueue/job/tasks/",
     "schedules": "pgqueue/schedule/",
     "schedule": "pgqueue/schedule/{schedule}/change/",
     "new schedule": "pgqueue/schedule/add/",
@@ -54,6 +62,7 @@ def examples() -> dict[str, int]:
         "succeeded": Job.objects.filter(state="succeeded").first(),
         "ready": Job.objects.filter(state="ready", queue_name="mail").first(),
         "schedule": Schedule.objects.first(),
+        "worker": Worker.objects.order_by("pk").first(),
         "pause": Pause.objects.first(),
     }
     return {name: row.pk for name, row in rows.items() if row}
