@@ -16,18 +16,20 @@ from django.urls import URLPattern, reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
 from django_pgqueue.models import Job
 from django_pgqueue.states import FINISHED, State
 
-from . import databases, shown
-from .console import PAGES, console_urls
+from . import confirmation, databases, shown
+from .bulk_acts import of_list
+from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
 from .filters import DUE, SCHEDULED, DiedFilter, EnqueuedFilter, QueueFilter, StateFilter, TaskFilter, among_newest
 from .formatting import shortened
 from .job_actions import CANCEL, OPERATIONS, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
 from .job_columns import JobColumns, with_latest_execution
 from .job_page import job_page
 from .operations import Operation, selected_action
-from .private import LIST_NOTE, may_view, with_permission
+from .private import LIST_NOTE, NO_PERMISSION, may_view, with_permission
 
 
 class JobAdmin(JobColumns):
@@ -37,12 +39,14 @@ class JobAdmin(JobColumns):
     list_filter = [StateFilter, EnqueuedFilter, QueueFilter, TaskFilter]
     search_fields = ["id"]  # makes Django show the search box; get_search_results() does the search
     search_help_text = _("The number of a job, or the exact name of a task (searches the newest 2,000,000 jobs).")
+    object_history_template = "pgqueue/admin/job_history.html"
     actions = ["retry_selected", "cancel_selected", "run_selected"]
     operations: Sequence[Operation] = OPERATIONS
 
     def get_urls(self) -> list[URLPattern]:
         """Add the pages of the console to the list of all jobs, and not to that of dead letters."""
-        return [*(console_urls(self, PAGES) if self.model is Job else ()), *super().get_urls()]
+        own = [*console_urls(self, PAGES), request_url(self), stop_url(self)] if self.model is Job else []
+        return [*own, *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_permission(with_latest_execution(super().get_queryset(request)), request)
@@ -92,7 +96,28 @@ class JobAdmin(JobColumns):
     def act_on_selected(
         self, request: HttpRequest, operation: JobOperation, queryset: QuerySet[Any]
     ) -> HttpResponse | None:
-        return act_on_many(request, operation, queryset, self.admin_site)
+        """Change the selected jobs of the page now. With "Select all", show the preview of a bulk act."""
+        if request.POST.get("select_across") != "1" or confirmation.is_given(request):
+            return act_on_many(request, operation, queryset, self.admin_site)
+        name, at = operation.transition.value, shown.page_at(request)
+        selection = of_list(name, request.GET, at, is_dead_only=self.model is not Job)
+        return answer_list(self, request, name, selection or self._listed(request, queryset))
+
+    def _listed(self, request: HttpRequest, queryset: QuerySet[Any]) -> Selection:
+        """Return the numbers of the listed jobs, for a list whose filters a bulk act does not have."""
+        ids = list(queryset.prefetch_related(None).values_list("pk", flat=True)[: MOST_IDS + 1])
+        if len(ids) > MOST_IDS:
+            text = _("Only the first %(limit)s jobs of the list are chosen. Filter by a state to choose all.")
+            messages.warning(request, text % {"limit": f"{MOST_IDS:,}"})
+        return Selection(job_ids=tuple(ids[:MOST_IDS]))
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the acts of the audit on a job, beside Django's log."""
+        request.current_app = self.admin_site.name
+        acts = {"acts": acts_on_job(request, object_id), "hidden_note": NO_PERMISSION, **self.navigation(request)}
+        return super().history_view(request, object_id, {**acts, **(extra_context or {})})
 
     def shown_fields(self, obj: Any) -> SafeString:
         return shown.fields(obj)

@@ -93,7 +93,8 @@ class ScheduleAdmin(ScheduleColumns):
     resume_selected = selected_action(_("Resume selected"), RESUME, "pause")
 
     def act_on_selected(self, request: HttpRequest, operation: ScheduleOperation, queryset: QuerySet[Any]) -> None:
-        selected = list(queryset[:ONE_REQUEST])
+        found = list(queryset[: ONE_REQUEST + 1])
+        selected = found[:ONE_REQUEST]
         done, reasons = 0, []
         for schedule in selected:
             try:
@@ -104,6 +105,10 @@ class ScheduleAdmin(ScheduleColumns):
             messages.success(request, operation.done % {"count": done})
         for reason in reasons[:REASONS_SHOWN]:
             messages.warning(request, reason)
+        if len(found) > ONE_REQUEST:
+            limit = f"{ONE_REQUEST:,}"
+            text = _("Only the first %(limit)s of the selected schedules were processed. Select the others again.")
+            messages.warning(request, text % {"limit": limit})
         if unchanged := len(selected) - done - len(reasons[:REASONS_SHOWN]):
             text = _("Not changed: %(count)d. They have changed since the page showed them, or they are locked.")
             messages.warning(request, text % {"count": unchanged})

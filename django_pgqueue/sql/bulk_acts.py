@@ -23,7 +23,7 @@ INSERT INTO pgqueue_audit (
 )
 SELECT
     %(action)s, %(done_by)s, %(reason)s, instant, instant, %(filter)s::json, 0,
-    %(total)s::bigint, %(rate)s::float8, %(stops_on_repeat)s, %(previewed_at)s::timestamptz
+    %(total)s::bigint, %(rate)s::float8, %(stops_on_repeat)s, least(%(previewed_at)s::timestamptz, instant)
 FROM (SELECT statement_timestamp() + %(time_shift)s::interval AS instant) AS clock
 RETURNING id
 """

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from .bulk_acts import AUDIT, BULK_ACT, acts_on_job, stop_url
+from .bulk_preview import BULK_PREVIEW, answer_list, request_url
 from .doctor import DOCTOR
 from .page import ConsolePage, console_urls
 
-__all__ = ["PAGES", "console_urls"]
+__all__ = ["PAGES", "acts_on_job", "answer_list", "console_urls", "request_url", "stop_url"]
 
-PAGES: Final[tuple[ConsolePage, ...]] = (DOCTOR,)
+PAGES: Final[tuple[ConsolePage, ...]] = (AUDIT, DOCTOR, BULK_PREVIEW, BULK_ACT)
