@@ -1,4 +1,4 @@
-"""What the pages of bulk acts share: the filter in a URL, the words for an act, and who may request it.
+"""The parts that the pages of bulk acts share: the filter in a URL, the words for an act, and who may request it.
 
 The lists of jobs, the incidents and other pages link to the preview of a bulk act with `preview_url()`. The pages are
 `console.bulk_preview` and `console.bulk_acts`; workers execute the acts.

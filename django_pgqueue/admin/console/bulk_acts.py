@@ -56,6 +56,8 @@ def _row(request: HttpRequest, entry: AuditEntry) -> dict[str, Any]:
     return {
         "entry": entry,
         "label": bulk_acts.label(entry.action),
+        "changed": f"{entry.job_count:,}",
+        "left": f"{entry.left_count:,}",
         "began": moment(entry.began_at),
         "described": bulk_acts.described(entry.filter),
         "ending": bulk_acts.ending(entry),
@@ -78,6 +80,7 @@ def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
         "refresh_seconds": REFRESH_SECONDS,
         "total": bulk_acts.count_text(entry.total, has_more=(entry.total or 0) > PREVIEWED),
         "done": entry.job_count + entry.left_count,
+        "rate": f"{entry.rate:g}" if entry.rate else "",
         "is_bounded": entry.total is not None and 0 < entry.total <= PREVIEWED,
         "began": dated(entry.began_at, now),
         "ended": dated(entry.ended_at, now) if entry.ended_at else "",

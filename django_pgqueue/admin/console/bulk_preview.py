@@ -60,9 +60,10 @@ def preview_context(alias: str, action: str, selection: Selection) -> dict[str, 
         "may_count_less": preview.has_more and selection.exception_class is not None,
         "fields": [*bulk_acts.parameters(selection).items(), ("previewed_at", preview.at.isoformat())],
         "succeeded": preview.states.get(State.SUCCEEDED, 0) if action == TransitionName.RETRY else 0,
+        "succeeded_text": bulk_acts.count_text(preview.states.get(State.SUCCEEDED, 0), has_more=preview.has_more),
         "retries": action == TransitionName.RETRY,
         "moves": action == TransitionName.MOVE,
-        "careful_rate": CAREFUL_RATE,
+        "careful_rate": f"{CAREFUL_RATE:g}",
         "has_worker": any(worker.is_live for worker in stats.workers(alias)),
     }
 
