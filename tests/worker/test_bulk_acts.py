@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -10,13 +11,14 @@ import pytest
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import clock
-from django_pgqueue.lifecycle import bulk_acts
+from django_pgqueue.lifecycle import bulk_acts, bulk_selection
 from django_pgqueue.lifecycle.bulk_acts import Selection, execute_batch, preview, request_act, waiting_acts
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.maintenance.bulk_acts import BulkActs
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers
+from tests.test_sql import explain, nodes, rows_read
 
 DEAD = Selection("dead")
 
@@ -46,8 +48,11 @@ def request(engine: EngineConnection, action: str, selection: Selection, **optio
 def finish(engine: EngineConnection) -> None:
     """Execute all acts to their end, as a worker does that never waits for a rate."""
     service = BulkActs(FOREGROUND, lambda: None)
-    while (due_in := service.go_on(engine)) is not None:
+    for _ in range(50):
+        if (due_in := service.go_on(engine)) is None:
+            return
         clock.shift_seconds += max(0.0, due_in)
+    pytest.fail("an act does not end")
 
 
 def states(engine: EngineConnection) -> dict[int, str]:
@@ -323,3 +328,53 @@ def test_duty_of_maintenance_waits_for_the_rate_and_costs_one_look_when_idle(eng
     due_in = duty.function()
     assert not isinstance(due_in, bool) and 0 < due_in <= 1.0
     link.close()
+
+
+# ------------------------------------------------------------------ plans
+
+FILL = (
+    (
+        "INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, state, enqueued_at, run_after, finished_at) "
+        "SELECT 'shop.task' || n % 3, 'queue' || n % 2, n % 2, '{}', CASE WHEN n > 2000 THEN 'ready' ELSE 'dead' END, "
+        "'2026-01-01Z', '2026-01-01Z'::timestamptz + n * interval '1 s', "
+        "CASE WHEN n <= 2000 THEN '2026-01-01Z'::timestamptz + n * interval '1 s' END FROM generate_series(1, 4000) AS n"
+    ),
+    (
+        "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, finished_at, lease_expires_at, outcome) "
+        "SELECT n, 1, n % 9, '2026-01-01Z', CASE WHEN n <= 2000 THEN '2026-01-01Z'::timestamptz END, '2026-01-01Z', "
+        "CASE WHEN n <= 2000 THEN 'failed' END FROM generate_series(1, 4000) AS n"
+    ),
+    "INSERT INTO pgqueue_audit (action, filter) SELECT 'retry', '{}' FROM generate_series(1, 1000) AS n",
+    "INSERT INTO pgqueue_audit_job (audit_id, job_id) SELECT 1 + n / 2000, n FROM generate_series(1, 4000) AS n",
+    "ANALYZE pgqueue_job, pgqueue_execution, pgqueue_audit, pgqueue_audit_job",
+)
+ASKED = 50
+PLANS = {
+    "BULK_PAGE_FINISHED": (("retry", Selection("dead", exception_class="x")), {"pgqueue_job_finished"}),
+    "BULK_PAGE_READY": (("cancel", Selection("ready")), {"pgqueue_job_ready", "pgqueue_audit_job_once"}),
+    "BULK_PAGE_RUNNING": (("cancel", Selection("running")), {"pgqueue_execution_open", "pgqueue_job_pkey"}),
+    "BULK_PAGE_LISTED": (("retry", Selection(job_ids=tuple(range(1, 99)))), {"pgqueue_job_pkey"}),
+    "FIRST_REPEAT": (None, {"pgqueue_audit_job_entry", "pgqueue_execution_job"}),
+    "WAITING_ACTS": (None, {"pgqueue_audit_next"}),
+    "LOCK_ACT": (None, {"pgqueue_audit_pkey"}),
+    "PRUNE_AUDITED_JOBS": (None, {"pgqueue_audit_job_pkey", "pgqueue_job_pkey"}),
+}
+
+
+def test_plans_of_bulk_acts_read_only_their_page(engine, monkeypatch):
+    for statement in FILL:
+        engine.execute(statement)
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(bulk_selection, "execute", lambda on, statement, params: given.update(params) or [])
+    monkeypatch.setattr(bulk_acts, "PREVIEWED", ASKED - 1)
+    for name, (previewed, indexes) in PLANS.items():
+        given.clear()
+        given.update({"audit_id": 1, "limit": ASKED, "began_at": "2026-01-01Z", "after_id": 0})
+        if previewed is not None:
+            preview(engine, *previewed)
+        plain = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in given.items()}
+        found = list(nodes(explain(engine, name, plain, "generic")))
+        assert not [node for node in found if node["Node Type"] == "Seq Scan"], name
+        assert indexes <= {node.get("Index Name") for node in found}, name
+        read = {node.get("Index Name", node["Node Type"]): rows_read(node) for node in found}
+        assert max(read.values()) <= 4 * ASKED, (name, read)

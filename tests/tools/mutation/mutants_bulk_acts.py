@@ -12,8 +12,8 @@ BULK_ACTS = [
         ("tests/worker/test_bulk_acts.py",),
         Mutant(
             "an act takes what died since",
-            "finished_at <= %(until_at)s",
-            "true OR %(until_at)s IS NULL AND finished_at <= %(until_at)s",
+            "AND finished_at <= %(until_at)s::timestamptz",
+            "AND (true OR finished_at <= %(until_at)s::timestamptz)",
             "BULK_PAGE_FINISHED",
         ),
         Mutant(
