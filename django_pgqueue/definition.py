@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import Parameter
 from itertools import chain
 from types import EllipsisType
 from typing import Any
@@ -137,7 +138,7 @@ class TaskDefinition(TaskFields):
 def _validate(task: TaskDefinition) -> None:
     """Raise `InvalidTask` with the first problem of the function or the options."""
     # Combinations are the last: their check needs options that are valid on their own.
-    checks = (_function_problems, _option_problems, _sensitive_problems, _combination_problems)
+    checks = (_function_problems, _option_problems, _sensitive_problems, _search_problems, _combination_problems)
     for problem in chain.from_iterable(check(task) for check in checks):
         raise InvalidTask(f"{task.name}: {problem}")
 
@@ -165,6 +166,19 @@ def _sensitive_problems(task: TaskDefinition) -> Iterator[str]:
     for name, meant in unknown_names(task.sensitive, task.signature.parameters, takes_context=task.takes_context):
         hint = f"did you mean {meant!r}?" if meant else "name arguments of the function"
         yield f"sensitive {name!r} is not an argument of the function: {hint}"
+
+
+def _search_problems(task: TaskDefinition) -> Iterator[str]:
+    for name, meant in unknown_names(task.search, task.signature.parameters, takes_context=task.takes_context):
+        hint = f"did you mean {meant!r}?" if meant else "name arguments of the function"
+        yield f"search {name!r} is not an argument of the function: {hint}"
+    parameters = task.signature.parameters
+    rest = next((each.name for each in parameters.values() if each.kind is each.VAR_KEYWORD), None)
+    for name in task.search:
+        if name in task.sensitive or (name not in parameters and rest in task.sensitive):
+            yield f"search {name!r} is a sensitive argument, and search keys are stored as plain text: remove it"
+        if name in parameters and parameters[name].kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+            yield f"search {name!r} stands for several arguments: name a single argument"
 
 
 def _combination_problems(task: TaskDefinition) -> Iterator[str]:

@@ -101,8 +101,11 @@ EVENTS: Final[dict[str, Event]] = {
     "schedule_failed": Event("WARNING or ERROR", "A schedule cannot run here.", ("schedule", "reason")),
     "schedules_off": Event("WARNING", "The worker fires no schedules, because its role lacks privileges."),
     # Workers and their processes
+    "worker_requested": Event(
+        "INFO", "A worker process answers the request of an operator.", ("worker_id", "kind", "by")
+    ),
     "process_ready": Event("INFO", "A worker process is ready.", ("worker_id", "pid")),
-    "process_retiring": Event("INFO", "A worker process ends after its running jobs.", ("worker_id",)),
+    "process_retiring": Event("INFO", "A worker process ends after its running jobs.", ("worker_id", "reason")),
     "process_retires_later": Event("INFO", "A worker process waits to be replaced.", ("worker_id",)),
     "process_replaced": Event("INFO", "A worker process has ended and is replaced.", ("pid",)),
     "process_exited": Event("INFO or CRITICAL", "A worker process has exited to protect its jobs.", ("pid", "reason")),

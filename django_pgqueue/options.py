@@ -49,6 +49,8 @@ class TaskOptions(CallOptions, total=False):
     sensitive: Iterable[str]
     """Names of arguments whose values the admin, log lines, reprs and Django's error reports hide. "return" hides the
     result."""
+    search: Iterable[str]
+    """Names of arguments by whose values operators find the jobs. The values are stored a second time, as text."""
     queue_name: str
     """Queue of the jobs, by default "default"."""
     priority: int
@@ -159,10 +161,8 @@ def _due(run_after: RunAfter | None) -> dict[str, Any]:
 def expiry(expires: RunAfter | None) -> dict[str, Any]:
     """Return `expires_at` and `expires_seconds` for an `expires` option. At most one of them is not None."""
     expires_at, expires_seconds = due(expires)
-    return {
-        "expires_at": expires_at,
-        "expires_seconds": None if expires is None or expires_at is not None else expires_seconds,
-    }
+    is_relative = expires is not None and expires_at is None
+    return {"expires_at": expires_at, "expires_seconds": expires_seconds if is_relative else None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +173,7 @@ class SharedFields:
 
     aliases: tuple[str, ...] = option(validation.alias_problems, default=())
     sensitive: frozenset[str] = option(validation.sensitive_problems, default=frozenset())
+    search: tuple[str, ...] = option(validation.search_problems, default=())
     max_attempts: int | None = option(
         validation.number_problems(1, 1000), "max_attempts", values=_attempts, is_backend_default=True
     )
@@ -243,6 +244,8 @@ class JobOptions(NamedTuple):
     """Length of the key's uniqueness window. None: the key depends on the state of the job that has it."""
     task_name: str | None = None
     """The task's current name, because the row may have an earlier one. Unique keys use the current name."""
+    search_keys: str | None = None
+    """JSON text of an object: the job's search keys."""
 
     def stored(self) -> dict[str, Any]:
         """Return the columns of the schedule's row that contain options."""
@@ -257,10 +260,11 @@ def normalise(task: SharedFields) -> None:
     """Turn the options of a new task that hold several values into tuples.
 
     Raises:
-        InvalidTask: `aliases` or `sensitive` is a string.
+        InvalidTask: `aliases`, `sensitive` or `search` is a string.
     """
     object.__setattr__(task, "aliases", as_names(task.aliases))
     object.__setattr__(task, "sensitive", frozenset(as_names(task.sensitive, "sensitive")))
+    object.__setattr__(task, "search", tuple(dict.fromkeys(as_names(task.search, "search"))))
     object.__setattr__(task, "retry_for", as_errors(task.retry_for))
     object.__setattr__(task, "no_retry_for", as_errors(task.no_retry_for))
 

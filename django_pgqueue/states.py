@@ -76,6 +76,15 @@ class Pausable(StrEnum):
     TASK = "task"
 
 
+class RequestKind(StrEnum):
+    """The kinds of requests of an operator to one running worker process."""
+
+    STOP = "stop"
+    """Stop as at SIGTERM, with all processes of the same supervisor."""
+    STACK = "stack"
+    """Write the stacks of its running jobs, or of one of them."""
+
+
 class TransitionName(StrEnum):
     """Name of a transition. Each one belongs to one function of `lifecycle`."""
 

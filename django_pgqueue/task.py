@@ -21,7 +21,7 @@ from .conf import get_settings
 from .context import TaskContext
 from .db.transactions import run_after_commits_elsewhere
 from .definition import TaskDefinition
-from .enqueue import bulk, plain, unique
+from .enqueue import bulk, plain, search_keys, unique
 from .enqueue.advice import called_in_coroutine, missing_attribute
 from .enqueue.calls import TaskCall, check_fit
 from .enqueue.job_ids import JobIds
@@ -130,7 +130,7 @@ class Task(TaskDefinition, Generic[P, R]):
 
         Raises:
             TypeError: The arguments do not fit the function or its annotations, or JSON cannot represent the arguments
-                or headers.
+                or headers, or an argument that `search` names is a list or an object.
             ValueError: The arguments or headers cannot be stored or are too large.
             InvalidTask: No worker would find the task, or its database is unknown or not PostgreSQL.
             DuplicateJob: Another job has the unique key, and the task has `on_conflict="raise"`.
@@ -168,13 +168,15 @@ class Task(TaskDefinition, Generic[P, R]):
     ) -> plain.PreparedInsert:
         """Check and encode a call, and return the insert of its job. Nothing is written before that runs."""
         check_fit(self, args, kwargs)
-        arguments = encode_arguments(*self.encoded_call(args, kwargs))
+        call = self.encoded_call(args, kwargs)
+        arguments, keys = encode_arguments(*call), search_keys.search_keys_of(self, *call)
         connection = plain.connection_for(self, callers_level=callers_level)
         row = plain.row_of(self, connection)
         if (key := unique.key_of(self, args, kwargs)) is not None:
-            run = partial(unique.insert, self, connection, key, arguments, row)
+            insert = partial(unique.insert, self, connection, key, arguments, row)
         else:
-            run = partial(plain.insert, connection, arguments, row)
+            insert = partial(plain.insert, connection, arguments, row)
+        run = search_keys.with_search_keys(self, connection, insert, keys)
         # It can run after a commit, when the method that hides variables has returned.
         return plain.PreparedInsert(connection.alias, hidden_from_reports(run) if self.sensitive else run)
 

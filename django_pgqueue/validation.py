@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import lru_cache, partial
+from keyword import iskeyword
 from typing import Any, Final
 
 from .conf import DEFAULT_RETENTION, known_queues, retention_seconds
 from .conf import NAME as NAME
 from .exceptions import InvalidTask, seconds
 from .job_log import LEVELS
+from .search_text import MAX_NAME_LENGTH, MAX_NAMES
 from .signatures import signature_of
 
 MAX_KEY_LENGTH: Final = 200
@@ -99,6 +101,15 @@ def sensitive_problems(option: str, names: Iterable[Any]) -> Iterator[str]:
     for name in names:
         if not isinstance(name, str):
             yield f"{option} must be names of arguments, not {name!r}"
+
+
+def search_problems(option: str, names: tuple[Any, ...]) -> Iterator[str]:
+    """Yield the problems of names of search keys. `definition` compares them with the function's signature."""
+    if len(names) > MAX_NAMES:
+        yield f"{option} has {len(names)} names: at most {MAX_NAMES} are allowed"
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier() or iskeyword(name) or len(name) > MAX_NAME_LENGTH:
+            yield f"{option} must be names of arguments with at most {MAX_NAME_LENGTH} characters, not {name!r}"
 
 
 def number_problems(low: int, high: int) -> Check:

@@ -51,7 +51,8 @@ SLOW = ("concurrency", "deploys", "example", "faults", "process", "security")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options `--only-quick` and `--stateful-examples`."""
+    """Add the options `--browser`, `--only-quick` and `--stateful-examples`."""
+    parser.addoption("--browser", action="store_true", help="run the tests in a browser, which `bin/browser` does")
     parser.addoption("--only-quick", action="store_true", help="leave out the tests that take long")
     parser.addoption(
         "--stateful-examples", type=int, default=0, help="histories for each state machine, without a time limit"
@@ -108,7 +109,12 @@ def is_quick(item: pytest.Item) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Under `--only-quick`, do not import files without a quick test: importing all files takes seconds."""
+    """Leave out the tests in a browser, unless they are asked for: they need more packages and other settings.
+
+    Under `--only-quick`, do not import files without a quick test: importing all files takes seconds.
+    """
+    if collection_path == Path(__file__).parent / "browser":
+        return None if config.getoption("--browser") else True
     if not config.getoption("--only-quick") or not collection_path.match("test_*.py"):
         return None
     text = collection_path.read_text()

@@ -1,6 +1,7 @@
 """The pages of the documentation as text: their code blocks, prose and tables."""
 
 import re
+import shlex
 from pathlib import Path
 
 TOP = Path(__file__).parents[1]
@@ -17,6 +18,13 @@ CODE = re.compile(r"`([^`\n]+)`")
 def blocks(page: str, language: str = "python") -> list[str]:
     """Return the code blocks of a page that are in this language."""
     return [text for kind, text in BLOCK.findall(PAGES[page]) if kind == language]
+
+
+def commands(page: str) -> list[list[str]]:
+    """Return the words of each command of `manage.py` in the shell blocks of a page, also of those inside lists."""
+    texts = re.findall(r"^( *)```sh\n(.*?)^\1```$", PAGES[page], re.MULTILINE | re.DOTALL)
+    lines = [shlex.split(line, comments=True) for _, text in texts for line in text.splitlines()]
+    return [words[2:] for words in lines if words[1:2] == ["manage.py"]]
 
 
 def file_of(block: str) -> str | None:

@@ -5,7 +5,6 @@
 
 import ast
 import re
-import shlex
 from argparse import ArgumentParser
 from collections.abc import Iterator
 
@@ -19,7 +18,7 @@ from django_pgqueue.models import Execution, ExecutionLog, Installation, Job, Ro
 from django_pgqueue.states import GONE, TRANSITIONS, State, TransitionName
 from django_pgqueue.task import Task
 from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
-from tests.documents import CODE, LINK, PAGES, TOP, TUTORIAL, blocks, plain, prose, table
+from tests.documents import CODE, LINK, PAGES, TOP, TUTORIAL, blocks, commands, plain, prose, table
 from tests.statements import STATEMENTS
 from tests.tools import signals_page, statements_page
 from tests.tools.benchmarks import cli
@@ -195,10 +194,9 @@ def test_cli_page_has_every_command_and_argument():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page_command_lines_are_valid(page):
-    for line in "\n".join(blocks(page, "sh")).splitlines():
-        words = shlex.split(line, comments=True)
-        if words[1:2] == ["manage.py"] and words[2] in ("runworker", "pgqueue"):
-            parser_of(words[2]).parse_args(words[3:])
+    for command, *words in commands(page):
+        if command in ("runworker", "pgqueue"):
+            parser_of(command).parse_args(words)
 
 
 def test_checks_page_has_every_system_check():
@@ -256,13 +254,14 @@ def test_page_named_options_exist(page):
         "docs/production/checklist.md": {"--check"},
         "docs/coming_from/django_tasks_db.md": {"--batch", "--interval", "--max-tasks"},  # options of its worker
         "docs/production/clone_guard.md": {"--clean", "--dbname", "--exclude-table-data", "--if-exists"},  # of pg_dump
+        "docs/production/runbooks.md": {"--check", "--pid"},  # of migrate and of py-spy
         "docs/production/systemd.md": {"--now", "--unit", "--follow", "--quiet"},
         "docs/internals/how_to_add_a_fault.md": OF_THE_SUITES,
         "docs/internals/how_to_add_a_statement.md": {"--write"},
         "docs/internals/statements.md": {"--write"},
         "docs/internals/how_to_profile.md": long_options(cli.make_parser()) | {"--pid", "--output"},
         "README.md": {"--serve", "--matrix", "--quick"},
-        "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write", "--keep"},
+        "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write", "--keep", "--unfold"},
         "docs/project/stability.md": {"--matrix"},
         "docs/production/upgrading.md": {"--exit-code"},  # of git
         TUTORIAL: {"--rm", "--detach", "--publish", "--env", "--createdb"},  # options of Docker and createuser

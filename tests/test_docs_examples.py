@@ -287,9 +287,11 @@ def test_examples_on_monitoring_measure_jobs(shop):
     tasks.count_orders.using(run_after=60, queue_name="later").enqueue()
     tasks.deliver.using(queue_name="dead").enqueue(tasks.Order.objects.create().pk)
     run_jobs("dead")
-    assert set(monitoring.oldest_due()) == {"default"}
-    assert monitoring.dead_since(60) == {"shop.tasks.deliver": 1}
-    assert monitoring.live_workers() == 0
+    *about_queues, no_worker = monitoring.problems()
+    assert about_queues == ["No worker serves the queue default."]
+    assert no_worker == "No worker is running."
+    Job.objects.filter(queue_name="default").update(run_after=timezone.now() - timedelta(seconds=400))
+    assert "A job of the queue default has been due for 40" in "".join(monitoring.problems())
     assert importlib.import_module("shop.internal_urls").urlpatterns[0].callback is metrics_view
 
 

@@ -115,7 +115,7 @@ def test_alert_rules_use_existing_metrics_outcomes_and_reasons():
         for label, known in (("outcome", OUTCOMES), ("reason", EXIT_REASONS), ("state", gauges.STATES)):
             for values in re.findall(rf'{label}=~?"([^"]+)"', rule["expr"]):
                 assert set(values.split("|")) <= set(known), name
-        assert {"summary", "description"} == set(rule["annotations"]), name
+        assert {"summary", "description", "runbook"} == set(rule["annotations"]), name
         assert rule["labels"]["severity"] in {"page", "ticket"}, name
 
 

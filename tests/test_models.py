@@ -100,8 +100,10 @@ def test_queryset_operations_not_in_templates_or_on_manager():
 def test_permissions_are_the_expected_set():
     found = set(Permission.objects.filter(content_type__app_label="pgqueue").values_list("codename", flat=True))
     of_jobs = {"view_job", "retry_job", "cancel_job", "run_job", "view_arguments"}
+    of_jobs |= {"move_job", "delete_job", "edit_and_retry_job", "enqueue_job"}
     of_schedules = {f"{verb}_schedule" for verb in ("view", "add", "change", "delete", "run", "pause")}
-    assert found == of_jobs | of_schedules | {"view_execution", "view_worker", "view_pause", "pause_queue"}
+    of_workers = {"view_worker", "stop_worker", "view_stack"}
+    assert found == of_jobs | of_schedules | of_workers | {"view_execution", "view_pause", "pause_queue"}
 
 
 @pytest.mark.django_db
@@ -200,5 +202,6 @@ def test_indexed_names_have_collation_c(engine):
         *(("pgqueue_job", name) for name in ("queue_name", "task_name", "unique_key")),
         ("pgqueue_pause", "name"),
         ("pgqueue_schedule", "name"),
+        *(("pgqueue_search_key", name) for name in ("name", "value")),
         *(("pgqueue_uniqueness_window", name) for name in ("task_name", "unique_key")),
     ]

@@ -23,13 +23,15 @@ pytestmark = pytest.mark.slow
 
 HISTORY, KEYED, LATE, SCHEDULES, BATCH = 100_000, 10_000, 1000, 50, 100
 RUNS = HISTORY // SCHEDULES
+NO_JOB = 20_000_000
+"""Search keys have ids of jobs, and as many ids behind this one, which are of no job."""
 LAST_EXECUTION = 10_000_000
 """The id of the last of `KEYED` executions. The last `LATE` of them have lines. Ids behind it have lines only."""
 SMALL = {*FEW_ROWS, "pgqueue_schedule"}
 FREE = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin")
 FILLED = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_uniqueness_window"),
-    *("pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_pause", "pgqueue_execution_log"),
+    *("pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_pause", "pgqueue_execution_log", "pgqueue_search_key"),
 )
 NOW = "statement_timestamp()"
 JOB = (
@@ -69,6 +71,10 @@ FILL = (
     (
         "INSERT INTO pgqueue_execution_log (execution_id, first_lines, last_lines, cut_lines) "
         f"SELECT {LAST_EXECUTION - LATE} + n, '[]', '[]', 0 FROM generate_series(1, {KEYED}) AS n"
+    ),
+    (
+        "INSERT INTO pgqueue_search_key (job_id, name, value) "
+        f"SELECT n % 2 * {NO_JOB} + n / 2, 'customer_id', n % 1000 FROM generate_series(2, {2 * HISTORY + 2}) AS n"
     ),
 )
 
@@ -216,9 +222,20 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         BATCH,
         {"pgqueue_execution_pkey", "pgqueue_execution_log_pkey"},
     ),
+    "ADD_SEARCH_KEYS": (
+        lambda _: {"job_ids": [n * 9 for n in range(BATCH)], "names": ["customer_id"] * BATCH, "texts": ["7"] * BATCH},
+        BATCH,
+        {"pgqueue_search_key_pkey"},
+    ),
+    "REMOVE_SEARCH_KEYS": (some_ids, BATCH, {"pgqueue_search_key_pkey"}),
+    "PRUNE_SEARCH_KEYS": (
+        lambda _: {"after_id": NO_JOB, "limit": BATCH},
+        BATCH,
+        {"pgqueue_job_pkey", "pgqueue_search_key_pkey"},
+    ),
     "RETRY": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_job_unique"}),
     "MOVE": (lambda c: {**finished(c), "queue_name": "other", "priority": 1}, BATCH, {"pgqueue_job_pkey"}),
-    "DELETE": (finished, BATCH, {"pgqueue_job_pkey"}),
+    "DELETE": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_search_key_pkey"}),
     "PAUSE": (
         lambda _: {
             "kind": "queue",
@@ -310,6 +327,7 @@ def test_cases_find_rows_to_read_or_change(filled):
         assert len(lifecycle.replace_for_period(filled, calls=period["calls"], **row)) == BATCH
         assert lifecycle.prune_windows(filled, BATCH) == BATCH
         assert len(execute(filled, sql.logs.KEEP_LOGS, logs(filled))) == BATCH
+        assert lifecycle.prune_search_keys(filled, NO_JOB, BATCH) == (BATCH, NO_JOB + BATCH)
         assert lifecycle.prune_logs(filled, LAST_EXECUTION, BATCH) == (BATCH, LAST_EXECUTION + BATCH)
         assert lifecycle.prune_schedule_runs(filled, 3600.0, kept=100, limit=10) == SCHEDULES * 10
         assert lifecycle.remove_schedules(filled, [7], 0.0) == [7]

@@ -13,6 +13,7 @@ times the rows that were asked for.
 import ast
 import inspect
 import re
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from django_pgqueue.job_log import LogBuffer
 from django_pgqueue.lifecycle import ExecutionKey
 from django_pgqueue.options import UNSET
 from django_pgqueue.progress import Progress
-from django_pgqueue.states import Pausable, State
+from django_pgqueue.states import Pausable, RequestKind, State
 from tests import helpers
 from tests.statements import MODULES, STATEMENTS, replace_execute
 
@@ -120,6 +121,7 @@ def call_everything(engine, job_in):
     )
     lifecycle.record_heartbeats(engine, [worker_id])
     lifecycle.unregister_worker(engine, worker_id)
+    call_statements_of_worker_requests(engine)
     lifecycle.prune_workers(engine, 0.0)
     lifecycle.append_rollups(engine, [], 0.0)
     lifecycle.merge_rollups(engine)
@@ -148,6 +150,9 @@ def call_everything(engine, job_in):
     lifecycle.cancel_requests(engine, [1])
     lifecycle.open_executions(engine, 1)
     lifecycle.note_progress(engine, [lifecycle.Noted(helpers.key_of(engine, 1), Progress(1.0), 0.0)])
+    lifecycle.add_search_keys(engine, {1: {"customer_id": "4711"}})
+    lifecycle.remove_search_keys(engine, [1])
+    lifecycle.prune_search_keys(engine)
     lifecycle.keep_logs(engine, [lifecycle.KeptLog(helpers.key_of(engine, 1), LogBuffer().content())])
     lifecycle.prune_logs(engine)
     lifecycle.succeed(engine, helpers.succeeded(*(helpers.key_of(engine, one) for one in (1, 1_000_000))))
@@ -185,6 +190,13 @@ def call_everything(engine, job_in):
     lifecycle.prune_windows(engine)
 
 
+def call_statements_of_worker_requests(engine):
+    lifecycle.request_of_worker(engine, 1, RequestKind.STACK, execution_id=7)
+    lifecycle.open_requests(engine, 1)
+    lifecycle.answer_request(engine, 1, "")
+    lifecycle.prune_worker_requests(engine, 0.0)
+
+
 def call_statements_with_own_options(engine, one_call):
     row = {**UNSET, "task_name": helpers.NOOP, **one_call}
     calls = {"arguments": f"[{helpers.NO_ARGUMENTS}]", "numbers": [0]}
@@ -210,6 +222,7 @@ def call_statements_of_history(engine):
     audit_id = lifecycle.begin_audit(engine, "erase", {})
     lifecycle.erase(engine, seen, audit_id=audit_id, arguments=True, results=True, errors=True, logs=True)
     lifecycle.record_audit(engine, audit_id, [1])
+    lifecycle.begin_audit_once(engine, uuid.uuid4(), "enqueue", {}, done_by="")
     lifecycle.stop_audit(engine, audit_id, "")
     lifecycle.end_audit(engine, audit_id)
     call_statements_of_bulk_acts(engine)

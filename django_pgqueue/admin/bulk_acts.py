@@ -43,6 +43,7 @@ LABELS: Final[dict[str, Promise | str]] = {
     TransitionName.DELETE: gettext_lazy("Delete"),
     TransitionName.ERASE: gettext_lazy("Erase values"),
     "edit_and_retry": gettext_lazy("Edit and retry"),
+    "enqueue": gettext_lazy("Enqueue"),
 }
 
 

@@ -48,8 +48,12 @@ def query(request: HttpRequest) -> str:
 
 def link(request: HttpRequest, url: str, **parameters: Any) -> str:
     """Return a URL with parameters, for the database that the request is about. A parameter of None is left out."""
-    alias = chosen(request)
-    own = {} if alias == router.db_for_write(Job) else {PARAMETER: alias}
+    return link_to(chosen(request), url, **parameters)
+
+
+def link_to(alias: str | None, url: str, **parameters: Any) -> str:
+    """Return a URL with parameters, for this database. None means the routers' choice."""
+    own = {} if alias in {None, router.db_for_write(Job)} else {PARAMETER: alias}
     given = {name: value for name, value in parameters.items() if value is not None}
     text = urlencode({**own, **given})
     return f"{url}?{text}" if text else url

@@ -7,7 +7,7 @@ Retrying succeeded jobs needs a confirmation (see `confirmation`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -55,6 +55,14 @@ class JobOperation(Operation):
             return run_after > now
         return not (self.transition is TransitionName.CANCEL and state == State.RUNNING and cancel_requested_at)
 
+    def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
+        """Return a page with a question about one job, or None if the form has answered it."""
+        return confirmation.ask(request, self.transition, seen, site)
+
+    def as_chosen(self, request: HttpRequest, job: Job) -> JobOperation:
+        """Return the operation with the values of the form, after `ask()` has checked them."""
+        return self
+
 
 RETRY: Final = JobOperation(
     "retry",
@@ -87,12 +95,12 @@ RUN_NOW: Final = JobOperation(
 OPERATIONS: Final = (RETRY, CANCEL, RUN_NOW)
 
 
-def offered(request: HttpRequest, job: Job) -> list[JobOperation]:
+def offered(request: HttpRequest, job: Job, operations: Sequence[JobOperation] = OPERATIONS) -> list[JobOperation]:
     """Return the operations that the user may run on this job in its present state."""
     now = seen_at(job)
     return [
         operation
-        for operation in OPERATIONS
+        for operation in operations
         if operation.is_allowed(request) and operation.fits(job.state, job.run_after, job.cancel_requested_at, now)
     ]
 
@@ -110,8 +118,9 @@ def act_on_one(request: HttpRequest, operation: JobOperation, job: Job, site: Ad
             request, _("Nothing was changed: the form did not say which state the page showed. Try again from here.")
         )
         return None
-    if question := confirmation.ask(request, operation.transition, seen, site):
+    if question := operation.ask(request, job, seen, site):
         return question
+    operation = operation.as_chosen(request, job)
     try:
         changed = _act(request, operation, seen, alone=True)
     except JobLocked:

@@ -25,15 +25,18 @@ from django_pgqueue import registry
 from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
 from django_pgqueue.states import Outcome, State
 
-from . import private, shown
+from . import edit_and_retry, live_stack, private, shown
+from .argument_changes import IS_EDITED, related_jobs
 from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
 from .job_columns import FAILURES
 from .kept_logs import HAS_LOG, read_logs
+from .move_and_delete import ON_ONE_JOB
 from .pauses import pauses_of
 from .private import TEXT_LIMIT
 from .progress_bar import progress_bar
 from .readonly import ReadOnlyAdmin
+from .search_keys import search_links
 
 ERROR_LIMIT: Final = 2_000
 TRACEBACK_LIMIT: Final = 20_000
@@ -78,8 +81,11 @@ def job_page(
         "attempts": attempts[:EXECUTIONS_SHOWN],
         "errors_note": "" if private.is_visible(job) else private.LIST_NOTE,
         "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
-        "operations": offered(request, job),
+        "operations": offered(request, job, ON_ONE_JOB),
+        "live_stack": live_stack.of_job(request, job, [each["execution"] for each in attempts]),
         "shown": shown.fields(job),
+        "edit_url": edit_and_retry.button(request, job, admin.admin_site),
+        "related_jobs": related_jobs(request, job, admin.admin_site),
         **extra_context,
     }
     return TemplateResponse(request, "pgqueue/admin/job.html", context)
@@ -99,7 +105,12 @@ def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
     }
     job: Job | None = None
     with suppress(ValueError, ValidationError):
-        job = queryset.prefetch_related(None).annotate(**texts, **columns_of_window).filter(pk=object_id).first()
+        job = (
+            queryset.prefetch_related(None)
+            .annotate(**texts, **columns_of_window, is_edited=IS_EDITED)
+            .filter(pk=object_id)
+            .first()
+        )
     return job
 
 
@@ -126,6 +137,7 @@ def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
         (_("Task unknown since"), when(job.unknown_since)),
         (_("Paused by"), "; ".join(pauses)),
         (_("Unique key"), _unique_key(job)),
+        (_("Search keys"), search_links(job)),
         (_("Unique until"), when(vars(job)["window_until"])),
         (_("Limited by"), job.limit_key and visible(job.limit_key)),
         (_("Enqueued by schedule"), _enqueued_by(job)),

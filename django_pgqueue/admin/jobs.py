@@ -20,16 +20,20 @@ from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
 from django_pgqueue.models import Job
 from django_pgqueue.states import FINISHED, State
 
-from . import confirmation, databases, shown
+from . import confirmation, databases, search_keys, shown
 from .bulk_acts import of_list
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
 from .filters import DUE, SCHEDULED, DiedFilter, EnqueuedFilter, QueueFilter, StateFilter, TaskFilter, among_newest
 from .formatting import shortened
-from .job_actions import CANCEL, OPERATIONS, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
+from .job_actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
 from .job_columns import JobColumns, with_latest_execution
+from .job_forms import job_form_urls
 from .job_page import job_page
+from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
 from .private import LIST_NOTE, NO_PERMISSION, may_view, with_permission
+from .queue_actions import queue_urls
+from .task_actions import task_urls
 
 
 class JobAdmin(JobColumns):
@@ -38,15 +42,21 @@ class JobAdmin(JobColumns):
     list_display = ["number", "state_badge", "task", "queue", "priority", "attempts", "enqueued", "wait", "run_time"]
     list_filter = [StateFilter, EnqueuedFilter, QueueFilter, TaskFilter]
     search_fields = ["id"]  # makes Django show the search box; get_search_results() does the search
-    search_help_text = _("The number of a job, or the exact name of a task (searches the newest 2,000,000 jobs).")
+    search_help_text = _(
+        "The number of a job, the exact name of a task (searches the newest 2,000,000 jobs), or a search key, such as "
+        "customer_id:4711."
+    )
     object_history_template = "pgqueue/admin/job_history.html"
     actions = ["retry_selected", "cancel_selected", "run_selected"]
-    operations: Sequence[Operation] = OPERATIONS
+    operations: Sequence[Operation] = ON_ONE_JOB
 
     def get_urls(self) -> list[URLPattern]:
         """Add the pages of the console to the list of all jobs, and not to that of dead letters."""
-        own = [*console_urls(self, PAGES), request_url(self), stop_url(self)] if self.model is Job else []
-        return [*own, *super().get_urls()]
+        if self.model is not Job:
+            return super().get_urls()
+        forms = [*queue_urls(self), *job_form_urls(self.admin_site), *task_urls(self.admin_site)]
+        acts = [request_url(self), stop_url(self)]
+        return [*console_urls(self, PAGES), *forms, *acts, *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_permission(with_latest_execution(super().get_queryset(request)), request)
@@ -68,13 +78,15 @@ class JobAdmin(JobColumns):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find a job by its number, or jobs by the exact name of their task."""
+        """Find a job by its number, or jobs by the exact name of their task, or by a search key."""
         term = search_term.strip()
         number = term.removeprefix("#")
         if not term:
             return queryset, False
         if number.isascii() and number.isdigit():
             return (queryset.filter(pk=number) if len(number) <= 19 else queryset.none()), False
+        if search_key := search_keys.term_of(queryset, term):
+            return search_keys.find(request, queryset, search_key), False
         return ((queryset.none() if "\0" in term else self.with_task(queryset, term)), False)
 
     def with_task(self, queryset: QuerySet[Any], task_name: str) -> QuerySet[Any]:
@@ -129,7 +141,10 @@ class JobAdmin(JobColumns):
             return self.not_found(request, str(object_id))
         if question := act_on_one(request, operation, job, self.admin_site):
             return question
-        url = reverse("admin:pgqueue_job_change", args=[object_id], current_app=self.admin_site.name)
+        name, args = ("change", [object_id])
+        if operation is DELETE and not jobs.filter(pk=object_id).exists():
+            name, args = "changelist", []
+        url = reverse(f"admin:pgqueue_job_{name}", args=args, current_app=self.admin_site.name)
         return HttpResponseRedirect(databases.link(request, url))
 
     def not_found(self, request: HttpRequest, object_id: str) -> HttpResponseRedirect:
@@ -155,7 +170,7 @@ class DeadJobAdmin(JobAdmin):
 
     list_display = ["number", "task", "queue", "attempts", "enqueued", "died", "run_time"]
     list_filter = [DiedFilter, QueueFilter, TaskFilter]
-    search_help_text = _("The number of a job, or the exact name of a task.")
+    search_help_text = _("The number of a job, the exact name of a task, or a search key, such as customer_id:4711.")
     actions = ["retry_selected"]
     operations = ()  # their URLs belong to `JobAdmin`, because a retried job is not a dead letter
 

@@ -21,9 +21,12 @@ class Place(NamedTuple):
 
 
 PLACES: Final = (
+    Place("overview", _("Overview"), "pgqueue.view_job"),
+    Place("queues", _("Queues"), "pgqueue.view_job"),
     Place("job_changelist", _("Jobs"), "pgqueue.view_job"),
     Place("deadjob_changelist", _("Dead letters"), "pgqueue.view_job"),
     Place("worker_changelist", _("Workers"), "pgqueue.view_worker"),
+    Place("tasks", _("Tasks"), "pgqueue.view_job"),
     Place("schedule_changelist", _("Schedules"), "pgqueue.view_schedule"),
     Place("pause_changelist", _("Pauses"), "pgqueue.view_pause"),
     Place("bulk_acts", _("Audit"), "pgqueue.view_job"),

@@ -33,8 +33,11 @@ class ScheduleOperation(Operation):
     """One operation on a schedule."""
 
     fits: Callable[[Schedule], bool]
-    do: Callable[[Any, lifecycle.Scheduled, datetime | str | None], bool]
-    """Called with the connection, the schedule, and the last run that the page showed. Returns whether it changed."""
+    do: Callable[[Any, lifecycle.Scheduled, datetime | str | None], int]
+    """Called with the connection, the schedule, and the last run that the page showed.
+
+    Returns the id of the job that it enqueued, or True if it changed the schedule, or False if it did nothing.
+    """
 
     view_permission = "pgqueue.view_schedule"
 
@@ -43,9 +46,9 @@ class NotDone(Exception):
     """An operation was refused. The message gives the operator the reason."""
 
 
-def _run(connection: Any, schedule: lifecycle.Scheduled, seen_last_run: datetime | str | None) -> bool:
+def _run(connection: Any, schedule: lifecycle.Scheduled, seen_last_run: datetime | str | None) -> int:
     try:
-        return run_and_resume.run_now(connection, schedule, seen_last_run=seen_last_run) is not None
+        return run_and_resume.run_now(connection, schedule, seen_last_run=seen_last_run) or 0
     except job_options.CannotFire as error:
         values = {"name": visible(schedule.name), "why": visible(str(error))}
         raise NotDone(_("No job is enqueued for %(name)s: %(why)s") % values) from None
@@ -94,8 +97,8 @@ def offered(request: HttpRequest, schedule: Schedule) -> list[ScheduleOperation]
     return [operation for operation in OPERATIONS if operation.is_allowed(request) and operation.fits(schedule)]
 
 
-def act_on_one(request: HttpRequest, operation: ScheduleOperation, schedule: Schedule) -> bool:
-    """Run an operation on a schedule, log it in the history, and return whether anything changed.
+def act_on_one(request: HttpRequest, operation: ScheduleOperation, schedule: Schedule) -> int:
+    """Run an operation on a schedule, and log it in the history. Return what the operation's function returned.
 
     Raise `PermissionDenied` if the user may not, and `NotDone` with a reason for the operator if it is refused.
     """
@@ -108,7 +111,7 @@ def act_on_one(request: HttpRequest, operation: ScheduleOperation, schedule: Sch
         raise NotDone(_("Nothing was changed: the form did not say which run the page showed. Try again from here."))
     revision, last_run_at = seen or (None, None)
     try:
-        changed = schedule.pk in found and operation.do(
+        changed: int = schedule.pk in found and operation.do(
             connection,
             found[schedule.pk] if revision is None else found[schedule.pk]._replace(revision=revision),
             last_run_at,

@@ -26,6 +26,7 @@ from django_pgqueue.schedules import expressions, job_options
 
 from . import databases
 from .formatting import dated, seen_at, visible
+from .next_ticks import next_ticks
 from .operations import selected_action
 from .private import may_view
 from .schedule_actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered
@@ -93,22 +94,20 @@ class ScheduleAdmin(ScheduleColumns):
     resume_selected = selected_action(_("Resume selected"), RESUME, "pause")
 
     def act_on_selected(self, request: HttpRequest, operation: ScheduleOperation, queryset: QuerySet[Any]) -> None:
-        found = list(queryset[: ONE_REQUEST + 1])
-        selected = found[:ONE_REQUEST]
+        selected, count = list(queryset[:ONE_REQUEST]), queryset.count()
         done, reasons = 0, []
         for schedule in selected:
             try:
-                done += act_on_one(request, operation, schedule)
+                done += bool(act_on_one(request, operation, schedule))
             except NotDone as error:
                 reasons.append(str(error))
         if done:
             messages.success(request, operation.done % {"count": done})
         for reason in reasons[:REASONS_SHOWN]:
             messages.warning(request, reason)
-        if len(found) > ONE_REQUEST:
-            limit = f"{ONE_REQUEST:,}"
-            text = _("Only the first %(limit)s of the selected schedules were processed. Select the others again.")
-            messages.warning(request, text % {"limit": limit})
+        if count > len(selected):
+            text = _("Only the first %(most)s of %(count)s selected schedules were processed. Select fewer at once.")
+            messages.warning(request, text % {"most": f"{len(selected):,}", "count": f"{count:,}"})
         if unchanged := len(selected) - done - len(reasons[:REASONS_SHOWN]):
             text = _("Not changed: %(count)d. They have changed since the page showed them, or they are locked.")
             messages.warning(request, text % {"count": unchanged})
@@ -123,8 +122,8 @@ class ScheduleAdmin(ScheduleColumns):
             url = reverse("admin:pgqueue_schedule_changelist", current_app=name)
             return HttpResponseRedirect(databases.link(request, url))
         try:
-            if act_on_one(request, operation, schedule):
-                messages.success(request, operation.done % {"count": 1})
+            if found := act_on_one(request, operation, schedule):
+                messages.success(request, self._done(request, operation, found))
             else:
                 text = _(
                     "Nothing was changed: the schedule has changed since the page showed it or is locked. Try again."
@@ -134,6 +133,14 @@ class ScheduleAdmin(ScheduleColumns):
             messages.warning(request, str(error))
         url = reverse("admin:pgqueue_schedule_change", args=[object_id], current_app=name)
         return HttpResponseRedirect(databases.link(request, url))
+
+    def _done(self, request: HttpRequest, operation: ScheduleOperation, found: int) -> SafeString | str:
+        """Return the message after an operation. After *Run now* it links the job to a user who may view it."""
+        text = operation.done % {"count": 1}
+        if operation is not RUN or not request.user.has_perm("pgqueue.view_job"):
+            return str(text)
+        url = reverse("admin:pgqueue_job_change", args=[found], current_app=self.admin_site.name)
+        return format_html('{} <a href="{}">{}</a>', text, databases.link(request, url), _("Job #%s") % found)
 
     def changeform_view(
         self, request: HttpRequest, object_id: Any = None, form_url: str = "", extra_context: Any = None
@@ -156,6 +163,8 @@ class ScheduleAdmin(ScheduleColumns):
             "schedule": schedule,
             "operations": operations,
             "facts": self._facts(schedule),
+            "ticks": next_ticks(schedule),
+            "is_form": self.has_change_permission(request, schedule),
             "shown": schedule_field(schedule),
         }
 

@@ -8,6 +8,7 @@ pressed and by however many operators.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -40,6 +41,12 @@ def fields(job: Job) -> SafeString:
         TIME_FIELD,
         number(seen_at(job)),
     )
+
+
+def hidden(seen: Mapping[int, Seen]) -> SafeString:
+    """Return the hidden input of a page that asks about jobs, with what the page before it showed."""
+    tokens = " ".join(token(job_id, each) for job_id, each in seen.items())
+    return format_html('<input type="hidden" name="{}" value="{}">', FIELD, tokens)
 
 
 def as_seen(job: Job) -> Seen:

@@ -1,38 +1,176 @@
-"""The list of workers: which run, which have stopped, and which have sent no heartbeat lately."""
+"""The list of workers and the page of each: what runs where, and requests to stop or to write the stacks of jobs.
+
+The requests go through `worker_control`. Every act is a POST; the page that asks before a stop is read-only.
+"""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from typing import Any, Final
 
-from django.contrib import admin
-from django.utils.safestring import SafeString
-from django.utils.translation import gettext_lazy as _
+from django.contrib import messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
 
-from django_pgqueue.conf import get_settings
-from django_pgqueue.models import Worker
+from django_pgqueue import stats, worker_control
+from django_pgqueue.models import Job, Worker
+from django_pgqueue.states import RequestKind
 
-from .formatting import badge, moment_ago, seen_at, visible
-from .readonly import ListOnlyAdmin, column
+from . import databases, live_stack
+from .formatting import visible
+from .readonly import ListOnlyAdmin
+from .worker_pages import list_context, running_row, siblings, worker_row
+
+STOP: Final = "pgqueue.stop_worker"
+READING: Final = ("GET", "HEAD")
 
 
 class WorkerAdmin(ListOnlyAdmin):
-    """Workers, latest start first. Two leases without a heartbeat show as "no heartbeat"."""
+    """Live workers by host, then those without a heartbeat and those that have stopped."""
 
-    list_display = ["state", "host", "pid", "program", "queues", "concurrency", "started", "last_beat", "stopped"]
-    ordering = ["-id"]
+    def get_urls(self) -> list[URLPattern]:
+        """Add the URLs of the requests to one worker."""
+        stop, stack = (self.admin_site.admin_view(view) for view in (self.stop_view, self.stack_view))
+        return [
+            path("<int:worker_id>/stop/", stop, name="pgqueue_worker_stop"),
+            path("<int:worker_id>/stack/", stack, name="pgqueue_worker_stack"),
+            *super().get_urls(),
+        ]
 
-    @admin.display(description=_("state"))
-    def state(self, worker: Worker) -> SafeString:
-        state, text = "succeeded", _("working")
-        if worker.stopped_at is not None:
-            state, text = "cancelled", _("stopped")
-        elif seen_at(worker) - worker.last_heartbeat_at > timedelta(seconds=2 * get_settings().LEASE):
-            state, text = "dead", _("no heartbeat")
-        return badge(state, text)
+    # ---------------------------------------------------------------- pages
 
-    host = column(_("host"), lambda worker: visible(worker.hostname))
-    program = column(_("version"), lambda worker: visible(worker.version))
-    queues = column(_("queues"), lambda worker: visible(worker.queue_names) or _("all"))
-    started = column(_("started"), lambda worker: moment_ago(worker.started_at, worker, brief=False))
-    last_beat = column(_("last heartbeat"), lambda worker: moment_ago(worker.last_heartbeat_at, worker, brief=False))
-    stopped = column(_("stopped"), lambda worker: moment_ago(worker.stopped_at, worker, brief=False), empty_value="")
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show all workers. It is a page of the console and not a list of rows, so it has no actions."""
+        if request.method not in READING:
+            return HttpResponseNotAllowed(READING)
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = list_context(databases.chosen(request))
+        return self._page(request, "workers", _("Workers"), {**context, **(extra_context or {})})
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show one worker that has not stopped: its jobs, and the requests to it. Otherwise show the list."""
+        if request.method not in READING:
+            return HttpResponseNotAllowed(READING)
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        alias = databases.chosen(request)
+        worker = _found(object_id, stats.workers(alias))
+        if worker is None:
+            return HttpResponseRedirect(self._list_url(request))
+        jobs = stats.running_jobs([worker.id], alias)
+        answers = live_stack.of_worker(request, worker.id, alias)
+        context = {
+            "row": worker_row(worker, jobs, ""),
+            "jobs": [running_row(job) for job in jobs],
+            "more_jobs": max(0, worker.slots_busy + worker.prefetched - len(jobs)),
+            "answers": answers,
+            "is_waiting": any(answer.is_waiting for answer in answers),
+            "answers_requests": worker.supervisor_pid is not None,
+            **(extra_context or {}),
+        }
+        return self._page(request, "worker", _title(worker), context)
+
+    def _page(self, request: HttpRequest, name: str, title: str, context: dict[str, Any]) -> HttpResponse:
+        request.current_app = self.admin_site.name
+        base = {
+            **self.admin_site.each_context(request),
+            **self.navigation(request),
+            "title": title,
+            "original": title,
+            "opts": self.opts,
+            "media": self.media,
+            "has_view_permission": True,
+            "may_stop": request.user.has_perm(STOP),
+            "may_view_stack": live_stack.may_view(request),
+            "may_view_jobs": request.user.has_perm("pgqueue.view_job"),
+        }
+        return TemplateResponse(request, f"pgqueue/admin/console/{name}.html", {**base, **context})
+
+    # ---------------------------------------------------------------- requests
+
+    def stop_view(self, request: HttpRequest, worker_id: int) -> HttpResponseBase:
+        """Ask whether a worker is to stop, with what it runs; after POST, request it."""
+        if request.method not in (*READING, "POST"):
+            return HttpResponseNotAllowed([*READING, "POST"])
+        if not (request.user.has_perm(STOP) and self.has_view_permission(request)):
+            raise PermissionDenied
+        if request.method == "POST":
+            return self._request(request, worker_id, RequestKind.STOP)
+        alias = databases.chosen(request)
+        workers = stats.workers(alias)
+        worker = _found(worker_id, workers)
+        if worker is None or worker.supervisor_pid is None:
+            return self._refused(request)
+        together = siblings(worker, workers)
+        jobs = stats.running_jobs([each.id for each in together], alias)
+        context = {
+            "row": worker_row(worker, jobs, ""),
+            "pids": sorted(each.pid for each in together),
+            "jobs": [running_row(job) for job in jobs],
+            "busy": sum(each.slots_busy for each in together),
+        }
+        return self._page(request, "worker_stop", _("Stop this worker?"), context)
+
+    def stack_view(self, request: HttpRequest, worker_id: int) -> HttpResponseBase:
+        """Request the stack of one job, or of all jobs of a worker. Only POST is allowed."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not (live_stack.may_view(request) and request.user.has_perm("pgqueue.view_job")):
+            raise PermissionDenied
+        return self._request(request, worker_id, RequestKind.STACK)
+
+    def _request(self, request: HttpRequest, worker_id: int, kind: RequestKind) -> HttpResponseBase:
+        """Request something of a worker, log it, and show the page where the answer will be."""
+        alias, by = databases.chosen(request), request.user.get_username()
+        execution_id = _number(request.POST.get(live_stack.EXECUTION, "")) if kind is RequestKind.STACK else 0
+        job = _job_of(execution_id, alias) if execution_id else None
+        if worker_control.request(worker_id, kind, alias, execution_id=execution_id, by=by) is None:
+            return self._refused(request, job)
+        text = "Stop requested." if kind is RequestKind.STOP else "Stack requested."
+        _log_change(request, Worker.objects.using(alias).get(pk=worker_id), text)
+        if job is not None:
+            _log_change(request, job, text)
+            return HttpResponseRedirect(f"{self._url(request, 'job_change', job.pk)}#pgqueue-stack")
+        return HttpResponseRedirect(f"{self._url(request, 'worker_change', worker_id)}#pgqueue-requests")
+
+    def _refused(self, request: HttpRequest, job: Job | None = None) -> HttpResponseRedirect:
+        text = _("Nothing was requested: this worker has stopped, or it runs one job without a supervisor.")
+        messages.warning(request, text)
+        url = self._list_url(request) if job is None else self._url(request, "job_change", job.pk)
+        return HttpResponseRedirect(url)
+
+    def _list_url(self, request: HttpRequest) -> str:
+        name = "worker_changelist" if self.has_view_permission(request) else "job_changelist"
+        return self._url(request, name)
+
+    def _url(self, request: HttpRequest, name: str, *args: Any) -> str:
+        url = reverse(f"admin:pgqueue_{name}", args=args, current_app=self.admin_site.name)
+        return databases.link(request, url)
+
+
+def _found(worker_id: int | str, workers: list[stats.WorkerStats]) -> stats.WorkerStats | None:
+    return next((worker for worker in workers if str(worker.id) == str(worker_id)), None)
+
+
+def _title(worker: stats.WorkerStats) -> str:
+    return _("Worker process %(pid)s on %(host)s") % {"pid": worker.pid, "host": visible(worker.host)}
+
+
+def _job_of(execution_id: int, alias: str) -> Job | None:
+    return Job.objects.using(alias).filter(executions__pk=execution_id).only("pk", "task_name").first()
+
+
+def _number(text: str) -> int:
+    """Return the id of an execution, 0 if the text is not one."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def _log_change(request: HttpRequest, row: Model, message: str) -> None:
+    LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, message)  # type: ignore[arg-type]  # not anonymous

@@ -21,6 +21,8 @@ ARRAY: Final[Kinds] = frozenset({"array"})
 NULL: Final[Kinds] = frozenset({"null"})
 ALL: Final[Kinds] = STRING | NUMBER | OBJECT | ARRAY | NULL
 BYTES: Final = (bytes, bytearray, memoryview)
+UNREADABLE: Final = "is stored as a value that is not"
+"""Beginning of the problem of a stored value that does not fit."""
 INVALID: Final = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 """Errors by which constructors and parsers refuse a value."""
 
@@ -95,7 +97,7 @@ class Converter:
 
     def unreadable(self) -> Mismatch:
         """Return the error for a stored value that `decode()` cannot read."""
-        return Mismatch(f"is stored as a value that is not {self.expected}")
+        return Mismatch(f"{UNREADABLE} {self.expected}")
 
 
 class PlainConverter(Converter):

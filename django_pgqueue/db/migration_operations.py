@@ -47,7 +47,9 @@ LOCKS: Final = {
     "auditedjob": "LOCK TABLE pgqueue_audit_job IN ACCESS EXCLUSIVE MODE",
     "installation": "LOCK TABLE pgqueue_installation IN ACCESS EXCLUSIVE MODE",
     "pause": "LOCK TABLE pgqueue_pause IN ACCESS EXCLUSIVE MODE",
+    "searchkey": "LOCK TABLE pgqueue_search_key IN ACCESS EXCLUSIVE MODE",
     "executionlog": "LOCK TABLE pgqueue_execution_log IN ACCESS EXCLUSIVE MODE",
+    "workerrequest": "LOCK TABLE pgqueue_worker_request IN ACCESS EXCLUSIVE MODE",
 }
 HOLDER: Final = """
 /* pgqueue:lock_holder */

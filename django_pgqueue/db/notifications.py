@@ -1,4 +1,4 @@
-"""Notify workers by NOTIFY: of new jobs, of a pause that began or ended, of a requested cancellation.
+"""Notify workers by NOTIFY: of new jobs, of a pause that began or ended, of a requested cancellation, stack or stop.
 
 Applications notify after their commit, and the worker on its engine connections. A lost notification delays a job by a
 poll interval at most, so a failure here never reaches the caller.
@@ -29,7 +29,9 @@ PAUSES_CHANGED: Final = "look"
 """Payload of a notification: a pause began or ended. An empty payload announces new jobs."""
 CANCEL_REQUESTED: Final = "cancel"
 """Payload of a notification: the cancellation of a running job was requested."""
-PAYLOADS: Final = frozenset({PAUSES_CHANGED, CANCEL_REQUESTED})
+WORKER_REQUESTED: Final = "request"
+"""Payload of a notification: an operator has requested something of a worker process."""
+PAYLOADS: Final = frozenset({PAUSES_CHANGED, CANCEL_REQUESTED, WORKER_REQUESTED})
 WAKE_INTERVAL_SECONDS: Final = 0.005
 """Minimum time between two notifications of a process about new jobs. A skipped one needs no replacement: a woken
 worker polls again after 5, 20, 80 and 320 ms or slightly later, and the jobs in question are committed before that."""

@@ -39,11 +39,13 @@ VIEWING: Final = privileges(
     "SELECT ON pgqueue_schedule",
     "SELECT ON pgqueue_schedulerun",
     "SELECT ON pgqueue_uniqueness_window",
+    "SELECT ON pgqueue_search_key",
     "SELECT ON pgqueue_installation",
     "SELECT ON pgqueue_execution_log",
     "SELECT ON pgqueue_archived_job",
     "SELECT ON pgqueue_audit",
     "SELECT ON pgqueue_audit_job",
+    "SELECT ON pgqueue_worker_request",
     "SELECT ON pgqueue_rollup",
 )
 """The grants of `queue_viewer`, which two of the purposes include."""
@@ -58,9 +60,11 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT, DELETE, UPDATE (state, attempt, crashes, isolated, run_after, finished_at, unknown_since, result, "
         "unique_key, progress_done, progress_total, progress_message, progress_at) ON pgqueue_job",
         "USAGE ON pgqueue_execution_id_seq",
-        "SELECT, INSERT, DELETE, UPDATE (last_heartbeat_at, stopped_at) ON pgqueue_worker",
+        "SELECT, INSERT, DELETE, UPDATE (last_heartbeat_at, stopped_at, resident_mib) ON pgqueue_worker",
+        "SELECT, DELETE, UPDATE (answered_at, answer) ON pgqueue_worker_request",
         "SELECT, DELETE ON pgqueue_pause",
         "SELECT, DELETE, UPDATE (ends_at) ON pgqueue_uniqueness_window",
+        "SELECT, DELETE, UPDATE (value) ON pgqueue_search_key",
         "SELECT, INSERT ON pgqueue_installation",
         "SELECT, INSERT, DELETE, UPDATE (first_lines, last_lines, cut_lines) ON pgqueue_execution_log",
         "SELECT, INSERT, DELETE, UPDATE (span) ON pgqueue_rollup",
@@ -73,6 +77,8 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "expires_at, queue_name, priority, progress_done, progress_total, progress_message, progress_at) "
         "ON pgqueue_job",
         "INSERT, UPDATE, DELETE ON pgqueue_pause",
+        "INSERT ON pgqueue_worker_request",
+        "USAGE ON pgqueue_worker_request_id_seq",
         "INSERT, UPDATE (adopted_at, adopted_by), DELETE ON pgqueue_installation",
         "INSERT, UPDATE (ended_at, job_count, left_count, next_batch_at, cursor, stop_asked_at, stop_asked_by, "
         "outcome, failed_job_id, error) ON pgqueue_audit",
@@ -89,6 +95,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "INSERT, UPDATE (ended_at, job_count, left_count, next_batch_at, outcome, failed_job_id, error) "
         "ON pgqueue_audit",
         "INSERT, DELETE, UPDATE (detail) ON pgqueue_audit_job",
+        "DELETE ON pgqueue_search_key",
         "USAGE ON pgqueue_archived_job_id_seq",
         "USAGE ON pgqueue_audit_id_seq",
         "USAGE ON pgqueue_audit_job_id_seq",
@@ -100,6 +107,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT (finished_at, task_name, state, unique_key, unique_ready_only), INSERT (id) ON pgqueue_job",
         "USAGE ON pgqueue_job_id_seq",
         "SELECT, INSERT, UPDATE (job_id, ends_at) ON pgqueue_uniqueness_window",
+        "SELECT, INSERT, UPDATE (value) ON pgqueue_search_key",
     ),
 }
 """The grants of docs/production/security.md, by purpose. No other purpose needs the first privilege of a purpose (on

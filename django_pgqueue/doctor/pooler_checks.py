@@ -1,4 +1,4 @@
-"""Checks of the way to the server: a pooler in front of it, and the alias for notifications.
+"""Checks of the way to the server: a pooler in front of it, the alias for notifications, and who listens to them.
 
 A pooler gives its clients process ids of its own. So if the process id that the client received at connecting differs
 from that of the server process that answers, something is in between. Whether it pools transactions shows with two idle
@@ -16,11 +16,15 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.db.statements import execute
 
-from .findings import Check, Level, Result, ok
+from .findings import Check, Level, Result, are, cannot_see, counted, ok
 from .session import STATEMENT_TIMEOUT_SECONDS, Session
 
 ROLE: Final = "doctor"
 TRIALS: Final = 3
+LISTENER: Final = "pgqueue:listener"
+"""The `application_name` of the connection on which a worker process receives notifications."""
+STARTING_SECONDS: Final = 60.0
+"""A worker that started within this time may still be testing its connection for notifications."""
 
 SERVER_PROCESS: Final = """/* pgqueue:doctor_server_process */
 SELECT pg_backend_pid()
@@ -28,6 +32,21 @@ SELECT pg_backend_pid()
 # Together they identify a database: its name, and the start of the server with microseconds.
 PLACE: Final = """/* pgqueue:doctor_place */
 SELECT current_database(), pg_postmaster_start_time(), pg_is_in_recovery(), pg_backend_pid()
+"""
+# How many worker processes are live and not just starting, and how many connections receive notifications.
+#
+# Cost: reads the register of workers, and the sessions of the server
+LISTENING: Final = """/* pgqueue:doctor_listening */
+SELECT (
+           SELECT count(*)
+           FROM pgqueue_worker
+           WHERE stopped_at IS NULL AND queue_names NOT LIKE 'job %%'
+             AND last_heartbeat_at > statement_timestamp() + %(time_shift)s::interval
+                 - make_interval(secs => 2 * %(lease_seconds)s::float8)
+             AND started_at < statement_timestamp() + %(time_shift)s::interval
+                 - make_interval(secs => %(starting_seconds)s::float8)
+       ),
+       (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %(listener)s)
 """
 
 
@@ -93,6 +112,22 @@ def _listen_database(session: Session) -> Result:
     return ok(f"Notifications use the alias {alias!r}, which leads to the same database.", **data)
 
 
+def _listening(session: Session) -> Result:
+    settings = get_settings()
+    params = {"lease_seconds": settings.LEASE, "starting_seconds": STARTING_SECONDS, "listener": LISTENER}
+    workers, listeners = session.row(LISTENING, **params)
+    data = {"workers": workers, "listeners": listeners}
+    if not settings.NOTIFY:
+        return ok("NOTIFY is off, so workers poll.", **data)
+    if listeners or not workers:
+        return ok(f"Connections that receive notifications: {listeners:,}.", **data)
+    if hidden := session.hidden_sessions():
+        return cannot_see(f"whether {counted(hidden, 'session')} listen", session.grant_to_see_sessions(), **data)
+    what = f"{are(workers, 'worker')} polling, because no connection receives notifications."
+    fix = 'Read the log of the workers. Behind a pooler in transaction mode, set PGQUEUE["LISTEN_DATABASE"].'
+    return Result(Level.WARNING, what, fix, data)
+
+
 POOLER_CHECKS: Final = (
     Check(
         "pooler",
@@ -107,5 +142,12 @@ POOLER_CHECKS: Final = (
         "Warning: it leads through a pooler in transaction mode.",
         "Notifications from the wrong place never arrive, so workers find new jobs only when they poll.",
         _listen_database,
+    ),
+    Check(
+        "listening",
+        f"Warning: workers have been running for {STARTING_SECONDS:.0f} s, and none has a connection that receives "
+        "notifications.",
+        "Workers that poll start a job up to a second late, and query the database all the time.",
+        _listening,
     ),
 )

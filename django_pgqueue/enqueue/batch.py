@@ -17,6 +17,7 @@ from django_pgqueue.serialization import CHUNK, CHUNK_SIZE, encode_arguments
 
 from . import unique
 from .job_ids import Placed
+from .search_keys import SearchKeys, search_keys_of, write_search_keys
 from .unique import Row
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Batch:
         self._arguments: list[str] = []
         self._numbers: list[int] = []
         self._places: list[int] = []
+        self._searched: dict[int, tuple[TaskDefinition, SearchKeys]] = {}
+        """The tasks and search keys of calls without a unique key, by their number in this batch."""
         self._rows: dict[tuple[Any, ...], tuple[int, Row]] = {}
         self._keyed: dict[tuple[Any, ...], KeyedCalls] = {}
         # The same by the identity of the row, because hashing a row's values for each call is slow. The caller keeps
@@ -68,15 +71,18 @@ class Batch:
     def add(self, call: BoundCall, row: Row) -> None:
         """Add a call."""
         key = unique.key_of(call.task, call.args, call.kwargs)
-        arguments = encode_arguments(*call.task.encoded_call(call.args, call.kwargs))
+        encoded = call.task.encoded_call(call.args, call.kwargs)
+        arguments, search_keys = encode_arguments(*encoded), search_keys_of(call.task, *encoded)
         if call.task.unique_key is None:
+            if search_keys:
+                self._searched[len(self._places)] = call.task, search_keys
             self._add(arguments, [call.place], row)
             return
         keyed = self._keyed_by_row.get(id(row))
         if keyed is None:
             kind = () if unique.can_share_statement(call.task) else self._options_of(call.task, row)
             keyed = self._keyed_by_row[id(row)] = self._keyed.setdefault(kind, KeyedCalls())
-        keyed.calls.append(unique.KeyedCall(call.task, row, key, arguments))
+        keyed.calls.append(unique.KeyedCall(call.task, row, key, arguments, search_keys))
         keyed.places.append(call.place)
         self.count += 1
         self._size += len(arguments)
@@ -112,6 +118,7 @@ class Batch:
             ids = lifecycle.enqueue_many(connection, arguments=arguments, **rows[0])
         else:
             ids = lifecycle.enqueue_each(connection, arguments=arguments, numbers=self._numbers, rows=rows)
+        write_search_keys(connection, [(task, ids[number], keys) for number, (task, keys) in self._searched.items()])
         by_lane: dict[tuple[str, str], list[int]] = {}
         for job_id, number in zip(ids, self._numbers, strict=True):
             by_lane.setdefault((rows[number]["task_name"], rows[number]["queue_name"]), []).append(job_id)

@@ -131,8 +131,8 @@ class Insertion:
         self._rows: dict[int, tuple[TaskDefinition, Row]] = {}
         self._calls = calls
         self._recorder = recorder
-        self._is_plain = task.unique_key is None
-        """Whether all calls so far have the options of `task`, and these have no unique key."""
+        self._is_plain = task.unique_key is None and not task.search
+        """Whether all calls so far have the options of `task`, and these have no unique key and no search keys."""
         self._first_other_place = 0
 
     def run(self, given: Iterable[Any]) -> None:

@@ -20,6 +20,7 @@ from django_pgqueue.reactions import after_enqueue
 from django_pgqueue.validation import wrong_key
 
 from . import plain
+from .search_keys import SearchKeys, write_search_keys
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -45,6 +46,7 @@ class KeyedCall(NamedTuple):
     row: Row
     key: str | None
     arguments: str
+    search_keys: SearchKeys
 
 
 def key_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
@@ -129,6 +131,7 @@ def insert_keyed(connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall]) ->
         if not is_duplicate:
             announced[job_id] = call
         results.append((job_id, is_duplicate))
+    write_search_keys(connection, [(call.task, job_id, call.search_keys) for job_id, call in announced.items()])
     _send_enqueued(connection, announced)
     return results
 

@@ -57,7 +57,7 @@ def erase(
         queues: Names of queues whose jobs are chosen. By default those of all queues.
         before: Choose only jobs that have finished before this time: an aware datetime.
         jobs: Ids of jobs, instead of the other filters.
-        arguments: Whether to erase arguments, headers and unique keys.
+        arguments: Whether to erase arguments, headers, unique keys and search keys.
         results: Whether to erase results and the messages of progress.
         errors: Whether to erase the error messages and tracebacks of all attempts, which can quote values.
         logs: Whether to erase the log lines that a task with `keep_logs` has kept, which can quote values too.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from django_pgqueue import sql
 from django_pgqueue.db.arrays import sparse
@@ -52,6 +53,23 @@ def begin_audit(
         "stops_on_repeat": stops_on_repeat,
     }
     return int(execute(connection, sql.audit.BEGIN_AUDIT, params)[0][0])
+
+
+def begin_audit_once(
+    connection: Connection, form_token: UUID, action: str, chosen: Mapping[str, Any], *, done_by: str
+) -> int | None:
+    """Begin an entry for a form that makes one job; return its id, or None if an entry of this form exists.
+
+    Call it first in the transaction that makes the job: a second call with the token waits for that transaction.
+    """
+    params = {
+        "action": action,
+        "done_by": done_by[:NAME_LENGTH],
+        "filter": json.dumps(chosen),
+        "form_token": str(form_token),
+    }
+    rows = execute(connection, sql.audit.BEGIN_AUDIT_ONCE, params)
+    return int(rows[0][0]) if rows else None
 
 
 def record_audit(

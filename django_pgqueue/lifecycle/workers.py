@@ -5,12 +5,17 @@ The supervisor calls these functions, as does `manage.py pgqueue run`. No two wo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute
 
 from .execute import Divided, divided
+
+NO_MEMORY: Final[Mapping[int, int | None]] = MappingProxyType({})
+"""The memory of no worker is known."""
 
 
 def register_worker(
@@ -22,14 +27,17 @@ def register_worker(
     queue_names: str,
     concurrency: int,
     worker_id: int | None = None,
+    supervisor_pid: int | None = None,
 ) -> int:
     """Record a worker process; return the id that owns its leases.
 
-    Without `worker_id` the worker gets a new id that no worker has had before, even if the tables were emptied.
+    Without `worker_id` the worker gets a new id that no worker has had before, even if the tables were emptied. Only a
+    worker with a supervisor answers requests.
     """
     params = {
         "hostname": hostname,
         "pid": pid,
+        "supervisor_pid": supervisor_pid,
         "version": version,
         "queue_names": queue_names,
         "concurrency": concurrency,
@@ -38,18 +46,21 @@ def register_worker(
     return int(execute(connection, sql.workers.REGISTER_WORKER, params)[0][0])
 
 
-def record_heartbeats(connection: Connection, worker_ids: Sequence[int]) -> set[int]:
-    """Record a heartbeat of these workers; return the ids of those that have a record.
+def record_heartbeats(
+    connection: Connection, worker_ids: Sequence[int], resident_mib: Mapping[int, int | None] = NO_MEMORY
+) -> dict[int, bool]:
+    """Record a heartbeat of these workers, and their memory. Return which of them have a record.
 
-    If the database refuses to write one record, the others are still written. The refused one counts as existing.
+    The value is whether the worker has a request that it has not answered. If the database refuses to write one record,
+    the others are still written. The refused one counts as existing.
     """
 
     def update(part: Sequence[int]) -> dict[int, bool]:
-        rows = execute(connection, sql.workers.RECORD_HEARTBEATS, {"worker_ids": list(part)})
-        return {worker_id: True for (worker_id,) in rows}
+        params = {"worker_ids": list(part), "resident_mib": [resident_mib.get(worker_id) for worker_id in part]}
+        return dict(execute(connection, sql.workers.RECORD_HEARTBEATS, params))
 
     parts: Divided[int, bool] = divided(connection, worker_ids, update)
-    return {*parts.answers, *(refused.row for refused in parts.refused)}
+    return {**parts.answers, **{refused.row: False for refused in parts.refused}}
 
 
 def unregister_worker(connection: Connection, worker_id: int) -> None:

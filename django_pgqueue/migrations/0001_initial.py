@@ -61,8 +61,51 @@ class Migration(migrations.Migration):
                 ("started_at", models.DateTimeField(db_default=Now(), verbose_name="started at")),
                 ("last_heartbeat_at", models.DateTimeField(db_default=Now(), verbose_name="last heartbeat at")),
                 ("stopped_at", models.DateTimeField(null=True, verbose_name="stopped at")),
+                ("supervisor_pid", models.IntegerField(null=True, verbose_name="process id of the supervisor")),
+                ("resident_mib", models.IntegerField(null=True, verbose_name="resident memory in MiB")),
             ],
-            options={"verbose_name": "worker", "verbose_name_plural": "workers", "default_permissions": ("view",)},
+            options={
+                "verbose_name": "worker",
+                "verbose_name_plural": "workers",
+                "default_permissions": ("view",),
+                "permissions": [
+                    ("stop_worker", "Can stop a worker"),
+                    ("view_stack", "Can view the stacks of running jobs"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="WorkerRequest",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("worker_id", models.BigIntegerField(verbose_name="worker")),
+                (
+                    "kind",
+                    models.CharField(choices=[("stop", "stop"), ("stack", "stack")], max_length=5, verbose_name="kind"),
+                ),
+                ("execution_id", models.BigIntegerField(db_default=0, verbose_name="execution")),
+                ("requested_at", models.DateTimeField(db_default=Now(), verbose_name="requested at")),
+                (
+                    "requested_by",
+                    models.CharField(blank=True, db_default="", max_length=150, verbose_name="requested by"),
+                ),
+                ("answered_at", models.DateTimeField(null=True, verbose_name="answered at")),
+                ("answer", models.TextField(blank=True, db_default="", verbose_name="answer")),
+            ],
+            options={
+                "verbose_name": "request to a worker",
+                "verbose_name_plural": "requests to workers",
+                "db_table": "pgqueue_worker_request",
+                "default_permissions": (),
+                "indexes": [models.Index(models.F("worker_id"), models.F("id"), name="pgqueue_worker_request_worker")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("answered_at__isnull", True)),
+                        fields=("worker_id", "kind", "execution_id"),
+                        name="pgqueue_worker_request_open",
+                    )
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Rollup",
@@ -212,6 +255,7 @@ class Migration(migrations.Migration):
                 ),
                 ("failed_job_id", models.BigIntegerField(null=True, verbose_name="job that failed again")),
                 ("error", models.TextField(blank=True, db_default="", verbose_name="error")),
+                ("form_token", models.UUIDField(null=True, verbose_name="form")),
             ],
             options={
                 "verbose_name": "audit entry",
@@ -226,7 +270,12 @@ class Migration(migrations.Migration):
                     )
                 ],
                 "constraints": [
-                    models.CheckConstraint(condition=instants("next_batch_at"), name="pgqueue_audit_instants")
+                    models.UniqueConstraint(
+                        condition=models.Q(("form_token__isnull", False)),
+                        fields=("form_token",),
+                        name="pgqueue_audit_form",
+                    ),
+                    models.CheckConstraint(condition=instants("next_batch_at"), name="pgqueue_audit_instants"),
                 ],
             },
         ),
@@ -310,6 +359,10 @@ class Migration(migrations.Migration):
                     ("cancel_job", "Can cancel jobs"),
                     ("run_job", "Can run waiting jobs now"),
                     ("view_arguments", "Can view arguments and results of jobs"),
+                    ("move_job", "Can move waiting jobs to another queue or priority"),
+                    ("delete_job", "Can delete finished jobs"),
+                    ("edit_and_retry_job", "Can retry finished jobs with other arguments"),
+                    ("enqueue_job", "Can enqueue jobs of any task"),
                 ],
                 "default_permissions": ("view",),
                 "indexes": [
@@ -667,6 +720,37 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "execution logs",
                 "db_table": "pgqueue_execution_log",
                 "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="SearchKey",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "job_id", "name", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=models.CASCADE,
+                        related_name="search_keys",
+                        to="pgqueue.job",
+                        verbose_name="job",
+                    ),
+                ),
+                ("name", NameField(db_collation="C", max_length=100, verbose_name="name")),
+                ("value", NameField(db_collation="C", max_length=200, verbose_name="value")),
+            ],
+            options={
+                "verbose_name": "search key",
+                "verbose_name_plural": "search keys",
+                "db_table": "pgqueue_search_key",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["name", "value", "-job"], name="pgqueue_search_key_value")],
             },
         ),
         migrations.RunPython(set_storage, migrations.RunPython.noop),

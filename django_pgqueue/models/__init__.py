@@ -22,8 +22,9 @@ from .operations import BATCH_SIZE
 from .pauses import Pause
 from .rollups import Rollup
 from .schedules import Schedule, ScheduleRun
+from .search_keys import SearchKey
 from .uniqueness_windows import UniquenessWindow
-from .workers import Worker
+from .workers import Worker, WorkerRequest
 
 __all__ = [
     "BATCH_SIZE",
@@ -40,6 +41,8 @@ __all__ = [
     "Rollup",
     "Schedule",
     "ScheduleRun",
+    "SearchKey",
     "UniquenessWindow",
     "Worker",
+    "WorkerRequest",
 ]

@@ -52,6 +52,8 @@ class AuditEntry(models.Model):
     failed_job_id = models.BigIntegerField(_("job that failed again"), null=True)
     error = models.TextField(_("error"), db_default="", blank=True)
     """Why the act failed, or the error of the job that failed again."""
+    form_token = models.UUIDField(_("form"), null=True)
+    """Identifies the form that the act was sent with, so that a second click on its button does nothing."""
 
     class Meta:
         db_table = "pgqueue_audit"
@@ -63,6 +65,9 @@ class AuditEntry(models.Model):
             models.Index("next_batch_at", name="pgqueue_audit_next", condition=Q(next_batch_at__isnull=False))
         ]
         constraints = [
+            models.UniqueConstraint(
+                fields=["form_token"], name="pgqueue_audit_form", condition=Q(form_token__isnull=False)
+            ),
             models.CheckConstraint(name="pgqueue_audit_instants", condition=are_instants("next_batch_at")),
         ]
 

@@ -13,6 +13,7 @@ from django.db import models
 from django.db.models import Q
 
 from django_pgqueue.exceptions import seconds
+from django_pgqueue.search_text import Scalar, as_search_text
 from django_pgqueue.states import State
 
 from .operations import database_now
@@ -66,6 +67,16 @@ class JobFilters(models.QuerySet[JobT]):
         if longer_than is not None:
             late |= Q(started_at__lt=database_now(ago=timedelta(seconds=seconds(longer_than))))
         return self._with_open_execution(late)
+
+    def with_search_key(self, name: str, value: Scalar) -> Self:
+        """Return the jobs with this value of an argument that their task's option `search` names.
+
+        Args:
+            name: The name of the argument.
+            value: The value as JSON stores it, for example the text of a UUID. 4711 and "4711" are the same.
+        """
+        keys = cast("type[Any]", self.model._meta.get_field("search_keys").related_model)._base_manager
+        return self.filter(pk__in=keys.filter(name=name, value=as_search_text(value)).values("job_id"))
 
     def _with_open_execution(self, condition: Q) -> Self:
         """Return the running jobs whose open execution meets a condition.

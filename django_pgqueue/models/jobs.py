@@ -142,6 +142,10 @@ class Job(TaskResultAttributes):
             ("cancel_job", _("Can cancel jobs")),
             ("run_job", _("Can run waiting jobs now")),
             ("view_arguments", _("Can view arguments and results of jobs")),
+            ("move_job", _("Can move waiting jobs to another queue or priority")),
+            ("delete_job", _("Can delete finished jobs")),
+            ("edit_and_retry_job", _("Can retry finished jobs with other arguments")),
+            ("enqueue_job", _("Can enqueue jobs of any task")),
         ]
         indexes = [
             # Each lane (one queue at one priority) is an exact range of this index. The predicate keeps out finished

@@ -1,4 +1,4 @@
-"""The Django model of workers, which the admin shows. The id of a worker identifies the owner of a lease."""
+"""The Django models of workers, which the admin shows. The id of a worker identifies the owner of a lease."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import InstantField
+from django_pgqueue.states import RequestKind
 
 
 class Worker(models.Model):
@@ -20,11 +21,46 @@ class Worker(models.Model):
     started_at = InstantField(_("started at"), db_default=Now())
     last_heartbeat_at = InstantField(_("last heartbeat at"), db_default=Now())
     stopped_at = InstantField(_("stopped at"), null=True)
+    supervisor_pid = models.IntegerField(_("process id of the supervisor"), null=True)
+    """None: it has no supervisor (`manage.py pgqueue run`), and answers no requests."""
+    resident_mib = models.IntegerField(_("resident memory in MiB"), null=True)
+    """As of the last heartbeat. None if the operating system does not say it."""
 
     class Meta:
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
         default_permissions = ("view",)
+        permissions = [("stop_worker", "Can stop a worker"), ("view_stack", "Can view the stacks of running jobs")]
 
     def __str__(self) -> str:
         return f"{self.hostname}:{self.pid}"
+
+
+class WorkerRequest(models.Model):
+    """A request of an operator to one worker process, and its answer. Removed after a day."""
+
+    worker_id = models.BigIntegerField(_("worker"))
+    kind = models.CharField(_("kind"), max_length=5, choices=[(kind.value, kind.value) for kind in RequestKind])
+    execution_id = models.BigIntegerField(_("execution"), db_default=0)
+    """The running execution whose stack is requested. 0: all of the worker."""
+    requested_at = InstantField(_("requested at"), db_default=Now())
+    requested_by = models.CharField(_("requested by"), max_length=150, db_default="", blank=True)
+    answered_at = InstantField(_("answered at"), null=True)
+    answer = models.TextField(_("answer"), db_default="", blank=True)
+
+    class Meta:
+        db_table = "pgqueue_worker_request"
+        verbose_name = _("request to a worker")
+        verbose_name_plural = _("requests to workers")
+        default_permissions = ()
+        indexes = [models.Index("worker_id", "id", name="pgqueue_worker_request_worker")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["worker_id", "kind", "execution_id"],
+                condition=models.Q(answered_at__isnull=True),
+                name="pgqueue_worker_request_open",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} #{self.worker_id}"

@@ -17,6 +17,7 @@ from django.db import router
 
 from django_pgqueue import registry
 from django_pgqueue.definition import TaskDefinition
+from django_pgqueue.enqueue.search_keys import search_keys_of
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.lifecycle import Definition
 from django_pgqueue.log_events import event
@@ -109,10 +110,12 @@ def define(name: str, task: TaskDefinition, times: Times) -> Definition:
     is invalid.
     """
     expressions.check(times.expression, times.zone)
+    call = task.encoded_call(times.args, times.kwargs)
+    search_keys_of(task, *call)  # to raise its errors here, and not at the first tick
     return Definition(
         name=name,
         task_name=task.name,
-        arguments=plain_arguments(*task.encoded_call(times.args, times.kwargs)),
+        arguments=plain_arguments(*call),
         expression=times.expression,
         time_zone=times.zone,
         missed=times.missed,

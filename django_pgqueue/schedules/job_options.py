@@ -1,14 +1,16 @@
 """Determine the options of a schedule's next job, so that it is enqueued like any other call of its task.
 
 The scheduler and the admin's "Run now" call `options_of()`. A schedule's row has the options that every worker must
-know. The unique key and the headers come from the task and the middleware, so only a process whose code has the task
-can determine them. An error of the project's code in one schedule must not stop the others: it becomes `CannotFire`.
+know. The unique key, the search keys and the headers come from the task and the middleware, so only a process whose
+code has the task can determine them. An error of the project's code in one schedule must not stop the others: it
+becomes `CannotFire`.
 """
 
 from __future__ import annotations
 
+import json
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from django_pgqueue import lifecycle, middleware, registry, signals
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.enqueue import unique
+from django_pgqueue.enqueue.search_keys import search_keys_of
 from django_pgqueue.exceptions import InvalidTask, seconds
 from django_pgqueue.headers import encode_headers
 from django_pgqueue.lifecycle import Scheduled
@@ -101,6 +104,9 @@ def options_of(connection: Connection, schedule: Scheduled, application: Applica
         application,
     )
     options = options._replace(headers=headers)
+    if task.search:
+        keys = _search_keys_of(connection, schedule, task, application)
+        options = options._replace(search_keys=json.dumps(keys) if keys else None)
     if task.unique_key is None:
         return options
     key = _key_of(connection, schedule, task, application)
@@ -132,6 +138,17 @@ def _key_of(connection: Connection, schedule: Scheduled, task: TaskDefinition, a
         lambda: unique.key_of(task, *task.decoded_call(*decode_arguments(arguments))),
         application,
     )
+
+
+def _search_keys_of(
+    connection: Connection, schedule: Scheduled, task: TaskDefinition, application: Application
+) -> Mapping[str, str]:
+    """Return the search keys of a schedule's next job, or none if its definition has changed since it was read."""
+    arguments = lifecycle.arguments_of(connection, schedule)
+    if arguments is None:
+        return {}
+    find = partial(search_keys_of, task)
+    return _call_application(connection, "the search key", lambda: find(*decode_arguments(arguments)), application)
 
 
 def _call_application(connection: Connection, source: str, function: Callable[[], T], application: Application) -> T:

@@ -46,8 +46,10 @@ from . import (
     rescues,
     rollups,
     schedules,
+    search_keys,
     stored_calls,
     unique,
+    worker_requests,
     workers,
 )
 
@@ -69,7 +71,9 @@ __all__ = [
     "rescues",
     "rollups",
     "schedules",
+    "search_keys",
     "stored_calls",
     "unique",
+    "worker_requests",
     "workers",
 ]

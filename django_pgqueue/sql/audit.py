@@ -14,6 +14,21 @@ VALUES (
 RETURNING id
 """
 
+# Begin an entry of the audit for a form, unless an entry has the token of the form. Then return no row.
+#
+# Caller: lifecycle.begin_audit_once(), in the transaction that makes the job
+# Locks:  waits for another transaction that has just begun an entry for the same form
+# Index:  pgqueue_audit_form
+BEGIN_AUDIT_ONCE: Final = """/* pgqueue:begin_audit_once */
+INSERT INTO pgqueue_audit (action, done_by, reason, began_at, filter, job_count, form_token)
+VALUES (
+    %(action)s, %(done_by)s, '', statement_timestamp() + %(time_shift)s::interval, %(filter)s::json, 0,
+    %(form_token)s::uuid
+)
+ON CONFLICT (form_token) WHERE form_token IS NOT NULL DO NOTHING
+RETURNING id
+"""
+
 # Add jobs to an entry of the audit: those that a batch has changed, and the number of those that it left unchanged.
 # Return whether somebody has asked the act to stop.
 #

@@ -71,6 +71,9 @@ WITH mine AS MATERIALIZED (
 gone AS (
     DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT job_id FROM mine))
 ),
+unkeyed AS (
+    DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT job_id FROM mine))
+),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT job_id FROM mine))
 )

@@ -117,6 +117,9 @@ unlogged AS (
 unaudited AS (
     DELETE FROM pgqueue_audit_job WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
+unkeyed AS (
+    DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
@@ -239,6 +242,9 @@ unlogged AS (
 unaudited AS (
     DELETE FROM pgqueue_audit_job WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
+unkeyed AS (
+    DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
@@ -292,6 +298,9 @@ unlogged AS (
     DELETE FROM pgqueue_execution_log AS log
     WHERE %(erases_logs)s::boolean AND execution_id = ANY (ARRAY (SELECT id FROM locked))
       AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
+),
+unkeyed AS (
+    DELETE FROM pgqueue_search_key WHERE %(erases_arguments)s::boolean AND job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 erased AS (
     UPDATE pgqueue_job

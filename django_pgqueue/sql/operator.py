@@ -202,6 +202,9 @@ busy AS MATERIALIZED (
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
 ),
+unkeyed AS (
+    DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),

@@ -124,6 +124,13 @@ made AS (
     DO NOTHING
     RETURNING id
 ),
+keyed AS (
+    INSERT INTO pgqueue_search_key (job_id, name, value)
+    SELECT made.id, given.key, given.value
+    FROM made
+    CROSS JOIN json_each_text(%(search_keys)s::json) AS given
+    ON CONFLICT (job_id, name) DO UPDATE SET value = excluded.value
+),
 noted AS (
     INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, fired_at, job_id)
     SELECT id, %(tick_at)s::timestamptz,
@@ -192,6 +199,13 @@ made AS (
         WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
     DO NOTHING
     RETURNING id
+),
+keyed AS (
+    INSERT INTO pgqueue_search_key (job_id, name, value)
+    SELECT made.id, given.key, given.value
+    FROM made
+    CROSS JOIN json_each_text(%(search_keys)s::json) AS given
+    ON CONFLICT (job_id, name) DO UPDATE SET value = excluded.value
 ),
 noted AS (
     INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, fired_at, job_id)

@@ -10,30 +10,40 @@ from typing import Final
 # two live workers with the same id would extend and release each other's executions. If two workers register in the
 # same microsecond, this statement fails for one of them, and its supervisor tries again.
 REGISTER_WORKER: Final = """/* pgqueue:register_worker */
-INSERT INTO pgqueue_worker (id, hostname, pid, version, queue_names, concurrency, started_at, last_heartbeat_at)
+INSERT INTO pgqueue_worker (id, hostname, pid, supervisor_pid, version, queue_names, concurrency, started_at,
+                            last_heartbeat_at)
 VALUES (coalesce(
             %(worker_id)s::bigint,
             floor(1000000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::bigint
         ),
-        %(hostname)s, %(pid)s, %(version)s, %(queue_names)s, %(concurrency)s,
+        %(hostname)s, %(pid)s, %(supervisor_pid)s, %(version)s, %(queue_names)s, %(concurrency)s,
         statement_timestamp() + %(time_shift)s::interval,
         statement_timestamp() + %(time_shift)s::interval)
 RETURNING id
 """
 
-# Record a heartbeat of these workers. Return the ids that have a record, even if the record is locked.
+# Record a heartbeat and the memory of these workers. Return the ids that have a record, even if the record is locked,
+# and whether the worker has a request that it has not answered.
 #
 # Caller: lifecycle.record_heartbeats()
+# Index:  primary key; pgqueue_worker_request_open, which has entries for unanswered requests only
 RECORD_HEARTBEATS: Final = """/* pgqueue:record_heartbeats */
 WITH mine AS MATERIALIZED (
     SELECT id FROM pgqueue_worker WHERE id = ANY (%(worker_ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 ),
 updated AS (
     UPDATE pgqueue_worker
-    SET last_heartbeat_at = statement_timestamp() + %(time_shift)s::interval
+    SET last_heartbeat_at = statement_timestamp() + %(time_shift)s::interval,
+        resident_mib = (%(resident_mib)s::integer[])[array_position(%(worker_ids)s::bigint[], id)]
     WHERE id = ANY (ARRAY (SELECT id FROM mine))
 )
-SELECT id FROM pgqueue_worker WHERE id = ANY (%(worker_ids)s::bigint[])
+SELECT worker.id,
+       EXISTS (
+           SELECT FROM pgqueue_worker_request AS request
+           WHERE request.worker_id = worker.id AND request.answered_at IS NULL
+       )
+FROM pgqueue_worker AS worker
+WHERE worker.id = ANY (%(worker_ids)s::bigint[])
 """
 
 # Record that a worker has stopped.

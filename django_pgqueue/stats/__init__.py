@@ -6,12 +6,14 @@ functions only read, and take part in the transaction that is open on the connec
 """
 
 from .answers import Count, Depth, LaneStats, Overview, PauseStats, QueueStats, TaskStats, WorkerStats
+from .by_task import throughput_by_task
 from .explanation import why
-from .figures import AttemptCounts, Durations, FailureCount, Point, Throughput
+from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughput, Throughput
 from .fleet import workers
-from .history import throughput
+from .history import failures, throughput
 from .overall import lanes, overview, queues, tasks
 from .reasons import BusyTask, Reason, Why
+from .running import RunningJob, running_jobs
 from .used_names import Names, first_id, first_id_since, last_id, names
 
 __all__ = [
@@ -28,10 +30,13 @@ __all__ = [
     "Point",
     "QueueStats",
     "Reason",
+    "RunningJob",
     "TaskStats",
+    "TaskThroughput",
     "Throughput",
     "Why",
     "WorkerStats",
+    "failures",
     "first_id",
     "first_id_since",
     "lanes",
@@ -39,8 +44,10 @@ __all__ = [
     "names",
     "overview",
     "queues",
+    "running_jobs",
     "tasks",
     "throughput",
+    "throughput_by_task",
     "why",
     "workers",
 ]

@@ -145,6 +145,8 @@ class WorkerStats:
         last_heartbeat_at: When its supervisor last sent a heartbeat for it.
         heartbeat_age_seconds: How long ago that was.
         is_live: Whether that was less than a lease ago. Otherwise the worker was lost, or its database was.
+        supervisor_pid: Process id of its supervisor. None for `manage.py pgqueue run`, which has none.
+        resident_mib: Its resident memory in MiB at the last heartbeat. None if the operating system does not say it.
     """
 
     id: int
@@ -159,6 +161,8 @@ class WorkerStats:
     last_heartbeat_at: datetime
     heartbeat_age_seconds: float
     is_live: bool
+    supervisor_pid: int | None = None
+    resident_mib: int | None = None
 
     def serves(self, queue_name: str) -> bool:
         """Return whether it claims the jobs of a queue."""

@@ -79,6 +79,23 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskThroughput:
+    """The attempts of one task that ended in a period.
+
+    Attributes:
+        name: The name in the rows of the jobs. A renamed task has figures under each of its names.
+        counts: The attempts that ended.
+        wait: How long the attempts that succeeded or failed had been due (`run_after`) when they started.
+        run: How long they ran.
+    """
+
+    name: str
+    counts: AttemptCounts
+    wait: Durations
+    run: Durations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailureCount:
     """The failed attempts of one task with one exception class.
 

@@ -78,6 +78,8 @@ def read_workers(connection: Connection, open_groups: Iterable[OpenGroup]) -> li
             last_heartbeat_at=last_heartbeat_at,
             heartbeat_age_seconds=age_seconds,
             is_live=age_seconds < lease_seconds,
+            supervisor_pid=supervisor_pid,
+            resident_mib=resident_mib,
         )
         for (
             worker_id,
@@ -89,6 +91,8 @@ def read_workers(connection: Connection, open_groups: Iterable[OpenGroup]) -> li
             started_at,
             last_heartbeat_at,
             age_seconds,
+            supervisor_pid,
+            resident_mib,
         ) in rows
     ]
 

@@ -6,7 +6,7 @@ Worker processes count the attempts (`worker.completion.attempt_counter`) and wr
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -25,6 +25,7 @@ MINUTE: Final = timedelta(minutes=1)
 COUNTS: Final = tuple(field.name for field in fields(AttemptCounts))
 Slice = tuple[datetime, int]
 """The beginning and the seconds of a point."""
+SliceOf = Callable[[datetime, int], Slice]
 Histograms = Mapping[tuple[Slice, str], Counter[int]]
 
 
@@ -34,6 +35,7 @@ def throughput(
     *,
     queue: str | None = None,
     task: Any = None,
+    hourly: bool = False,
     database: str | None = None,
 ) -> Throughput:
     """Return how many attempts ended in a period, how long they waited and ran, and why they failed.
@@ -46,6 +48,7 @@ def throughput(
         until: End of the period, an aware datetime. By default now.
         queue: Only this queue.
         task: Only this task: a task, or its name. The jobs under its former names count too.
+        hourly: Whether every point is an hour, also where the counts of minutes exist.
         database: Alias of the database of the jobs. By default the database routers choose it.
 
     Raises:
@@ -56,35 +59,69 @@ def throughput(
         >>> last_hour.counts.failed, last_hour.run.p95
         (3, 0.84)
     """
-    _check_aware(since=since, until=until)
     connection = connection_of(database)
-    until = _now(connection) if until is None else until
-    since = until - timedelta(hours=1) if since is None else since
-    if since >= until:
-        raise ValueError(f"since must be before until, got {since} and {until}.")
-    since, until = _minute(since), _minute(until + MINUTE - timedelta(microseconds=1))
-    name = getattr(task, "name", task)
-    params = {
-        "since": since,
-        "until": until,
-        "queue_name": queue,
-        "task_names": None if name is None else list(registry.names_of(name)),
-    }
-    histograms = _histograms(connection, params)
-    points, totals = _points(connection, params, histograms)
-    failures = execute(connection, rollup_queries.FAILURES_BY_CLASS, {**params, "limit": FAILURES_LIMIT})
+    since, until = period(connection, since, until)
+    params = _params(since, until, queue, task)
+    slice_of = _hour_of if hourly else _stored_slice
+    histograms = _histograms(connection, params, slice_of)
+    points, totals = _points(connection, params, histograms, slice_of)
     return Throughput(
         since=since,
         until=until,
         points=points,
-        counts=_counts(totals),
-        wait=_durations(_together(histograms, "wait"), totals["wait_seconds"]),
-        run=_durations(_together(histograms, "run"), totals["run_seconds"]),
-        failures=tuple(
-            FailureCount(task_name=task_name, exception_class=name, retried=retried, dead=dead, last_at=last_at)
-            for task_name, name, retried, dead, last_at in failures
-        ),
+        counts=counts_of(totals),
+        wait=durations_of(_together(histograms, "wait"), totals["wait_seconds"]),
+        run=durations_of(_together(histograms, "run"), totals["run_seconds"]),
+        failures=_failures(connection, params),
     )
+
+
+def failures(
+    since: datetime | None = None,
+    until: datetime | None = None,
+    *,
+    queue: str | None = None,
+    task: Any = None,
+    database: str | None = None,
+) -> tuple[FailureCount, ...]:
+    """Return the field `failures` of `throughput()`, with one or two statements.
+
+    Args:
+        since: Beginning of the period, an aware datetime. By default an hour before `until`.
+        until: End of the period, an aware datetime. By default now.
+        queue: Only this queue.
+        task: Only this task: a task, or its name. The jobs under its former names count too.
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Raises:
+        ValueError: A datetime has no time zone, or `since` is not before `until`.
+    """
+    connection = connection_of(database)
+    return _failures(connection, _params(*period(connection, since, until), queue, task))
+
+
+def _params(since: datetime, until: datetime, queue: str | None, task: Any) -> dict[str, Any]:
+    name = getattr(task, "name", task)
+    task_names = None if name is None else list(registry.names_of(name))
+    return {"since": since, "until": until, "queue_name": queue, "task_names": task_names}
+
+
+def _failures(connection: Connection, params: Mapping[str, Any]) -> tuple[FailureCount, ...]:
+    rows = execute(connection, rollup_queries.FAILURES_BY_CLASS, {**params, "limit": FAILURES_LIMIT})
+    return tuple(
+        FailureCount(task_name=task_name, exception_class=name, retried=retried, dead=dead, last_at=last_at)
+        for task_name, name, retried, dead, last_at in rows
+    )
+
+
+def period(connection: Connection, since: datetime | None, until: datetime | None) -> tuple[datetime, datetime]:
+    """Return the beginning and the end of a period, widened to whole minutes. By default it is the last hour."""
+    _check_aware(since=since, until=until)
+    until = _now(connection) if until is None else until
+    since = until - timedelta(hours=1) if since is None else since
+    if since >= until:
+        raise ValueError(f"since must be before until, got {since} and {until}.")
+    return _minute(since), _minute(until + MINUTE - timedelta(microseconds=1))
 
 
 def _check_aware(**values: datetime | None) -> None:
@@ -103,10 +140,18 @@ def _minute(moment: datetime) -> datetime:
     return moment.replace(second=0, microsecond=0)
 
 
-def _histograms(connection: Connection, params: Mapping[str, Any]) -> Histograms:
+def _stored_slice(starts_at: datetime, seconds: int) -> Slice:
+    return starts_at, seconds
+
+
+def _hour_of(starts_at: datetime, _seconds: int) -> Slice:
+    return starts_at - timedelta(seconds=starts_at.timestamp() % 3600), 3600
+
+
+def _histograms(connection: Connection, params: Mapping[str, Any], slice_of: SliceOf) -> Histograms:
     found: defaultdict[tuple[Slice, str], Counter[int]] = defaultdict(Counter)
     for starts_at, seconds, kind, bucket, count in execute(connection, rollup_queries.DURATIONS_OVER_TIME, params):
-        found[(starts_at, seconds), kind][bucket] += count
+        found[slice_of(starts_at, seconds), kind][bucket] += count
     return found
 
 
@@ -119,13 +164,17 @@ def _together(histograms: Histograms, kind: str) -> Counter[int]:
 
 
 def _points(
-    connection: Connection, params: Mapping[str, Any], histograms: Histograms
+    connection: Connection, params: Mapping[str, Any], histograms: Histograms, slice_of: SliceOf
 ) -> tuple[tuple[Point, ...], Counter[str]]:
     """Return the points of a period and the sums of their columns."""
     totals: Counter[str] = Counter()
-    points = []
+    rows: defaultdict[Slice, Counter[str]] = defaultdict(Counter)
     for starts_at, seconds, *values in execute(connection, rollup_queries.COUNTS_OVER_TIME, params):
-        row = dict(zip((*COUNTS, "wait_seconds", "run_seconds"), values, strict=True))
+        rows[slice_of(starts_at, seconds)].update(
+            dict(zip((*COUNTS, "wait_seconds", "run_seconds"), values, strict=True))
+        )
+    points = []
+    for (starts_at, seconds), row in rows.items():
         totals.update(row)
         empty: Counter[int] = Counter()
         wait = histograms.get(((starts_at, seconds), "wait"), empty)
@@ -134,19 +183,21 @@ def _points(
             Point(
                 starts_at=starts_at,
                 seconds=seconds,
-                counts=_counts(row),
-                wait=_durations(wait, row["wait_seconds"]),
-                run=_durations(run, row["run_seconds"]),
+                counts=counts_of(row),
+                wait=durations_of(wait, row["wait_seconds"]),
+                run=durations_of(run, row["run_seconds"]),
             )
         )
     return tuple(points), totals
 
 
-def _counts(row: Mapping[str, Any]) -> AttemptCounts:
+def counts_of(row: Mapping[str, Any]) -> AttemptCounts:
+    """Return the counts in the columns of a statement."""
     return AttemptCounts(**{name: int(row.get(name, 0)) for name in COUNTS})
 
 
-def _durations(counts: Counter[int], seconds: float) -> Durations:
+def durations_of(counts: Counter[int], seconds: float) -> Durations:
+    """Return the percentiles of a histogram. `seconds` is the sum of the durations."""
     count = counts.total()
     if not count:
         return Durations()

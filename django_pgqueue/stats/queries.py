@@ -234,7 +234,8 @@ ORDER BY kind, name
 # Cost: reads the whole table, which has one row for each worker process of the last week
 WORKERS: Final = """/* pgqueue:workers */
 SELECT id, hostname, pid, version, queue_names, concurrency, started_at, last_heartbeat_at,
-       date_part('epoch', statement_timestamp() + %(time_shift)s::interval - last_heartbeat_at)
+       date_part('epoch', statement_timestamp() + %(time_shift)s::interval - last_heartbeat_at),
+       supervisor_pid, resident_mib
 FROM pgqueue_worker
 WHERE stopped_at IS NULL
 ORDER BY last_heartbeat_at DESC, id

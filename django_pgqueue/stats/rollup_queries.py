@@ -48,6 +48,45 @@ FROM (
 GROUP BY 1, 2, 3, 4
 """
 
+# Sum the rollup rows of each task in a period, those with the most attempts first.
+#
+# Index: pgqueue_rollup_starts
+COUNTS_BY_TASK: Final = """/* pgqueue:counts_by_task */
+SELECT task_name,
+       sum(succeeded), sum(retried), sum(dead), sum(cancelled), sum(released), sum(snoozed), sum(crashed),
+       sum(wait_seconds), sum(run_seconds)
+FROM pgqueue_rollup
+WHERE span = ANY ('{part,minute,hour}')
+  AND starts_at >= %(since)s AND starts_at < %(until)s
+  AND (%(queue_name)s::varchar IS NULL OR queue_name = %(queue_name)s::varchar)
+GROUP BY task_name
+ORDER BY sum(succeeded + retried + dead + cancelled) DESC, task_name
+LIMIT %(limit)s
+"""
+
+# Sum the histograms of each task in a period, one row per bucket.
+#
+# Index: pgqueue_rollup_starts
+DURATIONS_BY_TASK: Final = """/* pgqueue:durations_by_task */
+SELECT task_name, kind, bucket, sum(count)
+FROM (
+    SELECT task_name, 'wait' AS kind, wait.bucket, wait.count
+    FROM pgqueue_rollup
+    CROSS JOIN LATERAL unnest(wait_buckets, wait_counts) AS wait (bucket, count)
+    WHERE span = ANY ('{part,minute,hour}')
+      AND starts_at >= %(since)s AND starts_at < %(until)s
+      AND (%(queue_name)s::varchar IS NULL OR queue_name = %(queue_name)s::varchar)
+    UNION ALL
+    SELECT task_name, 'run', run.bucket, run.count
+    FROM pgqueue_rollup
+    CROSS JOIN LATERAL unnest(run_buckets, run_counts) AS run (bucket, count)
+    WHERE span = ANY ('{part,minute,hour}')
+      AND starts_at >= %(since)s AND starts_at < %(until)s
+      AND (%(queue_name)s::varchar IS NULL OR queue_name = %(queue_name)s::varchar)
+) AS counted
+GROUP BY 1, 2, 3
+"""
+
 # Count the failed attempts in a period by task and exception class.
 #
 # Index: pgqueue_rollup_starts

@@ -89,7 +89,7 @@ class Services:
             leases=guard,
             receivers=self.callbacks,
             reactions=reactions,
-            on_cancel_requested=self.lease_monitor.poll_requests_soon,
+            on_requests=self.lease_monitor.on_requests,
         )
         maintenance = Maintenance(link("maintenance"), worker_id, reactions, counter)
         self.in_order: list[Service] = [completer, self.fetcher, self.lease_monitor, guard, maintenance, pool.deadlines]

@@ -135,10 +135,10 @@ class WorkerProcess:
             if self.options.until_empty and self._is_empty():
                 return STOP, ExitReason.EMPTY
             self._open_places()
-            if self._has_done_enough() and self._may_retire():
-                return STOP, ExitReason.RECYCLED
-            if self.services.liveness.check() and self._is_unfit() and self._may_retire():
-                return STOP, ExitReason.RECYCLED
+            if (reason := self._limit_reached()) and self._may_retire():
+                return self._retire(reason)
+            if self.services.liveness.check() and (reason := self._unfit_because()) and self._may_retire():
+                return self._retire(reason)
 
     def _turn_seconds(self) -> float:
         often = self.options.until_empty or self.options.max_jobs or self.in_flight.opened < self.in_flight.capacity
@@ -161,6 +161,16 @@ class WorkerProcess:
             )
         return self.allowance.may_retire
 
+    def _retire(self, reason: str) -> tuple[bytes, ExitReason]:
+        """Log why this process will be replaced, and return its order to stop."""
+        logger.info(
+            "worker %d will be replaced: it finishes its running jobs first (%s)",
+            self.worker_id,
+            reason,
+            extra=event("process_retiring", worker_id=self.worker_id, reason=reason),
+        )
+        return STOP, ExitReason.RECYCLED
+
     def _end_at_once(self, exit_reason: ExitReason) -> NoReturn:
         """Exit without writing: on another server, other executions may have the ids of this process's jobs."""
         # The supervisor logs the reason, because a log handler here could delay the exit.
@@ -181,23 +191,25 @@ class WorkerProcess:
         self.fetcher.wake()
         return self._idle and self.fetcher.empty_scans >= EMPTY_SCANS
 
-    def _has_done_enough(self) -> bool:
-        return self.options.max_jobs is not None and self.in_flight.started >= self.options.max_jobs
+    def _limit_reached(self) -> str:
+        """Return a text if this process has started as many jobs as it may, otherwise ""."""
+        started, limit = self.in_flight.started, self.options.max_jobs
+        return "" if limit is None or started < limit else f"it has started {started} jobs, --max-jobs is {limit}"
 
-    def _is_unfit(self) -> bool:
-        has_grown = self.options.max_rss_mb is not None and resident_mib() > self.options.max_rss_mb
-        return has_grown or self.pool.is_worn or self.services.leak_detector.calls_for_another_process()
+    def _unfit_because(self) -> str:
+        """Return why another process should replace this one, or ""."""
+        limit = self.options.max_rss_mb
+        if limit is not None and (resident := resident_mib()) > limit:
+            return f"its memory is {resident:.0f} MiB, --max-rss-mb is {limit}"
+        if self.pool.is_worn:
+            return "it has abandoned jobs, or its fork server is gone"
+        return "its jobs have leaked global state" if self.services.leak_detector.calls_for_another_process() else ""
 
     # ---------------------------------------------------------------- stopping
 
     def _stop(self, order: bytes, exit_reason: ExitReason) -> None:
         deadline = time.monotonic() + (0.0 if order == RELEASE else self._grace_seconds(order))
         if exit_reason is ExitReason.RECYCLED:  # a replacement is not urgent, so running jobs have no deadline
-            logger.info(
-                "worker %d will be replaced: it finishes its running jobs first",
-                self.worker_id,
-                extra=event("process_retiring", worker_id=self.worker_id),
-            )
             deadline = float("inf")
         self.fetcher.stop()
         self.services.set_listens(

@@ -35,7 +35,7 @@ HIDDEN = ("shown", "shown_at", "shown_schedule")
 
 def shown_by(client: Client, path: str) -> dict[str, list[str]]:
     """Return the hidden inputs in which the page of a form states what it shows."""
-    page = re.sub(r"(/\d+)/(retry|cancel|run|pause|resume)/$", r"\1/change/", path)
+    page = re.sub(r"(/\d+)/(retry|cancel|run|move|delete|pause|resume)/$", r"\1/change/", path)
     answer = client.get(page)
     text = answer.content.decode() if answer.status_code == 200 else ""
     found = {name: re.findall(f'name="{name}" value="([^"]*)"', text) for name in HIDDEN}

@@ -200,7 +200,7 @@ def test_history_of_a_job_shows_its_acts(
     client_of: Callable[..., Client], make_job: JobMaker, sees_arguments: bool
 ) -> None:
     job, other = make_job("dead"), make_job("dead")
-    detail = {job.pk: {"amount": ["secret 1", "secret 2"]}}
+    detail = {job.pk: {"changes": {"amount": ["secret 1", "secret 2"]}}}
     lifecycle.add_audit(connection, "retry", {}, [job.pk, other.pk], done_by="ada", reason="why not", details=detail)
     lifecycle.add_audit(connection, "cancel", {}, [other.pk], done_by="bob")
     client = client_of("view_job", *(["view_arguments"] if sees_arguments else []))

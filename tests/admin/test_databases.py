@@ -9,10 +9,14 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection, connections
 from django.test import Client
+from django.utils import timezone
 
-from django_pgqueue.models import Job, Pause
+from django_pgqueue.admin import shown
+from django_pgqueue.models import AuditEntry, Job, Pause
+from tests.app import tasks
 
 from .conftest import Browser
+from .test_edit_and_retry import fields_in
 
 JOBS = "/admin/pgqueue/job/"
 TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_name LIKE 'pgqueue%'"
@@ -104,6 +108,27 @@ def test_pause_is_written_to_the_chosen_database(browser: Browser) -> None:
     assert answer.status_code == 302
     assert Pause.objects.using("second").get().name == "default"
     assert not Pause.objects.using("default").exists()
+
+
+def test_forms_of_jobs_write_to_the_chosen_database(browser: Browser) -> None:
+    first = make_job("default")
+    job = make_job("second", task_name=tasks.add.name, arguments={"args": [1], "kwargs": {}})
+    url = f"{JOBS}{job.pk}/move/{SECOND}"
+    seen = {"shown": shown.token(job.pk, shown.as_seen(job))}
+    assert f'action="{url}"' in text_of(browser, f"{JOBS}{job.pk}/change/{SECOND}")
+    browser.post(url, {**seen, "queue_name": "mail"})
+    jobs = Job.objects.using("second")
+    jobs.update(state="dead", finished_at=timezone.now())
+    url = f"{JOBS}{job.pk}/edit/{SECOND}"
+    answer = browser.post(url, {**fields_in(text_of(browser, url)), "argument-a": "5"})
+    new = jobs.exclude(pk=job.pk).get()
+    assert answer.url == f"{JOBS}{new.pk}/change/{SECOND}"
+    assert (new.queue_name, new.arguments["args"]) == ("mail", [5])
+    url = f"{JOBS}enqueue/{tasks.add.name}/{SECOND}"
+    answer = browser.post(url, {**fields_in(text_of(browser, url)), "argument-a": "5"})
+    assert answer.url == f"{JOBS}{jobs.latest('pk').pk}/change/{SECOND}"
+    assert list(Job.objects.using("default")) == [first] and jobs.count() == 3
+    assert AuditEntry.objects.using("second").count() == 3 and not AuditEntry.objects.exists()
 
 
 def test_navigation_switches_between_databases(browser: Browser) -> None:

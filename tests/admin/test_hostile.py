@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from html.parser import HTMLParser
+from urllib.parse import urlencode
 
 import pytest
 from django.db import connection, models
@@ -87,6 +88,7 @@ class Tags(HTMLParser):
 def pages(client: Client, job: Job) -> list[str]:
     """Return every page that shows the job or its worker."""
     urls = [JOBS, DEAD, f"{JOBS}{job.pk}/change/", f"{DEAD}{job.pk}/change/", WORKERS, f"{JOBS}{job.pk}/history/"]
+    urls += [f"{JOBS}overview/", f"{JOBS}queues/", f"{JOBS}queue/?{urlencode({'queue': job.queue_name})}"]
     found = []
     for url in urls:
         response = client.get(url)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -16,7 +15,7 @@ from django.utils import timezone
 
 from django_pgqueue import stats
 from django_pgqueue.admin import filters, paginator
-from django_pgqueue.models import Job, Worker
+from django_pgqueue.models import Job
 from tests.admin.conftest import JobMaker, add_execution
 from tests.test_sql import nodes
 
@@ -193,26 +192,6 @@ def test_stats_of_empty_table_return_nothing() -> None:
     assert stats.first_id_since(connection, 3600) is None
 
 
-def test_worker_list_shows_the_state_of_each_worker(operator: Client, db: None) -> None:
-    now = timezone.now()
-    common: dict[str, Any] = {"pid": 7, "version": "0.1.0", "concurrency": 10}
-    Worker.objects.create(hostname="live", last_heartbeat_at=now, queue_names="a, b", **common)
-    Worker.objects.create(hostname="quiet", last_heartbeat_at=now - timedelta(seconds=121), **common)
-    Worker.objects.create(hostname="gone", last_heartbeat_at=now - timedelta(hours=2), stopped_at=now, **common)
-    rows = operator.get(WORKERS).content.decode().split("<tbody>")[1].split("</tr>")
-    wanted = [("gone", "stopped"), ("quiet", "no heartbeat"), ("live", "working")]
-    for row, (host, word) in zip(rows, wanted, strict=False):
-        assert host in row and f">{word}<" in row
-    assert operator.get(f"{WORKERS}1/change/").headers["Location"] == WORKERS
-
-
-def test_worker_list_long_lease_tolerates_old_heartbeat(operator: Client, db: None, settings: Any) -> None:
-    settings.PGQUEUE = {"LEASE": 600}
-    last_heartbeat_at = timezone.now() - timedelta(seconds=121)
-    Worker.objects.create(hostname="h", last_heartbeat_at=last_heartbeat_at, pid=1, version="", concurrency=1)
-    assert ">working<" in operator.get(WORKERS).content.decode()
-
-
 def test_admin_index_lists_only_models_the_user_may_view(client_of: Callable[..., Client], rf: RequestFactory) -> None:
     page = client_of("view_job").get(reverse("admin:index")).content.decode()
     assert JOBS in page and DEAD in page and WORKERS not in page
@@ -272,7 +251,7 @@ def test_filter_due_finds_jobs_behind_many_scheduled_ones(operator: Client, make
 
 
 @pytest.mark.parametrize("lookup", ["arguments__icontains", "executions__error__contains", "task_name__regex", "state"])
-@pytest.mark.parametrize("url", [DEAD, WORKERS, "/admin/pgqueue/pause/", "/admin/pgqueue/schedule/"])
+@pytest.mark.parametrize("url", [DEAD, "/admin/pgqueue/pause/", "/admin/pgqueue/schedule/"])
 def test_condition_without_an_index_is_refused(operator: Client, db: None, url: str, lookup: str) -> None:
     assert operator.get(url, {lookup: "x"}).status_code == 400
 

@@ -765,6 +765,12 @@ def look_at_nothing_apart(started: str) -> None:
     look_at_nothing.func(started)
 
 
+@task(isolation="process")
+def wait_apart(path: str, started: str) -> str:
+    """Wait for a file in a process of its own."""
+    return wait_for_file.func(path, started=started)
+
+
 @task
 def query_for_long(started: str) -> None:
     """Run a query that takes long."""

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,11 +17,14 @@ import psycopg
 import pytest
 from django.db import connection, connections
 from django.test import override_settings
+from django.utils import timezone
 
+from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.doctor import Level, access_checks, server_checks
 from django_pgqueue.doctor.access_checks import PURPOSES
 from django_pgqueue.doctor.server_checks import reset_statement
 from django_pgqueue.doctor.session import Session
+from django_pgqueue.models import Worker
 from example_project.embedded.server import service_account
 from tests.documents import blocks
 
@@ -195,6 +199,20 @@ def test_listen_database_elsewhere_is_an_error(alias):
         assert_finding(find("listen_database"), Level.ERROR, "leads to another database than 'default'")
         change_alias(alias, NAME="no_such_database")
         assert_finding(find("listen_database"), Level.ERROR, "cannot be reached")
+
+
+def test_listening_reports_workers_that_poll(db):
+    assert_finding(find("listening"), Level.OK)
+    columns = {"hostname": "h", "pid": 1, "version": "v", "concurrency": 1}
+    Worker.objects.create(**columns)
+    assert_finding(find("listening"), Level.OK)  # it may still be testing its connection
+    Worker.objects.create(**columns, started_at=timezone.now() - timedelta(minutes=2))
+    assert_finding(find("listening"), Level.WARNING, "1 worker is polling", "LISTEN_DATABASE")
+    with override_settings(PGQUEUE={"NOTIFY": False}):
+        assert_finding(find("listening"), Level.OK, "NOTIFY is off")
+    with closing(connect("default", "listener")):
+        run_sql("SELECT pg_stat_clear_snapshot()")  # a transaction sees the sessions as it first read them
+        assert_finding(find("listening"), Level.OK, "receive notifications: 1")
 
 
 # ------------------------------------------------------------------ migrations and grants

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import StringIO
 from typing import Any, NamedTuple
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
+from django.db import connection, connections
+from django.db.backends.postgresql.base import DatabaseWrapper
 
 from django_pgqueue import lifecycle
 from django_pgqueue.states import Outcome
@@ -70,3 +71,19 @@ def claim(job_id: int) -> lifecycle.Claimed:
 def succeed(job_id: int) -> int:
     lifecycle.succeed(connection, helpers.succeeded(claim(job_id).key, result="7"))
     return job_id
+
+
+@pytest.fixture
+def unreachable(db: None, unused_port: int) -> Iterator[str]:
+    """Return an alias whose server does not run. Django's guard would refuse to open a connection of a new alias."""
+    settings = connection.settings_dict | {"ENGINE": "django.db.backends.postgresql"}
+    dead = DatabaseWrapper(settings | {"HOST": "127.0.0.1", "PORT": str(unused_port)}, "unreachable")
+
+    def ensure_connection() -> None:
+        with dead.wrap_database_errors:
+            dead.connect()
+
+    vars(dead)["ensure_connection"] = ensure_connection
+    connections.settings["unreachable"], connections["unreachable"] = dead.settings_dict, dead
+    yield "unreachable"
+    del connections["unreachable"], connections.settings["unreachable"]

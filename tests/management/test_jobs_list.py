@@ -242,3 +242,46 @@ def test_keys_of_json_are_those_of_the_reference(pgqueue):
     assert [plain(row[0]) for row in table("docs/reference/cli.md", "further key of `jobs show`")] == [
         name for name in shown if name not in listed
     ]
+
+
+# ------------------------------------------------------------------ search keys
+
+
+def test_list_search_finds_jobs_with_this_key(pgqueue, one_of_each):
+    keys = {job_id: {"customer_id": "4711"} for job_id in one_of_each.values()}
+    lifecycle.add_search_keys(connection, {**keys, 10**9: {"customer_id": "4711"}})
+    other = tasks.noop.enqueue().pk
+    lifecycle.add_search_keys(connection, {other: {"customer_id": "4712"}})
+
+    def found(*options: str) -> set[int]:
+        return set(ids(pgqueue("jobs", "list", "--search", "customer_id=4711", *options, "--json")))
+
+    assert found() == set(one_of_each.values())
+    assert found("--queue", "mail") == {one_of_each["paused"]}
+    for word in ("scheduled", "retrying", "cancelling", "succeeded", "dead", "cancelled"):
+        assert found("--state", word) == {one_of_each[word]}, word
+    assert found("--state", "ready") == {one_of_each[word] for word in ("due", "scheduled", "retrying", "paused")}
+    assert found("--state", "dead", "--until", "1h") == found("--until", "1h") == set()
+    assert found("--since", "1h", "--limit", "1") == {max(one_of_each.values())}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--search", "customer_id"], "Invalid --search 'customer_id': write NAME=VALUE"),
+        (["--search", "a=1", "--state", "lost"], "cannot be combined with --state lost: use --state running"),
+        (["--search", "a=1", "--id", "7"], "either ids of jobs, or filters such as --search"),
+    ],
+)
+def test_list_invalid_search_is_refused(pgqueue, options, words):
+    with pytest.raises(CommandError, match=words):
+        pgqueue("jobs", "list", *options)
+
+
+def test_list_search_stops_after_searched_jobs(pgqueue, db, monkeypatch):
+    job_ids = helpers.make_jobs(connection, 3)
+    lifecycle.add_search_keys(connection, {job_id: {"a": "1"} for job_id in job_ids})
+    monkeypatch.setattr(job_search, "SEARCHED", 2)
+    found = pgqueue("jobs", "list", "--search", "a=1", "--limit", "2", "--json")
+    assert ids(found) == job_ids[:0:-1]
+    assert found.document["searched"] == "among the newest 2 jobs with this search key"

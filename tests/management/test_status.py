@@ -13,6 +13,7 @@ from django.db import OperationalError, connection
 
 from django_pgqueue import lifecycle, stats
 from django_pgqueue.management.subcommands import top_command
+from django_pgqueue.management.subcommands.subcommand import ExitCode
 from tests import helpers
 from tests.documents import plain, table
 from tests.management.conftest import Terminal, die
@@ -144,3 +145,11 @@ def test_top_without_terminal_or_interval_exits_with_2(pgqueue, interrupt, argum
     with pytest.raises(CommandError, match=message) as caught:
         pgqueue("top", *arguments)
     assert caught.value.returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [("status",), ("why", "7"), ("jobs", "list"), ("prune",)])
+def test_command_without_database_fails_in_one_line(pgqueue, unreachable, arguments):
+    with pytest.raises(CommandError, match=r"^The database failed: .*refused.*pgqueue doctor") as caught:
+        pgqueue(*arguments, "--database", unreachable)
+    assert caught.value.returncode == ExitCode.FAILED
+    assert "\n" not in str(caught.value)

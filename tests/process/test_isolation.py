@@ -225,6 +225,7 @@ def test_killed_fork_server_is_replaced_with_worker_process(start):
     worker.wait_until(lambda: succeeded(job))
     assert [child] != worker.children
     assert "died" not in worker.said
+    assert "or its fork server is gone)" in worker.said
 
 
 START_PROCESS_SCRIPT = """

@@ -81,3 +81,4 @@ def test_leak_of_process_state_is_logged_and_replaces_process(start, tmp_path):
     assert f"{name}: the working directory" in worker.said
     assert f"{name}: the umask ('0022', now '0007'); the process will be replaced" in worker.said
     assert worker.said.count("the working directory") == 1
+    assert "(its jobs have leaked global state)" in worker.said

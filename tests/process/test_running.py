@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from django_pgqueue.models import Execution, Job, Worker
@@ -132,6 +134,7 @@ def test_replaced_process_finishes_its_slow_job(start, tmp_path):
     worker = start("--max-jobs", "2", "--concurrency", "2", GRACE=0.1)
     worker.wait_until(lambda: started.exists() and Job.objects.filter(state="succeeded").count() == 1)
     worker.wait_until(lambda: "will be replaced" in worker.said)
+    assert "it finishes its running jobs first (it has started 2 jobs, --max-jobs is 2)" in worker.said
     first = worker.children
     waiting = tasks.noop.enqueue()
     assert worker.children == first
@@ -147,6 +150,7 @@ def test_max_rss_replaces_process_that_has_grown(start):
     worker = start("--max-rss-mb", "1")
     worker.wait_for_child()
     wait_until(lambda: Worker.objects.filter(stopped_at__isnull=False).exists(), 20)
+    worker.wait_until(lambda: re.search(r"\(its memory is \d+ MiB, --max-rss-mb is 1\)", worker.said) is not None)
 
 
 def test_worker_without_migrations_waits_and_logs_it(start, engine):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -31,7 +32,7 @@ from tests.security.conftest import BLOCK, DOCUMENT, GROUPS
 from tests.test_sql import PARAMETER, call_everything
 
 ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH"}
-OPERATOR = {"CANCEL", "RETRY", "MOVE", "PAUSE", "ADOPT", "STOP_AUDIT"}
+OPERATOR = {"CANCEL", "RETRY", "MOVE", "PAUSE", "ADOPT", "STOP_AUDIT", "ADD_REQUEST"}
 EVERYBODY = {"SYSTEM_IDENTIFIER", "BULK_TIME"}
 """These need no privilege on a table."""
 READING = {
@@ -39,12 +40,12 @@ READING = {
     "LANES", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "EXISTING", "PRUNABLE",
     "PRUNABLE_TASK", "SCHEDULES", "HOLDERS", "OPEN_WINDOWS",
     "SCHEDULE_ARGUMENTS", "READY_CALLS", "RUNNING_CALLS", "DEAD_CALLS", "CALL_SHAPES", "STORED_CALLS",
-    "WAITING_ACTS", "FIRST_REPEAT", "BULK_PAGE_FINISHED", "BULK_PAGE_READY", "BULK_PAGE_RUNNING",
-    "BULK_PAGE_LISTED", "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", *statements.READING,
+    "WAITING_ACTS", "FIRST_REPEAT", "BULK_PAGE_FINISHED", "BULK_PAGE_READY", "BULK_PAGE_RUNNING", "BULK_PAGE_LISTED",
+    "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", "WORKER_REQUESTS", "OPEN_REQUEST", *statements.READING,
 }  # fmt: skip
 UNIQUE = {
     "ENQUEUE_UNIQUE", "ENQUEUE_OR_REPLACE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_MANY_OR_REPLACE",
-    "ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD",
+    "ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD", "ADD_SEARCH_KEYS",
 }  # fmt: skip
 """These need the privileges to enqueue and to read, and the further grants that the page lists."""
 SCHEDULER = {
@@ -53,7 +54,7 @@ SCHEDULER = {
     "SCHEDULED_CALLS",
 }  # fmt: skip
 ARCHIVIST = {"ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE"}
-AUDIT = {"BEGIN_AUDIT", "RECORD_AUDIT", "END_AUDIT"}
+AUDIT = {"BEGIN_AUDIT", "BEGIN_AUDIT_ONCE", "RECORD_AUDIT", "END_AUDIT"}
 STATEMENTS = statements.STATEMENTS | statements.READING
 MAY = {
     # The enqueuer may read the columns that RETURNING needs. These statements read no others.
@@ -96,6 +97,7 @@ MAY = {
         "DELETE",
         "SUCCEED_AND_DISCARD",
         "REMOVE_ORPHANS",
+        "REMOVE_SEARCH_KEYS",
         "RESCUABLE",
         "NEXT_IN_LINE",
     },
@@ -104,7 +106,8 @@ MAY = {
     | {"LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK", "DEAD_CALLS"}
     | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "DATABASE_TIME"}
     | {"HOLDERS", "PRUNABLE", "PRUNABLE_TASK", "DEAD_SINCE"}  # these read names and states of jobs
-    | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_FOR_PERIOD", "OPEN_WINDOWS"},
+    | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_FOR_PERIOD", "OPEN_WINDOWS"}
+    | {"ADD_SEARCH_KEYS"},
 }
 
 
@@ -242,7 +245,7 @@ def test_operator_and_enqueuer_roles_all_operations_succeed(superuser, as_role, 
 
 def test_enqueuer_role_unique_key_works_with_extra_grants(superuser, as_role, made_roles):
     page = DOCUMENT.read_text()
-    granted = [*re.findall(r"`(GRANT UPDATE [^`]+)`", page), *BLOCK.findall(page)[2].strip().split(";\n")]
+    granted = [*re.findall(r"`(GRANT UPDATE [^`]+)`", page), *"".join(BLOCK.findall(page)[2:4]).strip().split(";\n")]
     user, viewer = made_roles.user("enqueuer"), made_roles.group("viewer")
     superuser.execute(f"GRANT {viewer} TO {user}")
     for grant in granted:
@@ -251,11 +254,13 @@ def test_enqueuer_role_unique_key_works_with_extra_grants(superuser, as_role, ma
         with as_role("enqueuer"):
             for unique_while in ("ready", "ready+running", 3600):
                 task = tasks.add.using(unique_key=f"{unique_while}", unique_while=unique_while, on_conflict="replace")
+                task = replace(task, search=("a",))
                 job = task.enqueue(1)
                 assert task.enqueue(2).pk == job.pk
                 assert task.enqueue_many([((3,), {}), ((4,), {})]) == [job.pk, job.pk]
                 job.refresh_from_db()
                 assert job.arguments["args"] == [4]
+                assert job.search_keys.get().value == "4"
     finally:
         superuser.execute(f"REVOKE {viewer} FROM {user}")
         for grant in granted:

@@ -1,5 +1,6 @@
 """`why()` names the reason why a job has not started, in each of the cases that it knows."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -9,8 +10,14 @@ from django_pgqueue.models import Job
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, Reason
 from tests import helpers
+from tests.documents import plain, table
 
 HANG = "tests.app.tasks.hang"
+SENTENCES = {
+    plain(reason): [re.sub(r"(\\ )?…", ".*", re.escape(text)) for text in re.findall('"(.+?)"', sentences)]
+    for reason, sentences, _ in table("docs/production/troubleshooting.md", "reason")
+}
+"""What the page for operators says that a sentence is, for each reason. `…` stands for what differs."""
 
 
 def update(connection, table, columns, row_id):
@@ -29,6 +36,7 @@ def assert_why(job_id, reason, *words, **fields):
     for word in words:
         assert word in found.sentence
     assert found.sentence.endswith(".")
+    assert any(re.fullmatch(pattern, found.sentence) for pattern in SENTENCES[reason]), "the page has another sentence"
     assert {name: getattr(found, name) for name in fields} == fields
     return found
 

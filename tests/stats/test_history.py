@@ -68,6 +68,20 @@ def test_throughput_of_queue_or_task_leaves_out_others(connection):
     assert last_hour(queue="none", task=add) == stats.throughput(last_hour().since, last_hour().until, queue="none")
 
 
+def test_throughput_by_task_sums_each_task(connection):
+    append(connection, 600, waits=[0.1] * 3, runs=[2.0] * 3, succeeded=3)
+    append(connection, 60, queue="mail", error="KeyError", waits=[9.0], runs=[4.0], dead=1)
+    append(connection, 60, task=add.name, runs=[0.5], succeeded=1)
+    append(connection, 7200, task="shop.old", succeeded=1)
+    charge, added = stats.throughput_by_task(timezone.now() - timedelta(hours=1), timezone.now() + MINUTE)
+    assert (charge.name, charge.counts.finished, charge.counts.failed) == ("shop.charge", 4, 1)
+    assert (charge.run.count, charge.wait.count, charge.run.mean) == (4, 4, pytest.approx(2.5))
+    assert charge.run.p95 == pytest.approx(4.0, rel=0.091)
+    assert (added.name, added.wait.p50, added.run.p50) == (add.name, None, pytest.approx(0.5, rel=0.091))
+    [mail] = stats.throughput_by_task(queue="mail")
+    assert (mail.name, mail.counts.dead) == ("shop.charge", 1)
+
+
 def test_throughput_reads_parts_minutes_and_hours_alike(connection):
     for seconds in (30, 3600, 8 * 3600):
         append(connection, seconds, runs=[1.0], succeeded=1)
@@ -77,6 +91,26 @@ def test_throughput_reads_parts_minutes_and_hours_alike(connection):
     assert [point.seconds for point in found.points] == [3600, 60, 60]
     assert (found.counts.succeeded, found.run.count) == (3, 3)
     assert found.points[0].per_minute(60) == 1
+    hours = stats.throughput(timezone.now() - timedelta(hours=10), timezone.now() + MINUTE, hourly=True)
+    assert [point.seconds for point in hours.points] == [3600] * 3
+    assert [point.starts_at.minute for point in hours.points] == [0] * 3
+    assert (hours.counts, hours.run, hours.points[2].counts.succeeded) == (found.counts, found.run, 1)
+
+
+def test_throughput_hourly_merges_the_minutes_of_an_hour(connection):
+    now = timezone.now()
+    for seconds in (0, 60) if now.minute else (60, 120):
+        append(connection, seconds, runs=[1.0] * 5 if seconds == 60 else [4.0] * 5, succeeded=5)
+    [hour] = stats.throughput(hourly=True).points
+    assert (hour.counts.succeeded, hour.run.count, hour.per_minute(120)) == (10, 10, 2)
+    assert hour.run.p50 == pytest.approx(1.0, rel=0.091) and hour.run.p95 == pytest.approx(4.0, rel=0.091)
+
+
+def test_failures_are_those_of_throughput(connection):
+    append(connection, 60, error="ValueError", retried=2, dead=1)
+    append(connection, 60, queue="mail", error="KeyError", dead=1)
+    assert stats.failures() == stats.throughput().failures
+    assert [each.exception_class for each in stats.failures(queue="mail")] == ["KeyError"]
 
 
 def test_throughput_without_counts_is_empty(db):

@@ -51,6 +51,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "READY_BY_LANE": (READY, {"pgqueue_job_ready"}),
     "READY_BY_TASK": (READY, {"pgqueue_job_ready"}),
     "OPEN_EXECUTIONS_BY_TASK": ({"limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
+    "RUNNING_OF_WORKERS": ({"worker_ids": [1, 2], "limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
     "NEWEST_DEAD": ({"limit": LIMIT}, {"pgqueue_job_finished"}),
     "DEAD_SINCE": ({"limit": LIMIT, "seconds": 86400.0}, {"pgqueue_job_finished"}),
     "NEWEST_ENQUEUED": ({"limit": LIMIT, "first_id": 1}, {"pgqueue_job_pkey"}),
@@ -69,6 +70,8 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "ENDED_BY_TASK": ({"delay_seconds": 15.0}, {"pgqueue_rollup_starts"}),
     "COUNTS_OVER_TIME": (PERIOD, {"pgqueue_rollup_starts"}),
     "DURATIONS_OVER_TIME": (PERIOD, {"pgqueue_rollup_starts"}),
+    "COUNTS_BY_TASK": ({**PERIOD, "limit": 100}, {"pgqueue_rollup_starts"}),
+    "DURATIONS_BY_TASK": (PERIOD, {"pgqueue_rollup_starts"}),
     "FAILURES_BY_CLASS": ({**PERIOD, "limit": 100}, {"pgqueue_rollup_starts"}),
 }
 

@@ -334,13 +334,16 @@ def test_duty_of_maintenance_waits_for_the_rate_and_costs_one_look_when_idle(eng
 
 FILL = (
     (
-        "INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, state, enqueued_at, run_after, finished_at) "
+        "INSERT INTO pgqueue_job "
+        "(task_name, queue_name, priority, arguments, state, enqueued_at, run_after, finished_at) "
         "SELECT 'shop.task' || n % 3, 'queue' || n % 2, n % 2, '{}', CASE WHEN n > 2000 THEN 'ready' ELSE 'dead' END, "
         "'2026-01-01Z', '2026-01-01Z'::timestamptz + n * interval '1 s', "
-        "CASE WHEN n <= 2000 THEN '2026-01-01Z'::timestamptz + n * interval '1 s' END FROM generate_series(1, 4000) AS n"
+        "CASE WHEN n <= 2000 THEN '2026-01-01Z'::timestamptz + n * interval '1 s' END "
+        "FROM generate_series(1, 4000) AS n"
     ),
     (
-        "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, finished_at, lease_expires_at, outcome) "
+        "INSERT INTO pgqueue_execution "
+        "(job_id, attempt, worker_id, claimed_at, finished_at, lease_expires_at, outcome) "
         "SELECT n, 1, n % 9, '2026-01-01Z', CASE WHEN n <= 2000 THEN '2026-01-01Z'::timestamptz END, '2026-01-01Z', "
         "CASE WHEN n <= 2000 THEN 'failed' END FROM generate_series(1, 4000) AS n"
     ),

@@ -50,7 +50,7 @@ class NoCompleter:
 def make_fetcher(committing):
     links, wakers = [], []
 
-    def make(*queue_names, capacity=10, on_cancel_requested=None):
+    def make(*queue_names, capacity=10, on_requests=()):
         links.append(Link("default", "fetcher"))
         in_flight = InFlight(capacity)
         waker = NotificationWaker()
@@ -66,7 +66,7 @@ def make_fetcher(committing):
             leases=SimpleNamespace(leases_hold=lambda: True),
             receivers=SimpleNamespace(is_behind=False),
             reactions=FOREGROUND,
-            on_cancel_requested=on_cancel_requested,
+            on_requests=dict(on_requests),
         )
 
     yield make
@@ -377,7 +377,7 @@ def test_pacing_scan_slow_each_time_waits_ten_times_as_long():
 
 def test_fetcher_cancel_notification_calls_its_callback(make_fetcher, monkeypatch):
     calls = []
-    fetcher = make_fetcher(on_cancel_requested=lambda: calls.append("cancel"))
+    fetcher = make_fetcher(on_requests={CANCEL_REQUESTED: lambda: calls.append("cancel")})
     monkeypatch.setattr(fetcher.polls.waker, "wait_for_notification", lambda timeout_seconds: True)
     for payload in ("", CANCEL_REQUESTED):
         fetcher.polls.waker.payloads = {payload}

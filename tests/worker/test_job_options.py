@@ -15,7 +15,7 @@ from django_pgqueue import InvalidTask, every, lifecycle, middleware, registry, 
 from django_pgqueue.backend.compat import task_enqueued
 from django_pgqueue.db import statements
 from django_pgqueue.exceptions import LeaseLost
-from django_pgqueue.models import Job, Schedule, ScheduleRun, UniquenessWindow
+from django_pgqueue.models import Job, Schedule, ScheduleRun, SearchKey, UniquenessWindow
 from django_pgqueue.schedules import declarations
 from django_pgqueue.task import Task
 from django_pgqueue.worker.completion.callbacks import CallbackRunner
@@ -63,6 +63,20 @@ def worker(engine, monkeypatch):
 def jobs_made() -> list[int | None]:
     """Return the job id of each processed tick, in order; None for a tick without a job."""
     return list(ScheduleRun.objects.order_by("tick_at").values_list("job_id", flat=True))
+
+
+# ------------------------------------------------------------------ search keys
+
+
+def test_tick_of_searchable_task_stores_search_keys(engine, worker, monkeypatch):
+    made = Task(func=tasks.add.func, name=helpers.NOOP, search=["a", "b"])
+    monkeypatch.setitem(registry._tasks, helpers.NOOP, made)
+    helpers.make_schedule(engine, arguments='{"args":[4711],"kwargs":{"b":null}}')
+    worker.turn()
+    assert [(key.job_id, key.name, key.value) for key in SearchKey.objects.all()] == [(jobs_made()[0], "a", "4711")]
+    helpers.make_schedule(engine, "odd", arguments='{"args":[[4711]],"kwargs":{}}')
+    worker.turn()
+    assert "argument 'a' is a list in JSON" in Schedule.objects.get(name="odd").problem
 
 
 # ------------------------------------------------------------------ expiry

@@ -19,15 +19,17 @@ from tests import helpers
 
 
 @pytest.fixture
-def monitor():
+def monitor(monkeypatch):
     """Return a monitor with one running job. It receives notifications, and makes no comparison for a while."""
     link = SimpleNamespace(use=lambda: contextlib.nullcontext())
     in_flight = InFlight(1)
     in_flight.running[1] = Running(SimpleNamespace(), 0.0, 0)
     pool = SimpleNamespace(ask_to_cancel=set)
-    monitor = LeaseMonitor(link, in_flight, SimpleNamespace(ids=set), pool, None, 1, ClaimCounter(), FOREGROUND)
+    state = SimpleNamespace(has_requests=False)
+    monitor = LeaseMonitor(link, in_flight, SimpleNamespace(ids=set), pool, state, 1, ClaimCounter(), FOREGROUND)
     monitor.set_listens(listens=True)
     monitor._compare_at = float("inf")
+    monkeypatch.setattr(lifecycle, "open_requests", lambda connection, worker_id: [])
     return monitor
 
 

@@ -10,8 +10,11 @@ from typing import Final
 from .bulk_acts import AUDIT, BULK_ACT, acts_on_job, stop_url
 from .bulk_preview import BULK_PREVIEW, answer_list, request_url
 from .doctor import DOCTOR
+from .overview import OVERVIEW
 from .page import ConsolePage, console_urls
+from .queues import QUEUE, QUEUES
+from .tasks import TASKS
 
 __all__ = ["PAGES", "acts_on_job", "answer_list", "console_urls", "request_url", "stop_url"]
 
-PAGES: Final[tuple[ConsolePage, ...]] = (AUDIT, DOCTOR, BULK_PREVIEW, BULK_ACT)
+PAGES: Final[tuple[ConsolePage, ...]] = (OVERVIEW, QUEUES, QUEUE, TASKS, AUDIT, DOCTOR, BULK_PREVIEW, BULK_ACT)

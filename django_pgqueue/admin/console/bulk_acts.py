@@ -5,7 +5,6 @@ Both read the audit. While workers execute an act, its page refreshes itself.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import messages
@@ -18,7 +17,8 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import lifecycle, stats
 from django_pgqueue.admin import bulk_acts, databases, private
-from django_pgqueue.admin.formatting import dated, moment, pretty_json, visible
+from django_pgqueue.admin.argument_changes import shown_changes
+from django_pgqueue.admin.formatting import dated, moment, visible
 from django_pgqueue.lifecycle.bulk_acts import PREVIEWED
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
 from django_pgqueue.models.operations import database_now
@@ -139,7 +139,7 @@ def acts_on_job(request: HttpRequest, object_id: str) -> list[dict[str, Any]]:
     return [
         {
             **_row(request, audited.entry),
-            "detail": visible(pretty_json(json.dumps(audited.detail))) if audited.detail and shows_detail else "",
+            "changes": shown_changes(audited.detail) if shows_detail else [],
             "is_hidden": bool(audited.detail) and not shows_detail,
         }
         for audited in found.order_by("-entry_id")[:ACTS_SHOWN]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import PermissionDenied
+from django.core.serializers.json import DjangoJSONEncoder
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
@@ -77,7 +79,7 @@ def _html(jobs: ReadOnlyAdmin, request: HttpRequest, page: ConsolePage) -> HttpR
     context = {
         **jobs.admin_site.each_context(request),
         "title": page.title,
-        "original": page.title,
+        "original": str(page.title),  # themes take other values for a row
         "opts": jobs.opts,
         "media": jobs.media,
         "has_view_permission": True,
@@ -87,5 +89,14 @@ def _html(jobs: ReadOnlyAdmin, request: HttpRequest, page: ConsolePage) -> HttpR
     return TemplateResponse(request, page.template, context)
 
 
+class _Encoder(DjangoJSONEncoder):
+    """Writes documents as `manage.py pgqueue --json` does: dataclasses as objects, times as ISO 8601 in UTC."""
+
+    def default(self, o: Any) -> Any:
+        if isinstance(o, datetime):
+            return o.astimezone(UTC).isoformat()
+        return asdict(o) if is_dataclass(o) and not isinstance(o, type) else super().default(o)
+
+
 def _json(found: Any) -> HttpResponse:
-    return JsonResponse(asdict(found) if is_dataclass(found) and not isinstance(found, type) else found)
+    return JsonResponse(asdict(found) if is_dataclass(found) and not isinstance(found, type) else found, _Encoder)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandParser
+import psycopg
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import InterfaceError, OperationalError
 
+from django_pgqueue.display import visible
 from django_pgqueue.management.celery_beat import IMPORT_CELERY_BEAT
 from django_pgqueue.management.standard_streams import open_missing_streams
 from django_pgqueue.management.subcommands.adopt_command import ADOPT
@@ -72,4 +75,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         run = options.pop("run")
-        run(options, self.stdout, self.stderr)
+        try:
+            run(options, self.stdout, self.stderr)
+        except (InterfaceError, OperationalError, psycopg.OperationalError) as error:
+            text = visible(" ".join(str(error).split()))
+            raise CommandError(f"The database failed: {text} (`manage.py pgqueue doctor` examines it.)") from error

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from django_pgqueue import registry
 from django_pgqueue.models.operations import database_now
+from django_pgqueue.search_text import as_search_text
 from django_pgqueue.states import State
 
 from .subcommand import Options, UsageError, database_alias
@@ -30,7 +31,7 @@ STATE_OF: Final[dict[str, State]] = {
     **{word: State(word) for word in FINISHED_WORDS},
 }
 """The state in the row for each word."""
-FILTERS: Final = ("state", "queue", "task", "since", "until", "error")
+FILTERS: Final = ("state", "queue", "task", "search", "since", "until", "error")
 """The options that `add_filters()` adds."""
 
 
@@ -62,6 +63,8 @@ class Filters:
     since: Moment | None = None
     until: Moment | None = None
     error: str | None = None
+    search: tuple[str, str] | None = None
+    """The name of a search key and its text."""
     ids: tuple[int, ...] = ()
 
 
@@ -71,6 +74,9 @@ def add_filters(parser: ArgumentParser, words: Sequence[str] = WORDS) -> None:
         parser.add_argument("--state", choices=words, metavar="STATE", help=f"One of {', '.join(words)}.")
     parser.add_argument("--queue", metavar="NAME", help="Jobs in this queue.")
     parser.add_argument("--task", metavar="NAME", help="Jobs of this task, also under its former names.")
+    parser.add_argument(
+        "--search", metavar="NAME=VALUE", help="Jobs with this value of an argument that their task's search names."
+    )
     times = "30m, 2h, 1d (ago), or an ISO 8601 time. Finished jobs: when they ended. Others: when they were enqueued."
     parser.add_argument("--since", metavar="TIME", help=f"Jobs of this time or later: {times}")
     parser.add_argument("--until", metavar="TIME", help="Jobs of an earlier time: as --since.")
@@ -93,6 +99,7 @@ def filters_of(options: Options, *, ids: Sequence[int] = (), words: Sequence[str
         _moment("--since", options["since"]),
         _moment("--until", options["until"]),
         options["error"],
+        _search_key(options["search"], [*filter(None, [state]), *words]),
         tuple(dict.fromkeys(ids)),
     )
 
@@ -103,7 +110,7 @@ def given_filters(options: Options) -> list[str]:
 
 
 def described(filters: Filters) -> dict[str, Any]:
-    """Return the filters as the audit stores them."""
+    """Return the filters as the audit stores them. The value of a search key is an argument, so it is left out."""
     if filters.ids:
         return {"jobs": list(filters.ids)}
     moments = {"since": filters.since, "until": filters.until}
@@ -113,9 +120,21 @@ def described(filters: Filters) -> dict[str, Any]:
         "queue": filters.queue_name,
         "tasks": list(filters.task_names),
         "error": filters.error,
+        "search": filters.search and filters.search[0],
         **{name: (moment.at or now - moment.ago).isoformat() for name, moment in moments.items() if moment},
     }
     return {name: value for name, value in found.items() if value}
+
+
+def _search_key(typed: str | None, words: Sequence[str]) -> tuple[str, str] | None:
+    if typed is None:
+        return None
+    name, sign, value = typed.partition("=")
+    if not sign or not name:
+        raise UsageError(f"Invalid --search {typed!r}: write NAME=VALUE, such as customer_id=4711.")
+    for word in {"due", "paused", "lost"} & set(words):
+        raise UsageError(f"--search cannot be combined with --state {word}: use --state {STATE_OF[word]}.")
+    return name, as_search_text(value)
 
 
 def _moment(option: str, text: str | None) -> Moment | None:

@@ -15,7 +15,7 @@ from django.db import connections
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from django_pgqueue import lifecycle, registry, stats
-from django_pgqueue.models import Execution, Job
+from django_pgqueue.models import Execution, Job, SearchKey
 from django_pgqueue.models.operations import BATCH_SIZE, database_now
 from django_pgqueue.states import FINISHED, State
 
@@ -99,9 +99,13 @@ def ranges(filters: Filters) -> Iterator[Range]:
     if filters.ids:
         jobs = Job.objects.using(filters.alias).filter(pk__in=filters.ids).order_by("pk")
         yield Range(jobs, "pk", "")
-    elif not filters.words:
+        return
+    if filters.search is not None:
+        yield _with_search_key(filters, *filters.search)
+        return
+    if not filters.words:
         yield Range(_enqueued(filters), "pk", f"the newest {SEARCHED:,} jobs", _names(filters) & _error(filters))
-    for word in () if filters.ids else filters.words:
+    for word in filters.words:
         if STATE_OF[word] in FINISHED:
             yield from _finished(filters, word)
         elif word in RUNNING_WORDS:
@@ -115,17 +119,41 @@ def _enqueued(filters: Filters) -> QuerySet[Job]:
     return Job.objects.using(filters.alias).filter(_ids_between(filters)).order_by("-pk")
 
 
+def _with_search_key(filters: Filters, name: str, text: str) -> Range:
+    """Return the jobs with a search key, newest first. Times are those of the end only for finished states."""
+    states = Q() if filters.words else Q(state__in=list(State)) & _ids_between(filters)
+    for word in filters.words:
+        condition = Q(state=STATE_OF[word]) & CONDITIONS.get(word, Q()) & _is_due(word)
+        states |= condition & (_ended_between(filters) if STATE_OF[word] in FINISHED else _ids_between(filters))
+    keys = SearchKey.objects.using(filters.alias).filter(name=name, value=text).order_by("-job_id")
+    label = f"the newest {SEARCHED:,} jobs with this search key"
+    return Range(keys, "job_id", label, states & _names(filters) & _error(filters))
+
+
+def _is_due(word: str) -> Q:
+    """Return the condition by which the time of a ready job concerns a word."""
+    if word in ("due", "paused"):
+        return Q(run_after__lte=database_now())
+    return Q(run_after__gt=database_now()) if word in ("scheduled", "retrying") else Q()
+
+
+def _ended_between(filters: Filters) -> Q:
+    """Return the times at which a job has ended."""
+    condition = Q(finished_at__isnull=False)
+    if filters.since is not None:
+        condition &= Q(finished_at__gte=filters.since.expression)
+    if filters.until is not None:
+        condition &= Q(finished_at__lt=filters.until.expression)
+    return condition
+
+
 def _finished(filters: Filters, word: str) -> Iterator[Range]:
     """Yield the jobs that ended in a state, latest first.
 
     Succeeded jobs of a task are searched by the index of tasks, because they are the most. The others are searched by
     the index of states, because a task can have few of them among many that succeeded.
     """
-    jobs = Job.objects.using(filters.alias).filter(finished_at__isnull=False)
-    if filters.since is not None:
-        jobs = jobs.filter(finished_at__gte=filters.since.expression)
-    if filters.until is not None:
-        jobs = jobs.filter(finished_at__lt=filters.until.expression)
+    jobs = Job.objects.using(filters.alias).filter(_ended_between(filters))
     more = _error(filters) & (Q(queue_name=filters.queue_name) if filters.queue_name else Q())
     if word == State.SUCCEEDED and filters.task_names:
         for name in filters.task_names:
@@ -162,11 +190,7 @@ def _ready(filters: Filters, word: str) -> Iterator[Range]:
         if held is None:
             continue
         jobs = Job.objects.using(filters.alias).filter(state=State.READY, limit_key__isnull=True)
-        jobs = jobs.filter(queue_name=lane.queue_name, priority=lane.priority)
-        if word in ("due", "paused"):
-            jobs = jobs.filter(run_after__lte=database_now())
-        elif word in ("scheduled", "retrying"):
-            jobs = jobs.filter(run_after__gt=database_now())
+        jobs = jobs.filter(_is_due(word), queue_name=lane.queue_name, priority=lane.priority)
         yield Range(
             jobs.order_by("run_after", "pk"),
             "pk",

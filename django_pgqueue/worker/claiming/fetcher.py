@@ -18,14 +18,14 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import psycopg
 
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.db.notifications import CANCEL_REQUESTED, PAUSES_CHANGED
+from django_pgqueue.db.notifications import PAUSES_CHANGED
 from django_pgqueue.lifecycle import AHEAD_BYTES, Claimed, Cursor, Lane
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
@@ -76,7 +76,7 @@ class Receivers(Protocol):
 class Fetcher(Service):
     """Keep the slots and the prefetched jobs filled.
 
-    `on_cancel_requested` is called after a notification that the cancellation of a running job was requested.
+    `on_requests` says what to call after a notification about a request of an operator, by its payload.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Fetcher(Service):
         leases: Leases,
         receivers: Receivers,
         reactions: Reactions,
-        on_cancel_requested: Callable[[], None],
+        on_requests: Mapping[str, Callable[[], None]],
     ) -> None:
         super().__init__("fetcher")
         self.link = link
@@ -106,7 +106,7 @@ class Fetcher(Service):
         self.leases = leases
         self.receivers = receivers
         self.reactions = reactions
-        self._on_cancel_requested = on_cancel_requested
+        self._on_requests = on_requests
         self.polling_seconds = get_settings().POLL_INTERVAL_WITHOUT_LISTEN
         """The longest sleep of an idle worker. It is raised while notifications arrive."""
         self.empty_scans = 0
@@ -184,8 +184,8 @@ class Fetcher(Service):
             payloads, waker.payloads = waker.payloads, set()
             if PAUSES_CHANGED in payloads:
                 self.lanes.scan_again()
-            if CANCEL_REQUESTED in payloads:
-                self._on_cancel_requested()
+            for payload in payloads & self._on_requests.keys():
+                self._on_requests[payload]()
 
     # ---------------------------------------------------------------- how many jobs to claim
 

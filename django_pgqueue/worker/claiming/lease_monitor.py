@@ -10,6 +10,9 @@ The supervisor extends the leases (see `supervision.heartbeat`). The services he
 * **cancellation requested**: a running job is asked to stop. A prefetched job is released, which ends it as cancelled.
   A notification says when to poll for requests; while no notifications arrive, the monitor polls once a second.
 
+It also answers the requests of operators to this process (see `request_answers`), because it has a connection of its
+own and is seldom busy.
+
 `LeaseGuard` interrupts all jobs when the leases have not been extended for four fifths of their duration, and exits the
 process when they end. It needs no database, so it also works during an outage.
 """
@@ -24,6 +27,7 @@ from typing import Final
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db.notifications import CANCEL_REQUESTED, WORKER_REQUESTED
 from django_pgqueue.lifecycle import ExecutionKey, OpenExecution
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
@@ -37,6 +41,7 @@ from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.pool import Pool
 
 from .claim_counter import ClaimCounter
+from .request_answers import RequestAnswers
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -61,6 +66,12 @@ class LeaseMonitor(Service):
         reactions: Reactions,
     ) -> None:
         super().__init__("lease-monitor")
+        self.requests = RequestAnswers(in_flight, pool, process_state, worker_id)
+        self.on_requests: Final = {
+            CANCEL_REQUESTED: self.poll_requests_soon,
+            WORKER_REQUESTED: self.answer_requests_soon,
+        }
+        """The function to call after a notification, by its payload."""
         self.reactions = reactions
         self.link = link
         self.in_flight = in_flight
@@ -86,6 +97,11 @@ class LeaseMonitor(Service):
         self._must_poll = True
         self.wake()
 
+    def answer_requests_soon(self) -> None:
+        """Read and answer the requests of operators to this process. Safe from any thread."""
+        self.requests.expect()
+        self.wake()
+
     def tick(self) -> float:
         """Compare if anything is open, by this process's own account or by the last heartbeat's answer.
 
@@ -98,8 +114,12 @@ class LeaseMonitor(Service):
                 self._compare()
             self._compare_at = now + get_settings().heartbeat_seconds
             self._must_poll = self._must_poll or bool(len(self.in_flight))  # a notification may have been lost
-        if (self._must_poll or not self._listens) and len(self.in_flight):
+        polls = (self._must_poll or not self._listens) and bool(len(self.in_flight))
+        if polls:
             self._poll_requests()
+        if polls or self.requests.are_expected:
+            with self.link.use() as connection:
+                self.requests.answer(connection)
         left_seconds = self._compare_at - time.monotonic()
         return left_seconds if self._listens and not self._must_poll else min(left_seconds, POLL_SECONDS)
 

@@ -96,6 +96,7 @@ class IsolatedProcess:
         self._jobs = jobs
         self._status = status
         self._stack = stack
+        self._stack_lock = threading.Lock()
         self.is_worn = False
         """Whether a job has changed global state there that the next job must not find."""
         self.resident_mib = 0.0
@@ -185,16 +186,17 @@ class IsolatedProcess:
 
     def stack(self) -> str:
         """Return the stack of the process, if it can write it. A handler in C writes it, also during a busy loop."""
-        if not self.has_ended():
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, STACK_SIGNAL)
         text = b""
-        deadline = time.monotonic() + STACK_SECONDS
-        while is_readable(self._stack, 0.05 if text else max(0.0, deadline - time.monotonic())):
-            data = os.read(self._stack, 65536)
-            text += data
-            if not data or time.monotonic() > deadline:
-                break
+        with self._stack_lock:  # of two threads that read from the pipe, each would get a part
+            if not self.has_ended():
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, STACK_SIGNAL)
+            deadline = time.monotonic() + STACK_SECONDS
+            while is_readable(self._stack, 0.05 if text else max(0.0, deadline - time.monotonic())):
+                data = os.read(self._stack, 65536)
+                text += data
+                if not data or time.monotonic() > deadline:
+                    break
         return text.decode("utf-8", "replace")
 
     def kill(self) -> None:

@@ -74,3 +74,8 @@ class SlotProcess:
         with self._lock:
             if self._process is not None:
                 self._process.ask_to_cancel()
+
+    def stack(self) -> str:
+        """Return the stack of the process; "" if there is none or it does not answer in time. Safe from any thread."""
+        with self._lock:
+            return "" if self._process is None else self._process.stack()

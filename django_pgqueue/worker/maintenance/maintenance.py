@@ -77,7 +77,7 @@ class Maintenance(Service):
         self.bulk_acts = BulkActs(reactions, self.progressed)
         self.unrescued = Refusals("the rescue of execution")
         self.unexpired = Refusals("the expiry of job")
-        self._requeue_after_id = self._logs_after_id = self._audited_after_id = 0
+        self._requeue_after_id = self._logs_after_id = self._audited_after_id = self._keys_after_id = 0
         settings = get_settings()
         self.duties = [
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
@@ -91,6 +91,7 @@ class Maintenance(Service):
             Duty("requeue", DAY_SECONDS / 24, self._requeue),
             Duty("logs", DAY_SECONDS / 24, self._prune_logs),
             Duty("audit", DAY_SECONDS / 24, self._prune_audit),
+            Duty("search keys", DAY_SECONDS / 24, self._prune_search_keys),
         ]
         if counter is not None:
             self.duties += [
@@ -208,6 +209,7 @@ class Maintenance(Service):
     def _prune_workers(self) -> bool:
         with self.link.use() as connection:
             lifecycle.prune_workers(connection, RECORD_SECONDS)
+            lifecycle.prune_worker_requests(connection, DAY_SECONDS)
         return False
 
     def _prune_pauses(self) -> bool:
@@ -233,6 +235,13 @@ class Maintenance(Service):
             last_id = lifecycle.prune_audited_jobs(connection, self._audited_after_id).last_id
         self._audited_after_id = last_id or 0
         return last_id is not None or removed == lifecycle.PRUNE_LIMIT
+
+    def _prune_search_keys(self) -> bool:
+        """Remove the search keys of jobs that were deleted by SQL: one page per call, the whole table once an hour."""
+        with self.link.use() as connection:
+            last_id = lifecycle.prune_search_keys(connection, self._keys_after_id).last_id
+        self._keys_after_id = last_id or 0
+        return last_id is not None
 
     def _write_counts(self, counter: AttemptCounter) -> bool:
         """Write how many attempts ended here since the last call. Without any, leave the connection alone."""

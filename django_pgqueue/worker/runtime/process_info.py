@@ -39,6 +39,15 @@ def resident_mib() -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def resident_mib_of(pid: int) -> int | None:
+    """Return the resident memory of another process in MiB; None if it has ended or the system does not say it."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * resource.getpagesize() // 2**20
+    except (OSError, IndexError):
+        return None
+
+
 def exit_code_text(exit_code: int) -> str:
     """Return the exit code of any process as text: "exit code 3" or "signal SIGKILL"."""
     if exit_code >= 0:

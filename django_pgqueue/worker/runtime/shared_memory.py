@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
-SLOTS_AT: Final = 48
+SLOTS_AT: Final = 64
 """Where the slots begin, behind the fields of `ProcessState`."""
 SLOT: Final = struct.Struct("=qd")
 """The id of the execution that runs in a slot, or 0; the time at which it must stop, or 0 for no limit."""
@@ -93,6 +93,10 @@ class ProcessState:
     """Whether the process starts no more jobs and ends after its running jobs. It may be replaced then."""
     is_gone = SharedField(40, "Q", bool)
     """Whether the supervisor has seen the end of the process. Its slots may still list executions, but none runs."""
+    has_requests = SharedField(48, "Q", bool)
+    """Whether the last recorded heartbeat found requests of an operator to the process. Set by the supervisor."""
+    stop_requested = SharedField(56, "Q", bool)
+    """Whether an operator has requested that the supervisor stops with all its processes. Set by the process."""
 
     def __init__(self, slots: int) -> None:
         self._unwritten_at = SLOTS_AT + slots * SLOT.size

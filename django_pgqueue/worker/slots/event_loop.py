@@ -16,7 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from asgiref.sync import sync_to_async
 
@@ -26,6 +26,7 @@ from django_pgqueue.worker.execution.timeouts import given_up
 from django_pgqueue.worker.runtime import django_connections
 
 from .inflight import Full
+from .stacks import coroutine_frames, stack_of_coroutine
 
 if TYPE_CHECKING:
     from django_pgqueue.worker.execution.report import Report
@@ -122,11 +123,19 @@ class LoopSlots(threading.Thread):
         if attempt is None or task is None:
             return None
         was_cancelled = attempt.timed_out or attempt.cancelled
-        stack = "".join(_frames(task)) if was_cancelled else self.stack()
+        stack = "".join(coroutine_frames(task).format()) if was_cancelled else self.stack()
         reason = "The coroutine was cancelled and did not end." if was_cancelled else "The event loop was blocked."
         stack = f"{reason} Stack 5 s after the job should have stopped:\n{stack}"
         is_cancelled = attempt.asked and not attempt.timed_out
         return given_up(attempt.claimed, attempt.started_at, alias=attempt.alias, stack=stack, cancelled=is_cancelled)
+
+    def stack_of(self, execution_id: int) -> str | None:
+        """Return the stack of a coroutine: where it waits, or the loop's thread if it runs now. None if it has ended.
+
+        Safe from any thread.
+        """
+        _, task = self.running.get(execution_id, (None, None))
+        return None if task is None else stack_of_coroutine(task, self.ident)
 
     def is_blocked(self, execution_id: int) -> bool:
         """Return whether the loop has not yet processed a request to cancel this coroutine."""
@@ -235,16 +244,3 @@ class LoopSlots(threading.Thread):
             mark(attempt)
             # After its first step: a coroutine that is cancelled before that would report nothing.
             self.loop.call_soon(task.cancel)
-
-
-def _frames(task: asyncio.Task[None]) -> list[str]:
-    """Return the stack of a waiting coroutine as traceback lines, innermost frame last.
-
-    `Task.get_stack()` returns only the outermost frame of a waiting coroutine.
-    """
-    frames = []
-    awaitable: Any = task.get_coro()
-    while (frame := getattr(awaitable, "cr_frame", None)) is not None:
-        frames.append((frame, frame.f_lineno))
-        awaitable = awaitable.cr_await
-    return traceback.StackSummary.extract(iter(frames)).format()

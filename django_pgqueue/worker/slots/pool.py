@@ -203,6 +203,11 @@ class Pool:
         else:
             slot.free_slot(running.slot)
 
+    def stack_of(self, execution_id: int) -> str | None:
+        """Return the stack of a running job; None if it does not run here. Safe from any thread."""
+        slot = self._slot_of(execution_id)
+        return None if slot is None else slot.stack_of(execution_id)
+
     def _slot_of(self, execution_id: int) -> ThreadSlot | LoopSlots | None:
         running = self.in_flight.running.get(execution_id)
         if running is None:

@@ -30,6 +30,7 @@ from django_pgqueue.worker.runtime import django_connections
 from . import query_cancel
 from .deadlines import RETRY_SECONDS
 from .interruption import begin_time_slice, may_interrupt
+from .stacks import stack_of_thread
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
@@ -150,6 +151,16 @@ class ThreadSlot(threading.Thread):
             is_cancelled = attempt.asked and not attempt.timed_out
             alias = self.host.alias
             return given_up(attempt.claimed, attempt.started_at, alias=alias, stack=text, cancelled=is_cancelled)
+
+    def stack_of(self, execution_id: int) -> str | None:
+        """Return the stack of the job, or of its isolated process; None if it does not run here."""
+        with self._guard:
+            if not self._is_running(execution_id):
+                return None
+            if isinstance(self.attempt, Attempt):
+                return stack_of_thread(self.ident)
+        stack = self.process.stack()  # without the guard: it waits for the process, and the job may end meanwhile
+        return stack if self._is_running(execution_id) else None
 
     def _is_running(self, execution_id: int) -> bool:
         return self.attempt is not None and self.attempt.claimed.execution_id == execution_id

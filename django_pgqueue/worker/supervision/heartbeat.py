@@ -19,6 +19,7 @@ from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.clone_guard import clone_guard
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory
+from django_pgqueue.worker.runtime.process_info import resident_mib_of
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
 
@@ -98,7 +99,8 @@ class HeartbeatSender:
                 on_refused=self.refusals.note,
             )
             if time.monotonic() >= self._record_at:
-                self._record_at = time.monotonic() + lease_seconds
+                # A record that is older than a lease means that the worker is lost, so the next one comes before that.
+                self._record_at = time.monotonic() + lease_seconds - get_settings().heartbeat_seconds
                 self._record(connection, living)
         self._oldest_open.append(min((execution.execution_id for execution in open_executions), default=0))
         counts = Counter(execution.worker_id for execution in open_executions)
@@ -116,10 +118,14 @@ class HeartbeatSender:
     def _record(self, connection: EngineConnection, processes: Iterable[ChildProcess]) -> None:
         """Record that these processes are alive. Register a process again if its record was deleted.
 
-        Operators read these records to see which workers exist.
+        Operators read these records to see which workers exist. The answer says which processes have requests of an
+        operator, in case the notification was lost or no notifications arrive.
         """
         by_id = {process.worker_id: process for process in processes}
-        registered = lifecycle.record_heartbeats(connection, list(by_id))
+        resident_mib = {worker_id: resident_mib_of(process.pid) for worker_id, process in by_id.items()}
+        registered = lifecycle.record_heartbeats(connection, list(by_id), resident_mib)
         for worker_id, process in by_id.items():
+            if registered.get(worker_id):
+                process.state.has_requests = True
             if worker_id not in registered:
                 register(connection, self.options, process.pid, worker_id)

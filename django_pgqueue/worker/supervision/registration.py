@@ -7,6 +7,7 @@ still names the same process.
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ def register(connection: EngineConnection, options: Options, pid: int, worker_id
         connection,
         hostname=socket.gethostname(),
         pid=pid,
+        supervisor_pid=os.getpid() if pid != os.getpid() else None,
         version=django_pgqueue.__version__,
         queue_names=",".join(options.queue_names),
         concurrency=options.concurrency,

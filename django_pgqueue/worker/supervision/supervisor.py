@@ -41,6 +41,7 @@ from .health_thread import health_thread
 from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender
 from .helper_processes import HelperProcesses
 from .live_line import LiveLine
+from .orders import is_stop_requested, order_all
 from .places import retiring_at, vacant_place
 from .registration import register
 from .restart_backoff import RestartBackoff
@@ -131,6 +132,8 @@ class Supervisor:
         self._reap()
         if clone_guard.is_foreign:
             self._wait_for_adoption()
+        if self.stopping_since is None and is_stop_requested(self.children.values()):
+            self._stop()
         self._spawn_missing()
         self._survive(lambda: self.heartbeats.send(self.children.values()))
         self._survive(self.helpers.settlement.tick)
@@ -166,17 +169,14 @@ class Supervisor:
             watchdog.end_all(self.children.values())
             self.live_line.close()
             os._exit(130)
+        self._stop()
+
+    def _stop(self) -> None:
         self.stopping_since = self.memory.stopping_since = self.stopping_since or time.monotonic()
         self._order_all()
 
     def _order_all(self) -> None:
-        order = worker_process.STOP if self.signals == 1 else worker_process.RELEASE
-        for process in [process for process in list(self.children.values()) if process.worker_id]:
-            process.expected_to_end = True
-            try:
-                os.write(process.orders, order)
-            except OSError:
-                logger.debug("worker process %d no longer accepts orders", process.pid)
+        order_all(self.children.values(), worker_process.STOP if self.signals <= 1 else worker_process.RELEASE)
 
     def _sleep(self) -> None:
         """Sleep until the next heartbeat, restart, signal or exit of a child, but no longer than a second."""

@@ -316,8 +316,8 @@ CANCELLING = of_tests(
     Mutant("all that runs is to be cancelled", " AND cancel_requested_at IS NOT NULL OFFSET 0", "", "CANCEL_REQUESTS"),
     Mutant(
         "the word of a cancellation is not passed on",
-        "if CANCEL_REQUESTED in payloads:",
-        "if not payloads:",
+        "for payload in payloads & self._on_requests.keys():",
+        "for payload in set[str]():",
         path=FETCHER,
     ),
     Mutant("no running job is told", "self.pool.ask_to_cancel(requested)", "set()", path=HEARTBEAT),

@@ -10,6 +10,8 @@ SHELL_ACTS = "django_pgqueue/management/subcommands/changing_actions.py"
 BATCHES = "django_pgqueue/management/subcommands/batches.py"
 SEARCH = "django_pgqueue/management/subcommands/job_search.py"
 COMMANDS = "django_pgqueue/management/subcommands"
+QUEUE_ACTIONS = "django_pgqueue/admin/queue_actions.py"
+CHARTS = "django_pgqueue/admin/charts.py"
 BULK = "django_pgqueue/enqueue/bulk.py"
 CALLS = "django_pgqueue/enqueue/calls.py"
 AS_SEEN = "job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz"
@@ -166,9 +168,46 @@ ELSEWHERE = [
         ("tests/admin/test_hostile.py",),
         Mutant(
             "the list of pauses checks names",
-            "control.waiting_behind(*_target_of(pause), _alias()).order_by()",
-            "control.waiting(pause.name, database=_alias()).order_by()",
+            "control.waiting_behind(*_target_of(pause), _alias_of(pause)).order_by()",
+            "control.waiting(pause.name, database=_alias_of(pause)).order_by()",
             path="django_pgqueue/admin/pauses.py",
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_queues.py",),
+        Mutant(
+            "a button acts on another pause than shown",
+            'if request.POST.get(PAUSE_FIELD) == ("" if',
+            'if True or request.POST.get(PAUSE_FIELD) == ("" if',
+            path=QUEUE_ACTIONS,
+        ),
+        Mutant(
+            "jobs that nobody counted are cancelled too",
+            "waiting.filter(enqueued_at__lte=shown.page_at(request)).cancel",
+            "waiting.cancel",
+            path=QUEUE_ACTIONS,
+        ),
+        Mutant(
+            "an act on a queue leads to any site",
+            'if back.startswith("/") and url_has_allowed_host_and_scheme(back, allowed_hosts=None):',
+            "if back:",
+            path=QUEUE_ACTIONS,
+        ),
+        Mutant(
+            "an act on a queue needs no permission",
+            'request.user.has_perms(["pgqueue.view_job", *permissions])',
+            "request.user.is_staff",
+            path=QUEUE_ACTIONS,
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_charts.py",),
+        Mutant("a line hides missing values", "< 2 * before.seconds", "< 9 * before.seconds", path=CHARTS),
+        Mutant(
+            "few failures are invisible",
+            "HEIGHT - axis.y(value), SMALLEST_BAR)",
+            "0, HEIGHT - axis.y(value))",
+            path=CHARTS,
         ),
     ),
     *of_tests(

@@ -31,11 +31,13 @@ from tests.tools.mutation.mutants_clones import CLONES
 from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES, RECEIVERS
 from tests.tools.mutation.mutants_history import HISTORY
+from tests.tools.mutation.mutants_job_forms import FORMS
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
 from tests.tools.mutation.mutants_liveness import LIVENESS
 from tests.tools.mutation.mutants_operators import OPERATORS
 from tests.tools.mutation.mutants_privacy import PRIVACY
 from tests.tools.mutation.mutants_rows import BAD_ROWS
+from tests.tools.mutation.mutants_search import SEARCH
 from tests.tools.mutation.mutants_stats import STATS
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -208,7 +210,12 @@ MUTANTS = [
         "secs => 0 * %(retention_seconds)s::float8",
         "PRUNE",
     ),
-    Mutant("prune leaves the executions", "WHERE job_id = ANY (ARRAY (SELECT id FROM free))", "WHERE false", "PRUNE"),
+    Mutant(
+        "prune leaves the executions",
+        "DELETE FROM pgqueue_execution WHERE job_id",
+        "DELETE FROM pgqueue_execution WHERE false AND job_id",
+        "PRUNE",
+    ),
     Mutant(
         "prune waits for locked executions", "ORDER BY id FOR UPDATE SKIP LOCKED", "ORDER BY id FOR UPDATE", "PRUNE"
     ),
@@ -331,6 +338,7 @@ MUTANTS = [
     *CLONES,
     *CONTRIB,
     *TRACED,
+    *SEARCH,
     *STATS,
     *BOUNDS,
     *LOCKED,
@@ -340,6 +348,7 @@ MUTANTS = [
     *PRIVACY,
     *TYPED,
     *HISTORY,
+    *FORMS,
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",

@@ -1,0 +1,177 @@
+"""Show the attempts of a period as charts and as a table: how many ended, how long they waited, how long they ran.
+
+The overview and the page of a queue show it. The figures come from the counts that workers write, so the last seconds
+are missing, and everything is missing if `PGQUEUE["STATS"]` is off.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from django.db.models import Min
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue import stats
+from django_pgqueue.admin import charts, databases
+from django_pgqueue.admin.chart_axes import Period, number_text, seconds_text
+from django_pgqueue.admin.formatting import shortened
+from django_pgqueue.models import Worker
+
+SPAN: Final = "span"
+FIGURES: Final = "figures"
+"""The parameters of the URL: the period, and whether to show the table."""
+MINUTE: Final = timedelta(minutes=1)
+HOUR: Final = timedelta(hours=1)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Span(NamedTuple):
+    """A period to choose, which ends now, and the length of the slots into which charts divide it."""
+
+    name: str
+    label: Promise | str
+    length: timedelta
+    slot: timedelta
+
+
+SPANS: Final = (
+    Span("hour", gettext_lazy("1 hour"), HOUR, MINUTE),
+    Span("day", gettext_lazy("24 hours"), timedelta(days=1), HOUR),
+    Span("week", gettext_lazy("7 days"), timedelta(days=7), HOUR),
+)
+
+
+class Row(NamedTuple):
+    """A line of the table: texts, in the order of the headings."""
+
+    at: str
+    length: str
+    succeeded: str
+    failed: str
+    wait_p50: str
+    wait_p95: str
+    run_p95: str
+
+
+@dataclass(frozen=True)
+class Activity:
+    """The charts of a period, and the figures from which they are drawn."""
+
+    span: Span
+    drawn: Sequence[charts.Chart]
+    rows: Sequence[Row]
+
+
+def chosen_span(request: HttpRequest) -> Span:
+    """Return the period that the URL names. Without a valid name, it is the first one."""
+    return next((span for span in SPANS if span.name == request.GET.get(SPAN)), SPANS[0])
+
+
+def read_activity(request: HttpRequest, alias: str, *, queue: str | None = None) -> Activity:
+    """Read the figures of the chosen period. Runs at most five statements."""
+    span = chosen_span(request)
+    since = _floor(timezone.now() - span.length, span.slot)
+    found = stats.throughput(since, queue=queue, hourly=span.slot == HOUR, database=alias)
+    period = Period(found.since, found.until - MINUTE)  # the running minute is not over
+    marks = _new_versions(alias)
+    points = [point for point in found.points if _aware(point.starts_at) < period.until]
+    return Activity(
+        span=span,
+        drawn=_charts(period, span, points, marks),
+        rows=[_row(period, point) for point in reversed(points)] if FIGURES in request.GET else [],
+    )
+
+
+def context(request: HttpRequest, activity: Activity) -> dict[str, Any]:
+    """Return the variables of the template `pgqueue/admin/console/activity.html`."""
+    others = {name: value for name, value in request.GET.items() if name not in (SPAN, FIGURES, databases.PARAMETER)}
+    shown, figures = activity.span.name, request.GET.get(FIGURES)
+    return {
+        "activity": activity,
+        "spans": [
+            (
+                span.label,
+                databases.link(request, request.path, **others, span=span.name, figures=figures),
+                span.name == shown,
+            )
+            for span in SPANS
+        ],
+        "figures_url": databases.link(request, request.path, **others, span=shown, figures=None if figures else "1"),
+        "has_figures": bool(figures),
+        "marks": [text for _x, text in activity.drawn[0].marks],
+    }
+
+
+def _charts(
+    period: Period, span: Span, points: Sequence[stats.Point], marks: Sequence[charts.Mark]
+) -> list[charts.Chart]:
+    slots = list(_slots(period, span.slot))
+    rates = [
+        charts.Series("failed", _("failed"), _rates(slots, points, "failed")),
+        charts.Series("succeeded", _("completed"), _rates(slots, points, "succeeded")),
+    ]
+    read = [charts.Slot(_aware(point.starts_at), point.seconds) for point in points]
+    wait = [
+        charts.Series("p50", "p50", [point.wait.p50 for point in points]),
+        charts.Series("p95", "p95", [point.wait.p95 for point in points]),
+    ]
+    run = [charts.Series("p95", "p95", [point.run.p95 for point in points])]
+    return [
+        charts.bars("attempts", _("Attempts per minute"), period, slots, rates, marks),
+        charts.lines("wait", _("Wait before the start"), period, read, wait, marks),
+        charts.lines("run", _("Run time"), period, read, run, marks),
+    ]
+
+
+def _slots(period: Period, length: timedelta) -> Iterator[charts.Slot]:
+    """Yield the slots of a period. The last one ends with the period."""
+    starts_at = period.since
+    while starts_at < period.until:
+        yield charts.Slot(starts_at, min(length, period.until - starts_at).total_seconds())
+        starts_at += length
+
+
+def _rates(slots: Sequence[charts.Slot], points: Iterable[stats.Point], name: str) -> list[float | None]:
+    """Return the attempts per minute of each slot, from points that are minutes or hours."""
+    counts: Counter[datetime] = Counter()
+    length = timedelta(seconds=slots[0].seconds) if slots else HOUR
+    for point in points:
+        counts[_floor(point.starts_at, length)] += getattr(point.counts, name)
+    return [counts[slot.starts_at] * 60 / slot.seconds for slot in slots]
+
+
+def _floor(at: datetime, length: timedelta) -> datetime:
+    return EPOCH + (_aware(at) - EPOCH) // length * length
+
+
+def _aware(at: datetime) -> datetime:
+    """Return a moment with its time zone. With `USE_TZ = False`, Django reads it without."""
+    return at if timezone.is_aware(at) else timezone.make_aware(at)
+
+
+def _row(period: Period, point: stats.Point) -> Row:
+    durations = (point.wait.p50, point.wait.p95, point.run.p95)
+    return Row(
+        period.text(point.starts_at),
+        seconds_text(point.seconds),
+        number_text(point.per_minute(point.counts.succeeded)),
+        number_text(point.per_minute(point.counts.failed)),
+        *("–" if seconds is None else seconds_text(seconds) for seconds in durations),
+    )
+
+
+def _new_versions(alias: str) -> list[charts.Mark]:
+    """Return when the first worker of each version started. For the oldest version of the register, this is unknown."""
+    starts = Worker.objects.using(alias).values("version").annotate(first=Min("started_at")).order_by("first")
+    return [
+        charts.Mark(_aware(row["first"]), _("version %(version)s") % {"version": shortened(row["version"])})
+        for row in starts[1:50]
+    ]

@@ -1,0 +1,31 @@
+"""URLs of the lists and pages of the admin, for the pages of the console. Each keeps the chosen database."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+
+from django_pgqueue.admin import databases
+
+PERMISSIONS: Final = {"worker_changelist": "pgqueue.view_worker", "pause_changelist": "pgqueue.view_pause"}
+"""The lists that need another permission than `view_job`, which every page of the console needs."""
+
+
+def url(request: HttpRequest, name: str, **parameters: Any) -> str:
+    """Return the URL of the page `admin:pgqueue_<name>`, or "" if the user may not see it or it does not exist."""
+    if name in PERMISSIONS and not request.user.has_perm(PERMISSIONS[name]):
+        return ""
+    try:
+        found = reverse(f"admin:pgqueue_{name}", current_app=getattr(request, "current_app", None))
+    except NoReverseMatch:
+        return ""
+    return databases.link(request, found, **parameters)
+
+
+def jobs(request: HttpRequest, word: str, *, queue: str | None = None, since: str | None = None) -> str:
+    """Return the URL of the list of jobs in one state, which is a word such as "due"."""
+    if word == "dead":
+        return url(request, "deadjob_changelist", queue=queue, since=since)
+    return url(request, "job_changelist", state=word, queue=queue)

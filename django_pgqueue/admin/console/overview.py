@@ -1,0 +1,181 @@
+"""The page *Overview*: what the queue does now, what it did, what failed, and what is wrong.
+
+Its number of statements does not depend on the number of queues, tasks, workers or jobs. `overview.json` is the same
+document as that of `manage.py pgqueue status --json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from django.db import DatabaseError, transaction
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue import stats
+from django_pgqueue.admin.chart_axes import number_text, seconds_text
+from django_pgqueue.admin.formatting import breakable, shortened
+from django_pgqueue.doctor import Level
+
+from . import activity, banners, links
+from .page import ConsolePage
+from .queue_rows import QueueRow, queue_rows
+
+DAY: Final = timedelta(days=1)
+INCIDENTS_LIMIT: Final = 8
+TASKS_LIMIT: Final = 5
+QUEUES_LIMIT: Final = 20
+
+
+class Tile(NamedTuple):
+    """A figure, and a link to the list of what it counts."""
+
+    label: Promise | str
+    value: str
+    url: str = ""
+    note: str = ""
+    is_bad: bool = False
+
+
+class Incident(NamedTuple):
+    """Failed attempts of one task with one exception class."""
+
+    task: str
+    exception: str
+    failed: str
+    dead: str
+    url: str
+
+
+class TaskRow(NamedTuple):
+    """A task, its figure, and a note about it."""
+
+    task: str
+    figure: str
+    note: str
+    url: str
+
+
+def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
+    found = banners.examined(alias)
+    try:
+        with transaction.atomic(using=alias):
+            figures = _figures(request, alias)
+    except DatabaseError as error:
+        figures = {"broken": shortened(str(error), 200)}
+        if not found:
+            found = [banners.Banner(Level.ERROR, _("The figures could not be read."))]
+    return {**figures, "banners": [*found, *figures.get("banners", ())], "doctor_url": links.url(request, "doctor")}
+
+
+def _figures(request: HttpRequest, alias: str) -> dict[str, Any]:
+    overview = stats.overview(alias)
+    past: activity.Activity | None = None
+    failures: Sequence[stats.FailureCount] = ()
+    by_task: Sequence[stats.TaskThroughput] = ()
+    if overview.finished_per_minute is not None:
+        past = activity.read_activity(request, alias)
+        since = timezone.now() - max(past.span.length, DAY)
+        failures = stats.failures(since, database=alias)
+        by_task = stats.throughput_by_task(since, database=alias)
+    rows = queue_rows(request, overview.queues[:QUEUES_LIMIT])
+    return {
+        "overview": overview,
+        "tiles": list(tiles(request, overview)),
+        "rows": rows,
+        "more_queues": len(overview.queues) - len(rows),
+        "queues_url": links.url(request, "queues"),
+        "is_new": _is_new(overview, rows),
+        "banners": banners.of_overview(overview),
+        "past": _("7 days") if past and past.span.name == "week" else _("24 hours"),
+        "incidents": _incidents(request, failures),
+        "incidents_url": links.url(request, "incidents"),
+        "failing": _failing(request, by_task),
+        "slowest": _slowest(request, by_task),
+        **(activity.context(request, past) if past else {}),
+    }
+
+
+def tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
+    """Yield the figures of all queues together."""
+    oldest = overview.oldest_due_seconds
+    due = links.jobs(request, "due")
+    yield Tile(_("due"), str(overview.due), due)
+    yield Tile(_("oldest due"), "–" if oldest is None else seconds_text(oldest), due)
+    if overview.paused.value:
+        yield Tile(_("paused"), str(overview.paused), links.jobs(request, "paused"))
+    yield Tile(_("scheduled"), str(overview.scheduled), links.jobs(request, "scheduled"))
+    yield Tile(_("retrying"), str(overview.retrying), links.jobs(request, "retrying"))
+    yield Tile(_("running"), str(overview.running), links.jobs(request, "running"))
+    if overview.lost.value:
+        yield Tile(_("lost"), str(overview.lost), links.jobs(request, "lost"), is_bad=True)
+    dead = overview.dead_24h
+    yield Tile(_("dead in 24 h"), str(dead), links.jobs(request, "dead", since="day"), is_bad=dead.value > 0)
+    out = "–" if overview.finished_per_minute is None else number_text(overview.finished_per_minute)
+    enqueued = _("%(count)s enqueued") % {"count": number_text(overview.enqueued_per_minute)}
+    yield Tile(_("finished per min"), out, note=enqueued)
+    workers = links.url(request, "worker_changelist")
+    yield Tile(_("workers"), f"{overview.workers:,}", workers, is_bad=not overview.workers and overview.due.value > 0)
+    yield Tile(_("slots busy"), f"{overview.slots_busy:,} / {overview.slots_total:,}", workers)
+
+
+def _is_new(overview: stats.Overview, rows: Sequence[QueueRow]) -> bool:
+    """Return whether nothing has happened yet: no queue has a job, a pause or a worker."""
+    has_jobs = any(cell.jobs.value for row in rows for cell in row.cells)
+    return not overview.workers and not has_jobs and not any(row.pause for row in rows)
+
+
+def _incidents(request: HttpRequest, failures: Sequence[stats.FailureCount]) -> list[Incident]:
+    return [
+        Incident(
+            breakable(shortened(each.task_name)),
+            breakable(shortened(each.exception_class)) if each.exception_class else _("lost with its worker"),
+            f"{each.retried + each.dead:,}",
+            f"{each.dead:,}",
+            _dead_letters(request, each.task_name),
+        )
+        for each in failures[:INCIDENTS_LIMIT]
+    ]
+
+
+def _failing(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[TaskRow]:
+    failing = sorted((task for task in tasks if task.counts.failed), key=lambda task: -task.counts.failed)
+    return [
+        TaskRow(
+            breakable(shortened(task.name)),
+            f"{task.counts.failed:,}",
+            _("%(share)s of the attempts") % {"share": _percent(task.counts)},
+            _dead_letters(request, task.name),
+        )
+        for task in failing[:TASKS_LIMIT]
+    ]
+
+
+def _percent(counts: stats.AttemptCounts) -> str:
+    share = 100 * counts.failed / (counts.failed + counts.succeeded)
+    return "< 1 %" if share < 1 else f"{share:.0f} %"
+
+
+def _slowest(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[TaskRow]:
+    timed = [(task.run.p95, task) for task in tasks if task.run.p95 is not None]
+    return [
+        TaskRow(
+            breakable(shortened(task.name)),
+            seconds_text(p95),
+            _("%(count)s attempts") % {"count": f"{task.run.count:,}"},
+            links.url(request, "job_changelist", task=task.name),
+        )
+        for p95, task in sorted(timed, key=lambda each: -each[0])[:TASKS_LIMIT]
+    ]
+
+
+def _dead_letters(request: HttpRequest, task_name: str) -> str:
+    return links.url(request, "deadjob_changelist", task=task_name, since="day")
+
+
+OVERVIEW: Final = ConsolePage("overview", gettext_lazy("Overview"), _context, document=stats.overview)

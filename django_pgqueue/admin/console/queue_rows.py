@@ -1,0 +1,141 @@
+"""The rows of the tables of queues, on the overview and on the page *Queues*: figures as text, with their links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue.admin import shown
+from django_pgqueue.admin.chart_axes import number_text, seconds_text
+from django_pgqueue.admin.formatting import breakable, full_date, shortened
+from django_pgqueue.stats import Count, QueueStats, WorkerStats
+
+from . import links
+
+STATES: Final = {
+    "due": gettext_lazy("due"),
+    "scheduled": gettext_lazy("scheduled"),
+    "retrying": gettext_lazy("retrying"),
+    "paused": gettext_lazy("paused"),
+    "running": gettext_lazy("running"),
+    "lost": gettext_lazy("lost"),
+    "dead": gettext_lazy("dead"),
+}
+"""The states of the columns, and their labels."""
+WAITING: Final = frozenset({"due", "scheduled", "retrying", "paused"})
+LONG: Final = timedelta(days=365)
+
+
+class Cell(NamedTuple):
+    """The number of jobs in one state, with a link to them unless it is 0."""
+
+    state: str
+    label: Promise | str
+    jobs: Count
+    url: str
+
+
+class SlotsOf(NamedTuple):
+    """The slots of one worker process."""
+
+    worker: str
+    busy: str
+    version: str
+
+
+class QueueRow(NamedTuple):
+    """A queue as a table shows it."""
+
+    queue: QueueStats
+    name: str | SafeString
+    url: str
+    cells: Sequence[Cell]
+    oldest: str
+    enqueued: str
+    finished: str
+    empties_in: str
+    slots: str
+    workers: Sequence[SlotsOf]
+    pause: str
+    """A sentence about its pause: the person, the end and the reason; "" if it is not paused."""
+    shown: str
+    """The start of its pause as the forms send it, so that an act on another pause is refused."""
+
+    @property
+    def is_unserved(self) -> bool:
+        """Whether jobs are due and no live worker serves the queue."""
+        return bool(self.queue.due.value) and not self.queue.workers
+
+    @property
+    def waiting(self) -> int:
+        """A lower bound of the jobs that *Cancel waiting* would cancel."""
+        return sum(cell.jobs.value for cell in self.cells if cell.state in WAITING)
+
+    @property
+    def still_running(self) -> Count:
+        """The jobs that a paused queue still runs: at 0 it is drained."""
+        return self.queue.running + self.queue.lost
+
+
+def queue_rows(
+    request: HttpRequest, queues: Iterable[QueueStats], workers: Sequence[WorkerStats] = ()
+) -> list[QueueRow]:
+    """Return the rows of queues. With the live workers, each row lists those that serve it."""
+    return [_row(request, queue, [worker for worker in workers if worker.serves(queue.name)]) for queue in queues]
+
+
+def _row(request: HttpRequest, queue: QueueStats, workers: Sequence[WorkerStats]) -> QueueRow:
+    oldest, finished = queue.oldest_due_seconds, queue.finished_per_minute
+    return QueueRow(
+        queue=queue,
+        name=breakable(shortened(queue.name)),
+        url=links.url(request, "queue", queue=queue.name),
+        cells=[_cell(request, queue, state) for state in STATES],
+        oldest="" if oldest is None else seconds_text(oldest),
+        enqueued=number_text(queue.enqueued_per_minute),
+        finished="" if finished is None else number_text(finished),
+        empties_in=_empties_in(queue),
+        slots=f"{queue.slots_busy:,} / {queue.slots_total:,}",
+        workers=[_slots_of(worker) for worker in workers],
+        pause=_pause(queue),
+        shown="" if queue.pause is None else str(shown.number(queue.pause.paused_at)),
+    )
+
+
+def _cell(request: HttpRequest, queue: QueueStats, state: str) -> Cell:
+    count: Count = getattr(queue, state)
+    return Cell(state, STATES[state], count, links.jobs(request, state, queue=queue.name) if count.value else "")
+
+
+def _slots_of(worker: WorkerStats) -> SlotsOf:
+    busy = f"{worker.slots_busy:,} / {worker.slots_total:,}"
+    return SlotsOf(f"{shortened(worker.host)}:{worker.pid}", busy, shortened(worker.version))
+
+
+def _empties_in(queue: QueueStats) -> str:
+    """Return in what time no job is due, "grows", or "" if no job is due. A count that is cut gives a lower bound."""
+    if not queue.due.value or queue.finished_per_minute is None:
+        return ""
+    seconds = queue.empties_in_seconds
+    if seconds is None or seconds > LONG.total_seconds():
+        return str(_("never at this rate"))
+    return seconds_text(seconds) if queue.due.is_exact else f"> {seconds_text(seconds)}"
+
+
+def _pause(queue: QueueStats) -> str:
+    pause = queue.pause
+    if pause is None:
+        return ""
+    parts: list[Promise | str] = [_("paused since %(at)s") % {"at": full_date(pause.paused_at)}]
+    if pause.by:
+        parts.append(_("by %(who)s") % {"who": shortened(pause.by)})
+    if pause.until:
+        parts.append(_("until %(at)s") % {"at": full_date(pause.until)})
+    return " ".join(map(str, parts)) + (f": {shortened(pause.reason, 200)}" if pause.reason else "")

@@ -1,0 +1,73 @@
+"""The pages *Queues* and *Queue*: each queue with its jobs, rates, workers and pause, and what to do with it.
+
+The buttons post to `queue_actions`. `queues.json` is the same document as that of `manage.py pgqueue queues --json`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.http import Http404, HttpRequest
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue import stats
+from django_pgqueue.admin.chart_axes import seconds_text
+from django_pgqueue.admin.formatting import breakable, shortened
+
+from . import activity, links
+from .page import ConsolePage
+from .queue_rows import queue_rows
+
+PAUSE_PERMISSION: Final = "pgqueue.pause_queue"
+CLEAR_PERMISSIONS: Final = (PAUSE_PERMISSION, "pgqueue.cancel_job")
+LENGTHS: Final = (
+    ("", gettext_lazy("until resumed")),
+    ("600", gettext_lazy("for 10 minutes")),
+    ("3600", gettext_lazy("for 1 hour")),
+    ("14400", gettext_lazy("for 4 hours")),
+    ("86400", gettext_lazy("for 1 day")),
+    ("604800", gettext_lazy("for 7 days")),
+)
+"""How long a pause lasts, in seconds: the choices of the form. The form of *Pauses* takes any time."""
+
+
+def _document(alias: str) -> dict[str, Any]:
+    return {"queues": stats.queues(alias)}
+
+
+def _queues_context(request: HttpRequest, alias: str) -> dict[str, Any]:
+    live = [worker for worker in stats.workers(alias) if worker.is_live]
+    return {"rows": queue_rows(request, stats.queues(alias), live), **_acts(request)}
+
+
+def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
+    name = request.GET.get("queue", "")
+    queue = next((queue for queue in stats.queues(alias) if queue.name == name), None)
+    if queue is None:
+        raise Http404(_("No job, worker, pause or task uses the queue “%(name)s”.") % {"name": shortened(name)})
+    live = [worker for worker in stats.workers(alias) if worker.is_live]
+    lanes = [lane for lane in stats.lanes(alias) if lane.queue_name == name]
+    past = activity.read_activity(request, alias, queue=name) if queue.finished_per_minute is not None else None
+    return {
+        "title": _("Queue %(name)s") % {"name": shortened(name)},
+        "name": breakable(shortened(name)),
+        "rows": queue_rows(request, [queue], live),
+        "lanes": [(lane, seconds_text(lane.oldest_due_seconds or 0.0)) for lane in lanes],
+        "queues_url": links.url(request, "queues"),
+        **_acts(request),
+        **(activity.context(request, past) if past else {}),
+    }
+
+
+def _acts(request: HttpRequest) -> dict[str, Any]:
+    return {
+        "may_pause": request.user.has_perm(PAUSE_PERMISSION),
+        "may_clear": request.user.has_perms(CLEAR_PERMISSIONS),
+        "lengths": LENGTHS,
+        "back": request.get_full_path(),
+    }
+
+
+QUEUES: Final = ConsolePage("queues", gettext_lazy("Queues"), _queues_context, document=_document)
+QUEUE: Final = ConsolePage("queue", gettext_lazy("Queue"), _queue_context, is_linked=False)

@@ -1,0 +1,209 @@
+"""Retry a finished job with other arguments: a form made from its task, and a new job that is linked to the old one.
+
+`jobs` gives it a URL, and the page of a job links it. The old job stays as it is. Everything is written in one
+transaction, and only if the old job is still as the form showed it: the new job, and an entry of the audit with both
+jobs and the differences of their arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.contrib.admin.models import ADDITION, CHANGE
+from django.core.exceptions import PermissionDenied
+from django.db import connections, transaction
+from django.db.models import TextField
+from django.db.models.functions import Cast, Left, Now
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.debug import sensitive_post_parameters
+
+from django_pgqueue import codecs, display, lifecycle, registry
+from django_pgqueue.enqueue.copies import insert_copy, task_like
+from django_pgqueue.headers import decode_headers
+from django_pgqueue.models import Job
+from django_pgqueue.redaction import has_sensitive, redacted_call
+from django_pgqueue.states import FINISHED, Seen, State
+from django_pgqueue.task import Task
+
+from . import databases, form_token, shown
+from .argument_changes import ACTION
+from .argument_form import ArgumentForm
+from .call_values import Call, differences
+from .form_page import form_page
+from .formatting import visible
+from .new_jobs import NotEnqueued, announced, decoded, log, refusals
+from .private import TEXT_LIMIT
+
+PERMISSIONS: Final = ("pgqueue.edit_and_retry_job", "pgqueue.view_job", "pgqueue.view_arguments")
+
+
+class NotEditable(Exception):
+    """The arguments of a job cannot be edited. The message gives the operator the reason."""
+
+
+class EditForm(ArgumentForm):
+    """The arguments of a finished job. If the job has succeeded, the form asks for confirmation."""
+
+    confirmed = forms.BooleanField()
+
+    def __init__(self, *args: Any, job: Job, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if job.state != State.SUCCEEDED:
+            del self.fields["confirmed"]
+        else:
+            text = _("This job has succeeded already. Run its task again, with all its effects.")
+            self.fields["confirmed"].label = text
+
+
+def is_allowed(request: HttpRequest) -> bool:
+    """Return whether the user may edit and retry jobs, for which one must also see their arguments."""
+    return all(request.user.has_perm(permission) for permission in PERMISSIONS)
+
+
+def button(request: HttpRequest, job: Job, site: AdminSite) -> str:
+    """Return the URL of the form for the page of a job, or "" if the user or the job's state does not allow it."""
+    if job.state not in FINISHED or not is_allowed(request):
+        return ""
+    return databases.link(request, reverse("admin:pgqueue_job_edit", args=[job.pk], current_app=site.name))
+
+
+@sensitive_post_parameters()
+def edit_view(request: HttpRequest, object_id: int, site: AdminSite) -> HttpResponse:
+    """Show the form, or make the new job and show its page."""
+    if request.method not in {"GET", "HEAD", "POST"}:
+        return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+    if not is_allowed(request):
+        raise PermissionDenied
+    job = _read(databases.chosen(request), object_id)
+    back = reverse("admin:pgqueue_job_change", args=[object_id], current_app=site.name)
+    try:
+        if job is None:
+            raise NotEditable(_("Job #%s does not exist. It may have been pruned.") % object_id)
+        task, stored = editable(job)
+    except NotEditable as error:
+        messages.error(request, str(error))
+        return HttpResponseRedirect(databases.link(request, back))
+    form = EditForm(request.POST or None, job=job, task=task, database=str(job._state.db), stored=stored)
+    if form.is_bound and form.is_valid():
+        try:
+            new_id = _retry(request, job, task, stored, form.cleaned_call)
+            url = reverse("admin:pgqueue_job_change", args=[new_id], current_app=site.name)
+            return HttpResponseRedirect(databases.link(request, url))
+        except NotEnqueued as error:
+            form.add_error(None, str(error))
+    return form_page(
+        request,
+        site,
+        form,
+        title=_("Edit and retry %(job)s") % {"job": visible(str(job))},
+        submit=_("Enqueue as a new job"),
+        back=back,
+        notes=_notes(job, form),
+        hidden=form_token.field(request) + shown.hidden(_seen(request, job)),
+    )
+
+
+def _seen(request: HttpRequest, job: Job) -> dict[int, Seen]:
+    """Return what the form shows of the job. A form that is shown again, with errors, stays bound to the first time."""
+    if request.method != "POST":
+        return {job.pk: shown.as_seen(job)}
+    return {job_id: seen for job_id, seen in shown.read(request).items() if job_id == job.pk}
+
+
+def _read(alias: str, job_id: int) -> Job | None:
+    """Return a job with its arguments and headers as text, because Python cannot decode every JSON value."""
+    texts = {f"{name}_text": Left(Cast(name, TextField()), TEXT_LIMIT + 1) for name in ("arguments", "headers")}
+    jobs = Job.objects.using(alias).defer("arguments", "headers", "result")
+    return jobs.annotate(**texts, seen_at=Now()).filter(pk=job_id).first()
+
+
+def editable(job: Job) -> tuple[Task[..., Any], Call]:
+    """Return the task of a job and its call. Raise `NotEditable` if they cannot be shown in a form."""
+    task, text = registry.get(job.task_name), vars(job)["arguments_text"]
+    if job.state not in FINISHED:
+        raise NotEditable(_("Only a finished job can be edited and retried. This one is %s.") % visible(job.state))
+    if not isinstance(task, Task):
+        raise NotEditable(_("No task is registered under the name %s.") % visible(job.task_name))
+    if len(text) > TEXT_LIMIT:
+        raise NotEditable(_("The arguments of this job are too long for a form."))
+    try:
+        found = json.loads(text)
+        args, kwargs = found["args"], found["kwargs"]
+        if not isinstance(args, list) or not isinstance(kwargs, dict):
+            raise TypeError("args must be a list and kwargs an object")
+        is_hidden = has_sensitive(task, args, kwargs)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        note = display.shown_arguments(job.task_name, text).note  # encoded, or erased
+        raise NotEditable(_("The arguments of this job cannot be edited. %s") % note) from None
+    if is_hidden:
+        raise NotEditable(_("The arguments of this job cannot be edited, because it has sensitive ones."))
+    return task, Call(args, kwargs)
+
+
+def _notes(job: Job, form: EditForm) -> list[Any]:
+    values = {"job": f"#{job.pk}", "queue": visible(job.queue_name), "priority": job.priority}
+    notes: list[Any] = [
+        _(
+            "This makes a new job in the queue %(queue)s, with the priority %(priority)s, the headers and the other "
+            "options of job %(job)s. It is due now."
+        )
+        % values,
+        _("Job %(job)s stays as it is. You can delete it afterwards, or leave it.") % values,
+    ]
+    if form.stored.unfit:
+        text = display.pretty_json(json.dumps(form.stored.unfit, ensure_ascii=False))
+        note = _("The task does not take these arguments of the job. The new job is made without them:")
+        notes.append(display.Shown(text, note))
+    return notes
+
+
+def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: Call, call: Call) -> int:
+    """Make the new job and the records in one transaction; return the new job's id. Raise `NotEnqueued` with a reason.
+
+    If the form was sent before, return the job that it made then.
+    """
+    seen, token = shown.read(request).get(job.pk), form_token.read(request)
+    if seen is None or token is None:
+        raise NotEnqueued(_("Nothing was changed: the form did not say which state the page showed. Open it again."))
+    connection = connections[str(job._state.db)]
+    changes = _changes(task, stored, call)
+    with refusals(), transaction.atomic(using=connection.alias):
+        chosen = {"jobs": [job.pk], "changed": sorted(changes)}
+        audit_id = form_token.begin(connection, token, ACTION, chosen, by=request.user.get_username())
+        if audit_id is None:
+            return form_token.sent_before(request, connection, token)
+        unchanged = Job.objects.using(connection.alias).filter(
+            state=seen.state, finished_at=seen.finished_at, pk=job.pk
+        )
+        if unchanged.select_for_update(skip_locked=True).values_list("pk").first() is None:
+            raise NotEnqueued(_("Nothing was changed: the job has changed since the page showed it, or it is locked."))
+        like = task_like(task, job, decode_headers(vars(job)["headers_text"]), connection.alias)
+        new = insert_copy(like, *decoded(like, call, connection.alias))
+        if new.is_duplicate:
+            raise NotEnqueued(_("No job was added: job #%s has the unique key.") % new.pk)
+        details = {
+            job.pk: {"retried_as": new.pk, "changes": changes},
+            new.pk: {"made_from": job.pk, "changes": changes},
+        }
+        lifecycle.record_audit(connection, audit_id, [job.pk, new.pk], details=details)
+        lifecycle.end_audit(connection, audit_id)
+        announced(like, new)
+        names = ", ".join(sorted(changes)) or _("none")
+        changed = _("Changed arguments: %s.") % names
+        log(request, job, CHANGE, _("Edited and retried as job #%s.") % new.pk + f" {changed}")
+        log(request, new, ADDITION, _("Made from job #%s.") % job.pk + f" {changed}")
+    values = {"new": new.pk, "old": job.pk, "state": job.state}
+    messages.success(request, _("This is the new job #%(new)s. Job #%(old)s stays %(state)s.") % values)
+    return int(new.pk)
+
+
+def _changes(task: Task[..., Any], before: Call, after: Call) -> dict[str, list[str | None] | None]:
+    """Return the differences to record: without sensitive values, and only the names if the project encodes values."""
+    found = differences(task, Call(*redacted_call(task, *before)), Call(*redacted_call(task, *after)))
+    return dict.fromkeys(found) if codecs.project_codecs().encoder is not None else {**found}

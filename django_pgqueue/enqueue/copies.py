@@ -1,0 +1,67 @@
+"""Insert a job like an existing one, with other arguments. The admin calls it for *Edit and retry*.
+
+The copy has the queue, the priority, the attempts, the headers and the span until the expiry of the existing job. It is
+due now. It never changes another job: if another job has its unique key, no job is added.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django_pgqueue.headers import encode_headers
+from django_pgqueue.serialization import encode_arguments
+
+from . import plain, unique
+from .calls import check_fit
+
+if TYPE_CHECKING:
+    from django_pgqueue.definition import TaskDefinition
+    from django_pgqueue.models import Job
+
+T = TypeVar("T", bound="TaskDefinition")
+
+
+def task_like(task: T, job: Job, headers: Mapping[str, Any] | None, database: str) -> T:
+    """Return a task with the options and the headers of a job. Raise `InvalidTask` if the task refuses an option."""
+    span = None if job.expires_at is None else job.expires_at - job.enqueued_at
+    options: dict[str, Any] = {
+        "queue_name": job.queue_name,
+        "priority": job.priority,
+        "max_attempts": job.max_attempts,
+        "expires": span or None,
+        "headers": headers,
+        "database": database,
+    }
+    return replace(task, **options, **_uniqueness(task, job))
+
+
+def _uniqueness(task: TaskDefinition, job: Job) -> dict[str, Any]:
+    """Return the options of the copy's key: the key of the job, unless the task makes keys from the arguments."""
+    if callable(task.unique_key) or (job.unique_key is None and task.unique_key is not None):
+        return {"on_conflict": "skip"}
+    if job.unique_key is None:
+        return {}
+    unique_while = "ready" if job.unique_ready_only else "ready+running"
+    return {"unique_key": job.unique_key, "unique_while": unique_while, "on_conflict": "skip"}
+
+
+def insert_copy(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
+    """Insert a job of a `task_like()`, without announcing it. Return the existing job if it has the unique key.
+
+    Middleware can refuse the call and add headers, but cannot change those of the job that is copied: for example, the
+    tenant is that of the job, and not that of the operator's request.
+
+    Raises as `Task.enqueue()`.
+    """
+    check_fit(task, args, kwargs)
+    arguments = encode_arguments(*task.encoded_call(args, kwargs))
+    connection = plain.connection_for(task, callers_level=None)
+    row = plain.row_of(task, connection)
+    row["headers"] = encode_headers({**json.loads(row["headers"] or "{}"), **(task.headers or {})})
+    key = unique.key_of(task, args, kwargs)
+    if key is None:
+        return plain.insert(connection, arguments, row)
+    return unique.insert(task, connection, key, arguments, row)

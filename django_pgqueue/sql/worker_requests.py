@@ -1,0 +1,69 @@
+"""Statements on the requests of operators to running workers, and on the answers."""
+
+from typing import Final
+
+# Add a request to a worker that runs under a supervisor, and return its id. If the same request waits for its answer,
+# return nothing. `supervisor_pid` is NULL for a worker that answers no requests.
+#
+# Caller: lifecycle.request_of_worker()
+# Locks:  the entry of the unique index, so that a double click adds one request
+# Index:  primary key of workers; pgqueue_worker_request_open
+ADD_REQUEST: Final = """/* pgqueue:add_request */
+INSERT INTO pgqueue_worker_request (worker_id, kind, execution_id, requested_at, requested_by)
+SELECT worker.id, %(kind)s, %(execution_id)s, statement_timestamp() + %(time_shift)s::interval, %(by)s
+FROM pgqueue_worker AS worker
+WHERE worker.id = %(worker_id)s AND worker.stopped_at IS NULL AND worker.supervisor_pid IS NOT NULL
+ON CONFLICT (worker_id, kind, execution_id) WHERE answered_at IS NULL DO NOTHING
+RETURNING id
+"""
+
+# Return the request of this kind that waits for its answer.
+#
+# Caller: lifecycle.request_of_worker(), after ADD_REQUEST added none
+# Index:  pgqueue_worker_request_open
+OPEN_REQUEST: Final = """/* pgqueue:open_request */
+SELECT id
+FROM pgqueue_worker_request
+WHERE worker_id = %(worker_id)s AND answered_at IS NULL AND kind = %(kind)s
+  AND execution_id = %(execution_id)s
+"""
+
+# Return the requests to one worker that wait for their answer, oldest first.
+#
+# Caller: lifecycle.open_requests(), from a worker process after a notification or a heartbeat that announces one, and
+#         while it polls for requests to cancel its running jobs
+# Index:  pgqueue_worker_request_open, which is empty unless a request waits
+WORKER_REQUESTS: Final = """/* pgqueue:worker_requests */
+SELECT id, kind, execution_id, requested_by
+FROM pgqueue_worker_request
+WHERE worker_id = %(worker_id)s AND answered_at IS NULL
+ORDER BY id
+LIMIT %(limit)s
+"""
+
+# Store the answer to a request. An answer that is there already stays.
+#
+# Caller: lifecycle.answer_request()
+# Index:  primary key
+ANSWER_REQUEST: Final = """/* pgqueue:answer_request */
+UPDATE pgqueue_worker_request
+SET answered_at = statement_timestamp() + %(time_shift)s::interval, answer = %(answer)s
+WHERE id = %(request_id)s AND answered_at IS NULL
+"""
+
+# Remove old requests, answered or not.
+#
+# Caller: lifecycle.prune_worker_requests(), once an hour
+# Index:  primary key. The table has one row for each request of the last day.
+PRUNE_WORKER_REQUESTS: Final = """/* pgqueue:prune_worker_requests */
+WITH old AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_worker_request
+    WHERE requested_at < statement_timestamp() + %(time_shift)s::interval
+        - make_interval(secs => %(retention_seconds)s::float8)
+    ORDER BY id
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+)
+DELETE FROM pgqueue_worker_request WHERE id = ANY (ARRAY (SELECT id FROM old))
+"""

@@ -1,0 +1,31 @@
+"""The tag with which the index page of the app shows the main figures. Django renders that page, not this package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import DatabaseError, transaction
+from django.template import Library
+
+from django_pgqueue import stats
+from django_pgqueue.admin import databases
+from django_pgqueue.admin.console import links
+from django_pgqueue.admin.console.overview import tiles
+
+register = Library()
+
+
+@register.inclusion_tag("pgqueue/admin/index_figures.html", takes_context=True)
+def pgqueue_figures(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Show the figures of all queues, if the user may view jobs. A database that does not answer breaks no page."""
+    request = context["request"]
+    if not request.user.has_perm("pgqueue.view_job"):
+        return {}
+    alias = databases.chosen(request)
+    found: dict[str, Any] = {"overview_url": links.url(request, "overview"), "doctor_url": links.url(request, "doctor")}
+    try:
+        with transaction.atomic(using=alias):
+            return {**found, "tiles": list(tiles(request, stats.overview(alias)))}
+    except DatabaseError:
+        return found

@@ -1,0 +1,115 @@
+"""Enqueue a job from the admin: the form, the permission, the records, and what a second click does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from html import unescape
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.utils import timezone
+
+from django_pgqueue.admin import enqueue_form
+from django_pgqueue.models import AuditedJob, AuditEntry, Job
+from tests.admin.test_edit_and_retry import fields_in
+from tests.admin.test_stale_pages import post_at_once
+from tests.app import tasks
+
+pytestmark = pytest.mark.slow
+
+ADD = f"/admin/pgqueue/job/enqueue/{tasks.add.name}/"
+
+
+@pytest.fixture
+def sender(client_of: Callable[..., Client]) -> Client:
+    return client_of("view_job", "enqueue_job")
+
+
+def send(client: Client, url: str = ADD, **fields: str) -> str:
+    form = {**fields_in(client.get(url).content.decode()), **{name.replace("__", "-"): fields[name] for name in fields}}
+    return unescape(client.post(url, form, follow=True).content.decode())
+
+
+@pytest.mark.quick
+def test_enqueue_adds_a_job_with_its_records(sender: Client) -> None:
+    assert enqueue_form.url(admin.site, tasks.add.name) == ADD
+    page = send(sender, argument__a="5", queue_name="mail", priority="-3", run_after="2030-01-31T08:00:00")
+    job = Job.objects.get()
+    assert f"Job #{job.pk} is enqueued." in page and "The time zone" not in page
+    assert (job.task_name, job.arguments) == (tasks.add.name, {"args": [], "kwargs": {"a": 5}})
+    assert (job.queue_name, job.priority) == ("mail", -3)
+    assert timezone.localtime(job.run_after).isoformat().startswith("2030-01-31T08:00:00")
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.done_by) == ("enqueue", "staff")
+    assert entry.filter == {"task": tasks.add.name, "queue": "mail"}
+    assert AuditedJob.objects.get().job_id == job.pk
+    assert (LogEntry.objects.get().change_message, LogEntry.objects.get().object_id) == ("Enqueued.", str(job.pk))
+
+
+def test_enqueue_without_options_uses_those_of_the_task(sender: Client) -> None:
+    send(sender, argument__a="5")
+    job = Job.objects.get()
+    assert (job.queue_name, job.priority) == (tasks.add.queue_name, tasks.add.priority)
+    assert job.run_after <= timezone.now()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "This field is required"),
+        ({"argument__a": "x"}, "Enter a number"),
+        ({"argument__a": "1", "queue_name": "a b"}, "must be 1 to 100"),
+        ({"argument__a": "1", "priority": "200"}, "less than or equal to 100"),
+        ({"argument__a": "1", "run_after": "soon"}, "Enter a valid date/time"),
+        ({"argument__a": "1", "run_after": "9500-01-01T00:00:00"}, "run_after"),
+        ({"argument__a": "1", "form_token": "x"}, "the form was incomplete"),
+    ],
+)
+def test_enqueue_checks_each_field(sender: Client, fields: dict[str, str], words: str) -> None:
+    assert words in send(sender, **fields)
+    assert not Job.objects.exists() and not AuditEntry.objects.exists()
+
+
+def test_enqueue_to_a_probably_mistyped_queue_asks_again(sender: Client) -> None:
+    tasks.add.using(queue_name="reports").enqueue(1)
+    page = send(sender, argument__a="2", queue_name="reprots")
+    assert "did you mean 'reports'" in page and 'name="anyway"' in page
+    assert Job.objects.count() == 1
+    send(sender, argument__a="2", queue_name="reprots", anyway="on")
+    assert Job.objects.filter(queue_name="reprots").count() == 1
+
+
+@pytest.mark.promise("enqueue-once")
+@pytest.mark.django_db(transaction=True)
+def test_enqueue_double_click_adds_one_job(sender: Client) -> None:
+    form = {**fields_in(sender.get(ADD).content.decode()), "argument-a": "5"}
+    pages = post_at_once(*[partial(sender.post, ADD, form, follow=True)] * 2)
+    assert sorted("This form was sent before" in page for page in pages) == [False, True]
+    assert Job.objects.count() == 1
+
+
+def test_enqueue_of_a_unique_job_adds_no_second_one(sender: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = tasks.add.using(unique_key="one", on_conflict="raise")
+    monkeypatch.setattr("django_pgqueue.registry._tasks", {tasks.add.name: task})
+    send(sender, argument__a="1")
+    assert "No job was added" in send(sender, argument__a="2") or Job.objects.count() == 1
+    assert Job.objects.get().arguments["kwargs"] == {"a": 1} and AuditEntry.objects.count() == 1
+
+
+@pytest.mark.parametrize("held", [("view_job",), ("enqueue_job",), ("view_job", "retry_job", "edit_and_retry_job")])
+def test_enqueue_needs_its_permission(client_of: Callable[..., Client], held: tuple[str, ...]) -> None:
+    client = client_of(*held)
+    for answer in (client.get(ADD), client.post(ADD, {"argument-a": "1"})):
+        assert answer.status_code == 403
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("name", ["shop.gone", "x" * 300, "%00", "<b>", "..", "a b"])
+def test_enqueue_of_an_unknown_task_is_refused(sender: Client, name: str) -> None:
+    answer: Any = sender.get(f"/admin/pgqueue/job/enqueue/{name}/", follow=True)
+    assert answer.status_code in {200, 404}
+    assert "<b>" not in answer.content.decode().split("messagelist")[-1][:500] and not Job.objects.exists()

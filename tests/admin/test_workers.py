@@ -1,0 +1,251 @@
+"""The list and the pages of workers in the admin, and the requests to one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.db.models import F
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_pgqueue import lifecycle
+from django_pgqueue.models import Execution, Worker, WorkerRequest
+from tests.admin.conftest import JobMaker, add_execution
+
+pytestmark = pytest.mark.slow
+
+WORKERS = "/admin/pgqueue/worker/"
+JOBS = "/admin/pgqueue/job/"
+ALL = ("view_job", "view_worker", "stop_worker", "view_stack", "view_arguments")
+
+
+@pytest.fixture
+def add_worker(db: None) -> Callable[..., Worker]:
+    """Return a function that adds a worker process with a supervisor and a fresh heartbeat."""
+
+    def add(**columns: Any) -> Worker:
+        about = {"hostname": "vm", "pid": 7, "supervisor_pid": 6, "version": "0.1.0", "concurrency": 4}
+        return Worker.objects.create(**{**about, **columns})
+
+    return add
+
+
+@pytest.fixture
+def run(make_job: JobMaker) -> Callable[..., Execution]:
+    """Return a function that lets a worker run a job for some seconds."""
+
+    def run_job(worker: Worker, seconds: float = 600.0, **columns: Any) -> Execution:
+        job = make_job("running", **columns)
+        at = timezone.now() - timedelta(seconds=seconds)
+        Execution.objects.filter(job=job).update(worker_id=worker.pk, started_at=at, claimed_at=at)
+        return Execution.objects.get(job=job)
+
+    return run_job
+
+
+@pytest.fixture
+def chief(client_of: Callable[..., Client]) -> Client:
+    return client_of(*ALL)
+
+
+def text_of(client: Client, url: str) -> str:
+    answer = client.get(url)
+    assert answer.status_code == 200, answer
+    return str(answer.content.decode())
+
+
+def region(page: str, name: str) -> str:
+    return page.split(f'id="{name}"')[1].split("</section>")[0]
+
+
+# ------------------------------------------------------------------ the list
+
+
+def test_list_groups_live_workers_by_host_with_their_jobs(chief, add_worker, run):
+    busy = add_worker(hostname="alpha", pid=11, resident_mib=96, queue_names="mail,reports")
+    add_worker(hostname="beta", pid=22)
+    long = run(busy, 600.0, task_name="app.hang")
+    short = run(busy, 5.0, task_name="app.quick")
+    page = text_of(chief, WORKERS)
+    assert page.index("alpha") < page.index("beta") and "2 of 8 slots busy" in page
+    alpha = page.split("<h2>alpha")[1].split("<h2>")[0]
+    for expected in ("2 of 4", "96 MiB", "mail, reports", f"{JOBS}{long.job_id}/change/", "for 10 min"):
+        assert expected in alpha, expected
+    assert alpha.index(f"#{long.job_id}") < alpha.index(f"#{short.job_id}")
+    assert "nothing" in page.split("<h2>beta")[1]
+
+
+def test_list_marks_versions_other_than_the_latest_start(chief, add_worker):
+    now = timezone.now()
+    add_worker(version="0.1.0", pid=1, started_at=now - timedelta(hours=2))
+    assert "other version" not in text_of(chief, WORKERS)
+    add_worker(version="0.2.0", pid=2, started_at=now)
+    page = text_of(chief, WORKERS)
+    assert "different versions" in page and page.count("other version<") == 1
+    assert "0.1.0 <span" in page
+
+
+def test_list_silent_and_stopped_workers_follow_the_live_ones(chief, add_worker):
+    now = timezone.now()
+    add_worker(hostname="gone", stopped_at=now)
+    add_worker(hostname="quiet", last_heartbeat_at=now - timedelta(hours=1))
+    add_worker(hostname="live")
+    page = text_of(chief, WORKERS).split('id="pgqueue-workers"')[1]
+    places = [page.index(text) for text in ("<h2>live", "No heartbeat", "quiet:7", "<h2>Stopped", "gone:7")]
+    assert places == sorted(places)
+
+
+def test_list_long_lease_tolerates_old_heartbeat(chief, add_worker, settings):
+    add_worker(last_heartbeat_at=timezone.now() - timedelta(seconds=121))
+    assert "No heartbeat" in text_of(chief, WORKERS)
+    settings.PGQUEUE = {"LEASE": 600}
+    assert "No heartbeat" not in text_of(chief, WORKERS)
+
+
+def test_list_without_workers_says_how_to_start_one(chief):
+    assert "manage.py runworker" in text_of(chief, WORKERS)
+
+
+def test_list_of_many_workers_has_few_queries_and_rows(chief, add_worker, run):
+    for number in range(30):
+        add_worker(stopped_at=timezone.now(), hostname=f"gone{number}")
+    for number in range(12):
+        run(add_worker(pid=100 + number))
+    one = add_worker(pid=99, concurrency=20)
+    for _ in range(12):
+        run(one)
+    with CaptureQueriesContext(connection) as captured:
+        page = text_of(chief, WORKERS)
+    assert len(captured) <= 8, [query["sql"] for query in captured]
+    assert page.count("gone") == 20 and "and 4 more" in page
+
+
+def test_list_post_is_refused_and_needs_permission(chief, client_of, make_user):
+    assert chief.post(WORKERS, {}).status_code == 405
+    other = Client()
+    other.force_login(make_user("view_job", name="other"))
+    assert other.get(WORKERS).status_code == 403
+    assert other.get(f"{WORKERS}1/change/").status_code == 403
+
+
+# ------------------------------------------------------------------ stacks
+
+
+def test_stack_of_job_is_requested_shown_and_logged(chief, add_worker, run):
+    execution = run(add_worker())
+    page = f"{JOBS}{execution.job_id}/change/"
+    assert "Show where it is now" in text_of(chief, page)
+    for _ in range(2):  # the second of a double click finds the open request
+        answer = chief.post(f"{WORKERS}{execution.worker_id}/stack/", {"execution": execution.pk})
+        assert answer.headers["Location"] == f"{page}#pgqueue-stack"
+    asked = WorkerRequest.objects.get()
+    assert (asked.kind, asked.execution_id, asked.requested_by) == ("stack", execution.pk, "staff")
+    waiting = text_of(chief, page)
+    assert "Waiting for the answer" in waiting and 'http-equiv="refresh"' in waiting
+    lifecycle.answer_request(connection, asked.pk, 'File "shop.py", line 7 <b>')
+    answered = text_of(chief, page)
+    assert "shop.py&quot;, line 7 &lt;b&gt;" in answered and 'http-equiv="refresh"' not in answered
+    assert {entry.get_change_message() for entry in LogEntry.objects.all()} == {"Stack requested."}
+    assert {entry.content_type.model for entry in LogEntry.objects.all()} == {"job", "worker"}
+
+
+def test_stack_unanswered_request_says_since_when(chief, add_worker, run):
+    execution = run(add_worker())
+    chief.post(f"{WORKERS}{execution.worker_id}/stack/", {"execution": execution.pk})
+    WorkerRequest.objects.update(requested_at=F("requested_at") - timedelta(minutes=3))
+    page = text_of(chief, f"{JOBS}{execution.job_id}/change/")
+    assert "No answer since 3 min" in page and 'http-equiv="refresh"' not in page
+
+
+def test_stack_stays_on_page_of_ended_job_without_button(chief, make_job):
+    execution = add_execution(make_job("dead"))
+    WorkerRequest.objects.create(worker_id=1, kind="stack", execution_id=execution.pk, answer="the frames")
+    WorkerRequest.objects.create(worker_id=1, kind="stack", execution_id=execution.pk + 1, answer="other job")
+    page = text_of(chief, f"{JOBS}{execution.job_id}/change/")
+    assert "the frames" in page and "other job" not in page and "Show where it is now" not in page
+
+
+def test_stack_of_worker_is_shown_on_its_page(chief, add_worker, run):
+    worker = add_worker()
+    execution = run(worker)
+    page = f"{WORKERS}{worker.pk}/change/"
+    assert "Stacks of all jobs" in text_of(chief, page) and f'value="{execution.pk}"' in text_of(chief, page)
+    answer = chief.post(f"{WORKERS}{worker.pk}/stack/")
+    assert answer.headers["Location"] == f"{page}#pgqueue-requests"
+    lifecycle.answer_request(connection, WorkerRequest.objects.get().pk, "x" * 200_000)
+    shown = region(text_of(chief, page), "pgqueue-requests")
+    assert 50_000 < shown.count("x") < 70_000
+
+
+def test_stack_without_permission_is_neither_offered_nor_shown(client_of, add_worker, run):
+    worker = add_worker()
+    execution = run(worker)
+    WorkerRequest.objects.create(worker_id=worker.pk, kind="stack", execution_id=execution.pk, answer="secret code")
+    client = client_of("view_job", "view_worker", "stop_worker")
+    for url in (f"{JOBS}{execution.job_id}/change/", f"{WORKERS}{worker.pk}/change/"):
+        page = text_of(client, url)
+        assert "secret code" not in page and "/stack/" not in page
+    assert client.post(f"{WORKERS}{worker.pk}/stack/", {"execution": execution.pk}).status_code == 403
+    assert client.get(f"{WORKERS}{worker.pk}/stack/").status_code == 405
+
+
+@pytest.mark.parametrize("number", ["", "x", "-1", "9" * 40, "\0"])
+def test_stack_bad_execution_asks_for_the_whole_worker(chief, add_worker, number):
+    assert chief.post(f"{WORKERS}{add_worker().pk}/stack/", {"execution": number}).status_code == 302
+    assert WorkerRequest.objects.get().execution_id == 0
+
+
+# ------------------------------------------------------------------ stop
+
+
+def test_stop_asks_first_and_names_processes_and_jobs(chief, add_worker, run):
+    worker = add_worker(pid=11)
+    add_worker(pid=12)
+    add_worker(pid=13, supervisor_pid=66)
+    execution = run(worker)
+    page = text_of(chief, f"{WORKERS}{worker.pk}/stop/")
+    assert "2 processes: 11, 12" in page and f"#{execution.job_id}" in page and "1 job runs now" in page
+    assert not WorkerRequest.objects.exists()
+    answer = chief.post(f"{WORKERS}{worker.pk}/stop/", {"execution": execution.pk})
+    assert answer.headers["Location"] == f"{WORKERS}{worker.pk}/change/#pgqueue-requests"
+    asked = WorkerRequest.objects.get()
+    assert (asked.kind, asked.execution_id) == ("stop", 0)
+    assert [entry.get_change_message() for entry in LogEntry.objects.all()] == ["Stop requested."]
+
+
+@pytest.mark.parametrize("case", ["stopped", "foreground", "gone"])
+def test_stop_worker_that_cannot_answer_is_refused(chief, add_worker, case):
+    worker = add_worker(
+        supervisor_pid=None if case == "foreground" else 6, stopped_at=timezone.now() if case == "stopped" else None
+    )
+    if case == "gone":
+        Worker.objects.all().delete()
+    for send in (chief.get, chief.post):
+        answer = send(f"{WORKERS}{worker.pk}/stop/", follow=True)
+        assert "Nothing was requested" in answer.content.decode()
+    assert not WorkerRequest.objects.exists() and not LogEntry.objects.exists()
+
+
+@pytest.mark.parametrize("codenames", [("view_worker", "view_job", "view_stack"), ("stop_worker", "view_job")])
+def test_stop_without_permission_is_refused(client_of, add_worker, codenames):
+    client, worker = client_of(*codenames), add_worker()
+    assert client.get(f"{WORKERS}{worker.pk}/stop/").status_code == 403
+    assert client.post(f"{WORKERS}{worker.pk}/stop/").status_code == 403
+    if "view_worker" in codenames:
+        assert "/stop/" not in text_of(client, f"{WORKERS}{worker.pk}/change/")
+
+
+def test_foreground_worker_page_says_that_it_answers_nothing(chief, add_worker):
+    page = text_of(chief, f"{WORKERS}{add_worker(supervisor_pid=None).pk}/change/")
+    assert "answers no requests" in page and "/stop/" not in page and "/stack/" not in page
+
+
+def test_page_of_stopped_worker_shows_the_list(chief, add_worker):
+    worker = add_worker(stopped_at=timezone.now())
+    assert chief.get(f"{WORKERS}{worker.pk}/change/").headers["Location"] == WORKERS

@@ -1,0 +1,76 @@
+"""The pages of the console, and a crawler that finds all that their links lead to."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.db.models import Model
+from playwright.sync_api import Page, expect
+
+from django_pgqueue.models import DeadJob, Job, Pause, Schedule
+
+PAGES: Final[dict[str, str]] = {
+    "index": "",
+    "console": "pgqueue/",
+    "jobs": "pgqueue/job/",
+    "running jobs": "pgqueue/job/?state=running",
+    "dead letters": "pgqueue/deadjob/",
+    "job, dead": "pgqueue/deadjob/{dead}/change/",
+    "job, running": "pgqueue/job/{running}/change/",
+    "job, waiting": "pgqueue/job/{ready}/change/",
+    "job, history": "pgqueue/job/{dead}/history/",
+    "dead letter, history": "pgqueue/deadjob/{dead}/history/",
+    "job, edit and retry": "pgqueue/job/{dead}/edit/",
+    "job, succeeded": "pgqueue/job/{succeeded}/change/",
+    "enqueue": "pgqueue/job/enqueue/example_project.shop.tasks.report_day/",
+    "doctor": "pgqueue/job/doctor/",
+    "workers": "pgqueue/worker/",
+    "schedules": "pgqueue/schedule/",
+    "schedule": "pgqueue/schedule/{schedule}/change/",
+    "new schedule": "pgqueue/schedule/add/",
+    "schedule, history": "pgqueue/schedule/{schedule}/history/",
+    "delete schedule": "pgqueue/schedule/{schedule}/delete/",
+    "pauses": "pgqueue/pause/",
+    "new pause": "pgqueue/pause/add/",
+    "pause, history": "pgqueue/pause/{pause}/history/",
+}
+"""The path of each page below the admin's, with `{...}` for the id of a row of `examples()`."""
+QUESTIONS: Final[dict[str, tuple[str, str]]] = {
+    "question, move": ("job, waiting", "Move"),
+    "question, delete": ("job, dead", "Delete"),
+    "question, retry": ("job, succeeded", "Retry"),
+}
+"""Pages that ask before they change a job: the page and the button that lead there."""
+EVERY: Final = (*PAGES, *QUESTIONS)
+FILTERED: Final = ("jobs", "dead letters", "schedules")
+"""Lists with filters."""
+
+
+def examples() -> dict[str, int]:
+    """Return the id of one row of each kind."""
+    rows: dict[str, Model | None] = {
+        "dead": DeadJob.objects.filter(queue_name="webhooks").first(),
+        "running": Job.objects.filter(state="running", queue_name="webhooks").first(),
+        "succeeded": Job.objects.filter(state="succeeded").first(),
+        "ready": Job.objects.filter(state="ready", queue_name="mail").first(),
+        "schedule": Schedule.objects.first(),
+        "pause": Pause.objects.first(),
+    }
+    return {name: row.pk for name, row in rows.items() if row}
+
+
+def path_of(name: str, root: str = "/admin/") -> str:
+    """Return the path of a page."""
+    return root + PAGES[name].format(**examples())
+
+
+def visit(page: Page, name: str, root: str = "/admin/") -> Page:
+    """Open a page, or press the button that leads to a question."""
+    of_job, button = QUESTIONS.get(name, (name, ""))
+    response = page.goto(path_of(of_job, root))
+    assert response, name
+    assert response.status == 200, name
+    if button:
+        page.get_by_role("button", name=button, exact=True).click()
+        expect(page.locator("input[type=submit]").first).to_be_visible()
+    return page

@@ -1,0 +1,190 @@
+"""Fill the tables with one night of a shop: the data of the browser tests and of the screenshots in the docs.
+
+All rows are the same in every run, except that their times are relative to the current time.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from tests import helpers
+
+SHOP: Final = "example_project.shop.tasks"
+LIBRARY: Final = "example_project.library.tasks"
+NOW: Final = "statement_timestamp()"
+
+JOBS: Final = (
+    "INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, state, attempt, max_attempts, run_after, "
+    "enqueued_at, finished_at, result) SELECT %(task)s, %(queue)s, %(priority)s, {arguments}, %(state)s, %(attempt)s, "
+    "%(max_attempts)s, {run_after}, {enqueued_at}, {finished_at}, %(result)s FROM generate_series(1, %(count)s) AS n "
+    "ORDER BY n RETURNING id"
+)
+EXECUTIONS: Final = (
+    "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, outcome, claimed_at, started_at, finished_at, "
+    "lease_expires_at, exception_class, error, traceback) "
+    "SELECT id, attempt, 1, %(outcome)s, finished_at - interval '2 s', finished_at - interval '2 s', finished_at, "
+    "finished_at, %(exception)s, %(error)s, %(traceback)s FROM pgqueue_job WHERE id = ANY(%(ids)s)"
+)
+RUNNING: Final = (
+    "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at) "
+    f"SELECT id, attempt, %(worker)s, {NOW} - %(since)s::interval, {NOW} - %(since)s::interval, "
+    f"{NOW} + interval '50 s' FROM pgqueue_job WHERE id = ANY(%(ids)s)"
+)
+WORKERS: Final = (
+    "INSERT INTO pgqueue_worker (id, hostname, pid, version, queue_names, concurrency, started_at, last_heartbeat_at) "
+    f"VALUES (1, 'web-1', 4711, '0.1.0', 'mail,webhooks', 4, {NOW} - interval '9 h', {NOW} - interval '3 s'), "
+    f"(2, 'web-2', 4712, '0.1.0', 'default,reports', 4, {NOW} - interval '9 h', {NOW} - interval '4 s'), "
+    f"(3, 'web-3', 977, '0.0.9', '', 4, {NOW} - interval '3 d', {NOW} - interval '2 h')"
+)
+PAUSES: Final = (
+    "INSERT INTO pgqueue_pause (kind, name, paused_at, paused_by, reason) "
+    f"VALUES ('queue', 'reports', {NOW} - interval '40 min', 'anna', 'The warehouse is being restored.')"
+)
+SCHEDULES: Final = (
+    "INSERT INTO pgqueue_schedule (name, origin, task_name, arguments, expression, next_run_at) "
+    f"VALUES ('yesterday', 'admin', '{SHOP}.report_yesterday', '{{\"args\": [], \"kwargs\": {{}}}}', '30 2 * * *', "
+    f"date_trunc('day', {NOW}) + interval '26.5 h')"
+)
+ROLLUP: Final = (
+    "INSERT INTO pgqueue_rollup (span, starts_at, queue_name, task_name, exception_class, succeeded, retried, dead, "
+    "wait_seconds, run_seconds, wait_buckets, wait_counts, run_buckets, run_counts) "
+    f"SELECT 'minute', date_trunc('minute', {NOW}) - n * interval '1 min', %(queue)s, %(task)s, %(exception)s, "
+    "%(succeeded)s * k, %(retried)s * k, %(dead)s * k, 2.0 * k, 0.4 * k, ARRAY[%(wait)s, %(wait)s + 6], "
+    "ARRAY[3 * k, k], ARRAY[%(run)s, %(run)s + 5], ARRAY[3 * k, k] "
+    "FROM generate_series(%(first)s, %(last)s) AS n, LATERAL (SELECT 1 + (n * 7 + n / 3) %% 5 AS k) AS size"
+)
+REFUSED: Final = (
+    "Traceback (most recent call last):\n"
+    '  File "/srv/shop/.venv/lib/python3.13/site-packages/django_pgqueue/worker/execution/attempt.py", line 120, '
+    "in _call\n    return function(*args, **kwargs)\n"
+    '  File "/srv/shop/shop/tasks.py", line 47, in deliver\n'
+    "    webhooks.send(delivery.endpoint.url, delivery.body.encode(), secret=delivery.endpoint.secret)\n"
+    '  File "/srv/shop/shop/webhooks.py", line 58, in send\n    raise Refused(f"{url} answered {status}")\n'
+    "shop.webhooks.Refused: https://partner.example.com/hooks answered 410\n"
+)
+OVERLOADED: Final = (
+    "Traceback (most recent call last):\n"
+    '  File "/srv/shop/shop/tasks.py", line 29, in send_confirmation\n    mail.send()\n'
+    "smtplib.SMTPConnectError: (421, b'Too many connections')\n"
+)
+
+
+def arguments(first: str = "n") -> str:
+    """Return the SQL of the arguments of a job: one integer."""
+    return f"jsonb_build_object('args', jsonb_build_array({first}), 'kwargs', jsonb_build_object())"
+
+
+def add_jobs(
+    cursor: Any,
+    task: str,
+    queue: str,
+    count: int,
+    state: str = "ready",
+    *,
+    run_after: str = "",
+    finished_at: str = "NULL",
+    attempt: int = 0,
+    call: str = "",
+    **columns: Any,
+) -> list[int]:
+    """Insert jobs, and return their ids. Times are SQL, with `n` as the number of the job, from 1."""
+    due = run_after or (f"{NOW} - n * interval '1 s'" if finished_at == "NULL" else f"{finished_at} - interval '4 s'")
+    statement = JOBS.format(
+        arguments=call or arguments(),
+        run_after=due,
+        finished_at=finished_at,
+        enqueued_at=f"least({due} - interval '2 s', {NOW} - interval '1 s')",
+    )
+    given = {"priority": 0, "max_attempts": 10, "result": None, "attempt": attempt, "state": state, **columns}
+    cursor.execute(statement, {"task": task, "queue": queue, "count": count, **given})
+    return [job_id for [job_id] in cursor.fetchall()]
+
+
+def add_executions(
+    cursor: Any, ids: list[int], outcome: str, exception: str = "", error: str = "", traceback: str = ""
+) -> None:
+    """Insert the last execution of each of these finished jobs."""
+    given = {"ids": ids, "outcome": outcome, "exception": exception, "error": error, "traceback": traceback}
+    cursor.execute(EXECUTIONS, given)
+
+
+def add_running(cursor: Any, ids: list[int], worker: int, since: str) -> None:
+    """Insert the open execution of each of these running jobs."""
+    cursor.execute(RUNNING, {"ids": ids, "worker": worker, "since": since})
+
+
+def clear(connection: Any) -> None:
+    """Empty the tables."""
+    with connection.cursor() as cursor:
+        cursor.execute(helpers.CLEAR)
+
+
+def fill(connection: Any) -> None:
+    """Empty the tables and insert the night of the shop."""
+    clear(connection)
+    with connection.cursor() as cursor:
+        for statement in (WORKERS, PAUSES, SCHEDULES):
+            cursor.execute(statement)
+        _add_finished(cursor)
+        _add_dead(cursor)
+        _add_waiting(cursor)
+        _add_rollup(cursor)
+        cursor.execute("ANALYZE pgqueue_job, pgqueue_execution")
+
+
+def _add_finished(cursor: Any) -> None:
+    minutes = f"{NOW} - (241 - n) * interval '1 min'"
+    mail: dict[str, Any] = {"finished_at": minutes, "attempt": 1, "result": json.dumps("ann@example.com")}
+    add_executions(cursor, add_jobs(cursor, f"{SHOP}.send_confirmation", "mail", 240, "succeeded", **mail), "succeeded")
+    paid: dict[str, Any] = {"finished_at": minutes, "attempt": 1, "result": "true"}
+    add_executions(cursor, add_jobs(cursor, f"{SHOP}.record_payment", "default", 240, "succeeded", **paid), "succeeded")
+    gone: dict[str, Any] = {"finished_at": f"{NOW} - n * interval '20 min'", "attempt": 1}
+    ids = add_jobs(cursor, f"{SHOP}.send_confirmation", "mail", 3, "cancelled", **gone)
+    add_executions(cursor, ids, "cancelled", error="the order is gone")
+
+
+def _add_dead(cursor: Any) -> None:
+    night = f"{NOW} - interval '3 h' + n * interval '20 s'"
+    ids = add_jobs(cursor, f"{SHOP}.deliver", "webhooks", 180, "dead", finished_at=night, attempt=1, max_attempts=12)
+    refused = "example_project.shop.webhooks.Refused", "https://partner.example.com/hooks answered 410", REFUSED
+    add_executions(cursor, ids, "failed", *refused)
+    late = f"{NOW} - interval '50 min' + n * interval '30 s'"
+    ids = add_jobs(cursor, f"{SHOP}.send_confirmation", "mail", 40, "dead", finished_at=late, attempt=8, max_attempts=8)
+    add_executions(cursor, ids, "failed", "smtplib.SMTPConnectError", "(421, b'Too many connections')", OVERLOADED)
+    single: dict[str, Any] = {
+        "finished_at": f"{NOW} - interval '25 min'",
+        "attempt": 10,
+        "call": arguments("'2026-02-30'::text"),
+    }
+    ids = add_jobs(cursor, f"{SHOP}.report_day", "default", 1, "dead", **single)
+    words = "day is out of range for month"
+    lines = f"Traceback (most recent call last):\n  ...\nValueError: {words}\n"
+    add_executions(cursor, ids, "failed", "builtins.ValueError", words, lines)
+
+
+def _add_waiting(cursor: Any) -> None:
+    # The mail queue backs up; `reports` is paused; no worker serves `imports`.
+    add_jobs(cursor, f"{SHOP}.send_confirmation", "mail", 2400, run_after=f"{NOW} - n * interval '300 ms'")
+    add_jobs(cursor, f"{SHOP}.send_confirmation", "mail", 60, run_after=f"{NOW} + n * interval '30 s'", attempt=2)
+    add_jobs(cursor, f"{SHOP}.deliver", "webhooks", 30, run_after=f"{NOW} + n * interval '1 min'", max_attempts=12)
+    day = arguments("'2026-11-' || lpad(n::text, 2, '0')")
+    add_jobs(cursor, f"{SHOP}.report_day", "reports", 12, run_after=f"{NOW} - n * interval '2 min'", call=day)
+    add_jobs(cursor, f"{LIBRARY}.index_document", "imports", 7, run_after=f"{NOW} - n * interval '5 min'")
+    busy: dict[str, Any] = {"attempt": 1, "state": "running"}
+    add_running(cursor, add_jobs(cursor, f"{SHOP}.send_confirmation", "mail", 3, **busy), 1, "2 s")
+    add_running(cursor, add_jobs(cursor, f"{SHOP}.deliver", "webhooks", 1, **busy), 1, "11 min")
+    add_running(cursor, add_jobs(cursor, f"{SHOP}.record_payment", "default", 1, **busy), 2, "1 s")
+
+
+def _add_rollup(cursor: Any) -> None:
+    def add(task: str, queue: str, first: int, last: int, **counts: int) -> None:
+        given = {"succeeded": 0, "retried": 0, "dead": 0, "wait": 28, "run": 30, "exception": "", **counts}
+        cursor.execute(ROLLUP, {"task": f"{SHOP}.{task}", "queue": queue, "first": first, "last": last, **given})
+
+    add("send_confirmation", "mail", 60, 119, succeeded=12)
+    add("send_confirmation", "mail", 1, 59, succeeded=5, wait=44, run=42)
+    add("record_payment", "default", 1, 119, succeeded=9)
+    add("deliver", "webhooks", 1, 119, succeeded=3, run=36)
+    failed: dict[str, Any] = {"exception": "smtplib.SMTPConnectError", "retried": 3, "dead": 1}
+    add("send_confirmation", "mail", 30, 50, **failed)

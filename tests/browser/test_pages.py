@@ -1,0 +1,59 @@
+"""Every page of the console works for everyone: by eye, by screen reader, by keyboard, on a phone, without JavaScript.
+
+The fixture `open_context` fails each test in which a page breaks the strict Content-Security-Policy.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from . import axe, layout
+from .chromium import PHONE
+from .links import crawl, route_of
+from .pages import EVERY, FILTERED, PAGES, path_of, visit
+
+pytestmark = pytest.mark.reads_only
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_page_has_no_serious_accessibility_finding(open_context, name):
+    page = open_context(bypass_csp=True).new_page()
+    assert axe.findings(visit(page, name)) == []
+    page.emulate_media(color_scheme="dark")
+    assert axe.findings(page, rules=axe.COLORS) == []
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_page_fits_desktop_and_phone(open_context, name):
+    page = open_context(has_touch=True).new_page()
+    visit(page, name)
+    assert layout.too_wide(page) == []
+    assert layout.broken_words(page) == []
+    page.set_viewport_size(PHONE)
+    assert layout.too_wide(page) == []
+
+
+@pytest.mark.parametrize("name", FILTERED)
+def test_list_on_phone_has_filters_above_rows(open_context, name):
+    page = open_context(viewport=PHONE, has_touch=True).new_page()
+    visit(page, name)
+    assert layout.top_of(page, "#changelist-filter") < layout.top_of(page, "#result_list")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_page_without_javascript_has_same_controls(open_context, name):
+    with_scripts = layout.controls(visit(open_context().new_page(), name))
+    assert with_scripts - layout.controls(visit(open_context(java_script_enabled=False).new_page(), name)) == set()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_page_by_keyboard_shows_focus_in_order(page, name):
+    stops = layout.tab_stops(visit(page, name))
+    assert stops
+    assert [stop for stop in stops if not stop.is_visible] == []
+    assert layout.out_of_order(stops) == []
+
+
+def test_pages_include_every_linked_route(admin_client):
+    found = {route for _, route in crawl(admin_client, "/admin/pgqueue/", route_of)}
+    assert found <= {route_of(path_of(name)) for name in PAGES}

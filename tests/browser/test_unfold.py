@@ -1,0 +1,23 @@
+"""The console with the theme of django-unfold, which has templates and styles of its own for all pages of the admin."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from . import axe, layout
+from .pages import EVERY, path_of, visit
+
+
+@pytest.mark.reads_only
+@pytest.mark.parametrize("name", EVERY)
+def test_page_with_unfold_works(page, name):
+    visit(page, name)
+    assert layout.too_wide(page) == []
+    assert [one for one in axe.findings(page, rules=axe.COLORS) if "pgqueue" in one] == []
+
+
+def test_operation_with_unfold_changes_the_job(page):
+    page.goto(path_of("job, dead"))
+    page.get_by_role("button", name="Retry", exact=True).click()
+    expect(page.locator(".pgqueue-situation")).to_contain_text("ready")

@@ -1,0 +1,147 @@
+"""Requests of operators to single workers: who can be asked, how each is answered, and what an idle worker pays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.db import connection as django_connection
+
+from django_pgqueue import lifecycle, sql, worker_control
+from django_pgqueue.models import Worker, WorkerRequest
+from django_pgqueue.states import RequestKind
+from django_pgqueue.worker.claiming.request_answers import ANSWER_BYTES, RequestAnswers
+from django_pgqueue.worker.slots.inflight import InFlight, Running
+from tests.test_sql import nodes
+
+pytestmark = pytest.mark.django_db
+
+STOP, STACK = RequestKind.STOP, RequestKind.STACK
+
+
+@pytest.fixture
+def add_worker() -> Callable[..., int]:
+    """Return a function that registers a worker process in the transaction of the test."""
+
+    def add(**columns: Any) -> int:
+        about: dict[str, Any] = {"hostname": "vm", "pid": 7, "version": "1", "queue_names": "", "concurrency": 2}
+        return lifecycle.register_worker(django_connection, **{**about, "supervisor_pid": 6, **columns})
+
+    return add
+
+
+@pytest.fixture
+def answers(add_worker: Callable[..., int]) -> RequestAnswers:
+    """Return the part of a worker process that answers, with one running job whose stack is "a frame"."""
+    in_flight = InFlight(1)
+    claimed: Any = SimpleNamespace(execution_id=5, job_id=9, task_name="app.hang", attempt=1)
+    in_flight.running[5] = Running(claimed, 0.0, 0)
+    pool: Any = SimpleNamespace(
+        stack_of=lambda execution_id: "a frame" if execution_id == 5 else None,
+        options=SimpleNamespace(grace_seconds=30.0),
+    )
+    state: Any = SimpleNamespace(has_requests=False, stop_requested=False)
+    return RequestAnswers(in_flight, pool, state, add_worker())
+
+
+def answer_of(answers: RequestAnswers, kind: RequestKind, execution_id: int = 0) -> str:
+    asked: Any = worker_control.request(answers.worker_id, kind, "default", execution_id=execution_id, by="ada")
+    answers.answer(django_connection)  # type: ignore[arg-type]  # Django's connection has the same methods here
+    return WorkerRequest.objects.get(pk=asked, answered_at__isnull=False).answer
+
+
+def test_request_repeated_while_open_is_one_request(add_worker):
+    worker_id = add_worker()
+    first = worker_control.request(worker_id, STACK, "default", execution_id=5, by="ada")
+    assert first is not None and worker_control.request(worker_id, STACK, "default", execution_id=5) == first
+    assert worker_control.request(worker_id, STACK, "default", execution_id=6) != first
+    lifecycle.answer_request(django_connection, first, "frames")
+    lifecycle.answer_request(django_connection, first, "other")
+    assert worker_control.request(worker_id, STACK, "default", execution_id=5) != first
+    assert WorkerRequest.objects.get(pk=first).answer == "frames"
+
+
+@pytest.mark.parametrize("case", ["unknown", "stopped", "without supervisor"])
+def test_request_worker_that_cannot_answer_is_refused(add_worker, case):
+    worker_id = add_worker(supervisor_pid=None if case == "without supervisor" else 6)
+    if case == "stopped":
+        lifecycle.unregister_worker(django_connection, worker_id)
+    assert worker_control.request(worker_id + (case == "unknown"), STOP, "default") is None
+    assert not WorkerRequest.objects.exists()
+
+
+def test_heartbeat_record_says_which_worker_has_open_requests(add_worker):
+    asked, other = add_worker(), add_worker()
+    request_id = worker_control.request(asked, STOP, "default")
+    assert lifecycle.record_heartbeats(django_connection, [asked, other], {asked: 64}) == {asked: True, other: False}
+    assert dict(Worker.objects.values_list("pk", "resident_mib")) == {asked: 64, other: None}
+    lifecycle.answer_request(django_connection, request_id or 0, "")
+    assert lifecycle.record_heartbeats(django_connection, [asked, other]) == {asked: False, other: False}
+
+
+def test_answers_stack_of_running_and_of_ended_job(answers):
+    assert answer_of(answers, STACK, 5) == "a frame"
+    assert answer_of(answers, STACK, 6) == "The job does not run in this process any more."
+    assert answer_of(answers, STACK) == "Job 9 (app.hang), attempt 1\na frame"
+    answers.in_flight.running.clear()
+    assert answer_of(answers, STACK) == "No job runs in this process."
+    assert not answers.process_state.stop_requested
+
+
+def test_answers_stop_tells_supervisor_and_says_grace(answers):
+    assert "its running jobs have 30 s to finish" in answer_of(answers, STOP)
+    assert answers.process_state.stop_requested
+
+
+def test_answers_large_stack_with_nul_is_cut_and_stored(answers):
+    answers.pool.stack_of = lambda execution_id: "\0" + "x" * 1_000_000
+    for number in range(100):
+        claimed = SimpleNamespace(execution_id=number, job_id=number, task_name="app.hang", attempt=1)
+        answers.in_flight.running[number] = Running(claimed, 0.0, 0)
+    assert len(answer_of(answers, STACK, 5)) <= 20_000
+    assert 100_000 < len(answer_of(answers, STACK).encode()) <= ANSWER_BYTES
+
+
+def test_answers_failed_read_is_expected_again(answers, monkeypatch):
+    def fail(*args):
+        raise OSError
+
+    answers.process_state.has_requests = True
+    assert answers.are_expected
+    monkeypatch.setattr(lifecycle, "open_requests", fail)
+    with pytest.raises(OSError):
+        answers.answer(None)
+    assert answers.are_expected and not answers.process_state.has_requests
+
+
+def test_prune_removes_old_requests_only(add_worker):
+    worker_id = add_worker()
+    worker_control.request(worker_id, STOP, "default")
+    lifecycle.prune_worker_requests(django_connection, 60.0)
+    assert WorkerRequest.objects.count() == 1
+    lifecycle.prune_worker_requests(django_connection, -60.0)
+    assert WorkerRequest.objects.count() == 0
+
+
+@pytest.mark.parametrize("name", ["RECORD_HEARTBEATS", "WORKER_REQUESTS"])
+def test_plan_with_many_answered_requests_reads_no_history(add_worker, name):
+    """The requests that wait have an index of their own, so the history of answers costs nothing."""
+    worker_id = add_worker()
+    with django_connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO pgqueue_worker_request (worker_id, kind, answered_at) "
+            "SELECT %s, 'stack', statement_timestamp() FROM generate_series(1, 5000)",
+            [worker_id],
+        )
+        cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
+        text = getattr(sql.workers if name == "RECORD_HEARTBEATS" else sql.worker_requests, name)
+        parameters = {"worker_ids": [worker_id], "worker_id": worker_id, "resident_mib": [1], "limit": 20}
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {text}", {**parameters, "time_shift": "0 s"})
+        [[answer]] = cursor.fetchall()
+    plan = json.loads(answer) if isinstance(answer, str) else answer
+    scans = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "pgqueue_worker_request"]
+    assert {node["Index Name"] for node in scans} == {"pgqueue_worker_request_open"}
+    assert sum(node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in scans) == 0

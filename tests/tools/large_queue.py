@@ -1,0 +1,89 @@
+"""A database with the queue of a large installation, for the programs that measure what reading it costs.
+
+It has 1,000,000 finished, 100,000 ready and 50,000 dead jobs, the rollup of a day, and 20 workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from django.core.management import call_command
+
+JOB: Final = (
+    "INSERT INTO pgqueue_job "
+    "(task_name, queue_name, priority, arguments, state, attempt, enqueued_at, run_after, finished_at) "
+)
+NOW: Final = "statement_timestamp()"
+FILL: Final = {
+    "finished jobs": f"{JOB} SELECT 'shop.task' || n % 20, 'queue' || n % 5, 0, '{{}}', 'succeeded', 1, "
+    f"{NOW} - n * interval '80 ms', {NOW} - n * interval '80 ms', {NOW} - n * interval '80 ms' "
+    "FROM generate_series(1000000, 1, -1) AS n",
+    "dead jobs": f"{JOB} SELECT 'shop.task' || n % 20, 'queue' || n % 5, 0, '{{}}', 'dead', 10, "
+    f"{NOW} - n * interval '4 s', {NOW} - n * interval '4 s', {NOW} - n * interval '4 s' "
+    "FROM generate_series(50000, 1, -1) AS n",
+    # Of the ready jobs, 70,000 are due, 20,000 scheduled, and 10,000 wait for another attempt.
+    "ready jobs": f"{JOB} SELECT 'shop.task' || n % 20, 'queue' || n % 5, n % 2, '{{}}', 'ready', "
+    f"CASE WHEN n > 90000 THEN 1 ELSE 0 END, {NOW} - n * interval '5 ms', "
+    f"{NOW} + CASE WHEN n > 70000 THEN interval '1 h' ELSE interval '0' END "
+    "- n * interval '5 ms', NULL FROM generate_series(100000, 1, -1) AS n",
+    "running jobs": "WITH job AS ("
+    f"{JOB} SELECT 'shop.task' || n % 20, 'queue' || n % 5, 0, '{{}}', 'running', 1, {NOW}, {NOW}, NULL "
+    "FROM generate_series(1, 1000) AS n RETURNING id) "
+    "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at) "
+    f"SELECT id, 1, 1 + id % 20, {NOW}, {NOW}, {NOW} + interval '60 s' FROM job",
+    "workers": "INSERT INTO pgqueue_worker (id, hostname, pid, version, queue_names, concurrency) "
+    "SELECT n, 'vm', n, '1', '', 50 FROM generate_series(1, 20) AS n",
+    # A day of 20 tasks: 2 hours by the minute, 22 by the hour, with 12 buckets in each histogram.
+    "rollup": "INSERT INTO pgqueue_rollup "
+    "(span, starts_at, queue_name, task_name, exception_class, succeeded, retried, "
+    "wait_buckets, wait_counts, run_buckets, run_counts) "
+    "SELECT CASE WHEN n < 120 THEN 'minute' ELSE 'hour' END, "
+    f"date_trunc('minute', {NOW}) - CASE WHEN n < 120 THEN n * interval '1 min' ELSE (n - 117) * interval '1 h' END, "
+    "'queue' || task % 5, 'shop.task' || task, CASE WHEN failed THEN 'ValueError' ELSE '' END, "
+    "CASE WHEN failed THEN 0 ELSE 50 END, CASE WHEN failed THEN 1 ELSE 0 END, "
+    "array(SELECT generate_series(20, 31)), array_fill(4, ARRAY[12]), "
+    "array(SELECT generate_series(30, 41)), array_fill(4, ARRAY[12]) "
+    "FROM generate_series(0, 141) AS n, generate_series(0, 19) AS task, unnest(ARRAY[true, false]) AS failed",
+}
+EXECUTIONS: Final = (
+    # Half of the dead jobs of each task died of one error, and the other half of another one.
+    "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, outcome, claimed_at, started_at, finished_at, "
+    "lease_expires_at, exception_class, error, traceback) "
+    "SELECT id, attempt, 1, CASE state WHEN 'dead' THEN 'failed' ELSE 'succeeded' END, finished_at, finished_at, "
+    "finished_at, finished_at, CASE WHEN state <> 'dead' THEN '' WHEN id % 40 < 20 THEN 'builtins.ValueError' "
+    "ELSE 'builtins.OSError' END, CASE state WHEN 'dead' THEN 'invalid value ' || id ELSE '' END, "
+    "CASE state WHEN 'dead' THEN repeat('  File \"/srv/shop.py\", line 12, in charge' || chr(10), 10) ELSE '' END "
+    "FROM pgqueue_job WHERE finished_at IS NOT NULL ORDER BY finished_at"
+)
+"""The last execution of each finished job, with a traceback of 500 bytes if the job is dead."""
+
+
+@contextmanager
+def large_queue(connection: Any, name: str, more: Iterable[str] = ()) -> Iterator[None]:
+    """Make a database beside the one of this connection, connect to it, and remove it at the end.
+
+    Args:
+        connection: Django's connection.
+        name: Name of the new database.
+        more: Statements that run after `FILL`.
+    """
+    settings = connection.settings_dict
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP DATABASE IF EXISTS {name}")
+        cursor.execute(f"CREATE DATABASE {name}")
+    connection.close()
+    former, settings["NAME"] = settings["NAME"], name
+    try:
+        call_command("migrate", verbosity=0)
+        with connection.cursor() as cursor:
+            for statement in (*FILL.values(), *more):
+                cursor.execute(statement)
+            cursor.execute("VACUUM ANALYZE")
+        yield
+    finally:
+        connection.close()
+        settings["NAME"] = former
+        with connection.cursor() as cursor:
+            cursor.execute(f"DROP DATABASE {name}")

@@ -1,0 +1,47 @@
+"""Mutants of search keys: what is written, who may search, and when the rows go.
+
+What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+"""
+
+from tests.tools.mutation.mutants import Mutant, of_tests
+
+KEYS = "django_pgqueue/enqueue/search_keys.py"
+DEFINITION = "django_pgqueue/definition.py"
+BULK = "django_pgqueue/enqueue/bulk.py"
+ADMIN = "django_pgqueue/admin/search_keys.py"
+OPTIONS = "django_pgqueue/schedules/job_options.py"
+REMOVED = "DELETE FROM pgqueue_search_key WHERE job_id"
+KEPT = "DELETE FROM pgqueue_search_key WHERE false AND job_id"
+
+WRITTEN = of_tests(
+    ("tests/test_search_keys.py",),
+    Mutant("a list is a search key", "if isinstance(value, list | dict):", "if False:", path=KEYS),
+    Mutant("None is a search key", "        if value is not None:\n", "        if True:\n", path=KEYS),
+    Mutant(
+        "a job commits before its keys",
+        "else transaction.atomic(using=connection.alias)",
+        "else nullcontext()",
+        path=KEYS,
+    ),
+    Mutant("a duplicate writes its keys", "if not job.is_duplicate:", "if True:", path=KEYS),
+    Mutant("old keys stay after a replacement", 'task.on_conflict == "replace"', "False", path=KEYS),
+    Mutant("enqueue_many() writes no keys", " and not task.search", "", path=BULK),
+    Mutant("a sensitive argument is a search key", "if name in task.sensitive or (", "if False or (", path=DEFINITION),
+    *(Mutant(f"keys stay after {name}", REMOVED, KEPT, name) for name in ("PRUNE", "PRUNE_TASK", "ARCHIVE", "DELETE")),
+    Mutant("keys stay after a discarding success", REMOVED, KEPT, "SUCCEED_AND_DISCARD"),
+    Mutant("keys are always erased", "%(erases_arguments)s::boolean AND job_id", "job_id", "ERASE"),
+    Mutant("the keys of living jobs are pruned", ") IS NULL", ") IS NULL OR true", "PRUNE_SEARCH_KEYS"),
+)
+SEARCHED = [
+    *of_tests(
+        ("tests/admin/test_search_keys.py",),
+        Mutant("anybody may search", "if not private.may_view(request):", "if False:", path=ADMIN),
+        Mutant("a sensitive name is searched", "if hidden else found", "if False else found", path=ADMIN),
+        Mutant("the task's name is a search key", "if is_declared or SearchKey", "if True or SearchKey", path=ADMIN),
+    ),
+    *of_tests(
+        ("tests/worker/test_job_options.py",),
+        Mutant("a schedule's job has no keys", "    if task.search:\n", "    if False:\n", path=OPTIONS),
+    ),
+]
+SEARCH = [*WRITTEN, *SEARCHED]
