@@ -86,6 +86,7 @@ def test_retry_by_filter_changes_only_the_chosen_group(engine):
     assert audited(engine, audit_id) == chosen
 
 
+@pytest.mark.promise("bulk-act-as-previewed")
 def test_jobs_that_died_or_changed_after_the_preview_stay(engine):
     kept, retried, again = die(engine, 3)
     seen = preview(engine, "delete", DEAD)
@@ -99,6 +100,7 @@ def test_jobs_that_died_or_changed_after_the_preview_stay(engine):
     assert audited(engine, audit_id) == [kept]
 
 
+@pytest.mark.promise("bulk-act-as-previewed")
 def test_ready_jobs_that_changed_after_the_preview_stay(engine):
     """A retried job is ready again, and a failed one waits for its next attempt: nobody has seen them so."""
     due, failed = helpers.make_jobs(engine, 2)
@@ -118,6 +120,7 @@ def test_ready_jobs_that_changed_after_the_preview_stay(engine):
     assert entry(engine, audit_id)["left_count"] == 3, "those that are ready, but were not so then"
 
 
+@pytest.mark.promise("bulk-act-as-previewed")
 def test_running_jobs_that_started_after_the_preview_go_on(engine):
     old, ready = helpers.make_jobs(engine, 2)
     lifecycle.claim_one(engine, old, worker_id=1, lease_seconds=60.0)
@@ -176,6 +179,7 @@ def test_rate_limits_a_batch_and_sets_the_time_of_the_next(engine):
     assert entry(engine, audit_id)["outcome"] == "done"
 
 
+@pytest.mark.promise("bulk-act-survives-worker")
 def test_dead_worker_changes_nothing_and_another_goes_on(engine, second, watcher, monkeypatch):
     """The worker dies after its transition and before its commit."""
     monkeypatch.setattr(bulk_acts, "BATCH", 2)
@@ -198,6 +202,7 @@ def test_dead_worker_changes_nothing_and_another_goes_on(engine, second, watcher
     assert audited(engine, audit_id) == jobs and entry(engine, audit_id)["job_count"] == 5
 
 
+@pytest.mark.promise("bulk-act-survives-worker")
 def test_two_workers_never_execute_one_act_at_once(engine, second):
     die(engine, 3)
     audit_id, other = (request(engine, "retry", Selection("dead", queue_name=name)) for name in ("default", "none"))
